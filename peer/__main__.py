@@ -58,7 +58,6 @@ AUDITED = "audited round"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     args = _parser().parse_args(argv)
     if args.command != "join" or not args.stay:
         die_with_parent()

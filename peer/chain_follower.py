@@ -143,7 +143,6 @@ class ChainFollower:
             message = None if self.session.stopping else self.link.receive(0.0)
 
     def _replay(self, packed: bytes, last_round: int) -> None:
-        """Apply an update of the chain on this disk again."""
         update = Block.from_bytes(packed).update
         self.keeper.finish_snapshot()
         self.session.say_given_up(self.trainer.replay(update, self.link.load_object), update.round)

@@ -100,7 +100,6 @@ def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Tuned:
 
 
 def describe(fit: Tuned, spec: RunSpec) -> str:
-    """One line."""
     whole = spec.inner.sequences * spec.inner.accumulation
     kernel = f", {fit.attention} attention" if fit.attention else ""
     return f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {fit.tokens_per_s:,.0f} tokens/s"
@@ -131,7 +130,6 @@ def make_trainer(
 
 
 def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:
-    """Who writes snapshots of the anchor for newcomers."""
     from peer.train.saver import SnapshotWriter
 
     return SnapshotWriter(directory, spec)

@@ -105,7 +105,6 @@ class ControlClient:
 
 
 def name_of(reply: Reply) -> str:
-    """What the peer that answered is called."""
     return printable(str(reply.fields.get("name") or "the peer"))
 
 

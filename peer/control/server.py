@@ -304,7 +304,6 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """A request. Raises BadInput."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -41,8 +41,6 @@ Tell = Callable[[Check], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a person wants examined."""
-
     invite: str = ""
     directory: Path | None = None
     """Where the peer lives, or would live; None: it is not known, and only the disk of the home folder is looked at."""

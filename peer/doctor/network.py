@@ -78,7 +78,6 @@ def daemon_config(folder: Path, run: bytes, listen: Sequence[str]) -> NetworkCon
 
 
 def daemon_failed(error: HomefiresError) -> Check:
-    """Why no node could be opened."""
     if isinstance(error, PortInUse):
         return failed("daemon", one_line(error), "choose another port with --listen, or 0 for any", PortInUse)
     if isinstance(error, BadInput):

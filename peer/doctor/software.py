@@ -41,8 +41,6 @@ print(hivemind.__version__, google.protobuf.__version__)
 
 @dataclass(frozen=True, kw_only=True)
 class ChildResult:
-    """How a child ended, and what it printed."""
-
     exit_code: int
     out: str
     err: str

@@ -56,7 +56,6 @@ class Verdict:
     tokens_per_day: float | None = None
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps({"v": 1, "verdict": asdict(self)}, allow_nan=False)
 
 

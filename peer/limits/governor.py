@@ -83,5 +83,4 @@ def _smoothed(before: float | None, reading: float, steps: float) -> float:
 
 
 def rest_s(computed_s: float, duty: float) -> float:
-    """How long to rest after computing for so long."""
     return computed_s * (1.0 - duty) / duty

@@ -56,7 +56,6 @@ class FlatParameters:
 
     @torch.no_grad()
     def copy_to(self, flat: Tensor) -> None:
-        """Write the parameters' values into `flat`."""
         for parameter, part in self._parts(flat):
             part.copy_(parameter.view(-1))
 
@@ -71,7 +70,6 @@ class FlatParameters:
         return chain.from_iterable(self.of_layer(number) for number in range(len(self.layers)))
 
     def of_layer(self, number: int) -> Values:
-        """The same of the parameters of one layer."""
         found, start = [], self.layers[number].start
         for parameter in self.members[number]:
             where = slice(start, start + parameter.numel())

@@ -24,8 +24,6 @@ ANSWER_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is answered."""
-
     content_type: str
     body: bytes
 
@@ -81,7 +79,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = ANSWER_S
 
     def do_GET(self) -> None:
-        """Answer with the page of this path."""
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if name not in LOCAL_NAMES:
             self.send_error(HTTPStatus.FORBIDDEN, "Ask for 127.0.0.1")
@@ -102,7 +99,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page.body)
 
     def version_string(self) -> str:
-        """What the header Server says."""
         return "homefires"
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -32,8 +32,6 @@ EVERY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric."""
-
     name: str
     help: str
     counts: bool = False
@@ -130,7 +128,6 @@ class Metrics(Collector):
         return Page(content_type=CONTENT_TYPE_LATEST, body=generate_latest(self._registry))
 
     def collect(self) -> Iterable[Metric]:
-        """All that is known, by metric."""
         with self._lock:
             values, labelled = dict(self._values), {name: dict(rows) for name, rows in self._labelled.items()}
         for figure in FIGURES:
@@ -245,7 +242,6 @@ class MetricsExporter:
         self._metrics = metrics
 
     def note(self, event: Event) -> None:
-        """Take in an event."""
         if self._metrics is not None:
             self._metrics.note(type(event).__name__, vars(event))
 

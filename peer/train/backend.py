@@ -28,8 +28,6 @@ UNREAD = "unread"
 
 @dataclass(frozen=True, kw_only=True)
 class InnerStep:
-    """What one inner step did."""
-
     loss: float
     """Nats per token, the mean over the step's micro-batches."""
     tokens: int
@@ -57,7 +55,6 @@ class MicroBatch:
         self._told = told
 
     def halve(self) -> None:
-        """From now on; `told` hears of it."""
         assert self.sequences > 1
         self.sequences = (self.sequences + 1) // 2
         self._told(self.sequences)
@@ -190,7 +187,6 @@ class SingleDevice:
         return {UNREAD: torch.cat(self._unread)} if self._unread else {}
 
     def load_unread(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `unread_state`, among other tensors."""
         self._unread = [state[UNREAD]] if UNREAD in state else []
 
     def _loss(self, tokens_BT: Tensor) -> Tensor:

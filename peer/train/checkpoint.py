@@ -207,7 +207,6 @@ def _sync(path: Path) -> None:
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """States of the generators of the CPU and of `device`."""
     states = {"generator.cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["generator.cuda"] = torch.cuda.get_rng_state(device)

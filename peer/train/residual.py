@@ -35,7 +35,6 @@ class Residual:
 
     @classmethod
     def empty(cls, size: int) -> Residual:
-        """The balance of a peer that has produced nothing."""
         return cls(torch.zeros(size, dtype=torch.float32))
 
     @torch.no_grad()
@@ -120,7 +119,6 @@ class ResidualLedger:
         return mine
 
     def outcomes(self, update: Update, mine: Contribution | None) -> Sequence[PartOutcome]:
-        """What an update does to each part of what was offered."""
         return part_outcomes(update, self._me, mine is not None)
 
     def staleness_after(self, update: Update, mine: Contribution | None) -> int:

@@ -92,7 +92,6 @@ class Trainer:
 
     @property
     def parameters(self) -> int:
-        """Trainable parameters."""
         return self._flat.size
 
     @property
