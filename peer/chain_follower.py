@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from dht.errors import MemoryFull
 from peer.credit.summary import LocalCosts, summarize
-from peer.events import (
-    Evaluated,
-    Event,
-    PeerStateChanged,
-    PhaseEntered,
-)  # fmt: skip
+from peer.events import Evaluated, Event, PeerStateChanged, PhaseEntered
 from peer.lifecycle.pace import Pace
 from peer.lifecycle.state import ExposedTime
 from peer.link.channel import LinkLost

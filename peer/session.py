@@ -12,16 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dht.clock import ClockWatch
 from dht.errors import ClockOff, DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
 from peer.chain_follower import ChainFollower
-from peer.events import (
-    InnerProgressed,
-    PhaseEntered,
-    RoundStarted,
-)  # fmt: skip
+from peer.events import InnerProgressed, PhaseEntered, RoundStarted
 from peer.host.gpu import device_gb
 from peer.limits.enforcer import Throttle
 from peer.limits.policy import Hold, until_of, why_of
@@ -31,10 +26,6 @@ from peer.settings import PeerSettings
 from peer.spec import parse
 from peer.startup import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
 from peer.telemetry.reporter import Progress, Reporter
-
-if TYPE_CHECKING:
-    pass
-
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
@@ -397,9 +388,7 @@ class Peer(ChainFollower):
         now = time.monotonic()
         self.rests_until = now + self.session.wishes.min_step_s
         self.exposure.rest(self.rests_until)
-        position = self.pace.position(
-            self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s()
-        )  # fmt: skip
+        position = self.pace.position(self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s())
         waited_before_s = self._waited_for_layers_s()
         resting = Throttle(self.session.wishes, time.monotonic)
         step = self.trainer.train_step(resting.rest_or_stop, position)
