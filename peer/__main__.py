@@ -209,7 +209,7 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
     wishes = DesiredState(wished=store.read_wish(directory), keep=partial(store.write_wish, directory))
     with (
         closing(EventLog(run.hex()[:16], me, directory)) as writer,
-        MetricsExporter(settings.metrics_port, me) as publisher,
+        closing(MetricsExporter(settings.metrics_port, me)) as publisher,
         bounding(directory / "peer.log"),
     ):
 

@@ -165,7 +165,7 @@ class ChainFollower:
 
     def _jump(self, round: int, anchor: bytes, members: tuple[str, ...]) -> None:
         """Stand where a snapshot was taken, since no chain leads there from here; updates follow as usual."""
-        from peer.train.saver import read_anchor
+        from peer.train.replay import read_anchor
 
         self.keeper.finish_snapshot()
         given_up = self.trainer.jump(self.anchor, read_anchor(self.link.directory, round, anchor))

@@ -24,8 +24,9 @@ from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.settings import PeerSettings
 from peer.spec import parse
-from peer.startup import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
+from peer.startup import fit_for, load_libraries, look_around, make_trainer, restore, started
 from peer.telemetry.reporter import Progress, Reporter
+from peer.train.saver import SnapshotWriter
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
@@ -52,8 +53,7 @@ def join(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, se
     session.building = False
     trainer.offload_model()  # until a step is to be made, which may take hours, its owner has the GPU
     session.emit(started(settings, me, trainer, directory))
-    snapshotter = make_snapshotter(directory, spec)
-    peer = Peer(link, trainer, checkpoints, snapshotter, spec, session, first_state, anchor)
+    peer = Peer(link, trainer, checkpoints, SnapshotWriter(directory, spec), spec, session, first_state, anchor)
     try:
         peer.take_part()
     except (HomefiresError, LinkLost):

@@ -18,7 +18,6 @@ from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
-    from peer.train.saver import SnapshotWriter
     from peer.train.trainer import Trainer
     from peer.train.tuned import Tuned
 
@@ -127,12 +126,6 @@ def make_trainer(
     device = choose_device(settings.device)
     with telling_full_memory(device):
         return Trainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
-
-
-def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:
-    from peer.train.saver import SnapshotWriter
-
-    return SnapshotWriter(directory, spec)
 
 
 def restore(trainer: Trainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:

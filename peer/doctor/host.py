@@ -118,21 +118,14 @@ def check_power(power: Power) -> Check:
 def check_heat(gpu: Mapping[str, object], cpu_c: float | None) -> Check:
     """Temperature and power before anything is trained. `gpu` is what `peer.host.gpu.Gpu` tells, empty without
     one."""
-    temperature, power = _number(gpu.get("temperature_c")), _number(gpu.get("power_w"))
-    hottest = max((value for value in (temperature, cpu_c) if value is not None), default=None)
-    if hottest is None:
+    figures = {"temperature_c": gpu.get("temperature_c"), "power_w": gpu.get("power_w"), "cpu_c": cpu_c}
+    known = {key: float(value) for key, value in figures.items() if isinstance(value, int | float)}
+    degrees = [known[key] for key in ("temperature_c", "cpu_c") if key in known]
+    if not degrees:
         return unknown("heat", "neither processor nor GPU tells its temperature")
-    figures = {"temperature_c": temperature, "power_w": power, "cpu_c": cpu_c}
-    known = {key: value for key, value in figures.items() if value is not None}
-    parts = ([f"GPU {temperature:.0f} degrees"] if temperature is not None else []) + (
-        [f"{power:.0f} W"] if power is not None else []
-    )
-    found = ", ".join([*parts, *([f"processor {cpu_c:.0f} degrees"] if cpu_c is not None else [])])
-    if hottest >= HOT_C:
+    words = {"temperature_c": "GPU {:.0f} degrees", "power_w": "{:.0f} W", "cpu_c": "processor {:.0f} degrees"}
+    found = ", ".join(words[key].format(value) for key, value in known.items())
+    if max(degrees) >= HOT_C:
         fix = "let it cool, clean the fans, or see what else keeps it busy: it will throttle under load"
         return warned("heat", f"{found} before any training", fix, **known)
     return passed("heat", f"{found} before any training", **known)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

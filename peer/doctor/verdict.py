@@ -74,7 +74,8 @@ def judge(spec: RunSpec, found: Measured) -> Verdict:
     tokens = cost.steps[0] * step_tokens(spec) * DAY_S / cost.round_s if whole else None
     rounds = {"round_s": cost.round_s, "round_low_s": cost.low_s, "round_high_s": cost.high_s} if whole else {}
     verdict = Verdict(sentence="", sync_s=sync_s, margin=margin, tokens_per_day=tokens, **rounds)
-    return Verdict(**{**asdict(verdict), "sentence": _sentence(spec, found, verdict)})
+    sentence = [_about_sync(spec, found, verdict), _about_deadline(spec, verdict), _about_tokens(found, verdict)]
+    return replace(verdict, sentence="; ".join(sentence))
 
 
 def _predicted(spec: RunSpec, found: Measured) -> RoundCost:
@@ -93,11 +94,6 @@ def _predicted(spec: RunSpec, found: Measured) -> RoundCost:
 
 def _bounded(mbps: float | None) -> float:
     return 0.0 if mbps is None else min(max(mbps, LEAST_MBPS), MOST_MBPS)
-
-
-def _sentence(spec: RunSpec, found: Measured, verdict: Verdict) -> str:
-    parts = [_about_sync(spec, found, verdict), _about_deadline(spec, verdict), _about_tokens(found, verdict)]
-    return "; ".join(parts)
 
 
 def _about_sync(spec: RunSpec, found: Measured, verdict: Verdict) -> str:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -88,14 +88,10 @@ class FlatParameters:
 
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"
-        return _side_by_side(chain.from_iterable(self.members), flat)
-
-
-def _side_by_side(parameters: Iterable[Tensor], values: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    start = 0
-    for parameter in parameters:
-        yield parameter, values[start : start + parameter.numel()]
-        start += parameter.numel()
+        start = 0
+        for parameter in chain.from_iterable(self.members):
+            yield parameter, flat[start : start + parameter.numel()]
+            start += parameter.numel()
 
 
 def layer_name(parameter_name: str) -> str:

@@ -46,14 +46,9 @@ def serving(port: int, pages: Pages) -> Iterator[int]:
         thread.join(ANSWER_S)
 
 
-def check_port(port: int) -> None:
-    """Raises BadInput."""
+def _bind(port: int, pages: Pages) -> _Server:
     if not 0 <= port <= 65_535:
         raise BadInput(f"port {port} does not exist; use one from 1024 to 65535")
-
-
-def _bind(port: int, pages: Pages) -> _Server:
-    check_port(port)
     try:
         return _Server(port, pages)
     except OSError as error:

@@ -112,7 +112,8 @@ class SingleDevice:
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
         if loss is not None and self._steps.step(rate):
             return loss, sum(map(len, taken))
-        self._forget_gradients()
+        for parameter in self._parameters:
+            parameter.grad = None
         self._unread = [*taken, *self._unread]
         return None
 
@@ -162,10 +163,6 @@ class SingleDevice:
         if self.micro.sequences == 1:
             raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
         self.micro.halve()
-
-    def _forget_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
 
     def _rescale(self, factor: float) -> float:
         """Make the gradients the mean over the micro-batches that were made; returns `factor`."""

@@ -171,7 +171,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     (folder / STATE).write_text(json.dumps(dict(checkpoint.state), indent=1) + "\n")
     (folder / SUMS).write_bytes(_sums(folder))
     for path in folder.iterdir():
-        _sync(path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
     sync_folder(folder)
 
 
@@ -199,11 +200,6 @@ def _sums(folder: Path) -> bytes:
                 digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32))
             lines.append(f"{digest.hexdigest()}  {path.name}\n")
     return "".join(lines).encode()
-
-
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class Optimizers:
         A parameter that has had no gradient yet has one empty tensor under the key `none`.
         """
         found: dict[str, Tensor] = {}
-        for prefix, member, parameter in self._parameters():
+        for prefix, member, parameter in chain.from_iterable(map(self._parameters_of, range(len(self.members)))):
             state = member.state.get(parameter) or {NO_STATE: torch.empty(0)}
             for key, value in state.items():
                 assert isinstance(value, Tensor), f"{prefix}.{key} is no tensor"
@@ -60,10 +61,6 @@ class Optimizers:
                 packed["state"][number] = _taken(unread, prefix, STATE_KEYS.get(type(member), ()))
             member.load_state_dict(packed)
         assert not unread, f"no such optimizer state: {', '.join(sorted(unread))}"
-
-    def _parameters(self) -> Iterator[tuple[str, Optimizer, Tensor]]:
-        for index in range(len(self.members)):
-            yield from self._parameters_of(index)
 
     def _parameters_of(self, index: int) -> Iterator[tuple[str, Optimizer, Tensor]]:
         """(name, optimizer, parameter) of one optimizer, in the order in which torch numbers them."""

@@ -28,7 +28,7 @@ from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
 from peer.train.apply import LayerUpdate, Means
-from peer.train.atomic import is_out_of_memory
+from peer.train.atomic import free_bytes, is_out_of_memory
 from peer.train.backend import InnerStep, MicroBatch, SingleDevice, use_attention
 from peer.train.checkpoint import VERSION, Checkpoint, generator_states, set_generator_states
 from peer.train.evaluation import SEQUENCES, Stopped, held_out_loss
@@ -140,8 +140,8 @@ class Trainer:
     def refit(self) -> None:
         """After a pause: what had room before may have none now, or have it again. Nothing where memory is not told."""
         if self._fit is not None and self.device.type == "cuda":
-            free_bytes, _ = torch.cuda.mem_get_info(self.device)
-            self._micro.sequences = room_for(self._fit, free_bytes + torch.cuda.memory_reserved(self.device))
+            room_bytes = free_bytes(self.device) + torch.cuda.memory_reserved(self.device)
+            self._micro.sequences = room_for(self._fit, room_bytes)
 
     def freeze(self, anchor: bytes) -> None:
         """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`.
