@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
+from collections import defaultdict
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -21,7 +22,7 @@ from peer.protocol.messages import Heartbeat
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
-from peer.sync.chain_status import ChainStatus, SnapshotChoice, choose_snapshot, is_cut_off, is_shorter, query_status
+from peer.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
 
 log = logging.getLogger(__name__)
 
@@ -142,3 +143,33 @@ class SnapshotSync:
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
         return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))
+
+
+def is_cut_off(standings: Mapping[str, ChainStatus], my_weight: int) -> bool:
+    """Whether most have done more, and none of them still has what follows an anchor of mine."""
+    ahead = [standing for standing in standings.values() if standing.weight > my_weight]
+    return 2 * len(ahead) > len(standings) and all(standing.shared < 0 for standing in ahead)
+
+
+def is_shorter(choice: SnapshotChoice, standings: Mapping[str, ChainStatus], my_round: int, round_bytes: int) -> bool:
+    """Whether the snapshot and what follows it are fewer bytes than all updates since my round, of `round_bytes`."""
+    goal = max(standing.round for standing in standings.values())
+    return choice.offer.vector_bytes + (goal - choice.offer.round) * round_bytes < (goal - my_round) * round_bytes
+
+
+def choose_snapshot(
+    standings: Mapping[str, ChainStatus], refused: frozenset[bytes] = frozenset()
+) -> SnapshotChoice | None:
+    """The newest snapshot that most of those who offer any have: two at least, if two answer."""
+    offered: dict[int, dict[SnapshotOffer, list[str]]] = defaultdict(lambda: defaultdict(list))
+    for peer, standing in sorted(standings.items()):
+        for offer in standing.offers:
+            if offer.manifest not in refused:
+                offered[offer.round][offer].append(peer)
+    offering = sum(bool(standing.offers) for standing in standings.values())
+    for round in sorted(offered, reverse=True):
+        alike = sorted(offered[round].items(), key=lambda item: len(item[1]), reverse=True)
+        offer, donors = alike[0]
+        if len(donors) >= min(2, len(standings)) and 2 * len(donors) > offering:
+            return SnapshotChoice(offer=offer, donors=tuple(donors))
+    return None

@@ -372,7 +372,7 @@ class RealSwarm(Swarm):
         folder.mkdir(mode=0o700)
         (folder / "spec.toml").write_text(dump(self.spec))
         where = [str(folder / "spec.toml"), "--dir", str(folder), "--listen", LOOPBACK]
-        argv = [sys.executable, "-m", "bootstrap", *where, "--spec-hash", self.spec.digest().hex(), *words]
+        argv = [sys.executable, "-m", "bootstrap", *where, *words]
         return self._child_of(argv, folder / "bootstrap.log")
 
     def _start(self, peer: _Peer) -> None:

@@ -25,7 +25,8 @@ from peer.store import snapshots
 from peer.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
-from peer.sync.chain_status import choose_snapshot, query_status
+from peer.sync.chain_status import query_status
+from peer.sync.snapshot_sync import choose_snapshot
 
 PREFIX = "round-"
 NEXT = "next"

@@ -22,8 +22,9 @@ from peer.protocol.head import ChainHead
 from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.protocol.rules import Rules
 from peer.sync.blob_download import fetch_manifest
-from peer.sync.chain_status import ASK_MOST, choose_snapshot, query_status
+from peer.sync.chain_status import ASK_MOST, query_status
 from peer.sync.run_discovery import LAYERS
+from peer.sync.snapshot_sync import choose_snapshot
 from peer.telemetry.reporter import Reporter
 from peer.watch.archive import Archive
 from peer.watch.verified_chain import WatchedChain, commit_events

@@ -6,15 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.sync.chain_status import (
-    ChainStatus,
-    SnapshotChoice,
-    SnapshotOffer,
-    choose_snapshot,
-    is_cut_off,
-    is_shorter,
-    query_status,
-)
+from peer.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
+from peer.sync.snapshot_sync import choose_snapshot, is_cut_off, is_shorter
 from tests.peer.rounds.build import HEAD
 from tests.peer.sync.donors import Network
 
