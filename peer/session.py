@@ -329,7 +329,9 @@ class Peer(ChainFollower):
         if self.progress.losses:
             self.session.emit(self._progressed())
         try:
-            self._finish_freeze() if self.giving else self._freeze()
+            if not self.giving:
+                self._begin_freeze()
+            self._finish_freeze()
         except DiskFull as error:  # the others must hear of the pause all the same
             self.session.warn("DISK", f"{error}; what was learned stays in memory and is given later")
         else:
@@ -438,10 +440,6 @@ class Peer(ChainFollower):
         self._finish_freeze()
         if self.keeper.due(round_ends=True):
             self.write_checkpoint()
-
-    def _freeze(self) -> None:
-        self._begin_freeze()
-        self._finish_freeze()
 
     def _begin_freeze(self, announce: Callable[[], None] = lambda: None) -> None:
         self._finish_apply()

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.doctor.check import Check
-from peer.doctor.host import check_descriptors, check_disk, check_memory
-from peer.doctor.needs import needs_of
+from peer.doctor.host import check_descriptors, check_disk, check_memory, needs_of
 from peer.host.disk import folder_bytes, free_disk_bytes
 from peer.host.processes import ProcessTree, available_bytes
 from peer.plan.coefficients import shipped
