@@ -77,7 +77,9 @@ def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Op
     matrices = hidden_matrices(model)
     if not matrices:
         raise BadSpec("inner.optimizer is 'muon', but this model has no hidden matrix; use 'adamw'")
-    return Optimizers(muon(matrices, spec), adamw(_without(trained(model), matrices), spec, device))
+    taken = {id(value) for value in matrices}
+    rest = [value for value in trained(model) if id(value) not in taken]
+    return Optimizers(muon(matrices, spec), adamw(rest, spec, device))
 
 
 def adamw(parameters: Sequence[Tensor], spec: RunSpec, device: torch.device) -> Optimizer:
@@ -110,11 +112,6 @@ def muon(matrices: Sequence[Tensor], spec: RunSpec) -> Optimizer:
         momentum=table.muon_momentum,
         adjust_lr_fn="match_rms_adamw",
     )
-
-
-def _without(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
-    taken = {id(value) for value in others}
-    return [value for value in parameters if id(value) not in taken]
 
 
 def _taken(unread: dict[str, Tensor], prefix: str, keys: Sequence[str]) -> dict[str, Tensor]:

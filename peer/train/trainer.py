@@ -324,10 +324,7 @@ class Trainer:
         mine = [self._ledger.find(update.parent, update.round - 1) for update in updates]
         self._collect_progress()
         done = self._ledger.unsettle(zip(updates, mine, strict=True))
-        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
-        self.turns.went_back(restored.round)
-        self._offered = None
-        self.step_in_round = 0
+        self._stand_at(restored)
         self._start_from_anchor(update.round - 1 for update in updates)
         return done
 
@@ -341,15 +338,17 @@ class Trainer:
         given_up, round = 0.0, self.anchor.round
         if self._offered is not None and (mine := self._ledger.find(self._offered, round)) is not None:
             given_up = self._ledger.leave_behind(mine, round)
-        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
-        self.turns.went_back(restored.round)
+        self._stand_at(restored)
         too_old = self.turns.slices(self._forget_too_old())
         given_up = math.sqrt(given_up) + math.hypot(*(self._balance.give_up(where) for where in too_old))
         self._collect_progress()
-        self._offered = None
-        self.step_in_round = 0
         self._start_from_anchor(self.turns.everything)
         return given_up
+
+    def _stand_at(self, restored: OuterState) -> None:
+        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
+        self.turns.went_back(restored.round)
+        self._offered, self.step_in_round = None, 0
 
     def replay(self, update: Update, load: LoadObject) -> float:
         """Apply an update that was decided before a restart; returns what `apply` does."""
