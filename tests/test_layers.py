@@ -95,6 +95,7 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
         ("tui.commands.status", {"torch", "hivemind", "textual", "transformers"}),
         ("peer.spec", {"torch", "hivemind"}),
         ("peer.settings", {"torch", "hivemind", "msgpack"}),
+        ("peer.__main__", {"torch", "hivemind", "transformers"}),
     ],
 )
 def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str]) -> None:

@@ -41,8 +41,6 @@ print(hivemind.__version__, google.protobuf.__version__)
 
 @dataclass(frozen=True, kw_only=True)
 class ChildResult:
-    """How a child ended, and what it printed."""
-
     exit_code: int
     out: str
     err: str
@@ -211,18 +209,15 @@ def execute(wanted: str) -> dict[str, Any]:
     kernel_s = time.perf_counter() - started
     if value != WIDTH:
         raise RuntimeError(f"a sum of {WIDTH} ones came to {value:g}")
-    mine = next((row for row in devices() if row["device"] == _named(device)), None) or _cpu()
-    return {**mine, "kernel_s": kernel_s, "torch": torch.__version__, "devices": devices()}
+    name, found = "cuda:0" if str(device) == "cuda" else str(device), devices()
+    mine = next((row for row in found if row["device"] == name), _cpu())
+    return {**mine, "kernel_s": kernel_s, "torch": torch.__version__, "devices": found}
 
 
 def _multiply(weights: Any) -> float:
     total = (weights @ weights).sum()
     total.backward()
     return float(total.item())
-
-
-def _named(device: Any) -> str:
-    return "cuda:0" if str(device) == "cuda" else str(device)
 
 
 def devices() -> list[dict[str, Any]]:

@@ -34,7 +34,6 @@ class MachineSensors:
         self._folder = Spared(lambda: folder_bytes(directory))
 
     def read(self, settings: PeerSettings, now: float) -> Readings:
-        """See `Sensors`."""
         asks_gpu = settings.max_temperature_c or settings.max_power_w
         figures = self._gpu.figures() if asks_gpu else {}
         return Readings(
