@@ -81,10 +81,13 @@ def main(argv: Sequence[str] | None = None) -> int:
         if error.errno == errno.EIO and is_gone(sys.stdout):
             return _end_in_silence()
         if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            return _fail(_describe_full_disk(error), DiskFull.exit_code, debug="--debug" in arguments)
+            where = f"{error.filename}: " if error.filename else ""
+            full = f"{where}the disk is full; make room, or write to another disk"
+            return _fail(full, DiskFull.exit_code, debug="--debug" in arguments)
         if error.filename is None:
             return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
-        return _fail(_describe_file(error), BadInput.exit_code, debug="--debug" in arguments)
+        said = f"{error.filename}: {error.strerror}; see who may use it, or name another file or folder (--dir)"
+        return _fail(said, BadInput.exit_code, debug="--debug" in arguments)
     except Exception as error:  # the outermost frame: whatever arrives here is a bug, and is written down
         return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
 
@@ -133,17 +136,6 @@ def _end_in_silence() -> int:
     """The exit code when whoever read our output is gone: nothing is left to say, not even at interpreter exit."""
     os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
     return 1
-
-
-def _describe_file(error: OSError) -> str:
-    """One line for a folder or file that cannot be used."""
-    return f"{error.filename}: {error.strerror}; see who may use it, or name another file or folder (--dir)"
-
-
-def _describe_full_disk(error: OSError) -> str:
-    """One line for a disk, or an owner's share of it, that is used up."""
-    where = f"{error.filename}: " if error.filename else ""
-    return f"{where}the disk is full; make room, or write to another disk"
 
 
 def _fail(message: str, exit_code: int, *, debug: bool) -> int:

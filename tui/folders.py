@@ -36,7 +36,6 @@ def is_at_work(folder: Path) -> bool:
 
 
 def is_locked(lock: Path) -> bool:
-    """Whether a process holds it."""
     if not lock.exists():
         return False
     with lock.open("rb") as file:

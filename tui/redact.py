@@ -70,8 +70,6 @@ class Private:
 
 
 class Redactor:
-    """Takes what is private out of texts."""
-
     def __init__(self, private: Private) -> None:
         self._home = private.home if len(private.home) > 1 else ""
         spellings = {text for key in private.keys for text in _spellings(key)}
@@ -168,7 +166,7 @@ def _without_ipv6(found: re.Match[str]) -> str:
     run, kept, at = found.group(), "", 0
     while at < len(run):
         ends = range(min(len(run), at + _IPV6_LETTERS), at + 1, -1) if _can_begin(run, at) else ()
-        end = next((end for end in ends if _can_end(run, end) and _is_ipv6(run[at:end])), None)
+        end = next((end for end in ends if (end == len(run) or not run[end].isalnum()) and _is_ipv6(run[at:end])), None)
         kept += run[at] if end is None else ADDRESS
         at = at + 1 if end is None else end
     return kept
@@ -177,10 +175,6 @@ def _without_ipv6(found: re.Match[str]) -> str:
 def _can_begin(run: str, at: int) -> bool:
     """Whether an address can begin here: `peer:2001:db8::1` has one, and `std::abc` none."""
     return at == 0 or not run[at - 1].isalnum()
-
-
-def _can_end(run: str, at: int) -> bool:
-    return at == len(run) or not run[at].isalnum()
 
 
 def _is_ipv6(text: str) -> bool:

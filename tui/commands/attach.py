@@ -25,6 +25,7 @@ from tui.terminal import require_terminal
 if TYPE_CHECKING:
     from tui.commands.join import JoinOptions
     from tui.dashboard.app import ExitReason
+    from tui.sources.source import EventSource
 
 POLL_S = 0.2
 SLICE = 500
@@ -59,11 +60,15 @@ def attach(directory: Path, look: DisplayOptions) -> str:
 
 
 def show_peer(directory: Path, look: DisplayOptions) -> ExitReason:
-    """The dashboard of one peer, until it is closed."""
-    from tui.dashboard.app import run_dashboard
     from tui.sources.live import LiveSource
 
-    return run_dashboard(LiveSource(directory), read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
+    return show_source(LiveSource(directory), look)
+
+
+def show_source(source: EventSource, look: DisplayOptions) -> ExitReason:
+    from tui.dashboard.app import run_dashboard
+
+    return run_dashboard(source, read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
 
 
 def join_and_attach(join: JoinOptions, look: DisplayOptions, output: Output) -> int:
@@ -105,7 +110,6 @@ def require_free(directory: Path) -> None:
 
 
 def how_to_come_back(directory: Path) -> str:
-    """What to type next, after a dashboard was closed."""
     where = _dir(directory)
     return f"training goes on; come back with: homefires attach{where}; stop with: homefires leave{where}"
 
@@ -116,7 +120,6 @@ def _load_dashboard() -> None:
 
 
 def _follow_start(process: subprocess.Popen[bytes], tail: EventTail, output: Output) -> None:
-    """Show what the peer says until it has started, or ended."""
     while process.poll() is None:
         for line in tail.take(SLICE):
             if line is None:

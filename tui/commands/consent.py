@@ -109,18 +109,13 @@ def _remember(directory: Path, invite: Invite, how: str) -> None:
 
 def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
     """The screen, without the question."""
-    where = shlex.quote(str(directory))
+    where, main = shlex.quote(str(directory)), _bytes(told["main_bytes"])
+    length = f"{told['rounds']:,} rounds" if told["rounds"] else "until its organiser ends it"
     rows = [
         ("organiser", f"{told['fingerprint']}; compare it with what the organiser told you"),
-        (
-            "trains",
-            f"a {told['architecture']} language model of {_short(told['parameters'])} parameters{_length(told)}",
-        ),
+        ("trains", f"a {told['architecture']} language model of {_short(told['parameters'])} parameters, {length}"),
         ("on", f"{told['data']}; licence: {told['licence']}"),
-        (
-            "memory",
-            f"about {_bytes(told['device_bytes'])} on the device that trains, {_bytes(told['main_bytes'])} beside",
-        ),
+        ("memory", f"about {_bytes(told['device_bytes'])} on the device that trains, {main} beside"),
         ("disk", f"{_bytes(told['least_disk_bytes'])} to {_bytes(told['disk_bytes'])}, all of it in {directory}"),
         ("traffic", _traffic(told)),
         ("power", _power(told)),
@@ -137,10 +132,6 @@ def _row(name: str, text: str) -> list[str]:
     return textwrap.wrap(
         f"  {name:<{NAMES}}{text}", WIDTH, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False
     )
-
-
-def _length(told: Mapping[str, Any]) -> str:
-    return f", {told['rounds']:,} rounds" if told["rounds"] else ", until its organiser ends it"
 
 
 def _traffic(told: Mapping[str, Any]) -> str:

@@ -16,7 +16,7 @@ from typing import Any
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
 from peer.control.client import ControlClient, Reply, name_of, note_of
-from tui.commands.options import Parser, add_directory, directory, tell_each
+from tui.commands.options import Parser, add_directory, tell_each
 from tui.folders import is_at_work, is_peers, quoted
 from tui.processes.children import python_module
 from tui.processes.systemd import UserUnits, unit_name
@@ -44,8 +44,7 @@ OF_ALL = frozenset({"pause", "resume"})
 
 
 def _add_order(cmd: str, parser: Parser) -> None:
-    """A command to the peer that is meant; `pause` and `resume` know `--all`."""
-    parser.set_defaults(run=_tell_peers if cmd in OF_ALL else _tell_peer, cmd=cmd)
+    parser.set_defaults(run=_tell, cmd=cmd)
     add_directory(parser, every=cmd in OF_ALL)
 
 
@@ -54,12 +53,7 @@ add_pause, add_resume, add_finish, add_leave = (
 )
 
 
-def _tell_peer(options: argparse.Namespace) -> int:
-    print(command(directory(options), options.cmd))
-    return 0
-
-
-def _tell_peers(options: argparse.Namespace) -> int:
+def _tell(options: argparse.Namespace) -> int:
     return tell_each(options, lambda folder: command(folder, options.cmd))
 
 
@@ -75,9 +69,11 @@ def _snooze(options: argparse.Namespace) -> int:
 
 def command(directory: Path, cmd: str) -> str:
     """Give one command to the peer of a run directory; one line that says what happens now. Raises Unreachable."""
-    if cmd == "leave":
-        return _leave(directory)
+    if cmd == "leave" and not is_at_work(directory):
+        raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
     reply = order(directory, cmd)
+    if cmd == "leave":
+        return f"{name_of(reply)} leaves the run; {after_leaving(directory)}"
     if is_kept(reply):
         return f"{not_running(directory)}; {KEPT[cmd]}"
     round = int(reply.fields.get("round") or 0)
@@ -124,12 +120,6 @@ def after_leaving(directory: Path) -> str:
         return "come back with homefires join"
     again = f"its service starts it again at the next login or boot, or now with: systemctl --user start {unit}"
     return f"{again}; keep it from that with: homefires service remove --dir {quoted(directory)}"
-
-
-def _leave(directory: Path) -> str:
-    if not is_at_work(directory):
-        raise Unreachable(f"{not_running(directory)}; {after_leaving(directory)}")
-    return f"{name_of(order(directory, 'leave'))} leaves the run; {after_leaving(directory)}"
 
 
 def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:

@@ -15,13 +15,13 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Self
+from typing import TextIO
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
-from tui.commands.options import Parser, add_look, add_spec_options, add_ui, look
+from tui.commands.options import Parser, add_look, add_spec_options, add_ui, asked, look
 from tui.output.output import open_output
 from tui.processes.children import (
     INTERRUPTED,
@@ -68,14 +68,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
     if options.rounds is not None and options.rounds < 1:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
-    demo = DemoOptions(
-        peers=options.peers,
-        spec=options.spec,
-        rounds=options.rounds,
-        seed=options.seed,
-        sets=tuple(options.sets),
-        directory=options.dir,
-    )
+    demo = asked(DemoOptions, options, directory=options.dir)
     spec = demo.choose()
     rounds, flags = spec.run.rounds, look(options).options()
     output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
@@ -93,11 +86,8 @@ class DemoOptions:
 
     def choose(self) -> RunSpec:
         """The spec with as many founders as peers. Raises BadSpec and BadInput."""
-        fixed: dict[str, int] = {"run.founders": self.peers}
-        if self.rounds is not None:
-            fixed["run.rounds"] = self.rounds
-        if self.seed is not None:
-            fixed["run.seed"] = self.seed
+        asked = {"run.founders": self.peers, "run.rounds": self.rounds, "run.seed": self.seed}
+        fixed = {key: value for key, value in asked.items() if value is not None}
         spec = choose_spec(self.spec, sets=self.sets, fixed=fixed)
         if spec.run.rounds == 0:
             raise BadInput(f"{self.spec} has no last round; say how many the demo shall make with --rounds")
@@ -125,8 +115,9 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
     """Everything that happens until all children are gone and the output is closed."""
     went_well = False
     try:
-        with ProcessGroup() as children, Merged(directory / "events.jsonl") as merged:
-            output.begin(merged.path)
+        events = directory / "events.jsonl"
+        with ProcessGroup() as children, events.open("w", encoding="utf-8") as merged:
+            output.begin(events)
             story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
             story.run_peers(demo.peers)
@@ -137,9 +128,9 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
 
 
 class DemoRun:
-    """The children of one demo and what they have reported so far."""
+    """The children of one demo and what they have reported so far; `merged` has all of it, in the order of reading."""
 
-    def __init__(self, children: ProcessGroup, output: Output, merged: Merged, spec: RunSpec, directory: Path) -> None:
+    def __init__(self, children: ProcessGroup, output: Output, merged: TextIO, spec: RunSpec, directory: Path) -> None:
         self.children, self.output, self.merged, self.spec, self.directory = children, output, merged, spec, directory
         self.swarm = SwarmState()
         self.names: list[str] = []
@@ -197,7 +188,8 @@ class DemoRun:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
             case EventPrinted(line=line):
                 self.swarm = apply(self.swarm, line)
-                self.merged.write(line)
+                with raising_disk_full(self.directory):  # flushed: whoever follows the file sees it
+                    print(format_line(line), file=self.merged, flush=True)
                 self.output.show(line)
             case ChildExited(child=child):
                 self._note_end(child)
@@ -217,25 +209,6 @@ class DemoRun:
         begun = self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
         if not begun and not self.children.interrupts:
             self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
-
-
-class Merged:
-    """The events of all peers of a demo in one file, in the order in which they were read. A context manager."""
-
-    def __init__(self, path: Path) -> None:
-        self.path = path
-
-    def __enter__(self) -> Self:
-        self._file = self.path.open("w", encoding="utf-8")
-        return self
-
-    def __exit__(self, *error: object) -> None:
-        self._file.close()
-
-    def write(self, line: EventLine) -> None:
-        """One more event, so that whoever follows the file sees it. Raises DiskFull."""
-        with raising_disk_full(self.path.parent):
-            print(format_line(line), file=self._file, flush=True)
 
 
 def round_limit_s(spec: RunSpec) -> float:

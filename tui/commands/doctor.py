@@ -61,18 +61,14 @@ class DoctorOptions:
     def argv(self, invite_file: str) -> list[str]:
         """The command line of the child. An invite that does not hold is the child's finding."""
         words = [invite_file] if self.invite else []
-        place = self.directory or self._default_directory()
+        place = self.directory
+        if self.invite and place is None:
+            with contextlib.suppress(BadInvite):
+                invite = parse(self.invite, time.time())
+                place = default_directory("runs", invite.run, invite.spec_hash)
         words += ["--dir", str(place)] if place else []
         words += ["--set", f"settings.device={self.device}"] if self.device else []
         return python_module("peer", "doctor", *words, *repeated("--listen", self.listen))
-
-    def _default_directory(self) -> Path | None:
-        if not self.invite:
-            return None
-        with contextlib.suppress(BadInvite):
-            invite = parse(self.invite, time.time())
-            return default_directory("runs", invite.run, invite.spec_hash)
-        return None
 
 
 def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bool) -> int:
@@ -115,7 +111,10 @@ def _object(line: str) -> dict[str, Any] | None:
 def _words(told: dict[str, Any], failed: int) -> list[str]:
     """A check, with its fix below it; or the verdict."""
     if "verdict" in told:
-        return ["", *_wrapped(_conclusion(failed)), *_wrapped(f"verdict: {told['verdict']['sentence']}")]
+        conclusion = f"{failed} of these must be mended before this machine can take part"
+        if not failed:
+            conclusion = "nothing keeps this machine from taking part"
+        return ["", *_wrapped(conclusion), *_wrapped(f"verdict: {told['verdict']['sentence']}")]
     head = f"{told['status']:<{MARKS}}{told['check']:<{NAMES}}"
     fix = [f"fix: {told['fix']}"] if told["fix"] else []
     room = max(20, columns(WIDTH) - len(head))
@@ -124,20 +123,12 @@ def _words(told: dict[str, Any], failed: int) -> list[str]:
     return [head + first, *(" " * len(head) + line for line in below)]
 
 
-def _conclusion(failed: int) -> str:
-    if not failed:
-        return "nothing keeps this machine from taking part"
-    return f"{failed} of these must be mended before this machine can take part"
-
-
 def _wrapped(text: str, room: int = 0) -> list[str]:
-    return textwrap.wrap(printable(text), room or columns(WIDTH), break_long_words=False, break_on_hyphens=False) or [
-        ""
-    ]
+    width = room or columns(WIDTH)
+    return textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False) or [""]
 
 
 def _failure(code: int, said: str) -> HomefiresError:
-    """Why the child did not come to a verdict."""
     if code == -signal.SIGKILL:
         why = f"it did not end within {LIMIT_S:.0f} s, or the system was short of memory"
         return HomefiresError(f"the examination was killed: {why}; run it again with --debug")

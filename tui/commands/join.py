@@ -11,7 +11,18 @@ from pathlib import Path
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
-from tui.commands.options import INVITE, LISTEN, PEER, Parser, add_addresses, add_look, add_settings, add_ui, look
+from tui.commands.options import (
+    INVITE,
+    LISTEN,
+    PEER,
+    Parser,
+    add_addresses,
+    add_look,
+    add_settings,
+    add_ui,
+    asked,
+    look,
+)
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import default_directory
 from tui.output.output import open_output
@@ -43,17 +54,8 @@ def add_join(parser: Parser) -> None:
 
 
 def _join(options: argparse.Namespace) -> int:
-    join = JoinOptions(
-        invite=read_text(options.invite),
-        directory=options.dir,
-        name=options.name,
-        device=options.device,
-        upload=options.upload,
-        download=options.download,
-        listen=tuple(options.listen),
-        peers=tuple(options.peer),
-        keep_running=options.keep_running,
-    )
+    invite = read_text(options.invite)
+    join = asked(JoinOptions, options, invite=invite, directory=options.dir, peers=tuple(options.peer))
     words = list(options.sets)
     if join.keep_running:
         words, join = [*join.settings(), *words], join.without_settings()

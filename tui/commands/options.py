@@ -5,18 +5,23 @@ from __future__ import annotations
 import argparse
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, TypeAlias, TypeVar
 
 from dht.errors import BadInput, HomefiresError
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from tui.processes.supervisor import RetentionOptions
 
 UI_CHOICES = ("auto", "tui", "plain", "json", "none")
 LINES_UI_CHOICES = ("auto", "plain", "json", "none")
 """Of a command that has no dashboard."""
+
+
+Request = TypeVar("Request", bound="DataclassInstance")
 
 
 class Parser(argparse.ArgumentParser):
@@ -39,7 +44,6 @@ Commands: TypeAlias = "argparse._SubParsersAction[Parser]"
 
 
 def add_command(commands: Commands, name: str, summary: str) -> Parser:
-    """Add a command: its parser, to which options are added."""
     parser = commands.add_parser(name, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
     add_debug(parser, default=argparse.SUPPRESS)
     return parser
@@ -92,7 +96,6 @@ INVITE = "the text that begins with hf1:, or a file that holds it: what others o
 
 
 def add_settings(parser: Parser) -> None:
-    """`--set` of what starts a peer, repeatable."""
     text = "what you allow your peer, kept from its first start on, as in --set 'schedule=22:00-07:00'; repeatable"
     parser.add_argument("--set", action="append", default=[], metavar="KEY=VALUE", dest="sets", help=text)
 
@@ -105,7 +108,6 @@ LISTEN = (
 
 
 def add_addresses(parser: Parser, flag: str, text: str) -> None:
-    """A flag that takes a multiaddr, repeatable."""
     parser.add_argument(flag, action="append", default=[], metavar="ADDR", help=text)
 
 
@@ -159,13 +161,19 @@ class DisplayOptions:
     mono: bool = False
 
     def options(self) -> list[str]:
-        """The same on a command line."""
         flags = {"--read-only": self.read_only, "--ascii": self.ascii_only, "--mono": self.mono}
         return [flag for flag, wanted in flags.items() if wanted]
 
 
 def look(options: argparse.Namespace) -> DisplayOptions:
-    return DisplayOptions(read_only=options.read_only, ascii_only=options.ascii_only, mono=options.mono)
+    return asked(DisplayOptions, options)
+
+
+def asked(kind: type[Request], options: argparse.Namespace, **given: object) -> Request:
+    """What a command line asked for, as a dataclass: each field is the option of that name, but those `given`."""
+    of_options = {each.name: getattr(options, each.name) for each in fields(kind) if each.name not in given}
+    values = {name: tuple(value) if isinstance(value, list) else value for name, value in of_options.items()}
+    return kind(**values, **given)
 
 
 def directory(options: argparse.Namespace) -> Path:
@@ -180,7 +188,7 @@ def tell_each(options: argparse.Namespace, tell: Callable[[Path], str]) -> int:
     no other from it: then the exit code is that of the first."""
     from tui.folders import every_folder
 
-    if not options.every:
+    if not getattr(options, "every", False):
         print(tell(directory(options)))
         return 0
     codes = []

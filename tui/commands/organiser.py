@@ -12,7 +12,16 @@ from pathlib import Path
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, RunMismatch
 from peer.spec import RunSpec, dump, load
-from tui.commands.options import LINES_UI_CHOICES, Parser, add_addresses, add_keep, add_spec_options, add_ui, keep
+from tui.commands.options import (
+    LINES_UI_CHOICES,
+    Parser,
+    add_addresses,
+    add_keep,
+    add_spec_options,
+    add_ui,
+    asked,
+    keep,
+)
 from tui.folders import data_root, default_directory, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
@@ -61,10 +70,7 @@ def _bootstrap(options: argparse.Namespace) -> int:
 
 
 def node_options(options: argparse.Namespace) -> NodeOptions:
-    return NodeOptions(
-        listen=options.listen, announce=options.announce, also=options.also, invites=options.invites,
-        expires=options.expires, members_for=options.members_for, health_port=options.health_port,
-    )  # fmt: skip
+    return asked(NodeOptions, options)
 
 
 def node_spec(name_or_path: str, options: argparse.Namespace) -> RunSpec:

@@ -6,7 +6,7 @@ import argparse
 import sys
 from pathlib import Path
 
-from tui.commands.options import Parser, add_machine, add_sets, add_spec_options
+from tui.commands.options import Parser, add_machine, add_sets, add_spec_options, asked
 from tui.spec_choice import choose_spec
 
 
@@ -32,10 +32,8 @@ def _plan(options: argparse.Namespace) -> int:
     from tui.simulation.plan_page import describe
     from tui.simulation.planner import PlanOptions, answer, to_json, write
 
-    plan = PlanOptions(
-        spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
-        parameters=options.parameters, quality=options.quality, measured=options.measured, spans=options.spans,
-    )  # fmt: skip
+    spec = choose_spec(options.spec, sets=options.sets)
+    plan = asked(PlanOptions, options, spec=spec, machine=machine_of(options))
     found = answer(plan)
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
     if options.write:
@@ -64,13 +62,10 @@ def _place(options: argparse.Namespace) -> int:
     from tui.simulation.machines import machine_of
     from tui.simulation.place import PlaceOptions, Searching, describe, find, to_json
 
-    asked = PlaceOptions(
-        spec=choose_spec(options.spec, sets=options.sets), peers=options.peers, machine=machine_of(options),
-        stages=options.stages, pipelines=options.pipelines, parameters=options.parameters,
-        preset=options.preset, seed=options.seed,
-    )  # fmt: skip
+    spec = choose_spec(options.spec, sets=options.sets)
+    wanted = asked(PlaceOptions, options, spec=spec, machine=machine_of(options))
     searching = Searching(lambda text: print(text, file=sys.stderr, flush=True))
-    found = find(asked, searching.tell)
+    found = find(wanted, searching.tell)
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
     return 0
 
@@ -116,11 +111,5 @@ def add_scenario(parser: argparse.ArgumentParser) -> None:
 def _simulate(options: argparse.Namespace) -> int:
     from tui.simulation.simulate import SimulateOptions, run_simulate
 
-    asked = SimulateOptions(
-        spec=options.spec, sets=tuple(options.sets), peers=options.peers, rounds=options.rounds,
-        preset=options.preset, step_s=options.step_s, spread=options.spread, upload=options.upload,
-        download=options.download, churn=options.churn, attackers=options.attackers, skew_s=options.skew,
-        seed=options.seed, grid=options.grid, aggregate=options.aggregate, processes=options.processes,
-        as_json=options.json, events=options.events,
-    )  # fmt: skip
-    return run_simulate(asked, sys.stdout)
+    wanted = asked(SimulateOptions, options, skew_s=options.skew, as_json=options.json)
+    return run_simulate(wanted, sys.stdout)

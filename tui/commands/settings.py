@@ -65,7 +65,8 @@ def change(directory: Path, assignments: Sequence[str]) -> list[str]:
     values = _values(assignments, present)
     reply = order(directory, "set", values=values)
     after = read_status(reply.fields).settings or {**present, **values}
-    said = [f"{name_of(reply)}: {key} is {in_words(_known(key), after.get(key))}" for key in values]
+    known = [KNOWN.get(key, SettingInfo(name=key, meaning="")) for key in values]
+    said = [f"{name_of(reply)}: {each.name} is {in_words(each, after.get(each.name))}" for each in known]
     note = f"{not_running(directory)}; it starts with this" if is_kept(reply) else note_of(reply)
     return [*said, *([note] if note else [])]
 
@@ -103,7 +104,10 @@ def read_table(directory: Path) -> SettingsPage:
 def describe(table: SettingsPage, now: float, width: int = WIDE) -> list[str]:
     """The table for people: by group, each with its meaning and what it holds up. In fewer cells than `WIDE` the
     meaning of each stands below it."""
-    lines, shown = [_head(table), *_held(table.status, now)], ""
+    whose = f"{not_running(table.directory)}; it starts with these"
+    if table.running:
+        whose = f"the peer in {table.directory} runs; what is changed holds at once"
+    lines, shown = [whose, *_held(table.status, now)], ""
     for group, setting, value in grouped(table.settings):
         lines += ["", group] if group != shown else []
         shown = group
@@ -133,12 +137,6 @@ def to_json(table: SettingsPage) -> str:
         "holds": [asdict(hold) for hold in table.status.holds],
     }  # fmt: skip
     return json.dumps({"directory": str(table.directory), "running": table.running, **status, "settings": settings})
-
-
-def _head(table: SettingsPage) -> str:
-    if table.running:
-        return f"the peer in {table.directory} runs; what is changed holds at once"
-    return f"{not_running(table.directory)}; it starts with these"
 
 
 def _held(status: PeerStatus, now: float) -> list[str]:
@@ -177,7 +175,3 @@ def _defaults() -> dict[str, Any]:
     from peer.settings import PeerSettings
 
     return asdict(PeerSettings())
-
-
-def _known(name: str) -> SettingInfo:
-    return KNOWN.get(name, SettingInfo(name=name, meaning=""))

@@ -52,7 +52,9 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
     now = time.time() if now is None else now
     swarm = apply_all(SwarmState(), (line for path in event_files(directory) for line in read_lines(path)))
     if not swarm.reporting:
-        raise BadInput(f"{directory} holds no events of a peer{_hint(directory)}")
+        inside = sorted(path.parent.name for path in directory.glob("*/events.jsonl"))
+        hint = f"; look at one of {', '.join(inside)} in it" if inside else ""
+        raise BadInput(f"{directory} holds no events of a peer{hint}")
     alive = is_at_work(directory)
     reply = ControlClient(directory).request("status") if alive else Reply(ok=False)
     said, status = reply.fields, read_status(reply.fields)
@@ -62,7 +64,11 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
             "directory": str(directory), "alive": alive, "control": dict(said) or None,
             "credit": _credit_to_json(swarm, mine), "forecast": _forecast_to_json(mine) if alive else None,
         }  # fmt: skip
-        return json.dumps(known | _held_to_json(status, now) | to_json(swarm), allow_nan=False)
+        held = {
+            "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,
+            "next": next_words(status, now),
+        }  # fmt: skip
+        return json.dumps(known | held | to_json(swarm), allow_nan=False)
     lines = describe(_at(swarm, said), alive, status, now)
     if not alive:
         lines[1:1] = _at_next_start(directory, now)
@@ -128,12 +134,6 @@ def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
     return [*said, *filter(None, (duty_words(status), next_words(status, now)))]
 
 
-def _held_to_json(status: PeerStatus, now: float) -> dict[str, Any]:
-    """The same for programs; `next` says in words when it trains again."""
-    holds = [asdict(hold) for hold in status.holds]
-    return {"holds": holds, "until": status.until, "duty": status.duty, "next": next_words(status, now)}
-
-
 def _outlook(view: PeerView) -> list[str]:
     """What it expects of the round that it trains for, beside what the last one took."""
     if (forecast := view.expected) is None:
@@ -143,7 +143,6 @@ def _outlook(view: PeerView) -> list[str]:
 
 
 def _given(swarm: SwarmState, view: PeerView) -> str:
-    """gave 12,345 tokens, 31.2 % of all, by its log; by the certificates of the chain: homefires credit DIR"""
     share = f", {100 * view.tokens / swarm.tokens:.1f} % of all" if swarm.tokens else ""
     return f"gave {view.tokens:,} tokens{share}, by its log; by the certificates of the chain: homefires credit DIR"
 
@@ -184,11 +183,6 @@ def _doing(view: PeerView, alive: bool) -> str:
     if view.stopped:
         return f"stopped{why}"
     return f"not running; it ended without a word while {view.state or 'starting'}{why}"
-
-
-def _hint(directory: Path) -> str:
-    inside = sorted(path.parent.name for path in directory.glob("*/events.jsonl"))
-    return f"; look at one of {', '.join(inside)} in it" if inside else ""
 
 
 WIDTH = 96

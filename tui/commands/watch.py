@@ -19,7 +19,7 @@ from dht.invite import parse as parse_invite
 from peer.control.client import ControlClient, Reply
 from peer.events import EventLine, event_files, read_events, read_lines
 from peer.telemetry.event_tail import EventTail
-from tui.commands.attach import POLL_S, SLICE
+from tui.commands.attach import POLL_S, SLICE, show_source
 from tui.commands.options import INVITE, DisplayOptions, Parser, add_look, add_ui, look
 from tui.folders import data_root, is_at_work
 from tui.output.output import open_output
@@ -56,8 +56,6 @@ def _watch(options: argparse.Namespace) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class WatchOptions:
-    """What the command line of `watch` asked for."""
-
     what: str
     """A file of event lines, a folder of them, of a peer or of an organiser, or an invite or a file that holds one."""
     live: bool = False
@@ -105,7 +103,6 @@ class WatchOptions:
 
 
 def watch_in_lines(watch: WatchOptions, output: Output) -> int:
-    """Give every event line to `output`; the exit code."""
     if watch.is_run:
         with watch.open() as (_, argv):
             return follow("watch", argv, _new_log(), output)
@@ -129,23 +126,17 @@ def watch_in_dashboard(watch: WatchOptions, look: DisplayOptions, output: Output
     Raises what a child that watches failed with.
     """
     if not watch.is_run:
-        return _show(_feed_of(watch), look)
+        return show_source(_feed_of(watch), look)
     from tui.sources.child import ChildSource
 
     with watch.open() as (invite, argv):
         output.say(f"looking for {invite.run} of organiser {invite.organiser}")
         with closing(ChildSource(f"run {invite.run}, watching", argv, _new_log())) as feed:
             feed.wait_until_started()
-            outcome: ExitReason = "ended" if feed.ended else _show(feed, look)
+            outcome: ExitReason = "ended" if feed.ended else show_source(feed, look)
     if feed.ended and feed.child.exit_code != 0:
         raise error_of(feed.child)
     return outcome
-
-
-def _show(feed: EventSource, look: DisplayOptions) -> ExitReason:
-    from tui.dashboard.app import run_dashboard
-
-    return run_dashboard(feed, read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
 
 
 def _feed_of(watch: WatchOptions) -> EventSource:

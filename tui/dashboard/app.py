@@ -30,8 +30,15 @@ from dht.errors import HomefiresError
 from peer.control.client import Reply
 from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
 from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
-from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
-from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, is_paused_by_owner, keys_that_matter
+from tui.dashboard.header import (
+    draw_header,
+    draw_keys,
+    draw_playback,
+    draw_tabs,
+    is_paused_by_owner,
+    keys_that_matter,
+)
+from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, SCREEN_NAMES
 from tui.dashboard.poller import StatusPoller, done_words
 from tui.dashboard.screens.curves import LearningPanel
 from tui.dashboard.screens.home import HomePanel
@@ -41,8 +48,9 @@ from tui.dashboard.screens.network import NetworkPanel
 from tui.dashboard.screens.peer import PeerPanel
 from tui.dashboard.screens.peers import PeersPanel
 from tui.dashboard.screens.rounds import RoundsPanel
-from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.sources.source import EventSource, PeerCommands, Playback
+from tui.dashboard.view import Panel, PeerOpened, TextBlock, View
+from tui.sources.replay import RecordingSource
+from tui.sources.source import EventSource
 from tui.swarm.snapshot import SwarmState
 
 ExitReason = Literal["detach", "leave", "ended"]
@@ -169,7 +177,6 @@ class Dashboard(App[ExitReason]):
         self._panel.take_focus()
 
     def tick(self) -> None:
-        """Take in what has come, and draw it."""
         if not self._is_open or not self.is_running:
             return
         try:
@@ -191,7 +198,8 @@ class Dashboard(App[ExitReason]):
             return
         view, shown = self.view(), self._shown
         seen = (id(view.swarm), int(view.now), self.size, view.selected, view.ended, view.status, view.silence)
-        drawn = (*seen, shown, self._position())
+        played = view.playback and (view.playback.position, view.playback.playing, view.playback.speed)
+        drawn = (*seen, shown, played)
         if drawn == self._drawn:
             return
         self._drawn = drawn
@@ -199,13 +207,13 @@ class Dashboard(App[ExitReason]):
         self._panel.show(view)
 
     def view(self) -> View:
-        """What the screens may draw from, now."""
         source, size = self._source, self.size
         return View(
             swarm=self._swarm,
             now=source.time(self._clock()),
             me=source.me,
             selected=self._selected or source.me or next(iter(self._swarm.peers), ""),
+            select=self._select,
             width=size.width,
             height=size.height,
             glyphs=self._glyphs,
@@ -227,10 +235,6 @@ class Dashboard(App[ExitReason]):
     def _panel(self) -> Panel:
         return self.query_one(f"#{self._shown}", Panel)
 
-    def _position(self) -> tuple[object, ...]:
-        playback = self._source.playback
-        return () if playback is None else (playback.position, playback.playing, playback.speed)
-
     def _draw_frame(self, view: View, shown: str) -> None:
         titles = [(name, panel.TITLE) for name, panel in SCREENS.items()]
         current = self._came_from if shown == DETAIL else shown
@@ -251,12 +255,10 @@ class Dashboard(App[ExitReason]):
         self._panel.take_focus()
 
     def action_go_back(self) -> None:
-        """From a peer to where one came from."""
         if self._shown == DETAIL:
             self.action_show(self._came_from)
 
     def action_alerts(self) -> None:
-        """The log, with nothing but warnings and errors."""
         self.query_one(LogPanel).only_alerts()
         self.action_show("log")
 
@@ -272,17 +274,17 @@ class Dashboard(App[ExitReason]):
         self.copy_to_clipboard(peer)
         self._say(f"copied the id of {self._swarm.label(peer)}")
 
-    def on_peer_selected(self, message: PeerSelected) -> None:
-        self._selected = message.peer
+    def _select(self, peer: str) -> None:
+        self._selected = peer
+        self._panel.select(peer)
 
     def on_peer_opened(self, message: PeerOpened) -> None:
-        self._selected = message.peer
+        self._select(message.peer)
         self.action_show(DETAIL)
 
     # What a peer is told
 
     def action_pause(self) -> None:
-        """Pause training on this machine, or go on with it."""
         self._tell("resume" if is_paused_by_owner(self.view()) else "pause")
 
     def action_finish(self) -> None:
@@ -294,14 +296,12 @@ class Dashboard(App[ExitReason]):
         self._tell("snooze", minutes=60 * hours)
 
     def on_setting_given(self, message: SettingGiven) -> None:
-        """The person typed a value on the Limits screen."""
         if refusal := self._refusal():
             self.query_one(LimitsPanel).settle(Reply(ok=False, error=refusal))
             return
         self._tell("set", values={message.name: message.value})
 
     def action_leave(self) -> None:
-        """Leave the run for good, if the person means it."""
         if refusal := self._refusal():
             self._say(refusal, level="warning")
             return
@@ -342,10 +342,11 @@ class Dashboard(App[ExitReason]):
     def _send(self, cmd: str, fields: Mapping[str, Any]) -> None:
         control = self._source.control
         assert control is not None
-        self.run_worker(lambda: self._request(control, cmd, fields), thread=True, group=cmd, exit_on_error=True)
 
-    def _request(self, control: PeerCommands, cmd: str, fields: Mapping[str, Any]) -> None:
-        self.post_message(Answered(cmd, fields, control.request(cmd, **fields)))
+        def request() -> None:
+            self.post_message(Answered(cmd, fields, control.request(cmd, **fields)))
+
+        self.run_worker(request, thread=True, group=cmd, exit_on_error=True)
 
     def _ask_status(self) -> None:
         """What holds my peer up is in no event: it is asked, also by who may not command."""
@@ -393,14 +394,11 @@ class Dashboard(App[ExitReason]):
         self.tick()
 
     def action_speed(self, direction: str) -> None:
-        if direction == "faster":
-            self._playback.faster()
-        else:
-            self._playback.slower()
+        (self._playback.faster if direction == "faster" else self._playback.slower)()
         self.tick()
 
     @property
-    def _playback(self) -> Playback:
+    def _playback(self) -> RecordingSource:
         playback = self._source.playback
         assert playback is not None
         return playback
@@ -419,15 +417,10 @@ def run_dashboard(
     return outcome or "detach"
 
 
-SCREENS: dict[str, type[Panel]] = {
-    "home": HomePanel,
-    "peers": PeersPanel,
-    "rounds": RoundsPanel,
-    "learning": LearningPanel,
-    "network": NetworkPanel,
-    "log": LogPanel,
-    "limits": LimitsPanel,
-}
+_IN_ORDER: tuple[type[Panel], ...] = (
+    HomePanel, PeersPanel, RoundsPanel, LearningPanel, NetworkPanel, LogPanel, LimitsPanel,
+)  # fmt: skip
+SCREENS = dict(zip(SCREEN_NAMES, _IN_ORDER, strict=True))
 """By id; the first one is shown at the start, and the n-th is on key n."""
 
 DETAIL = "peer"

@@ -4,17 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import ClassVar
 
 from rich.text import Text
+from textual import events
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import VerticalScroll
-from textual.events import Key
 from textual.screen import ModalScreen
 
-from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS
-from tui.dashboard.view import Lines, Panel, TextBlock, View
+from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS, bindings
+from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.words import phase_style, state_style
 from tui.text.codes import PENALTY_PAGES
 
@@ -53,7 +51,7 @@ LEAVE = Prompt(
 class PromptScreen(ModalScreen[str | None]):
     """Dismissed with the answer of a choice, or None."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "dismiss(None)", "stay", show=False)]
+    BINDINGS = bindings({"escape": "dismiss(None)"})
 
     def __init__(self, asked: Prompt) -> None:
         super().__init__()
@@ -69,7 +67,7 @@ class PromptScreen(ModalScreen[str | None]):
         text.append_text(Text.assemble("\n", (" esc", "bold"), "  stay"))
         self.query_one(TextBlock).draw(text)
 
-    def on_key(self, event: Key) -> None:
+    def on_key(self, event: events.Key) -> None:
         for choice in self._asked.choices:
             if event.character == choice.key:
                 event.stop()
@@ -80,11 +78,7 @@ STATES_A_LINE = 4
 
 
 class Help(ModalScreen[None]):
-    """Closed by Esc, ?, q or Enter."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("escape,question_mark,q,enter", "dismiss(None)", "close", show=False)
-    ]
+    BINDINGS = bindings({"escape,question_mark,q,enter": "dismiss(None)"})
 
     def __init__(self, view: View, panel: type[Panel]) -> None:
         super().__init__()
@@ -100,54 +94,35 @@ class Help(ModalScreen[None]):
 
 def draw_help(view: View, panel: type[Panel]) -> Text:
     """Keys of this screen, of all screens, of the peer or the recording; then the signs."""
-    lines = Lines()
-    if panel.KEYS:
-        _keys(lines, panel.TITLE, panel.KEYS, view)
-    _keys(lines, "Everywhere", EVERYWHERE, view)
-    if view.playback is not None:
-        _keys(lines, "Recording", RECORDING_KEYS, view)
-    else:
-        _keys(lines, "Your peer", PEER_KEYS, view)
-        if view.refusal:
-            lines.line((f"  now off: {view.refusal}", view.ink.warn))
-    _states(lines, view)
-    _phases(lines, view)
-    _codes(lines, view)
-    return lines.text
+    ink = view.ink
+    told = [(panel.TITLE, panel.KEYS)] if panel.KEYS else []
+    told += [("Everywhere", EVERYWHERE), ("Recording", RECORDING_KEYS) if view.playback else ("Your peer", PEER_KEYS)]
+    parts = [
+        (title, [Text.assemble((f"  {key:<12}", ink.good), (meaning, ink.text)) for key, meaning, _ in keys])
+        for title, keys in told
+    ]
+    if view.refusal and not view.playback:
+        parts[-1][1].append(Text(f"  now off: {view.refusal}", style=ink.warn))
+    states = [(f"{glyph} {state:<13}", state_style(state, ink)) for state, glyph in view.glyphs.states.items()]
+    codes = [
+        Text.assemble((f"  {code:<12} ", ink.warn), (advice.short, ink.text))
+        for code, advice in sorted(PENALTY_PAGES.items())
+    ]
+    parts += [("What a peer does", _side_by_side(states, STATES_A_LINE)), ("Lanes of the rounds", _phases(view))]
+    parts += [("Penalties: a contribution counts less", codes)]
+    return Text("\n\n").join(Text("\n").join([Text(title, style=ink.strong), *lines]) for title, lines in parts)
 
 
-def _keys(lines: Lines, title: str, keys: Sequence[tuple[str, str]], view: View) -> None:
-    if lines.text:
-        lines.line()
-    lines.line((title, view.ink.strong))
-    for key, meaning in keys:
-        lines.line((f"  {key:<12}", view.ink.good), (meaning, view.ink.text))
-
-
-def _states(lines: Lines, view: View) -> None:
-    lines.line()
-    lines.line(("What a peer does", view.ink.strong))
-    states = [(f"{glyph} {state:<13}", state_style(state, view.ink)) for state, glyph in view.glyphs.states.items()]
-    for first in range(0, len(states), STATES_A_LINE):
-        lines.line("  ", *states[first : first + STATES_A_LINE])
-
-
-def _phases(lines: Lines, view: View) -> None:
-    """One line per sign, with every phase that it stands for."""
-    lines.line()
-    lines.line(("Lanes of the rounds", view.ink.strong))
+def _phases(view: View) -> list[Text]:
+    """Each sign with every phase that it stands for."""
     by_glyph: dict[str, list[str]] = {}
     for phase, glyph in view.glyphs.phases.items():
         by_glyph.setdefault(glyph, []).append(phase)
     signs = [
         (f"{glyph} {', '.join(phases):<31}", phase_style(phases[0], view.ink)) for glyph, phases in by_glyph.items()
     ]
-    for first in range(0, len(signs), 2):
-        lines.line("  ", *signs[first : first + 2])
+    return _side_by_side(signs, 2)
 
 
-def _codes(lines: Lines, view: View) -> None:
-    lines.line()
-    lines.line(("Penalties: a contribution counts less", view.ink.strong))
-    for code, advice in sorted(PENALTY_PAGES.items()):
-        lines.line((f"  {code:<12} ", view.ink.warn), (advice.short, view.ink.text))
+def _side_by_side(pieces: Sequence[tuple[str, str]], many: int) -> list[Text]:
+    return [Text.assemble("  ", *pieces[first : first + many]) for first in range(0, len(pieces), many)]

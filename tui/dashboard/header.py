@@ -9,8 +9,9 @@ from rich.text import Text
 
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import View
-from tui.dashboard.words import clip, format_left, round_of, shown_state, state_of, state_style
-from tui.swarm.snapshot import PeerView
+from tui.dashboard.widgets.lines import StyledLine, cut
+from tui.dashboard.words import round_of, shown_state, state_of, state_style
+from tui.text.phrases import OWNERS, RESUME
 from tui.text.units import format_elapsed
 
 STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
@@ -70,6 +71,48 @@ def draw_keys(keys: Sequence[tuple[str, str]], view: View) -> Text:
     return text
 
 
+def is_paused_by_owner(view: View) -> bool:
+    """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
+
+    A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
+    """
+    if view.mine is None or view.mine.state != "PAUSED":
+        return False
+    if view.status is not None and any(hold.code in OWNERS for hold in view.status.holds):
+        return True
+    return RESUME in view.mine.why
+
+
+def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
+    """(key, what it does) for the last line, the most important first."""
+    first = _of_screen(shown, editable=not view.refusal and "set" in view.takes)
+    if view.playback is not None:
+        play = "pause" if view.playback.playing else "play"
+        step = [] if shown == "rounds" else [("left right", "step")]  # there they move along the lanes
+        keys = [("q", "close"), ("space", play), *first, ("< >", "speed"), *step, ("?", "help")]
+    elif view.refusal:
+        keys = [("q", "close"), *first, ("?", "help"), ("1-7", "screens")]
+    else:
+        pause = [("p", "resume" if is_paused_by_owner(view) else "pause")] if "pause" in view.takes else []
+        finish = [("f", "finish round")] if "finish" in view.takes else []
+        snooze = [("z", "snooze")] if "snooze" in view.takes else []
+        keys = [
+            ("q", "detach, training goes on"), *pause, *first, ("?", "help"), *finish, *snooze, ("Q", "leave"),
+            ("ctrl+c", "asks which"),
+        ]  # fmt: skip
+    return [*keys, ("ctrl+p", "commands")]
+
+
+def _of_screen(shown: str, *, editable: bool) -> list[tuple[str, str]]:
+    if shown == "peers":
+        return [("enter", "details"), ("/", "filter"), (", .", "sort"), ("w", "columns")]
+    if shown == "peer":
+        return [("esc", "back"), ("y", "copy id")]
+    if shown == "limits":
+        return [("enter", "edit")] if editable else []
+    return [("/", "search"), ("l", "level")] if shown == "log" else []
+
+
 def _run_line(view: View) -> Text:
     ink = view.ink
     name = (f"homefires {view.swarm.run[:RUN]}".strip(), ink.strong)
@@ -80,21 +123,17 @@ def _run_line(view: View) -> Text:
 
 
 def _state_line(view: View) -> Text:
-    if view.ended and view.playback is None:
-        return Text(clip(f"{view.glyphs.alert} {view.ended}", room_of(view), view), style=view.ink.bad)
+    fault = view.ended if view.playback is None else ""
+    if fault := fault or (view.silence if view.mine is not None else ""):
+        alert: StyledLine = [(f"{view.glyphs.alert} {fault}", view.ink.bad)]
+        return Text.assemble(*cut(alert, room_of(view), view.glyphs.ellipsis))
     if view.mine is None:
         return _counts_line(view)
-    if view.silence:
-        return Text(clip(f"{view.glyphs.alert} {view.silence}", room_of(view), view), style=view.ink.bad)
     text = state_of(view.mine, view)
     text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
-    return _sides(text, Text(_countdown(view.mine, view), style=view.ink.muted), view)
-
-
-def _countdown(mine: PeerView, view: View) -> str:
-    """0:42 left of my state, if it said so, or of the phase of the round."""
-    until = mine.until or mine.deadline
-    return f"{format_left(until - view.now)} left" if until and until > view.now else ""
+    until = view.mine.until or view.mine.deadline  # of my state, if it said so, or of the phase of the round
+    left = f"{format_elapsed(until - view.now).removeprefix('0')} left" if until and until > view.now else ""
+    return _sides(text, Text(left, style=view.ink.muted), view)
 
 
 def _counts_line(view: View) -> Text:

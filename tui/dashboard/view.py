@@ -1,22 +1,23 @@
 """What every screen of the dashboard is: a panel that is shown a view, twice a second at most.
 
-A panel draws what it is given and keeps nothing that the view tells. It asks for things by messages:
-the application alone changes what is selected, what is shown and what a peer is told.
+A panel draws what it is given and keeps nothing that the view tells. It asks for things by messages, and by
+`View.select`: the application alone changes what is selected, what is shown and what a peer is told.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from typing import ClassVar
 
 from rich.text import Text
-from textual.binding import Binding, BindingType
 from textual.message import Message
 from textual.widget import Widget
-from textual.widgets import Static
+from textual.widgets import Input, Static
 
 from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
-from tui.sources.source import Playback
+from tui.dashboard.keys import Key, bindings
+from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.phrases import PeerStatus
 
@@ -32,12 +33,14 @@ class View:
     """Peer id of the volunteer's own peer, or empty."""
     selected: str = ""
     """Peer id that the person looks at, or empty."""
+    select: Callable[[str], None] = field(default=lambda peer: None, compare=False)
+    """Takes the peer that the person looks at from now on: the next view tells it."""
     width: int = 80
     height: int = 24
     """Cells of the whole terminal."""
     glyphs: Glyphs = UNICODE
     ink: Palette = COLOUR
-    playback: Playback | None = None
+    playback: RecordingSource | None = None
     ended: str = ""
     """Why nothing more will come, or empty."""
     title: str = ""
@@ -51,6 +54,11 @@ class View:
 
     silence: str = ""
     """Why my peer does not answer when it is asked, or empty."""
+
+    def selecting(self, peer: str) -> View:
+        """Select it; this view with it."""
+        self.select(peer)
+        return replace(self, selected=peer)
 
     @property
     def mine(self) -> PeerView | None:
@@ -69,11 +77,6 @@ class View:
 
 
 @dataclass
-class PeerSelected(Message):
-    peer: str
-
-
-@dataclass
 class PeerOpened(Message):
     """The person asks for all that is known of this peer."""
 
@@ -83,34 +86,70 @@ class PeerOpened(Message):
 class Panel(Widget, can_focus=True):
     """One screen. Keys of a subclass' BINDINGS work while it is shown."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "scroll_down", "down", show=False),
-        Binding("up,k", "scroll_up", "up", show=False),
-        Binding("pagedown", "page_down", "page down", show=False),
-        Binding("pageup", "page_up", "page up", show=False),
-    ]
+    BINDINGS = bindings({"down,j": "scroll_down", "up,k": "scroll_up", "pagedown": "page_down", "pageup": "page_up"})
 
     TITLE: ClassVar[str] = ""
     """Name in the row of screens."""
 
-    KEYS: ClassVar[tuple[tuple[str, str], ...]] = ()
-    """(key, what it does) of this screen, for the help."""
+    KEYS: ClassVar[tuple[Key, ...]] = ()
+    """Of this screen, for the help."""
 
     _view: View | None = None
-    """What was shown last, where it must be drawn again between views."""
+    """What was shown last."""
 
     def show(self, view: View) -> None:
-        """Draw a view. Called at most twice a second, and only while this panel is visible."""
+        """Called at most twice a second, and only while this panel is visible."""
+        self._view = view
+        self.draw_view(view)
+
+    def draw_view(self, view: View) -> None:
         raise NotImplementedError
 
-    def redraw(self) -> None:
-        """Draw again what was shown last."""
+    def select(self, peer: str) -> None:
+        """The person chose it: an older view that is drawn again tells no other one."""
         if self._view is not None:
-            self.show(self._view)
+            self._view = replace(self._view, selected=peer)
+
+    def redraw(self) -> None:
+        if self._view is not None:
+            self.draw_view(self._view)
+
+    def on_resize(self) -> None:
+        self.redraw()
 
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""
         self.focus(scroll_visible=False)
+
+
+class FilterPanel(Panel):
+    """A panel with an `Input` for a filter, which is in sight while it is used."""
+
+    BINDINGS = bindings({"escape": "unfilter"})
+
+    @property
+    def wanted(self) -> str:
+        return self.query_one(Input).value
+
+    def on_mount(self) -> None:
+        self.query_one(Input).display = False
+
+    def action_filter(self) -> None:
+        field = self.query_one(Input)
+        field.display = True
+        field.focus()
+
+    def action_unfilter(self) -> None:
+        field = self.query_one(Input)
+        field.value, field.display = "", False
+        self.take_focus()
+
+    def on_input_changed(self) -> None:
+        self.redraw()
+
+    def on_input_submitted(self) -> None:
+        self.query_one(Input).display = bool(self.wanted)
+        self.take_focus()
 
 
 class TextBlock(Static):
@@ -126,16 +165,3 @@ class TextBlock(Static):
             return
         self.text = text
         self.update(text)
-
-
-@dataclass
-class Lines:
-    """Text that grows by lines, and by pieces within a line."""
-
-    text: Text = field(default_factory=Text)
-
-    def line(self, *pieces: tuple[str, str] | str) -> None:
-        """One more line of (text, style) pieces."""
-        if self.text:
-            self.text.append("\n")
-        self.text.append_text(Text.assemble(*pieces))

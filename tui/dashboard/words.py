@@ -41,7 +41,6 @@ def state_style(state: str, ink: Palette) -> str:
 
 
 def phase_style(phase: str, ink: Palette) -> str:
-    """Rich style of a phase in a lane."""
     return str(getattr(ink, _PHASE_INK.get(phase, "text")))
 
 
@@ -119,19 +118,6 @@ def format_round(seconds: float) -> str:
     return f"{seconds:.1f} s" if seconds > 0 else MISSING
 
 
-def format_left(seconds: float) -> str:
-    """Time until something: 0:42, 1:02:03; never below zero."""
-    return format_elapsed(seconds).removeprefix("0")
-
-
-def clip(text: str, width: int, view: View) -> str:
-    """`text` in at most `width` characters, with an ellipsis where it was cut."""
-    if len(text) <= width:
-        return text
-    ellipsis = view.glyphs.ellipsis[: max(0, width)]
-    return text[: max(0, width - len(ellipsis))] + ellipsis
-
-
 def round_of(view: View) -> str:
     """How many rounds are committed: 7 of 40 rounds, or 7 rounds in a run without end."""
     swarm = view.swarm
@@ -148,13 +134,9 @@ def rounds_left(until_round: int, view: View) -> str:
     return f"until round {until_round}, {count(left, 'round')} left" if left > 0 else f"ended at round {until_round}"
 
 
-def sort_peers(peers: Iterable[PeerView], view: View | None = None) -> list[PeerView]:
-    """Those that need a look first, in a view by the state that it shows; alike ones by name."""
-
-    def urgency(peer: PeerView) -> int:
-        return URGENCY.get(shown_state(peer, view) if view is not None else peer.state, 0)
-
-    return sorted(peers, key=lambda peer: (-urgency(peer), peer.label))
+def sort_peers(peers: Iterable[PeerView], view: View) -> list[PeerView]:
+    """Those that need a look first, by the state that the view shows; alike ones by name."""
+    return sorted(peers, key=lambda peer: (-URGENCY.get(shown_state(peer, view), 0), peer.label))
 
 
 def active_penalties_of(peer: str, view: View) -> Sequence[PenaltyRecord]:

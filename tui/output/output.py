@@ -6,7 +6,6 @@ import os
 import signal
 from collections.abc import Sequence
 from functools import partial
-from pathlib import Path
 from typing import TextIO
 
 from peer.events import EventLine, format_line
@@ -14,26 +13,17 @@ from tui.output.plain import PlainOutput
 from tui.processes.children import NoOutput, Output
 
 
-class JsonOutput:
+class JsonOutput(Output):
     """Event lines on `stream` and nothing else; sentences go to `aside`."""
 
     def __init__(self, stream: TextIO, aside: TextIO) -> None:
         self._stream, self._aside = stream, aside
-
-    def begin(self, events: Path) -> None:
-        pass
 
     def show(self, line: EventLine) -> None:
         print(format_line(line), file=self._stream, flush=True)
 
     def say(self, text: str) -> None:
         print(text, file=self._aside, flush=True)
-
-    def tick(self, now_s: float) -> None:
-        pass
-
-    def close(self, *, at_once: bool = False) -> None:
-        pass
 
 
 def open_output(

@@ -5,7 +5,6 @@ Safe to pipe: no escape bytes ever, whatever a peer calls itself.
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import NamedTuple, TextIO
 
 from peer.events import (
@@ -24,6 +23,7 @@ from peer.events import (
     printable,
 )
 from peer.settings import changes
+from tui.processes.children import Output
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.text.phrases import with_end
@@ -54,7 +54,7 @@ class _Pending(NamedTuple):
     """Whether the teller took part, and knows what the round cost it."""
 
 
-class PlainOutput:
+class PlainOutput(Output):
     """Prints `mm:ss  what happened`, counted from the first event.
 
     `rounds` is the length of the run, 0 if it has none. `terse` leaves out the changes between TRAINING, READY
@@ -70,9 +70,6 @@ class PlainOutput:
         """When it was last printed how far a peer has caught up."""
         self._bars: dict[str, Bar] = {}
         """Of each peer that takes a snapshot."""
-
-    def begin(self, events: Path) -> None:
-        pass
 
     def show(self, line: EventLine) -> None:
         before, self._swarm = self._swarm, apply(self._swarm, line)
@@ -107,7 +104,7 @@ class PlainOutput:
                 self._print(line.t, f"invite: {event.invite}")
 
     def say(self, text: str) -> None:
-        self._write(text)
+        print(printable(text), file=self._stream, flush=True)
 
     def tick(self, now_s: float) -> None:
         if self._pending is not None and now_s - self._pending.t >= EVALUATION_WAIT_S:
@@ -129,7 +126,9 @@ class PlainOutput:
             return
         why = with_end(event.why, event.until, line.t) if event.state == "PAUSED" else event.why
         said = f"{event.state}: {why}" if why else event.state
-        self._print(line.t, f"{self._who(line)}: {said}{self._received(line)}")
+        view = _teller(self._swarm, line)
+        received = f" · {format_transfer(view.transfer)}" if view is not None and view.transfer is not None else ""
+        self._print(line.t, f"{self._who(line)}: {said}{received}")
 
     def _show_settings(self, before: SwarmState, line: EventLine, event: SettingsChanged) -> None:
         known = _teller(before, line)
@@ -153,10 +152,6 @@ class PlainOutput:
         self._synced_t[line.peer] = line.t
         return False
 
-    def _received(self, line: EventLine) -> str:
-        view = _teller(self._swarm, line)
-        return f" · {format_transfer(view.transfer)}" if view is not None and view.transfer is not None else ""
-
     def _show_evaluation(self, t: float, event: Evaluated) -> None:
         if self._pending is not None and self._pending.event.round == event.round:
             self._flush_round(t)
@@ -164,11 +159,11 @@ class PlainOutput:
             self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}")
 
     def _flush_round(self, t: float) -> None:
-        """Print the line of the last committed round, with its held-out loss if that is known by now."""
         if self._pending is None:
             return
         (_, event, training, is_measured), self._pending = self._pending, None
-        round_s = event.round_s if is_measured else self._seconds_of(event.round)
+        told_s = next((view.round_s for view in reversed(self._swarm.history) if view.round == event.round), 0.0)
+        round_s = event.round_s if is_measured else told_s
         held_out = dict(self._swarm.losses).get(event.round)
         parts = [
             self._round(event.round),
@@ -181,10 +176,6 @@ class PlainOutput:
             f"digest {event.digest[:8]}",
         ]
         self._print(t, " · ".join(part for part in parts if part))
-
-    def _seconds_of(self, round: int) -> float:
-        """As told by when the rounds came; 0 if that is not known."""
-        return next((view.round_s for view in reversed(self._swarm.history) if view.round == round), 0.0)
 
     def _penalty(self, event: PenaltyImposed) -> str:
         """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""
@@ -217,10 +208,7 @@ class PlainOutput:
     def _print(self, t: float, text: str) -> None:
         self._said_t = max(t, self._said_t)
         started_t = self._swarm.started_t
-        self._write(f"{format_elapsed(t - (t if started_t is None else started_t))}  {text}")
-
-    def _write(self, text: str) -> None:
-        print(printable(text), file=self._stream, flush=True)
+        self.say(f"{format_elapsed(t - (t if started_t is None else started_t))}  {text}")
 
 
 def _is_news(swarm: SwarmState, event: RoundCommitted) -> bool:

@@ -26,7 +26,7 @@ STOP_S = 5.0
 """A viewer that was asked to end is killed after this long."""
 
 
-class DashboardOutput:
+class DashboardOutput(Output):
     """Shows the dashboard until somebody closes it, then lines. `leave` is called if the demo shall stop, too.
 
     `lines` makes the output that goes on with what is known by then; it gets the stream to write to.
@@ -48,7 +48,6 @@ class DashboardOutput:
         self._terminal = _terminal_state()
 
     def begin(self, events: Path) -> None:
-        """Show what is, and will be, in this file."""
         argv = python_module("tui", "watch", str(events), "--live", "--viewer", *self._options)
         sys.stdout.flush()
         self._viewer = subprocess.Popen(argv, env=environment())
@@ -65,7 +64,6 @@ class DashboardOutput:
         self._lines.say(text)
 
     def tick(self, now_s: float) -> None:
-        """Look whether the viewer is still there."""
         if self._viewer is not None and self._viewer.poll() is not None:
             self._go_on_with_lines()
         self._lines.tick(now_s)
@@ -108,7 +106,6 @@ class DashboardOutput:
 
 
 def _terminal_state() -> list[Any] | None:
-    """How the terminal is set; None without one."""
     try:
         return termios.tcgetattr(STDIN)
     except (termios.error, OSError):

@@ -24,7 +24,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import FrameType, TracebackType
-from typing import BinaryIO, Protocol, Self
+from typing import BinaryIO, Self
 
 from dht.errors import HomefiresError
 from peer.events import EventLine, PeerStopped, parse_line
@@ -269,7 +269,6 @@ def environment() -> dict[str, str]:
 
 
 def python_module(name: str, *arguments: str) -> list[str]:
-    """The command line of `python -m name` with this interpreter."""
     return [sys.executable, "-m", name, *arguments]
 
 
@@ -284,8 +283,8 @@ def _kill_group(child: ChildProcess) -> None:
         os.killpg(child.process.pid, signal.SIGKILL)
 
 
-class Output(Protocol):
-    """Shows what happens in a swarm while it happens."""
+class Output:
+    """Shows what happens in a swarm while it happens; does nothing where a class says nothing else."""
 
     def begin(self, events: Path) -> None:
         """Every line is written to this file, too, from now on."""
@@ -303,20 +302,5 @@ class Output(Protocol):
         """Nothing more will come. What would stay for people to look at goes `at_once`."""
 
 
-class NoOutput:
+class NoOutput(Output):
     """The exit code is the answer."""
-
-    def begin(self, events: Path) -> None:
-        pass
-
-    def show(self, line: EventLine) -> None:
-        pass
-
-    def say(self, text: str) -> None:
-        pass
-
-    def tick(self, now_s: float) -> None:
-        pass
-
-    def close(self, *, at_once: bool = False) -> None:
-        pass

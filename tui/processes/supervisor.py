@@ -96,18 +96,22 @@ def _end(children: ProcessGroup, child: ChildProcess, output: Output) -> int:
     return 0
 
 
-def follow_child(children: ProcessGroup, child: ChildProcess, output: Output) -> ChildProcess:
-    """Show what a child says until it and all that it started have ended."""
+def follow_child(
+    children: ProcessGroup, child: ChildProcess, output: Output, beside: _Beside | None = None
+) -> ChildProcess:
+    """Show what a child says until it and all that it started have ended; of what is `beside` it, what is `TOLD`."""
     while child in children.running:
         happened = children.next(timeout_s=LOOK_S)
         output.tick(time.time())
         match happened:
-            case EventPrinted(line=line):
+            case EventPrinted(child=teller, line=line) if teller is child or isinstance(line.event, TOLD):
                 output.show(line)
             case InterruptReceived() if children.interrupts == 1:
                 output.say("leaving; once more to stop at once")
-            case ChildExited() if child.bad_lines:
+            case ChildExited(child=ended) if ended is child and child.bad_lines:
                 output.say(f"{child.bad_lines} lines of the {child.name}'s output are not events")
+        if beside is not None:
+            beside.take(happened)
     return child
 
 
@@ -205,21 +209,7 @@ def serve_and_keep(
     keep.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ProcessGroup() as children:
         node = children.start("bootstrap", argv, log)
-        beside = _Beside(children, keep, backoff or Backoff(), output)
-        while node in children.running:
-            happened = children.next(timeout_s=LOOK_S)
-            output.tick(time.time())
-            match happened:
-                case EventPrinted(child=child, line=line) if child is node:
-                    output.show(line)
-                    beside.hear(line)
-                case EventPrinted(line=EventLine(event=event) as line) if isinstance(event, TOLD):
-                    output.show(line)
-                case InterruptReceived() if children.interrupts == 1:
-                    output.say("leaving; once more to stop at once")
-                case ChildExited(child=child) if child is not node:
-                    beside.ended(child)
-            beside.start_if_due()
+        follow_child(children, node, output, _Beside(children, keep, backoff or Backoff(), output))
     return _end(children, node, output)
 
 
@@ -229,30 +219,29 @@ class _Beside:
     def __init__(self, children: ProcessGroup, keep: RetentionOptions, backoff: Backoff, output: Output) -> None:
         self._children, self._keep, self._backoff, self._output = children, keep, backoff, output
         self._invite = ""
+        self._watcher: ChildProcess | None = None
         self._due_s: float | None = None
         self._began_s = 0.0
 
-    def hear(self, line: EventLine) -> None:
-        """An event of the node: with its invite, the first if there are several, the run can be watched."""
-        if isinstance(line.event, InviteIssued) and not self._invite:
-            self._invite, self._due_s = line.event.invite, time.monotonic()
+    def take(self, happened: EventPrinted | ChildExited | InterruptReceived | None) -> None:
+        """With the node's invite, the first if there are several, the run can be watched."""
+        match happened:
+            case EventPrinted(line=EventLine(event=InviteIssued(invite=invite))) if not self._invite:
+                self._invite, self._due_s = invite, time.monotonic()
+            case ChildExited(child=child) if child is self._watcher:
+                self._plan_restart(child)
+        if self._due_s is not None and time.monotonic() >= self._due_s and not self._children.interrupts:
+            self._due_s, self._began_s = None, time.monotonic()
+            log = self._keep.directory / "watch.log"
+            self._watcher = self._children.start("checkpoints", self._keep.argv(self._invite), log)
 
-    def ended(self, child: ChildProcess) -> None:
-        """The watcher has ended: by itself, or it is started again."""
+    def _plan_restart(self, child: ChildProcess) -> None:
         now_s = time.monotonic()
         assert child.exit_code is not None
         delay_s = self._backoff.delay_s(child.exit_code, now_s - self._began_s, now_s)
         again = f"it is started again in {delay_s:.0f} s" if delay_s is not None else "no more checkpoints are kept"
         self._output.say(f"{child.name}: {child.describe_end()}; {again}")
         self._due_s = None if delay_s is None else now_s + delay_s
-
-    def start_if_due(self) -> None:
-        """Start it if its time has come and nobody has asked us to stop."""
-        if self._due_s is None or time.monotonic() < self._due_s or self._children.interrupts:
-            return
-        self._due_s, self._began_s = None, time.monotonic()
-        log = self._keep.directory / "watch.log"
-        self._children.start("checkpoints", self._keep.argv(self._invite), log)
 
 
 if __name__ == "__main__":

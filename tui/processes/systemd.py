@@ -14,6 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dht.atomic_files import write_atomic
 from dht.errors import (
     BadChain,
     BadInput,
@@ -85,7 +86,8 @@ def unit_text(service: Service, systemd_version: int) -> str:
         f"Environment={environment}",
         "Restart=on-failure",
         *_delays(systemd_version),
-        f"# {_explain_final()}",
+        "# Not after: a value that is wrong (2), a port in use (4), another run (5), a folder in use (6), a file that "
+        "is not as it was agreed (9), no admission (11).",
         f"RestartPreventExitStatus={' '.join(map(str, FINAL))}",
         f"SuccessExitStatus={INTERRUPTED}",
         "# The first signal goes to the peer alone, which leaves politely; then whatever is left ends.",
@@ -107,13 +109,6 @@ def _delays(systemd_version: int) -> list[str]:
     if systemd_version < STEPS_SINCE:
         return [f"RestartSec={EVEN_DELAY_S}"]
     return [f"RestartSec={FIRST_DELAY_S}", f"RestartSteps={STEPS}", f"RestartMaxDelaySec={LONGEST_DELAY_S}"]
-
-
-def _explain_final() -> str:
-    return (
-        "Not after: a value that is wrong (2), a port in use (4), another run (5), a folder in use (6), a file that is "
-        "not as it was agreed (9), no admission (11)."
-    )
 
 
 def quoted(word: str) -> str:
@@ -177,11 +172,7 @@ class UserUnits:
         self._ask("show-environment")  # before anything is written: whether the user's manager answers
         path = self.folder / service.name
         path.parent.mkdir(parents=True, exist_ok=True)
-        scratch = path.with_name(f".{path.name}.new")
-        handle = os.open(scratch, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o600)
-        with open(handle, "w") as file:
-            file.write(text)
-        scratch.replace(path)
+        write_atomic(path, text.encode(), private=True)
         self._ask("daemon-reload")
         self._ask("enable", service.name)
         self._ask("restart", service.name)
@@ -202,7 +193,6 @@ class UserUnits:
         return sorted(path.name for path in self.folder.glob(f"{PREFIX}*.service"))
 
     def status(self, name: str) -> str:
-        """What systemd says of a unit, in words."""
         fields = "ActiveState,SubState,NRestarts,ExecMainStatus,Result,UnitFileState"
         told = self._ask("show", name, f"--property={fields}")
         known = dict(line.partition("=")[::2] for line in told.splitlines())

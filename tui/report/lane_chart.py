@@ -70,7 +70,7 @@ def draw_lanes(swarm: SwarmState, labels: Mapping[str, str]) -> tuple[Figure, st
     figure = Figure(figsize=(11.0, 1.4 + 0.42 * len(shown)))
     axes = figure.subplots()
     time = _time_of(shown, swarm.started_t, swarm.last_t)
-    least_s = time.length_s / min(FINEST, MOST_BARS // len(shown))
+    least_s = (time.last_t - time.first_t) / min(FINEST, MOST_BARS // len(shown))
     for row, view in enumerate(shown):
         _draw_lane(axes, row, view, time, least_s)
     _draw_letters(axes, swarm, {view.peer: row for row, view in enumerate(shown)}, time)
@@ -106,10 +106,6 @@ class _Time:
     last_t: float
     unit: str
     unit_s: float
-
-    @property
-    def length_s(self) -> float:
-        return self.last_t - self.first_t
 
     def x(self, t: float) -> float:
         return round((t - self.began_t) / self.unit_s, 4)

@@ -7,7 +7,7 @@ from datetime import UTC, datetime
 from html import escape
 
 from tui.report.charts import ReportFigure
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Round, SwarmState, labels_of
+from tui.swarm.snapshot import WEIGHT_ONE, Round, SwarmState, labels_of
 from tui.text.codes import PENALTY_PAGES
 from tui.text.units import format_bytes, format_elapsed
 
@@ -76,11 +76,13 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
 
 
 def _facts(swarm: SwarmState, labels: Mapping[str, str]) -> str:
+    peers, reporting = len(swarm.peers), len(swarm.reporting)
+    whose = "the peer that reports" if reporting == 1 else f"the {reporting} peers that report"
     facts = {
         "rounds committed": f"{swarm.round} of {swarm.rounds}" if swarm.rounds else str(swarm.round),
-        "peers": _peer_count(swarm),
+        "peers": str(peers) if reporting == peers else f"{peers}, {reporting} of them reporting",
         "tokens": f"{swarm.tokens:,}",
-        _sent_by(swarm): format_bytes(swarm.bytes_sent),
+        f"sent by {'all peers' if reporting == peers else whose}": format_bytes(swarm.bytes_sent),
         "time": format_elapsed(swarm.seconds),
         "held-out loss": _loss(swarm),
         "penalties": str(len(swarm.penalty_log)),
@@ -113,19 +115,6 @@ def agreement(swarm: SwarmState, labels: Mapping[str, str]) -> str:
         return f"one peer reports: nothing to compare (digest {digest[:12]})"
     whose = "all peers" if reporting == len(swarm.peers) else f"the {reporting} peers that report"
     return f"equal on {whose} in every round (digest {digest[:12]})"
-
-
-def _sent_by(swarm: SwarmState) -> str:
-    """Whose bytes are known: nobody counts those of others."""
-    reporting = len(swarm.reporting)
-    if reporting == len(swarm.peers):
-        return "sent by all peers"
-    return f"sent by the {reporting} peers that report" if reporting != 1 else "sent by the peer that reports"
-
-
-def _peer_count(swarm: SwarmState) -> str:
-    reporting = len(swarm.reporting)
-    return str(reporting) if reporting == len(swarm.peers) else f"{len(swarm.peers)}, {reporting} of them reporting"
 
 
 def _loss(swarm: SwarmState) -> str:
@@ -196,7 +185,7 @@ def _peers(swarm: SwarmState, labels: Mapping[str, str]) -> str:
         (
             labels[view.peer], view.device, *map(str, (view.accepted, view.late, view.rejected, view.missed)),
             f"{view.tokens:,}", _mean_share(swarm.history, view.peer), format_bytes(view.bytes_sent),
-            format_bytes(view.bytes_received), _last_state(view),
+            format_bytes(view.bytes_received), f"{view.state}: {view.why}" if view.why else view.state,
         )
         for view in swarm.peers.values()
     ]  # fmt: skip
@@ -207,10 +196,6 @@ def _peers(swarm: SwarmState, labels: Mapping[str, str]) -> str:
 def _mean_share(history: Sequence[Round], peer: str) -> str:
     shares = [round.weights[peer] / WEIGHT_ONE for round in history if peer in round.weights]
     return f"{100 * sum(shares) / len(shares):.1f} %" if shares else ""
-
-
-def _last_state(view: PeerView) -> str:
-    return f"{view.state}: {view.why}" if view.why else view.state
 
 
 def _rounds(swarm: SwarmState, labels: Mapping[str, str]) -> str:

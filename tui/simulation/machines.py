@@ -69,7 +69,8 @@ def _seen_from(directory: Path, spec: RunSpec, otherwise: Machine) -> PeerSet:
     ]  # fmt: skip
     distances = Distances()
     for view in seen.peers.values():
-        distances.tell(view.peer, _measured_by(view) | dict(view.distances))
+        rows = view.network.peers if view.reports and view.network is not None else ()
+        distances.tell(view.peer, {row["peer"]: row["rtt_s"] for row in rows} | dict(view.distances))
     return swarm_of(machines, delays=distances.one_way_s())
 
 
@@ -87,9 +88,3 @@ def _memory_gb(view: PeerView) -> float:
     """Of its GPU: as measured in the lines of whoever reports, as others say of themselves; 0: not known."""
     figures = view.device_figures if view.reports else None
     return (figures.vram_bytes or 0) / 1e9 if figures is not None else view.device_gb
-
-
-def _measured_by(view: PeerView) -> dict[str, float | None]:
-    """Round trips in seconds by peer id, in the lines of whoever reports."""
-    rows = view.network.peers if view.reports and view.network is not None else ()
-    return {row["peer"]: row["rtt_s"] for row in rows}

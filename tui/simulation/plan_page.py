@@ -66,7 +66,9 @@ def _row(mark: str, ranked: RankedStrategy) -> str:
 
 def _details(found: PlanAnswer) -> list[str]:
     best, choice, cost = found.best, found.choice, found.best.cost
-    facts = [_interval(cost), _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
+    between = f"nine in ten between {seconds(cost.low_s)} and {seconds(cost.high_s)}"
+    length = f"a round of {seconds(cost.round_s)}, {between}; {as_short(cost.tokens_per_s)} tokens/s"
+    facts = [length, _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
     lines = wrapped(f"1 is best: {best.strategy.words()}")
     lines += [line for fact in facts for line in wrapped(fact, indent="  ")]
     if len(choice.ranked) > 1:
@@ -78,11 +80,6 @@ def _details(found: PlanAnswer) -> list[str]:
         text = "no run of today can be set up so: a replica is one process on one device"
         lines += wrapped(f"{text}; without --spans the best that can is found")
     return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
-
-
-def _interval(cost: RoundCost) -> str:
-    text = f"a round of {seconds(cost.round_s)}, nine in ten between {seconds(cost.low_s)} and {seconds(cost.high_s)}"
-    return f"{text}; {as_short(cost.tokens_per_s)} tokens/s"
 
 
 def _phases(cost: RoundCost) -> str:
@@ -160,7 +157,6 @@ def _peers(found: PlanAnswer) -> list[str]:
 
 
 def _pipelines(found: PlanAnswer) -> list[str]:
-    """Who holds how many blocks, in the order of the stages."""
     made, names = found.question.replicas(found.best.strategy), found.question.swarm.network.names
     cost, lines = found.best.cost, []
     for at, (peers, blocks) in enumerate(zip(made.pipelines, made.blocks, strict=True)):

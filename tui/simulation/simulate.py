@@ -27,8 +27,6 @@ MOST_STEP_S, MOST_SPREAD = 1e6, 2.0
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions:
-    """What the command line of `simulate` asked for."""
-
     spec: str
     sets: tuple[str, ...] = ()
     peers: str = "4"
@@ -139,7 +137,6 @@ def read_grid(text: str) -> tuple[int, ...]:
 
 
 def describe(outcome: Outcome, events: Path | None) -> str:
-    """A table for people."""
     figures = outcome.figures
     if not figures.rounds:
         return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have\n"

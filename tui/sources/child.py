@@ -7,7 +7,7 @@ from pathlib import Path
 
 from peer.events import EventLine, PeerStarted
 from tui.processes.children import ChildExited, ChildProcess, EventPrinted, ProcessGroup
-from tui.sources.source import PeerCommands, Playback
+from tui.sources.source import PeerCommands
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
 
@@ -22,7 +22,7 @@ class ChildSource:
 
     me = ""
     control: PeerCommands | None = None
-    playback: Playback | None = None
+    playback = None
 
     def __init__(self, title: str, argv: Sequence[str], log: Path) -> None:
         self.title, self.ended = title, ""
@@ -63,7 +63,6 @@ class ChildSource:
         return happened is not None
 
     def time(self, now_s: float) -> float:
-        """It is live."""
         return now_s
 
     def close(self) -> None:

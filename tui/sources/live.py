@@ -10,7 +10,7 @@ from peer.control.client import ControlClient
 from peer.events import event_files
 from peer.telemetry.event_tail import EventTail
 from tui.folders import is_locked
-from tui.sources.source import PeerCommands, Playback
+from tui.sources.source import PeerCommands
 from tui.swarm.builder import SnapshotBuilder
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, SwarmState
@@ -26,13 +26,12 @@ LOCK_EVERY_S = 1.0
 class LiveSource:
     """A peer's run directory, or the folder of a demo; `LiveSource.of_file` follows one file of merged lines.
 
-    A single peer can be commanded. One that was just started may take `starting_s` until it holds the lock of its
-    directory; before that it is not said to be gone.
+    A single peer can be commanded.
     """
 
-    playback: Playback | None = None
+    playback = None
 
-    def __init__(self, directory: Path, *, starting_s: float = 0.0) -> None:
+    def __init__(self, directory: Path) -> None:
         merged = bool(event_files(directory)) and not (directory / "run").exists()  # as a demo leaves it
         folders = [] if event_files(directory) else sorted(directory.glob("*/events.jsonl"))
         several = merged or bool(folders)
@@ -40,8 +39,6 @@ class LiveSource:
         self._title = f"in {directory}"
         self._lock = None if several else directory / "run" / "lock"
         self.control: PeerCommands | None = None if several else ControlClient(directory)
-        self._starting_s = starting_s
-        self._began_s: float | None = None
         self.me = ""
         self.ended = ""
         self._swarm = SwarmState()
@@ -67,7 +64,6 @@ class LiveSource:
 
     def advance(self, now_s: float) -> SwarmState:
         """The swarm with what was written until now, but for a long backlog, of which each call takes a part."""
-        self._began_s = now_s if self._began_s is None else self._began_s
         caught_up = not self._take(SLICE)
         if caught_up and abs(now_s - self._looked_s) >= LOCK_EVERY_S:
             self._looked_s = now_s
@@ -100,7 +96,7 @@ class LiveSource:
         """Say so when a peer is gone without a word, and when nothing more will come."""
         if self._silent() and self._take(SLICE):
             return  # what it wrote just before it let go of its lock comes first
-        silent = [] if self._is_starting(now_s) else self._silent()
+        silent = self._silent()
         for view in silent:
             if view.state != "GONE":
                 why = f"it ended without a word while {view.state or 'starting'}"
@@ -123,12 +119,8 @@ class LiveSource:
         lock = Path(view.directory) / "run" / "lock"
         return not view.directory or not lock.exists() or is_locked(lock)
 
-    def _is_starting(self, now_s: float) -> bool:
-        return self._began_s is not None and now_s - self._began_s < self._starting_s
-
 
 def _without_peer(swarm: SwarmState, peer: str, now_s: float, why: str) -> SwarmState:
-    """The peer's process is gone and could not say so."""
     draft = SnapshotBuilder(swarm)
     view = draft.peer(peer)
     view.state, view.why, view.until, view.phase = "GONE", why, None, ""

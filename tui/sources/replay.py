@@ -5,10 +5,11 @@ from __future__ import annotations
 import gc
 from bisect import bisect_right
 from pathlib import Path
+from typing import Self
 
 from dht.errors import BadInput
 from peer.events import EventLine, event_files, read_lines
-from tui.sources.source import PeerCommands, Playback
+from tui.sources.source import PeerCommands
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
 
@@ -33,6 +34,7 @@ class RecordingSource:
         self.title = f"recording {path.name or path}"
         self.playing = False
         self.speed = 1.0
+        """Seconds of the recording per second."""
         self.position = 0
         self._lines: list[EventLine] = []
         self._times: list[float] = []
@@ -44,7 +46,7 @@ class RecordingSource:
         """When the playhead was moved last; None while it stands."""
 
     @property
-    def playback(self) -> Playback:
+    def playback(self) -> Self:
         return self
 
     @property

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, Protocol
 
 from peer.control.client import Reply
 from tui.swarm.snapshot import SwarmState
+
+if TYPE_CHECKING:
+    from tui.sources.replay import RecordingSource
 
 
 class PeerCommands(Protocol):
@@ -24,35 +27,6 @@ class PeerCommands(Protocol):
         """
 
 
-class Playback(Protocol):
-    """The controls of a recording; the playhead stands after `position` of `count` events."""
-
-    @property
-    def playing(self) -> bool: ...
-    @property
-    def speed(self) -> float:
-        """Seconds of the recording per second, 0.25 to 64."""
-
-    @property
-    def position(self) -> int: ...
-    @property
-    def count(self) -> int: ...
-    def toggle(self) -> None:
-        """Play or pause; at the end, play from the beginning."""
-
-    def step(self, events: int) -> None:
-        """Pause, and go so many events on, or back if negative."""
-
-    def seek(self, position: int) -> None:
-        """Go to after so many events; within 0 and `count`."""
-
-    def faster(self) -> None:
-        """Double the speed."""
-
-    def slower(self) -> None:
-        """Halve the speed."""
-
-
 class EventSource(Protocol):
     """Where event lines come from, folded."""
 
@@ -69,8 +43,8 @@ class EventSource(Protocol):
         """None if nothing can be commanded."""
 
     @property
-    def playback(self) -> Playback | None:
-        """None if it is live."""
+    def playback(self) -> RecordingSource | None:
+        """What moves its playhead; None if it is live."""
 
     @property
     def ended(self) -> str:

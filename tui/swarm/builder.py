@@ -20,12 +20,10 @@ MAX_PENALTIES = 1024
 MAX_ROUNDS = 512
 MAX_LOSSES = 4096
 
-
 PEER_LISTS = ("commits", "norms", "losses", "speeds", "learning_rates", "spans", "alerts", "ups", "downs")
 
 
 def copy_peer(view: PeerView) -> PeerView:
-    """One that may be changed."""
     view = copy(view)
     for name in PEER_LISTS:
         setattr(view, name, list(getattr(view, name)))
@@ -41,7 +39,7 @@ class SnapshotBuilder:
         self._copied: set[str] = set()
         self._narrator = swarm.narrator
         self.run, self.round, self.rounds = swarm.run, swarm.round, swarm.rounds
-        self.tokens, self.skipped, self.invite = swarm.tokens, swarm.skipped, swarm.invite
+        self.tokens, self.skipped = swarm.tokens, swarm.skipped
         self.started_t, self.last_t = swarm.started_t, swarm.last_t
         self.penalties: tuple[PenaltyImposed, ...] = swarm.penalties
         self.losses = dict(swarm.losses)
@@ -96,7 +94,6 @@ class SnapshotBuilder:
         self._told = None
 
     def note(self, t: float, level: str, peer: str, code: str, text: str) -> None:
-        """One more line of the log."""
         short = text if len(text) <= MAX_ENTRY_TEXT else f"{text[: MAX_ENTRY_TEXT - 1]}…"
         self.entries.append(LogEntry(t=t, level=level, peer=peer, code=code, text=short))
 
@@ -105,9 +102,10 @@ class SnapshotBuilder:
         add_point(points, Point(t=t, round=round, tokens=self.tokens, value=value), limit)
 
     def freeze(self) -> SwarmState:
-        """What is known now."""
         if len(self.peers) > MAX_PEERS:
-            self._forget_peers()
+            heard = [(known.seen_t or 0.0, key) for key, known in self.peers.items() if not known.reports]
+            for _, key in islice(sorted(heard), len(self.peers) - MAX_PEERS):
+                del self.peers[key]
         return replace(
             self._before, narrator=self._narrator,
             run=self.run, peers=MappingProxyType(self.peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
@@ -116,13 +114,8 @@ class SnapshotBuilder:
             history=tuple(self.history[round] for round in sorted(self.history)), aborted=self.aborted,
             evaluations=tuple(self.evaluations), training=tuple(self.training), speeds=tuple(self.speeds),
             entries=tuple(self.entries[-MAX_ENTRIES:]), skipped=self.skipped, started_t=self.started_t,
-            last_t=self.last_t, invite=self.invite,
+            last_t=self.last_t,
         )  # fmt: skip
-
-    def _forget_peers(self) -> None:
-        heard = [(known.seen_t or 0.0, key) for key, known in self.peers.items() if not known.reports]
-        for _, key in islice(sorted(heard), len(self.peers) - MAX_PEERS):
-            del self.peers[key]
 
 
 def penalty_key(penalty: PenaltyRecord | PenaltyImposed) -> tuple[str, str, str, int]:

@@ -80,7 +80,6 @@ def _take(draft: SnapshotBuilder, line: EventLine) -> None:
     if isinstance(event, ReportReceived):
         reduce_reported(draft, draft.peer(event.about), t, event)
     elif isinstance(event, InviteIssued):
-        draft.invite = event.invite
         draft.note(t, "info", line.peer, "INVITE", "an invite was issued")
     elif not line.peer:
         _take_nameless(draft, t, event)
@@ -189,10 +188,6 @@ def _take_commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundC
     commit(draft, peer, t, event)
 
 
-def _take_forecast(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundForecast) -> None:
-    peer.forecast = event
-
-
 def _take_abort(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundAborted) -> None:
     note_abort(draft, event)
     if peer.state not in _STANDING:
@@ -232,21 +227,19 @@ def _take_network(draft: SnapshotBuilder, peer: PeerView, t: float, event: Netwo
     peer.network, peer.network_t = event, t
 
 
-def _take_distances(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundTripsReported) -> None:
-    if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
-        draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
-
-
-def _take_device_told(draft: SnapshotBuilder, peer: PeerView, t: float, event: DeviceReported) -> None:
-    draft.peer(event.about).device_gb = event.device_gb
-
-
-def _take_device(draft: SnapshotBuilder, peer: PeerView, t: float, event: DeviceMeasured) -> None:
-    peer.device_figures = event
-
-
-def _take_checkpoint(draft: SnapshotBuilder, peer: PeerView, t: float, event: CheckpointWritten) -> None:
-    draft.note(t, "info", peer.peer, "CHECKPOINT", f"checkpoint of round {event.round} written")
+def _take_figure(draft: SnapshotBuilder, peer: PeerView, t: float, event: Event) -> None:
+    """What is only kept, or only noted."""
+    match event:
+        case RoundForecast():
+            peer.forecast = event
+        case DeviceMeasured():
+            peer.device_figures = event
+        case DeviceReported():
+            draft.peer(event.about).device_gb = event.device_gb
+        case RoundTripsReported() if event.about in draft.peers:  # a relay, or somebody who watches, is no peer
+            draft.peer(event.about).distances = MappingProxyType(event.rtt_s)
+        case CheckpointWritten():
+            draft.note(t, "info", peer.peer, "CHECKPOINT", f"checkpoint of round {event.round} written")
 
 
 def _take_alert(draft: SnapshotBuilder, peer: PeerView, t: float, event: AlertRaised) -> None:
@@ -295,16 +288,14 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
     InnerProgressed: _take_progress,
     PhaseEntered: _take_phase,
     RoundCommitted: _take_commit,
-    RoundForecast: _take_forecast,
     RoundAborted: _take_abort,
     PenaltyImposed: _take_penalty,
     Evaluated: _take_evaluation,
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
-    RoundTripsReported: _take_distances,
-    DeviceReported: _take_device_told,
-    DeviceMeasured: _take_device,
-    CheckpointWritten: _take_checkpoint,
+    **dict.fromkeys(
+        (RoundForecast, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten), _take_figure
+    ),
     AlertRaised: _take_alert,
     PeerStopped: _take_stop,
 }
@@ -342,7 +333,6 @@ def reduce_reported(draft: SnapshotBuilder, peer: PeerView, t: float, event: Rep
 
 
 def _stage(event: ReportReceived) -> tuple[str, str]:
-    """Phase and state of a peer that is known by hearsay."""
     if event.leaving:
         return "gone", "GONE"
     if event.ready and not event.steps and event.round >= 0:

@@ -132,7 +132,6 @@ def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundC
 
 
 def _with_report(view: Round, event: RoundCommitted) -> Round:
-    """The same round, as one more peer reports it."""
     count = view.reporters + 1
     return replace(
         view,
@@ -159,7 +158,9 @@ def _add_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCom
     counted = outcomes(event.group, event.weights, penalties)
     told = {who: outcome for who, outcome in counted.items() if who not in excused}
     given = {who: draft.peer(who).tokens_now for who in told}
-    counting = {who: _count_tokens(event, who, outcome, given[who]) for who, outcome in told.items()}
+    counting = {who: given[who] if outcome in (ACCEPTED, LATE) else 0 for who, outcome in told.items()}
+    if event.given:  # what the chain says, before what the peers themselves told of training
+        counting = {who: event.given.get(who, 0) for who in told}
     draft.history[event.round] = Round(
         round=event.round, t=t, digest=event.digest, group=tuple(event.group),
         weights=MappingProxyType(event.weights), norms=MappingProxyType(event.norms), tokens=event.tokens,
@@ -179,13 +180,6 @@ def _add_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCom
     if measured_s is not None or (event.round == 1 and _is_live(peer)):
         _plot_speed(draft, t, draft.history[event.round])
     _take_heard(draft, t, event.round)
-
-
-def _count_tokens(event: RoundCommitted, peer: str, outcome: str, told: int) -> int:
-    """The tokens of a peer that a round counted: what the chain says, or else what the peer itself told of training."""
-    if event.given:
-        return event.given.get(peer, 0)
-    return told if outcome in (ACCEPTED, LATE) else 0
 
 
 def _measure(draft: SnapshotBuilder, peer: PeerView, t: float, round: int) -> float | None:
@@ -250,11 +244,10 @@ def _plot_speed(draft: SnapshotBuilder, t: float, view: Round) -> None:
 
 def _standing_on(draft: SnapshotBuilder, round: int, digest: str) -> int:
     """How many have this anchor on their chain."""
-    return sum(_stands(known, round, digest) for known in draft.chains)
-
-
-def _stands(peer: PeerView, round: int, digest: str) -> bool:
-    return any(known.round == round and known.digest == digest for known in reversed(peer.commits))
+    return sum(
+        any(known.round == round and known.digest == digest for known in reversed(peer.commits))
+        for peer in draft.chains
+    )
 
 
 def _undo_abandoned(draft: SnapshotBuilder, first: int) -> None:

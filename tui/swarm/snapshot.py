@@ -270,7 +270,6 @@ class SwarmState:
     """Lines that could not be read: cut off, malformed, of a newer version or of an unknown type."""
     started_t: float | None = None
     last_t: float | None = None
-    invite: str = ""
 
     @property
     def reporting(self) -> list[PeerView]:
@@ -284,7 +283,6 @@ class SwarmState:
 
     @property
     def seconds(self) -> float:
-        """From the first line to the last."""
         return (self.last_t or 0.0) - (self.started_t or 0.0)
 
     @cached_property
@@ -307,7 +305,6 @@ class SwarmState:
         return statistics.median(known) if known else 0.0
 
     def label(self, peer: str) -> str:
-        """A short name for a peer id."""
         view = self.peers.get(peer)
         return view.label if view else peer[-8:]
 

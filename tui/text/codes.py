@@ -70,13 +70,8 @@ def explain(code: str) -> list[str]:
 
 
 def list_all() -> list[str]:
-    """Every code on a line of its own, by kind."""
     lines: list[str] = []
     for kind, pages in KINDS.items():
-        lines += ["", f"{kind}:"]
-        lines += [f"  {code:<14}{page.short}" for code, page in sorted(pages.items(), key=_by_number_or_name)]
+        ordered = sorted(pages.items(), key=lambda item: (int(item[0]), "") if item[0].isdigit() else (0, item[0]))
+        lines += ["", f"{kind}:", *(f"  {code:<14}{page.short}" for code, page in ordered)]
     return [*lines[1:], "", "more about one of them: homefires explain CODE"]
-
-
-def _by_number_or_name(item: tuple[str, CodePage]) -> tuple[int, str]:
-    return (int(item[0]), "") if item[0].isdigit() else (0, item[0])

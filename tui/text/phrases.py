@@ -51,7 +51,6 @@ class PeerStatus:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
 
     def hold(self, code: str) -> PauseReason | None:
-        """The hold of this code, if it holds now."""
         return next((hold for hold in self.holds if hold.code == code), None)
 
 

@@ -136,7 +136,7 @@ def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     """In the branch of the child's exit code."""
     program = "import sys; print('homefires: nobody answered', file=sys.stderr); sys.exit(3)"
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
-    monkeypatch.setattr(tui.commands.watch, "_show", lambda *_: pytest.fail("nothing to show"))
+    monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: pytest.fail("nothing to show"))
     with pytest.raises(Unreachable, match=r"^nobody answered$"):
         watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput())
 
@@ -180,7 +180,7 @@ def test_a_file_that_is_still_written_is_followed_in_lines_too(tmp_path: Path, m
 
 def test_a_folder_without_events_has_no_dashboard(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """But for a peer that is about to write the first one."""
-    monkeypatch.setattr(tui.commands.watch, "_show", lambda *_: "ended")
+    monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: "ended")
     with pytest.raises(BadInput, match="holds no events"):
         watch_in_dashboard(WatchOptions(what=str(tmp_path)), DisplayOptions(), NoOutput())
     with at_work(tmp_path):
@@ -203,7 +203,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
         assert (swarm.skipped, feed.ended, feed.control) == (1, "", None)
         return "ended"
 
-    monkeypatch.setattr(tui.commands.watch, "_show", show)
+    monkeypatch.setattr(tui.commands.watch, "show_source", show)
     assert watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput()) == "ended"
     assert feeds[0].title == "run mine, watching"
     assert feeds[0].child.exit_code is not None
@@ -249,6 +249,6 @@ def test_a_demo_whose_launcher_is_gone_has_ended(tmp_path: Path, monkeypatch: py
 def test_a_viewer_tells_by_its_exit_code_how_it_was_closed(outcome: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Nobody else's exit code says that."""
     monkeypatch.setattr("tui.commands.watch.choose_ui", lambda ui: "tui")
-    monkeypatch.setattr(tui.commands.watch, "_show", lambda *_: outcome)
+    monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: outcome)
     assert main(["watch", str(RECORDING), "--live", "--viewer"]) == VIEWER_CODES[outcome]
     assert main(["watch", str(RECORDING)]) == 0

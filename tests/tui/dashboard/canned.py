@@ -11,7 +11,8 @@ from textual.pilot import Pilot
 from peer.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import Dashboard, ExitReason
-from tui.sources.source import PeerCommands, Playback
+from tui.sources.replay import RecordingSource
+from tui.sources.source import PeerCommands
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, Span, SwarmState
 
 START = 1_800_000_000.0
@@ -32,7 +33,7 @@ class Canned:
 
     title = "canned"
     control: PeerCommands | None = None
-    playback: Playback | None = None
+    playback: RecordingSource | None = None
     ended = ""
 
     def __init__(self, swarm: SwarmState, *, me: str = "") -> None:

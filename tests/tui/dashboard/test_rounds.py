@@ -9,7 +9,7 @@ import pytest
 from tests.tui.dashboard.canned import START, Canned, dashboard, peer_id, penalty, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
 from tui.dashboard.appearance import MONO
-from tui.dashboard.screens.rounds import share_rows
+from tui.dashboard.screens.rounds import RoundsPanel, share_rows
 from tui.dashboard.widgets.penalties import Penalties
 from tui.dashboard.widgets.waterfall import Waterfall, in_order
 from tui.swarm.snapshot import PeerView, SwarmState
@@ -107,6 +107,16 @@ async def test_a_held_axis_stays_while_time_goes_on() -> None:
 
 
 @pytest.mark.slow
+async def test_an_older_view_that_is_drawn_again_does_not_move_the_cursor_back() -> None:
+    app = dashboard(swarm_of(6), me=peer_id(1))
+    async with app.run_test(size=(120, 40)) as pilot:
+        await visit(pilot, "3", "down", "down")
+        app.query_one(RoundsPanel).redraw()
+        await pilot.pause()
+        assert "peer-3 trains" in text_of(app)
+        assert app.view().selected == peer_id(3)
+
+
 async def test_up_and_down_select_a_peer_and_enter_opens_it() -> None:
     app = dashboard(swarm_of(30), me=peer_id(7))
     async with app.run_test(size=(120, 40)) as pilot:

@@ -30,7 +30,7 @@ from typing import TextIO
 from peer.spec import dump
 from peer.testing.fault_channel import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Slow, Stall
-from tui.commands.demo import DemoOptions, DemoRun, Merged, open_directory
+from tui.commands.demo import DemoOptions, DemoRun, open_directory
 from tui.output.plain import PlainOutput
 from tui.processes.children import ChildExited, ChildProcess, EventPrinted, InterruptReceived, ProcessGroup
 
@@ -151,7 +151,8 @@ def main() -> int:
     spec = DEMO.choose()
     with open_directory(DIRECTORY) as directory:
         (directory / "spec.toml").write_text(dump(spec))
-        with Unlucky(directory) as children, closing(children), Merged(directory / "events.jsonl") as merged:
+        events = (directory / "events.jsonl").open("w", encoding="utf-8")
+        with Unlucky(directory) as children, closing(children), events as merged:
             story = DemoRun(children, PlainOutput(sys.stdout, rounds=spec.run.rounds), merged, spec, directory)
             story.start_bootstrap()
             story.run_peers(DEMO.peers)

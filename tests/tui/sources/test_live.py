@@ -45,8 +45,8 @@ def tail_of(path: Path) -> EventTail:
     return tail
 
 
-def live_of(directory: Path, *, starting_s: float = 0.0) -> LiveSource:
-    _open.append(source := LiveSource(directory, starting_s=starting_s))
+def live_of(directory: Path) -> LiveSource:
+    _open.append(source := LiveSource(directory))
     return source
 
 
@@ -285,16 +285,6 @@ def test_a_peer_that_comes_back_is_followed_again(home: Path, monkeypatch: pytes
     assert source.ended == ""
     monkeypatch.setattr(live, "is_locked", lambda lock: False)
     assert source.advance(3.0).peers["A"].state == "GONE"
-
-
-def test_a_peer_that_was_just_started_has_time_to_take_its_lock(tmp_path: Path) -> None:
-    (tmp_path / "run").mkdir()
-    append(tmp_path / "events.jsonl", text(0))
-    source = live_of(tmp_path, starting_s=10.0)
-    source.open()
-    assert [source.advance(now) and source.ended for now in (0.0, 5.0, 9.0)] == ["", "", ""]
-    source.advance(11.0)
-    assert source.ended == "it ended without a word while PAUSED"
 
 
 def test_the_lock_is_looked_at_once_a_second(home: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -5,17 +5,17 @@ from __future__ import annotations
 import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Grid
 
 from tui.dashboard.appearance import draw_spark
-from tui.dashboard.view import Lines, Panel, TextBlock, View
+from tui.dashboard.keys import bindings
+from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
-from tui.dashboard.words import clip, format_count
+from tui.dashboard.widgets.lines import fit
+from tui.dashboard.words import format_count
 from tui.swarm.snapshot import PeerView, Point, Round, SwarmState
 from tui.text.units import format_elapsed
 
@@ -47,21 +47,13 @@ class LearningPanel(Panel):
 
     TITLE = "Learning"
     KEYS = (
-        ("x", "over tokens, rounds or time"),
-        ("[ ]", "all of it, or the newer half"),
-        ("g", "all of it"),
-        ("l n t r", "show or hide loss, norm, tokens per second, learning rate"),
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("x", "axis", "axis", show=False),
-        Binding("left_square_bracket", "zoom(-1)", "more", show=False),
-        Binding("right_square_bracket", "zoom(1)", "newer half", show=False),
-        Binding("g", "zoom(-100)", "all", show=False),
-        Binding("l", "choose('loss')", "loss", show=False),
-        Binding("n", "choose('norm')", "norm", show=False),
-        Binding("t", "choose('tokens')", "tokens per second", show=False),
-        Binding("r", "choose('rate')", "learning rate", show=False),
-    ]
+        ("x", "over tokens, rounds or time", {"x": "axis"}),
+        ("[ ]", "all of it, or the newer half", {"left_square_bracket": "zoom(-1)", "right_square_bracket": "zoom(1)"}),
+        ("g", "all of it", {"g": "zoom(-100)"}),
+        ("l n t r", "show or hide loss, norm, tokens per second, learning rate",
+         dict(zip("lntr", [f"choose('{name}')" for name in ("loss", "norm", "tokens", "rate")], strict=True))),
+    )  # fmt: skip
+    BINDINGS = bindings({}, KEYS)
     DEFAULT_CSS = """
     LearningPanel { overflow: hidden; }
     LearningPanel #learning-head { height: 1; text-wrap: nowrap; }
@@ -83,8 +75,7 @@ class LearningPanel(Panel):
             for name in CHARTS:
                 yield SeriesChart(id=f"chart-{name}")
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         fitting = self._fitting(view)
         self.query_one("#learning-head", TextBlock).draw(self._heading(view, len(fitting)))
         words = self.query_one("#learning-words", TextBlock)
@@ -104,16 +95,12 @@ class LearningPanel(Panel):
         self.redraw()
 
     def action_zoom(self, by: int) -> None:
-        """Show the newer half, or twice as much."""
         self.zoom = min(max(self.zoom + by, 0), MOST_ZOOM)
         self.redraw()
 
     def action_choose(self, name: str) -> None:
         """Show or hide a chart; the last one stays."""
         self.chosen = self.chosen ^ {name} or self.chosen
-        self.redraw()
-
-    def on_resize(self) -> None:
         self.redraw()
 
     def _fitting(self, view: View) -> list[str]:
@@ -166,7 +153,6 @@ class LearningPanel(Panel):
         )  # fmt: skip
 
     def _curves(self, name: str, view: View) -> list[Curve]:
-        """The curves of a chart, the most important first."""
         swarm, peer = view.swarm, peer_of(view)
         own: Sequence[Point] = ()
         common: list[Curve] = []
@@ -179,30 +165,25 @@ class LearningPanel(Panel):
             common, own = [("swarm", swarm.speeds, "+", 2, False)], peer.speeds if peer else ()
         else:
             own = peer.learning_rates if peer else ()
-        return [*common, (whose(view), own, "x", 0, False)] if peer is not None else common
+        if peer is None:
+            return common
+        return [*common, ("mine" if view.mine is not None else peer.label, own, "x", 0, False)]
 
     def _in_words(self, view: View) -> Text:
-        """The newest value of every curve, with what led there as a line of heights."""
-        lines, width = Lines(), self.content_size.width
+        lines, width = list[Text](), self.content_size.width
         for name in (name for name in CHARTS if name in self.chosen):
-            lines.line((TITLES[name], view.ink.strong))
+            lines.append(Text(TITLES[name], style=view.ink.strong))
             for curve_name, points, _, ink, _ in self._curves(name, view):
                 if points:
-                    told = f"  {clip(curve_name, 12, view):<12} {_LABELS[name](points[-1].value):>8}  "
+                    told = f"  {fit(curve_name, 12, view.glyphs.ellipsis)} {_LABELS[name](points[-1].value):>8}  "
                     spark = draw_spark([point.value for point in points], max(0, width - len(told)), view.glyphs)
-                    lines.line((told, view.ink.text), (spark, view.ink.series[ink]))
-        return lines.text
+                    lines.append(Text.assemble((told, view.ink.text), (spark, view.ink.series[ink])))
+        return Text("\n").join(lines)
 
 
 def peer_of(view: View) -> PeerView | None:
     """Whose own curves are drawn: the volunteer's, or without one the peer that is selected."""
     return view.mine or view.swarm.peers.get(view.selected)
-
-
-def whose(view: View) -> str:
-    """What to call them."""
-    peer = peer_of(view)
-    return "" if peer is None else "mine" if view.mine is not None else peer.label
 
 
 class Medians:
@@ -233,12 +214,6 @@ def _whole(value: float) -> str:
     return f"{value:.0f}" if value == round(value) else ""
 
 
-def _loss(value: float) -> str:
-    return f"{value:.3f}"
-
-
-def _small(value: float) -> str:
-    return f"{value:.3g}"
-
-
-_LABELS: dict[str, Callable[[float], str]] = {"loss": _loss, "norm": _small, "tokens": format_count, "rate": _small}
+_LABELS: dict[str, Callable[[float], str]] = {
+    "loss": "{:.3f}".format, "norm": "{:.3g}".format, "tokens": format_count, "rate": "{:.3g}".format,
+}  # fmt: skip

@@ -31,15 +31,13 @@ TWO_COLUMNS = 120
 
 
 class HomePanel(Panel):
-    """One page, or two side by side."""
-
     TITLE = "Home"
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="home-left")
         yield TextBlock(id="home-right")
 
-    def show(self, view: View) -> None:
+    def draw_view(self, view: View) -> None:
         wide = view.width >= TWO_COLUMNS
         width = view.width - (3 if view.mini else 5)
         dense = view.height < TALL
@@ -51,7 +49,10 @@ class HomePanel(Panel):
             add_penalties(right, view)
             add_alerts(right, view)
         else:
-            _add_holds(left, view)
+            if view.status is not None and has_holds(view):
+                held = "Held up" if view.status.paused else "Slowed down"
+                left.heading(held, "key 7 shows what you allow")
+                add_holds(left, view, most=1 if view.mini else 4)
             _add_round(left, view, view.mine)
             if view.mini:
                 add_penalties(left, view)
@@ -65,14 +66,6 @@ class HomePanel(Panel):
             add_rounds(right, view)
         self.query_one("#home-left", TextBlock).draw(left.text)
         self.query_one("#home-right", TextBlock).draw(right.text)
-
-
-def _add_holds(sheet: FactSheet, view: View) -> None:
-    """What keeps my peer from training, or from training all the time."""
-    if view.status is None or not has_holds(view):
-        return
-    sheet.heading("Held up" if view.status.paused else "Slowed down", "key 7 shows what you allow")
-    add_holds(sheet, view, most=1 if view.mini else 4)
 
 
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
@@ -159,7 +152,8 @@ def add_penalties(sheet: FactSheet, view: View) -> None:
     if not lasting and not view.mini:
         sheet.nothing("penalties", "none lasts now")
     for penalty in lasting[-4:]:
-        add_penalty(sheet, view, penalty, named=view.mine is None)
+        about = f"{view.swarm.label(penalty.about)} " if view.mine is None else ""
+        add_penalty(sheet, view, penalty, about, view.ink.muted)
     if len(lasting) > 4:
         sheet.row("", (f"and {len(lasting) - 4} more (key 3)", view.ink.muted))
 

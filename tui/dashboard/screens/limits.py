@@ -8,17 +8,17 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any, ClassVar
+from typing import Any
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
 from peer.control.client import Reply
 from peer.settings import SettingInfo, grouped, in_words, to_text, to_value
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
 from tui.dashboard.widgets.lines import StyledLine, fit
@@ -38,8 +38,6 @@ AT_START = "takes effect when the peer starts again"
 
 @dataclass
 class SettingGiven(Message):
-    """The person wants this setting to have this value."""
-
     name: str
     value: Any
 
@@ -48,8 +46,8 @@ class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
-    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up"), ("g G", "first, last"))
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("escape", "give_up", "give up", show=False)]
+    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up", {}), ("g G", "first, last", {}))
+    BINDINGS = bindings({"escape": "give_up"})
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -81,8 +79,7 @@ class LimitsPanel(Panel):
     def take_focus(self) -> None:
         (self._input if self._edited else self._table).focus(scroll_visible=False)
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         self._rows = rows_of(view)
         self._table.show(len(self._rows), self._row, None)
         self.query_one("#limits-line", TextBlock).draw(self._head(view).text)
@@ -97,7 +94,7 @@ class LimitsPanel(Panel):
         """Whoever clicks on another line gives up the one that is edited."""
         if self._edited is not None and self._edited.setting != (self._selected or self._edited).setting:
             self._close()
-        self._again()
+        self.redraw()
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         if self._view is None:
@@ -109,12 +106,12 @@ class LimitsPanel(Panel):
         self._input.value = to_text(self._edited.value)
         self._input.display = True
         self._input.focus(scroll_visible=False)
-        self._again()
+        self.redraw()
 
     def on_input_changed(self) -> None:
         if self._refused:
             self._refused = ""
-            self._again()
+            self.redraw()
 
     def on_input_submitted(self, message: Input.Submitted) -> None:
         if self._edited is None or self._asked:
@@ -132,7 +129,7 @@ class LimitsPanel(Panel):
             self._close()
             return
         self._refused = reply.error
-        self._again()
+        self.redraw()
 
     def action_give_up(self) -> None:
         """The value stays as it is; without an editor, Esc is the application's."""
@@ -150,9 +147,6 @@ class LimitsPanel(Panel):
         self._edited, self._refused = None, ""
         self._input.display = False
         self._table.focus(scroll_visible=False)
-        self._again()
-
-    def _again(self) -> None:
         self.redraw()
 
     def _place_input(self) -> None:
@@ -191,8 +185,7 @@ class LimitsPanel(Panel):
         return pieces
 
     def _head(self, view: View) -> FactSheet:
-        """Whose settings these are, whether they can be changed, and what holds the peer up."""
-        sheet, peer = _sheet(view), shown_peer(view)
+        sheet, peer = FactSheet(view, _page_width(view)), shown_peer(view)
         if peer is None:
             sheet.prose("", "settings never leave the machine of a peer: there is none of yours here", view.ink.muted)
             return sheet
@@ -247,7 +240,6 @@ def _left_of_value(width: int) -> int:
 
 
 def _value_cells(width: int) -> int:
-    """Of a value, on a terminal so wide."""
     if width < MINI:
         return max(1, width - 3 - SIGN - NAME)
     return 24 if width < WITH_GROUPS else 28 if width < 140 else 42
@@ -259,10 +251,6 @@ def _about_lines(view: View) -> int:
 
 def _page_width(view: View) -> int:
     return max(1, view.width - (3 if view.mini else 5))
-
-
-def _sheet(view: View) -> FactSheet:
-    return FactSheet(view, _page_width(view))
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import Input, RichLog
 
-from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.keys import bindings, moving
+from tui.dashboard.view import FilterPanel, TextBlock, View
 from tui.dashboard.words import level_style
 from tui.swarm.snapshot import LogEntry
 from tui.text.codes import pages_for
@@ -27,26 +26,18 @@ WITH_CODES, CODE_CELLS = 80, 12
 """Cells from which on what kind an entry is has a column of its own, and those of the column."""
 
 
-class LogPanel(Panel):
+class LogPanel(FilterPanel):
     """A line that says what is filtered, and the log below it."""
 
     TITLE = "Log"
     KEYS = (
-        ("l", "all, alerts, errors"), ("c", "one kind of entry after the other"), ("/", "only lines with a text"),
-        ("g", "to the beginning; stops following"), ("G", "to the end; follows"),
-    )  # fmt: skip
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("l", "level", "level", show=False),
-        Binding("c", "kind", "kind", show=False),
-        Binding("slash", "search", "search", show=False),
-        Binding("escape", "unfilter", "everything", show=False),
-        Binding("g", "first", "first", show=False),
-        Binding("G", "last", "last, and follow", show=False),
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("pagedown", "move(10)", "page down", show=False),
-        Binding("pageup", "move(-10)", "page up", show=False),
-    ]
+        ("l", "all, alerts, errors", {"l": "level"}),
+        ("c", "one kind of entry after the other", {"c": "kind"}),
+        ("/", "only lines with a text", {"slash": "filter"}),
+        ("g", "to the beginning; stops following", {"g": "first"}),
+        ("G", "to the end; follows", {"G": "last"}),
+    )
+    BINDINGS = bindings(moving("move"), KEYS)
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -61,11 +52,9 @@ class LogPanel(Panel):
         yield RichLog(id="log-lines", max_lines=MAX_LINES, markup=False, highlight=False)
 
     def on_mount(self) -> None:
-        self.query_one(Input).display = False
         self.query_one(RichLog).can_focus = False
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         wanted = self._wanted(view.swarm.entries)
         self._write(wanted[-MAX_LINES:], view)
         self.query_one("#log-line", TextBlock).draw(self._line(view, len(wanted)))
@@ -80,25 +69,17 @@ class LogPanel(Panel):
     def action_level(self) -> None:
         levels = list(LEVELS)
         self._level = levels[(levels.index(self._level) + 1) % len(levels)]
-        self._again()
+        self.redraw()
 
     def action_kind(self) -> None:
-        """The next kind of entry, and at last all kinds."""
         kinds = ["", *sorted({entry.code for entry in self._view.swarm.entries if entry.code})] if self._view else [""]
         self._kind = kinds[(kinds.index(self._kind) + 1) % len(kinds)] if self._kind in kinds else ""
-        self._again()
-
-    def action_search(self) -> None:
-        field = self.query_one(Input)
-        field.display = True
-        field.focus()
+        self.redraw()
 
     def action_unfilter(self) -> None:
-        field = self.query_one(Input)
-        field.value, field.display = "", False
+        super().action_unfilter()
         self._level, self._kind = "all", ""
-        self.take_focus()
-        self._again()
+        self.redraw()
 
     def action_first(self) -> None:
         log = self.query_one(RichLog)
@@ -109,28 +90,17 @@ class LogPanel(Panel):
         log = self.query_one(RichLog)
         log.auto_scroll = True
         log.scroll_end(animate=False)
-        self._again()
+        self.redraw()
 
     def action_move(self, lines: int) -> None:
         """So many lines down; whoever goes up stops following."""
         log = self.query_one(RichLog)
         log.auto_scroll = lines > 0 and log.scroll_offset.y + lines >= log.max_scroll_y
         log.scroll_relative(y=lines, animate=False)
-        self._again()
-
-    def on_input_changed(self) -> None:
-        self._again()
-
-    def on_input_submitted(self) -> None:
-        if not self.query_one(Input).value:
-            self.query_one(Input).display = False
-        self.take_focus()
-
-    def _again(self) -> None:
         self.redraw()
 
     def _wanted(self, entries: Sequence[LogEntry]) -> list[LogEntry]:
-        levels, word = LEVELS[self._level], self.query_one(Input).value.lower()
+        levels, word = LEVELS[self._level], self.wanted.lower()
         return [
             entry
             for entry in entries
@@ -142,7 +112,7 @@ class LogPanel(Panel):
     def _write(self, wanted: list[LogEntry], view: View) -> None:
         """Only what is new, unless something else is wanted than before."""
         log = self.query_one(RichLog)
-        asked = (self._level, self._kind, self.query_one(Input).value, view.width, view.ink)
+        asked = (self._level, self._kind, self.wanted, view.width, view.ink)
         new = _appended(self._written, wanted) if asked == self._written_for else None
         if new is None:
             log.clear()
@@ -152,7 +122,6 @@ class LogPanel(Panel):
         self._written, self._written_for = wanted, asked
 
     def _format(self, entry: LogEntry, view: View) -> Text:
-        """Columns, and a text that is wrapped beside them."""
         ink = view.ink
         time = format_elapsed(entry.t - (view.swarm.started_t or entry.t))
         who = self._who(entry)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, ClassVar
+from typing import Any
 
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 
 from peer.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.appearance import draw_bar, draw_spark
+from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import Panel, PeerOpened, View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.waterfall import natural
@@ -33,19 +33,13 @@ WITH_ADDRESS = 90
 
 
 class NetworkPanel(Panel):
-    """Facts above, the table of connected peers below."""
-
     TITLE = "Network"
-    KEYS = (("up, down", "select a peer"), ("g G", "first, last peer"), ("enter", "all that is known of it"))
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "select(1)", "next peer", show=False),
-        Binding("up,k", "select(-1)", "previous peer", show=False),
-        Binding("pagedown", "select(10)", "ten down", show=False),
-        Binding("pageup", "select(-10)", "ten up", show=False),
-        Binding("g", "select(-100000)", "first", show=False),
-        Binding("G", "select(100000)", "last", show=False),
-        Binding("enter", "open", "open", show=False),
-    ]
+    KEYS = (
+        ("up, down", "select a peer", moving("select")),
+        ("g G", "first, last peer", {"g": "select(-100000)", "G": "select(100000)"}),
+        ("enter", "all that is known of it", {"enter": "open"}),
+    )
+    BINDINGS = bindings({}, KEYS)
     DEFAULT_CSS = """
     NetworkPanel { overflow: hidden; }
     """
@@ -58,8 +52,7 @@ class NetworkPanel(Panel):
     def compose(self) -> ComposeResult:
         yield LineView()
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         if self.content_size.width and self.content_size.height:
             self.query_one(LineView).draw(self._compose_lines(view))
 
@@ -71,15 +64,11 @@ class NetworkPanel(Panel):
         peers = [row["peer"] for row in rows]
         index = peers.index(self._selected) if self._selected in peers else -1 if by > 0 else 0
         self._selected = peers[min(max(index + by, 0), len(peers) - 1)]
-        self.show(self._view)
+        self.redraw()
 
     def action_open(self) -> None:
-        """All that is known of the selected peer."""
         if self._selected:
             self.post_message(PeerOpened(self._selected))
-
-    def on_resize(self) -> None:
-        self.redraw()
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         width, height = self.content_size.width, self.content_size.height
@@ -130,7 +119,6 @@ def _verdict(owner: PeerView | None, view: View) -> list[StyledLine]:
 
 
 def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
-    """What went through since the start, per round, and what lies on the disk."""
     glyphs, network = view.glyphs, owner.network if owner else None
     lines: list[StyledLine] = []
     if network is not None:
@@ -139,18 +127,14 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]
         if network.upload_bps:
             told = f"{format_line(network.upload_bps)} can be sent, and its share of the averaging follows that"
             lines.append(_fact("Upload", told, view))
-    lines += _rates(owner, view, width)
+    if owner is not None and owner.ups and owner.downs:
+        up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
+        words = [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)]
+        lines += _pair("Per second", up, down, words, view, width)
     lines += _per_round(view.swarm.history, view, width)
     if network is not None and network.disk_quota_bytes:
         lines.append(_disk(network, view))
     return lines
-
-
-def _rates(owner: PeerView | None, view: View, width: int) -> list[StyledLine]:
-    if owner is None or not owner.ups or not owner.downs:
-        return []
-    up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
-    return _pair("Per second", up, down, [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)], view, width)
 
 
 def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledLine]:
@@ -170,7 +154,6 @@ def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledL
 def _pair(
     label: str, up: Sequence[float], down: Sequence[float], words: Sequence[str], view: View, width: int
 ) -> list[StyledLine]:
-    """What went up and what came down: the newest in words, all as heights."""
     room = min(60, max(0, width - LABEL_CELLS - 28))
     return [
         [
@@ -191,7 +174,6 @@ def _disk(network: NetworkMeasured, view: View) -> StyledLine:
 
 
 def _transfers(view: View) -> list[StyledLine]:
-    """What is on its way: the volunteer's own first."""
     peers = sorted(view.swarm.peers.values(), key=lambda peer: peer.peer != view.me)
     running = [
         (peer, transfer)

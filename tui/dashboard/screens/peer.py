@@ -6,19 +6,18 @@ from textual.app import ComposeResult
 
 from tui.dashboard.screens.home import device_facts, traffic_facts
 from tui.dashboard.view import Panel, TextBlock, View
-from tui.dashboard.widgets.facts import FactSheet
-from tui.dashboard.widgets.penalties import cost_words, layer_words, told_in
+from tui.dashboard.widgets.facts import FactSheet, add_penalty
+from tui.dashboard.widgets.penalties import cost_words, told_in
 from tui.dashboard.words import (
     MISSING,
     format_ago,
     format_count,
     format_percent,
     format_uptime,
-    rounds_left,
     shown_why,
     state_of,
 )
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Point
 from tui.text.codes import PENALTY_PAGES
 from tui.text.units import format_line, format_transfer
 
@@ -28,12 +27,12 @@ MOST_PENALTIES = 64
 
 class PeerPanel(Panel):
     TITLE = "Peer"
-    KEYS = (("esc", "back"), ("y", "copy the id of this peer"))
+    KEYS = (("esc", "back", {}), ("y", "copy the id of this peer", {}))
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="peer-page")
 
-    def show(self, view: View) -> None:
+    def draw_view(self, view: View) -> None:
         sheet = FactSheet(view, view.width - (3 if view.mini else 5))
         peer = view.swarm.peers.get(view.selected)
         if peer is None:
@@ -44,7 +43,6 @@ class PeerPanel(Panel):
 
 
 def draw_peer(sheet: FactSheet, view: View, peer: PeerView) -> None:
-    """The page, the penalties last: there may be many."""
     sheet.line((f"{view.glyphs.mark} {peer.label}", view.ink.mine if peer.peer == view.me else view.ink.strong),
                (f"  {peer.peer}", view.ink.muted))  # fmt: skip
     seen = format_ago(None if peer.seen_t is None else view.now - peer.seen_t)
@@ -64,7 +62,8 @@ def _add_rounds(sheet: FactSheet, view: View, peer: PeerView) -> None:
     rejected = (f"{peer.rejected} rejected", view.ink.warn if peer.rejected else view.ink.text)
     sheet.row("counted", f"{peer.accepted} accepted", late, rejected, f"{peer.missed} missed")
     history = [done for done in view.swarm.history if peer.peer in done.weights]
-    shares = [Point(t=done.t, round=done.round, tokens=0, value=share_in(done, peer.peer)) for done in history]
+    weights = [done.weights[peer.peer] / WEIGHT_ONE for done in history]
+    shares = [Point(t=at.t, round=at.round, tokens=0, value=share) for at, share in zip(history, weights, strict=True)]
     sheet.trend("weight", format_percent(peer.weight), shares, f"of round {history[-1].round}" if history else "")
 
 
@@ -105,26 +104,9 @@ def _add_penalties(sheet: FactSheet, view: View, peer: PeerView) -> None:
         sheet.line((f"{view.glyphs.done} none so far", view.ink.muted))
     explained: set[str] = set()
     for penalty in list(reversed(mine))[:MOST_PENALTIES]:
-        _add_penalty(sheet, view, penalty, explain=penalty.code not in explained)
+        add_penalty(sheet, view, penalty, f"round {penalty.imposed_in} ", view.ink.text)
+        if cost := cost_words(penalty, told_in(view.swarm, penalty)):
+            sheet.prose("", cost, view.ink.text)
+        if penalty.code not in explained and not view.mini and penalty.code in PENALTY_PAGES:
+            sheet.prose("", PENALTY_PAGES[penalty.code].short, view.ink.muted)
         explained.add(penalty.code)
-
-
-def _add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, *, explain: bool) -> None:
-    """LATE  round 12: counts 50 % until round 13, 1 round left; evidence; what its weight was because of it."""
-    ink, lasts = view.ink, penalty.until_round > view.swarm.round
-    sheet.line(
-        (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted),
-        (f"round {penalty.imposed_in} ", ink.strong),
-        f"counts {100 * penalty.factor:.0f} % ",
-        (rounds_left(penalty.until_round, view), ink.text if lasts else ink.muted),
-    )
-    sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", ink.text)
-    if cost := cost_words(penalty, told_in(view.swarm, penalty)):
-        sheet.prose("", cost, ink.text)
-    if explain and not view.mini and penalty.code in PENALTY_PAGES:
-        sheet.prose("", PENALTY_PAGES[penalty.code].short, ink.muted)
-
-
-def share_in(done: Round, peer: str) -> float:
-    """The weight of a member in a committed round, 0 to 1."""
-    return done.weights.get(peer, 0) / WEIGHT_ONE

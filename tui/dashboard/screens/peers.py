@@ -9,16 +9,15 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import dataclass, replace
-from typing import ClassVar
 
 from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 from textual.widgets import Input
 
-from tui.dashboard.view import Panel, PeerOpened, PeerSelected, TextBlock, View
-from tui.dashboard.widgets.lines import Chosen, StyledLine, fit
+from tui.dashboard.keys import bindings
+from tui.dashboard.view import FilterPanel, PeerOpened, TextBlock, View
+from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import (
     active_penalties_of,
@@ -92,26 +91,11 @@ def _rtt_s(peer: PeerView, view: View) -> float | None:
     return rtt_s if isinstance(rtt_s, int | float) else None
 
 
-def _rtt(peer: PeerView, view: View) -> str:
-    rtt_s = _rtt_s(peer, view)
-    return "" if rtt_s is None else format_rtt(rtt_s)
-
-
-def _rtt_order(peer: PeerView, view: View) -> float:
-    """The nearest first, those that were not measured last."""
-    rtt_s = _rtt_s(peer, view)
-    return math.inf if rtt_s is None else rtt_s
-
-
 def _path(peer: PeerView, view: View) -> str:
     row = _link(peer, view)
     if row:
         return "R" if row.get("relayed") else "D"
     return peer.network.reach[:1].upper() if peer.network is not None else ""
-
-
-def _counts(peer: PeerView, view: View) -> str:
-    return f"{peer.accepted}/{peer.late}/{peer.rejected}"
 
 
 def _seen(peer: PeerView, view: View) -> float | None:
@@ -123,8 +107,7 @@ def _uptime(peer: PeerView, view: View) -> float:
 
 
 COLUMNS = (
-    Column(name="state", width=11, least_width=0, cell=lambda peer, view: state_of(peer, view),
-           order=lambda peer, view: shown_state(peer, view)),
+    Column(name="state", width=11, least_width=0, cell=state_of, order=shown_state),
     Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: peer.label),
     Column(name="tok/s", width=6, least_width=0, right=True,
            cell=lambda peer, view: format_count(peer.tokens_per_s) if peer.tokens_per_s else "",
@@ -143,9 +126,12 @@ COLUMNS = (
            order=lambda peer, view: peer.device),
     Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
            order=lambda peer, view: peer.ups[-1].value if peer.ups else 0.0),
-    Column(name="rtt", width=6, least_width=120, right=True, cell=_rtt, order=_rtt_order),
-    Column(name="path", width=4, least_width=120, cell=_path, order=lambda peer, view: _path(peer, view)),
-    Column(name="ok/l/rej", width=8, least_width=120, right=True, cell=_counts,
+    Column(name="rtt", width=6, least_width=120, right=True,
+           cell=lambda peer, view: "" if (rtt_s := _rtt_s(peer, view)) is None else format_rtt(rtt_s),
+           order=lambda peer, view: math.inf if (rtt_s := _rtt_s(peer, view)) is None else rtt_s),
+    Column(name="path", width=4, least_width=120, cell=_path, order=_path),
+    Column(name="ok/l/rej", width=8, least_width=120, right=True,
+           cell=lambda peer, view: f"{peer.accepted}/{peer.late}/{peer.rejected}",
            order=lambda peer, view: peer.accepted),
     Column(name="norm", width=7, least_width=160, right=True,
            cell=lambda peer, view: f"{peer.norm:.3g}" if peer.norm is not None else "",
@@ -167,32 +153,23 @@ MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column
 """What fits in 40 cells."""
 
 
-class PeersPanel(Panel):
-    """The table, and a line for the filter above it."""
-
+class PeersPanel(FilterPanel):
     TITLE = "Peers"
     KEYS = (
-        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected"),
-        ("/", "filter; !word hides what has the word"),
-        (", .", "sort by another column"),
-        ("r", "reverse the order"),
-        ("w", "the columns that had no room"),
-        ("g G", "first, last"),
-    )
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("slash", "filter", "filter", show=False),
-        Binding("comma", "sort(-1)", "sort by the column before", show=False),
-        Binding("full_stop", "sort(1)", "sort by the next column", show=False),
-        Binding("r", "reverse", "reverse", show=False),
-        Binding("w", "columns", "more columns", show=False),
-        Binding("escape", "unfilter", "no filter", show=False),
-    ]
+        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected",
+         {}),
+        ("/", "filter; !word hides what has the word", {"slash": "filter"}),
+        (", .", "sort by another column", {"comma": "sort(-1)", "full_stop": "sort(1)"}),
+        ("r", "reverse the order", {"r": "reverse"}),
+        ("w", "the columns that had no room", {"w": "columns"}),
+        ("g G", "first, last", {}),
+    )  # fmt: skip
+    BINDINGS = bindings({}, KEYS)
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
         self.columns: tuple[Column, ...] = ()
         """Those that are shown."""
-        self._chosen = Chosen()
         self.listed: list[PeerView] = []
         """The peer of each row."""
         self.sort, self._reversed = "name", False
@@ -204,72 +181,45 @@ class PeersPanel(Panel):
         yield Input(id="peers-filter", placeholder="name, state, penalty or id; !word hides", compact=True)
         yield RowTable()
 
-    def on_mount(self) -> None:
-        self.query_one(Input).display = False
-
     def take_focus(self) -> None:
         self.query_one(RowTable).focus(scroll_visible=False)
 
-    def show(self, view: View) -> None:
-        self._view = view
-        self._chosen.take(view.selected)
+    def draw_view(self, view: View) -> None:
         pages = pages_of_columns(view)
         self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
-        at = next((row for row, peer in enumerate(self.listed) if peer.peer == self._chosen.peer), None)
+        at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
         self.query_one(RowTable).show(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
-
-    def action_filter(self) -> None:
-        field = self.query_one(Input)
-        field.display = True
-        field.focus()
-
-    def action_unfilter(self) -> None:
-        field = self.query_one(Input)
-        field.value, field.display = "", False
-        self.take_focus()
 
     def action_sort(self, step: int) -> None:
         names = [column.name for column in self.columns]
         if names:
             place = names.index(self.sort) if self.sort in names else 0
             self.sort = names[(place + step) % len(names)]
-            self._again()
+            self.redraw()
 
     def action_columns(self) -> None:
         """The columns that had no room, and at last the first ones again."""
         if self._view is not None:
             self._page = (self._page + 1) % len(pages_of_columns(self._view))
-            self._again()
+            self.redraw()
 
     def action_reverse(self) -> None:
         self._reversed = not self._reversed
-        self._again()
-
-    def on_input_changed(self) -> None:
-        self._again()
-
-    def on_input_submitted(self) -> None:
-        if not self.query_one(Input).value:
-            self.query_one(Input).display = False
-        self.take_focus()
+        self.redraw()
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
-        self._chosen.choose(self.listed[message.row].peer)
-        self.post_message(PeerSelected(self._chosen.peer))
+        assert self._view is not None
+        self._view.select(self.listed[message.row].peer)
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
 
-    def _again(self) -> None:
-        self.redraw()
-
     def _arrange(self, view: View) -> list[PeerView]:
         """Those that pass the filter, sorted, my own on top."""
         column = next(each for each in COLUMNS if each.name == self.sort)
-        wanted = self.query_one(Input).value
-        peers = [peer for peer in view.swarm.peers.values() if matches(peer, wanted, view)]
+        peers = [peer for peer in view.swarm.peers.values() if matches(peer, self.wanted, view)]
         peers.sort(key=lambda peer: (peer.label, peer.peer))
         peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
@@ -287,8 +237,7 @@ class PeersPanel(Panel):
             title = "lag" if len(column.name) > column.width else column.name
             name = f"{arrow}{title}"[: column.width]
             heading.append(f" {name:>{column.width}} " if column.right else f" {name:<{column.width}} ", style=style)
-        wanted = self.query_one(Input).value
-        if not wanted or view.mini:
+        if not self.wanted or view.mini:
             return heading
         total = len(view.swarm.peers)
         return Text.assemble((f" {shown} of {count(total, 'peer')} match\n", view.ink.warn), heading)

@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
-
 from rich.text import Text
 from textual.app import ComposeResult
-from textual.binding import Binding, BindingType
 
+from tui.dashboard.keys import bindings
 from tui.dashboard.screens.home import draw_outlook
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.penalties import Penalties
@@ -23,31 +21,27 @@ class RoundsPanel(Panel, can_focus=False):
 
     TITLE = "Rounds"
     KEYS = (
-        ("left, right", "move the cursor in time (shift: by ten columns)"),
-        ("up, down", "select a peer, or a penalty"),
-        ("[ ]", "more time, or more detail"),
-        ("g G", "to the beginning; follow again"),
-        ("tab", "from the lanes to the penalties"),
-        ("c", "penalties: all, errors, late, judge"),
-        ("enter", "lanes: all of this peer; penalties: explain"),
+        ("left, right", "move the cursor in time (shift: by ten columns)", {}),
+        ("up, down", "select a peer, or a penalty", {}),
+        ("[ ]", "more time, or more detail", {}),
+        ("g G", "to the beginning; follow again", {}),
+        ("tab", "from the lanes to the penalties", {}),
+        ("c", "penalties: all, errors, late, judge", {"c": "category"}),
+        ("enter", "lanes: all of this peer; penalties: explain", {}),
     )
-    BINDINGS: ClassVar[list[BindingType]] = [Binding("c", "category", "category", show=False)]
+    BINDINGS = bindings({}, KEYS)
     DEFAULT_CSS = """
     RoundsPanel { overflow: hidden; }
     Waterfall { height: 3; }
     Penalties { height: 1fr; margin: 1 0 0 0; }
     """
 
-    def __init__(self, *, id: str | None = None) -> None:
-        super().__init__(id=id)
-
     def compose(self) -> ComposeResult:
         yield TextBlock(id="outlook")
         yield Waterfall()
         yield Penalties()
 
-    def show(self, view: View) -> None:
-        self._view = view
+    def draw_view(self, view: View) -> None:
         waterfall, penalties = self.query_one(Waterfall), self.query_one(Penalties)
         if self.content_size.height:
             self._share_rows(view, waterfall, penalties)
@@ -75,11 +69,8 @@ class RoundsPanel(Panel, can_focus=False):
         outlook.styles.height, outlook.styles.margin = len(lines), (0, 0, below, 0)
         return len(lines) + below
 
-    def on_resize(self) -> None:
-        self.redraw()
-
     def on_descendant_focus(self) -> None:
-        self.on_resize()
+        self.redraw()
 
     def take_focus(self) -> None:
         self.query_one(Waterfall).focus(scroll_visible=False)

@@ -149,10 +149,12 @@ def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:
         sheet.prose("", text, ink.text)
 
 
-def add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, *, named: bool) -> None:
-    """LATE peer-3 counts 50 % until round 13, 1 round left; below it the evidence."""
-    ink = view.ink
-    code = (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn)
-    who = (f"{view.swarm.label(penalty.about)} " if named else "", ink.strong)
-    sheet.line(code, who, f"counts {100 * penalty.factor:.0f} % ", (rounds_left(penalty.until_round, view), ink.text))
-    sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", ink.muted)
+def add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, about: str, style: str) -> None:
+    """LATE peer-3 counts 50 % until round 13, 1 round left; below it the evidence. `about`: whose, or of which round"""
+    ink, lasts = view.ink, penalty.until_round > view.swarm.round
+    sheet.line(
+        (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted), (about, ink.strong),
+        f"counts {100 * penalty.factor:.0f} % ",
+        (rounds_left(penalty.until_round, view), ink.text if lasts else ink.muted),
+    )  # fmt: skip
+    sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", style)

@@ -143,7 +143,8 @@ def ticks(rounds: Sequence[Round], axis: Axis, mark: str) -> str:
     """A row that says at its column where each round was committed: `mark` and the number, as many as have room."""
     row = [" "] * axis.columns
     free = 0
-    for view in rounds[_first_from(rounds, axis.start_t) :]:
+    first = bisect_left(rounds, axis.start_t, key=lambda view: view.t)  # rounds are by number, and so by time
+    for view in rounds[first:]:
         column, text = axis.column_of(view.t), f"{mark}{view.round}"
         if column >= axis.columns:
             break
@@ -152,11 +153,6 @@ def ticks(rounds: Sequence[Round], axis: Axis, mark: str) -> str:
         row[column : column + len(text)] = text
         free = column + len(text) + 1
     return "".join(row)
-
-
-def _first_from(rounds: Sequence[Round], t: float) -> int:
-    """How many rounds were committed before `t`. Rounds are by number, and so by time."""
-    return bisect_left(rounds, t, key=lambda view: view.t)
 
 
 def _share(stay: Stay, axis: Axis, column: int) -> float:

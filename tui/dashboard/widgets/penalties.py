@@ -6,13 +6,12 @@ Everybody computes the penalties of a round alike, and the update carries them; 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
 from textual.actions import SkipAction
-from textual.binding import Binding, BindingType
 
-from tui.dashboard.view import PeerSelected, View
+from tui.dashboard.keys import bindings, moving
+from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
 from tui.text.codes import advice_of
@@ -77,17 +76,10 @@ def told_in(swarm: SwarmState, penalty: PenaltyRecord) -> Round | None:
 class Penalties(LineView, can_focus=True):
     """The list, newest first, with the selected one explained on Enter."""
 
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("pagedown", "move(10)", "page down", show=False),
-        Binding("pageup", "move(-10)", "page up", show=False),
-        Binding("g", "move(-100000)", "newest", show=False),
-        Binding("G", "move(100000)", "oldest", show=False),
-        Binding("enter", "explain", "explain", show=False),
-        Binding("c", "category", "category", show=False),
-        Binding("escape", "close", "close", show=False),
-    ]
+    BINDINGS = bindings({
+        **moving("move"), "g": "move(-100000)", "G": "move(100000)", "enter": "explain", "c": "category",
+        "escape": "close",
+    })  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(id="penalties")
@@ -129,11 +121,11 @@ class Penalties(LineView, can_focus=True):
         index = listed.index(self.chosen) if self.chosen in listed else 0
         index = min(max(index + by, 0), len(listed) - 1)
         self._chosen = listed[index] if index else None
-        self.post_message(PeerSelected(listed[index].about))
+        assert self._view is not None
+        self._view = self._view.selecting(listed[index].about)
         self._redraw()
 
     def action_explain(self) -> None:
-        """Explain the selected penalty in words, or close that again."""
         self.explained = not self.explained and self.chosen is not None
         self._redraw()
 
@@ -195,7 +187,6 @@ def _heading(view: View, listed: list[PenaltyRecord], category: str, width: int,
 
 
 def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[StyledLine]:
-    """The lines of one penalty: one if there is room for everything, else two."""
     ink, glyphs, swarm = view.ink, view.glyphs, view.swarm
     lasts = penalty.until_round > swarm.round
     colour = (ink.bad if penalty.factor <= 0 else ink.warn) if lasts else ink.muted
@@ -203,10 +194,11 @@ def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[St
     told = f"{penalty.imposed_in:<4} " if width < 60 else f"round {penalty.imposed_in:<4} "
     name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
     who = ink.mine if penalty.about == view.me else ink.text
+    who = f"{who} reverse" if at and "reverse" not in who else who
     factor, until = factor_words(penalty.code, penalty.factor), until_words(penalty, swarm.round)
     layer, cost = layer_words(penalty.layer), cost_words(penalty, told_in(swarm, penalty))
     head: StyledLine = [
-        (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, _reversed(who, at)),
+        (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, who),
         (f" {penalty.code:<12}", colour),
     ]  # fmt: skip
     if width < 60:
@@ -236,12 +228,7 @@ def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
     return pieces
 
 
-def _reversed(style: str, at: bool) -> str:
-    return f"{style} reverse" if at and "reverse" not in style else style
-
-
 def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
-    """What happened, what it means and what to do, wrapped."""
     advice, ink = advice_of(penalty.code), view.ink
     cost = cost_words(penalty, told_in(view.swarm, penalty))
     facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]

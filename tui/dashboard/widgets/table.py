@@ -8,9 +8,9 @@ from typing import ClassVar
 
 from rich.style import Style
 from textual import events
-from textual.binding import Binding, BindingType
 from textual.message import Message
 
+from tui.dashboard.keys import bindings, moving
 from tui.dashboard.widgets.lines import LineView, StyledLine
 
 WHEEL_ROWS = 3
@@ -20,26 +20,16 @@ class RowTable(LineView, can_focus=True):
     """`show` says how many rows there are and gives each one that comes in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("enter", "enter", "details", show=False),
-        Binding("up,k", "move(-1)", "up", show=False),
-        Binding("down,j", "move(1)", "down", show=False),
-        Binding("pageup", "page(-1)", "page up", show=False),
-        Binding("pagedown", "page(1)", "page down", show=False),
-        Binding("g", "go(0)", "first", show=False),
-        Binding("G", "go(-1)", "last", show=False),
-    ]
+    BINDINGS = bindings(
+        {**moving("move"), "pageup": "page(-1)", "pagedown": "page(1)", "g": "go(0)", "G": "go(-1)", "enter": "enter"}
+    )
 
     @dataclass
     class Moved(Message):
-        """The person moved the cursor to this row."""
-
         row: int
 
     @dataclass
     class Entered(Message):
-        """The person asks for more of this row."""
-
         row: int
 
     def __init__(self, *, id: str | None = None) -> None:
@@ -66,7 +56,6 @@ class RowTable(LineView, can_focus=True):
         return self.cursor_row - self._top
 
     def action_enter(self) -> None:
-        """More of the row that the cursor is on."""
         if self.row_count:
             self.post_message(self.Entered(self.cursor_row))
 
@@ -74,7 +63,6 @@ class RowTable(LineView, can_focus=True):
         self._move_to(self.cursor_row + by)
 
     def action_page(self, direction: int) -> None:
-        """Move the cursor by what fits on the screen."""
         self._move_to(self.cursor_row + direction * max(1, self.size.height - 1))
 
     def action_go(self, row: int) -> None:

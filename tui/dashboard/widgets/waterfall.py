@@ -4,15 +4,14 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import ClassVar
 
 from rich.cells import cell_len
-from textual.binding import Binding, BindingType
 
-from tui.dashboard.view import PeerOpened, PeerSelected, View
+from tui.dashboard.keys import bindings, moving
+from tui.dashboard.view import PeerOpened, View
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
-from tui.dashboard.widgets.lines import Chosen, LineView, StyledLine, cut, fit
+from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.penalties import factor_words
 from tui.dashboard.words import phase_style, shown_state, state_style
 from tui.swarm.snapshot import PeerView
@@ -32,23 +31,11 @@ MIN_STATE_COLUMNS = 96
 
 
 class Waterfall(LineView, can_focus=True):
-    """A lane per peer on one time axis, with a cursor over it."""
-
-    BINDINGS: ClassVar[list[BindingType]] = [
-        Binding("left", "scrub(-1)", "earlier", show=False),
-        Binding("right", "scrub(1)", "later", show=False),
-        Binding("shift+left", "scrub(-10)", "much earlier", show=False),
-        Binding("shift+right", "scrub(10)", "much later", show=False),
-        Binding("down,j", "select(1)", "next peer", show=False),
-        Binding("up,k", "select(-1)", "previous peer", show=False),
-        Binding("pagedown", "select(10)", "ten down", show=False),
-        Binding("pageup", "select(-10)", "ten up", show=False),
-        Binding("left_square_bracket", "zoom(1)", "more time", show=False),
-        Binding("right_square_bracket", "zoom(-1)", "more detail", show=False),
-        Binding("g", "begin", "beginning", show=False),
-        Binding("G", "follow", "follow", show=False),
-        Binding("enter", "open", "open", show=False),
-    ]
+    BINDINGS = bindings({
+        "left": "scrub(-1)", "right": "scrub(1)", "shift+left": "scrub(-10)", "shift+right": "scrub(10)",
+        **moving("select"), "left_square_bracket": "zoom(1)", "right_square_bracket": "zoom(-1)",
+        "g": "begin", "G": "follow", "enter": "open",
+    })  # fmt: skip
 
     def __init__(self) -> None:
         super().__init__(id="waterfall")
@@ -59,18 +46,18 @@ class Waterfall(LineView, can_focus=True):
         """Where the axis stands while the cursor is set; None: it follows."""
         self._cursor = 0
         self._top = 0
-        self._chosen = Chosen()
 
     @property
     def axis(self) -> Axis:
         view, columns = self._shown_view, self._columns
         if self._held is not None:
             return Axis(first=self._held.first, step_s=self._held.step_s, columns=columns)
-        axis = lanes.ending_at(view.now, self._step_s or _usual_step(view), columns)
+        usual_s = view.swarm.usual_round_s
+        step_s = self._step_s or (lanes.choose_step(usual_s) if usual_s else 1.0)
+        axis = lanes.ending_at(view.now, step_s, columns)
         return lanes.not_before(axis, self._first_t)
 
     def show(self, view: View) -> None:
-        self._chosen.take(view.selected)
         self._view = view
         self._redraw()
 
@@ -88,7 +75,6 @@ class Waterfall(LineView, can_focus=True):
         self._hold(axis, axis.column_of(self._first_t))
 
     def action_follow(self) -> None:
-        """Let go of the cursor and show what happens now."""
         self._held = None
         self._redraw()
 
@@ -107,12 +93,10 @@ class Waterfall(LineView, can_focus=True):
         if not order:
             return
         index = order.index(self._chosen_of(order))
-        self._chosen.choose(order[min(max(index + by, 0), len(order) - 1)].peer)
-        self.post_message(PeerSelected(self._chosen.peer))
+        self._view = self._shown_view.selecting(order[min(max(index + by, 0), len(order) - 1)].peer)
         self._redraw()
 
     def action_open(self) -> None:
-        """All that is known of the selected peer."""
         if self._shown_view.swarm.peers:
             self.post_message(PeerOpened(self._chosen_of(self._order(self._shown_view)).peer))
 
@@ -154,7 +138,7 @@ class Waterfall(LineView, can_focus=True):
         return in_order(view.swarm.peers.values(), view.me)
 
     def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
-        return next((peer for peer in order if peer.peer == self._chosen.peer), order[0])
+        return next((peer for peer in order if peer.peer == self._shown_view.selected), order[0])
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         order, axis, height = self._order(view), self.axis, self.size.height
@@ -212,12 +196,12 @@ class Waterfall(LineView, can_focus=True):
         return pieces
 
     def _told(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
-        """What the chosen peer did where the cursor is."""
         held = self._held is not None
         column = self._cursor if held else min(axis.column_of(view.now), axis.columns - 1)
         stay = lanes.showing(peer.spans, axis, column, view.now)
         t = axis.bounds(column)[0] if held else view.now
-        head: StyledLine = [(f"{_since_start(view, t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
+        began_t = t if view.swarm.started_t is None else view.swarm.started_t
+        head: StyledLine = [(f"{format_elapsed(t - began_t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
         if stay is None:
             return cut([*head, (" was not heard of", view.ink.muted)], self.size.width, view.glyphs.ellipsis)
         words = lanes.WORDS.get(stay.span.phase, stay.span.phase)
@@ -238,12 +222,6 @@ def in_order(peers: Iterable[PeerView], me: str) -> list[PeerView]:
 def natural(name: str) -> tuple[tuple[int, int, str], ...]:
     """The key that sorts peer-2 before peer-10."""
     return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
-
-
-def _usual_step(view: View) -> float:
-    """The width of a column that suits the last rounds."""
-    usual_s = view.swarm.usual_round_s
-    return lanes.choose_step(usual_s) if usual_s else 1.0
 
 
 def _heading(view: View, axis: Axis, width: int, *, following: bool) -> StyledLine:
@@ -277,8 +255,3 @@ def _runs(painted: Sequence[str], cursor: int) -> list[tuple[int, int]]:
             runs.append((begin, column))
             begin = column
     return runs
-
-
-def _since_start(view: View, t: float) -> str:
-    started_t = view.swarm.started_t
-    return format_elapsed(t - (t if started_t is None else started_t))
