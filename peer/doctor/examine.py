@@ -97,9 +97,7 @@ async def _libraries(tell: Tell) -> None:
 
 
 def _gpu_figures(device: Device | None) -> dict[str, object]:
-    if device is None or not device.uuid:
-        return {}
-    return Gpu(lambda: device.uuid).figures()
+    return Gpu(lambda: device.uuid).figures() if device is not None and device.uuid else {}
 
 
 def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | None) -> RunSpec | None:

@@ -17,11 +17,9 @@ from peer.settings import PeerSettings
 
 
 class Sensors(Protocol):
-    """What is read; `MachineSensors` is the real one."""
+    """What is read at Unix time `now`, without the traffic; None for what no setting asks for."""
 
-    def read(self, settings: PeerSettings, now: float) -> Readings:
-        """The readings at Unix time `now`, without the traffic; None for what no setting asks for."""
-        ...
+    def read(self, settings: PeerSettings, now: float) -> Readings: ...
 
 
 class MachineSensors:

@@ -48,16 +48,13 @@ class FlatParameters:
         self.layers = tuple(layers)
         self.size = start
 
+    @torch.no_grad()
     def new(self) -> Tensor:
         """A float32 vector of the parameters' present values."""
         flat = torch.empty(self.size, dtype=torch.float32)
-        self.copy_to(flat)
-        return flat
-
-    @torch.no_grad()
-    def copy_to(self, flat: Tensor) -> None:
         for parameter, part in self._parts(flat):
             part.copy_(parameter.view(-1))
+        return flat
 
     @torch.no_grad()
     def copy_from(self, flat: Tensor) -> None:

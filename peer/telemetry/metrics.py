@@ -22,7 +22,7 @@ from dht.errors import BadInput, PortInUse
 from peer.events import DeviceMeasured, Event
 from peer.host.gpu import Gpu
 from peer.host.processes import ProcessTree, every
-from peer.telemetry.http import Page
+from peer.telemetry.http import Page, serving
 
 PREFIX = "homefires_"
 EVERY_S = 5.0
@@ -212,8 +212,6 @@ class MetricsExporter:
         """Serve from now on. A port that cannot be had is told, and costs nothing but the metrics."""
         if not self._port:
             return
-        from peer.telemetry.http import serving
-
         metrics = Metrics(self._me, time.time())
         try:
             self._open.enter_context(serving(self._port, {PATH: metrics.page}))
