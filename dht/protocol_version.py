@@ -9,18 +9,19 @@ from dht.errors import BadInput
 PROTOCOL_VERSION = 2
 """In invites, protocol names, keys of the DHT, records and frames. It changes when an older program would misread
 one of them, or a file of a folder."""
+RELEASES = {1: "0.1", 2: "0.2"}
+"""The last homefires that speaks each version."""
 
 _GENESIS_START = b"\x96"
 """Of a packed record, before its version: six fields."""
-_NAMES_OF_1 = ("x", "chain/undone", "admitted", "ended", "orders", "ports")
+_NAMES_OF_1 = ("x", "chain/undone", "wish.json", "fit.json", "admitted", "ended", "orders", "ports")
 
 
 def other_version(what: str, version: int) -> str:
     """Why `what` is refused, and what helps."""
-    which = "a newer" if version > PROTOCOL_VERSION else "an older"
+    release = f"homefires {RELEASES[version]}" if version in RELEASES else "a newer homefires"
     return (
-        f"{what} is of protocol version {version}, this homefires speaks version {PROTOCOL_VERSION}; "
-        f"install {which} homefires, which speaks version {version}"
+        f"{what} is of protocol version {version}, this homefires speaks version {PROTOCOL_VERSION}; install {release}"
     )
 
 

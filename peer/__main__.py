@@ -22,7 +22,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -58,32 +58,13 @@ AUDITED = "audited round"
 
 
 def main(argv: list[str] | None = None) -> int:
-    """Run the command and return its exit code."""
     args = _parser().parse_args(argv)
     if args.command != "join" or not args.stay:
         die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
     try:
-        if args.command == "describe":
-            return _describe(args.spec)
-        if args.command == "export":
-            return _export(args.dir, args.to)
-        if args.command == "watch":
-            return _watch(args)
-        if args.command == "audit":
-            return _audit(args.dir, as_json=args.json)
-        if args.command == "introduce":
-            return _introduce(args.invite, args.peer)
-        if args.command == "credit":
-            return _credit(args.dir, as_json=args.json)
-        settings = settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
-        if args.command == "doctor":
-            return _doctor(args.invite, args.dir, settings)
-        invite = parse_for(args.dir, read_text(args.invite), time.time())
-        with lock_directory(args.dir):
-            kept = save_in(invite, args.dir)  # first: another run's folder is left as it is
-            PeerStore(args.dir / "peers.json").note_named(args.peer)
-            return _join(str(kept), invite.spec_hash, settings, args.dir)
+        code: int = args.run(args)
+        return code
     except HomefiresError as error:
         if args.debug:
             traceback.print_exc()
@@ -93,17 +74,29 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
 
 
-def _describe(name_or_path: str) -> int:
+def _join(args: argparse.Namespace) -> int:
+    settings, invite = _settings(args), parse_for(args.dir, read_text(args.invite), time.time())
+    with lock_directory(args.dir):
+        kept = save_in(invite, args.dir)  # first: another run's folder is left as it is
+        PeerStore(args.dir / "peers.json").note_named(args.peer)
+        return _take_part(str(kept), invite.spec_hash, settings, args.dir)
+
+
+def _settings(args: argparse.Namespace) -> PeerSettings:
+    return settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
+
+
+def _describe(args: argparse.Namespace) -> int:
     from peer.model.footprint import describe
 
-    print(describe(load(name_or_path)))
+    print(describe(load(args.spec)))
     return 0
 
 
-def _export(directory: Path, to: Path | None) -> int:
+def _export(args: argparse.Namespace) -> int:
     from peer.export.folder import export
 
-    print(export(directory, to))
+    print(export(args.dir, args.to))
     return 0
 
 
@@ -119,7 +112,7 @@ def _watch(args: argparse.Namespace) -> int:
         return watching.main(text, watching.Keep(folder=args.keep, retention=retention), args.organiser)
 
 
-def _audit(directory: Path, *, as_json: bool) -> int:
+def _audit(args: argparse.Namespace) -> int:
     from peer.audit.auditor import audit
     from peer.audit.run_files import BadLink
 
@@ -132,83 +125,83 @@ def _audit(directory: Path, *, as_json: bool) -> int:
             print(f"{AUDITED} {round} of {last}", file=sys.stderr, flush=True)
 
     try:
-        report = audit(directory, say)
+        report = audit(args.dir, say)
     except BadLink as fault:
-        if as_json:
+        if args.json:
             print(json.dumps({"verified": False, "round": fault.round, "file": str(fault.path), "why": fault.why}))
         raise
-    print(json.dumps(report.to_json()) if as_json else report.sentence())
+    print(json.dumps(report.to_json()) if args.json else report.sentence())
     return 0
 
 
-def _introduce(invite: str, peers: Sequence[str]) -> int:
+def _introduce(args: argparse.Namespace) -> int:
     from peer.watch import preview as introducing
 
-    return introducing.main(read_text(invite), peers)
+    return introducing.main(read_text(args.invite), args.peer)
 
 
-def _doctor(invite: str, directory: Path | None, settings: PeerSettings) -> int:
+def _doctor(args: argparse.Namespace) -> int:
     from peer.doctor.examine import Request, run
 
-    text = read_text(invite) if invite else ""
-    return run(Request(invite=text, directory=directory, settings=settings))
+    settings = _settings(args)
+    text = read_text(args.invite) if args.invite else ""
+    return run(Request(invite=text, directory=args.dir, settings=settings))
 
 
-def _credit(directory: Path, *, as_json: bool) -> int:
+def _credit(args: argparse.Namespace) -> int:
     from peer.audit.statement import credit
 
-    statement = credit(directory)
-    print(json.dumps(statement.to_json()) if as_json else statement.page())
+    statement = credit(args.dir)
+    print(json.dumps(statement.to_json()) if args.json else statement.page())
     return 0
 
 
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
     commands = parser.add_subparsers(dest="command", required=True)
-    joining = commands.add_parser("join", help="take part in a run until it is finished or stopped")
+
+    def command(name: str, run: Callable[[argparse.Namespace], int], help: str) -> argparse.ArgumentParser:
+        added = commands.add_parser(name, help=help)
+        added.set_defaults(run=run)
+        added.add_argument("--debug", action="store_true", help="show tracebacks")
+        return added
+
+    joining = command("join", _join, "take part in a run until it is finished or stopped")
     joining.add_argument("invite")
     joining.add_argument("--dir", type=Path, required=True, help="run directory")
-    _add_settings(joining)
     joining.add_argument("--stay", action="store_true", help="go on when whoever started this ends")
-    watching = commands.add_parser("watch", help="print what happens in a run without taking part")
+    watching = command("watch", _watch, "print what happens in a run without taking part")
     watching.add_argument("invite", help="its text, or with --organiser the file that holds it")
     watching.add_argument("--keep", type=Path, metavar="DIR", help="keep checkpoints in this folder")
     watching.add_argument("--keep-last", type=int, default=3, metavar="N", help="the newest N of them")
     watching.add_argument("--keep-every", type=int, default=0, metavar="M", help="and the first of every M rounds")
     text = "the organiser's folder, whose key lets the watcher into a run that asks for an admission"
     watching.add_argument("--organiser", type=Path, metavar="DIR", help=text)
-    describing = commands.add_parser("describe", help="print parameters and memory of a run")
+    describing = command("describe", _describe, "print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
-    exporting = commands.add_parser("export", help="write the model of a run directory for plain transformers")
-    exporting.add_argument("dir", type=Path, help="run directory of a peer")
+    exporting = command("export", _export, "write the model of a run directory for plain transformers")
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
-    auditing = commands.add_parser("audit", help="check every file of a run directory's chain")
-    auditing.add_argument("dir", type=Path, help="run directory of a peer")
-    auditing.add_argument("--json", action="store_true", help="print one JSON object")
-    examining = commands.add_parser("doctor", help="examine this machine, and what a run would be like on it")
+    auditing = command("audit", _audit, "check every file of a run directory's chain")
+    examining = command("doctor", _doctor, "examine this machine, and what a run would be like on it")
     examining.add_argument("invite", nargs="?", default="")
     examining.add_argument("--dir", type=Path, help="run directory in which the peer would live")
-    _add_settings(examining)
-    introducing = commands.add_parser("introduce", help="ask the nodes of an invite what the run is")
+    introducing = command("introduce", _introduce, "ask the nodes of an invite what the run is")
     introducing.add_argument("invite")
-    for command in (joining, introducing):
-        command.add_argument("--peer", action="append", default=[], help="a peer to dial, too; may be repeated")
-    crediting = commands.add_parser("credit", help="print what each peer has put into a run")
-    crediting.add_argument("dir", type=Path, help="run directory of a peer")
-    crediting.add_argument("--json", action="store_true", help="print one JSON object")
-    for command in (joining, watching, describing, exporting, auditing, examining, introducing, crediting):
-        command.add_argument("--debug", action="store_true", help="show tracebacks")
+    crediting = command("credit", _credit, "print what each peer has put into a run")
+    for each in (joining, examining):
+        each.add_argument("--listen", action="append", default=[], help="multiaddr to listen on; may be repeated")
+        text = "a volunteer's setting"
+        each.add_argument("--set", action="append", default=[], metavar="settings.KEY=VALUE", help=text)
+    for each in (joining, introducing):
+        each.add_argument("--peer", action="append", default=[], help="a peer to dial, too; may be repeated")
+    for each in (exporting, auditing, crediting):
+        each.add_argument("dir", type=Path, help="run directory of a peer")
+    for each in (auditing, crediting):
+        each.add_argument("--json", action="store_true", help="print one JSON object")
     return parser
 
 
-def _add_settings(parser: argparse.ArgumentParser) -> None:
-    parser.add_argument("--listen", action="append", default=[], help="multiaddr to listen on; may be repeated")
-    parser.add_argument(
-        "--set", action="append", default=[], metavar="settings.KEY=VALUE", help="a volunteer's setting"
-    )
-
-
-def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> int:
+def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> int:
     # torch makes its compiler's cache where it likes as soon as an optimizer exists.
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
@@ -216,7 +209,7 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
     wishes = DesiredState(wished=store.read_wish(directory), keep=partial(store.write_wish, directory))
     with (
         closing(EventLog(run.hex()[:16], me, directory)) as writer,
-        MetricsExporter(settings.metrics_port, me) as publisher,
+        closing(MetricsExporter(settings.metrics_port, me)) as publisher,
         bounding(directory / "peer.log"),
     ):
 
@@ -233,7 +226,9 @@ def _join(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> i
             chosen=LiveSettings(settings, partial(store.write, directory)),
             link_began=traffic.link_began,
         )
-        commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], _ask_to_leave)
+        # To leave it is sent what a person would send: the main thread takes it from there.
+        leave = partial(os.kill, os.getpid(), signal.SIGTERM)
+        commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], leave)
         _keep(settings, directory, session)
         publisher.start(session.warn)
         enforcer = Enforcer(session, MachineSensors(directory), traffic)
@@ -251,11 +246,6 @@ def _keep(settings: PeerSettings, directory: Path, session: Reporter) -> None:
         session.warn("DISK", f"{error}; settings that are new are forgotten when this peer ends")
 
 
-def _ask_to_leave() -> None:
-    """What a person would send; the main thread takes it from there."""
-    os.kill(os.getpid(), signal.SIGTERM)
-
-
 def _ending(
     invite: str, me: str, settings: PeerSettings, directory: Path, session: Reporter, commands: Commands
 ) -> tuple[str, int]:
@@ -266,7 +256,11 @@ def _ending(
             with _listening(directory, session, commands):
                 session.chosen.listen(link.take)
                 session.chosen.listen(stand_back)
-                _join_or_leave(link, me, settings, directory, session)
+                try:
+                    join(link, me, settings, directory, session)
+                except LeaveRequested:
+                    with suppress(LinkLost, HomefiresError):  # it may have ended meanwhile, and say now why
+                        link.send("leave")
     except LinkLost:
         return "the link ended unexpectedly", HomefiresError.exit_code
     except HomefiresError as error:
@@ -287,14 +281,6 @@ def _listening(directory: Path, session: Reporter, commands: Commands) -> Iterat
         return
     with server:
         yield
-
-
-def _join_or_leave(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, session: Reporter) -> None:
-    try:
-        join(link, me, settings, directory, session)
-    except LeaveRequested:
-        with suppress(LinkLost, HomefiresError):  # it may have ended meanwhile, and say now why
-            link.send("leave")
 
 
 def _report(session: Reporter, message: Fields) -> None:

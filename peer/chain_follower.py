@@ -10,12 +10,7 @@ from typing import TYPE_CHECKING
 
 from dht.errors import MemoryFull
 from peer.credit.summary import LocalCosts, summarize
-from peer.events import (
-    Evaluated,
-    Event,
-    PeerStateChanged,
-    PhaseEntered,
-)  # fmt: skip
+from peer.events import Evaluated, Event, PeerStateChanged, PhaseEntered
 from peer.lifecycle.pace import Pace
 from peer.lifecycle.state import ExposedTime
 from peer.link.channel import LinkLost
@@ -143,7 +138,6 @@ class ChainFollower:
             message = None if self.session.stopping else self.link.receive(0.0)
 
     def _replay(self, packed: bytes, last_round: int) -> None:
-        """Apply an update of the chain on this disk again."""
         update = Block.from_bytes(packed).update
         self.keeper.finish_snapshot()
         self.session.say_given_up(self.trainer.replay(update, self.link.load_object), update.round)
@@ -171,7 +165,7 @@ class ChainFollower:
 
     def _jump(self, round: int, anchor: bytes, members: tuple[str, ...]) -> None:
         """Stand where a snapshot was taken, since no chain leads there from here; updates follow as usual."""
-        from peer.train.saver import read_anchor
+        from peer.train.replay import read_anchor
 
         self.keeper.finish_snapshot()
         given_up = self.trainer.jump(self.anchor, read_anchor(self.link.directory, round, anchor))

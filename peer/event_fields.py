@@ -51,7 +51,6 @@ def read_integer(value: Any) -> int:
 
 
 def read_count(value: Any) -> int:
-    """An integer that is not negative."""
     if type(value) is not int or not 0 <= value < _LARGEST:
         raise TypeError(f"{str(value)[:80]} is no count")
     return value
@@ -67,14 +66,12 @@ def read_number(value: Any) -> float:
 
 
 def read_flag(value: Any) -> bool:
-    """True or false."""
     if type(value) is not bool:
         raise TypeError(f"{value!r:.80} is neither true nor false")
     return value
 
 
 def read_optional(read: Reader, value: Any) -> Any:
-    """None, or what `read` takes."""
     return None if value is None else read(value)
 
 
@@ -87,7 +84,6 @@ def read_time(value: Any) -> float:
 
 
 def read_list(read: Reader, value: Any) -> list[Any]:
-    """A list of what `read` takes."""
     if type(value) is not list:
         raise TypeError(f"{value!r:.80} is no list")
     return [read(item) for item in value]

@@ -32,7 +32,6 @@ class LiveSettings:
             listener(self.settings)
 
     def forget(self, listener: Listener) -> None:
-        """Do not call it any more."""
         with self._changing:
             self._listeners.remove(listener)
 

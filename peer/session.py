@@ -12,16 +12,11 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from dht.clock import ClockWatch
 from dht.errors import ClockOff, DiskFull, HomefiresError, MemoryFull, RunMismatch, Unreachable
 from peer.chain_follower import ChainFollower
-from peer.events import (
-    InnerProgressed,
-    PhaseEntered,
-    RoundStarted,
-)  # fmt: skip
+from peer.events import InnerProgressed, PhaseEntered, RoundStarted
 from peer.host.gpu import device_gb
 from peer.limits.enforcer import Throttle
 from peer.limits.policy import Hold, until_of, why_of
@@ -29,12 +24,9 @@ from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.settings import PeerSettings
 from peer.spec import parse
-from peer.startup import fit_for, load_libraries, look_around, make_snapshotter, make_trainer, restore, started
+from peer.startup import fit_for, load_libraries, look_around, make_trainer, restore, started
 from peer.telemetry.reporter import Progress, Reporter
-
-if TYPE_CHECKING:
-    pass
-
+from peer.train.saver import SnapshotWriter
 
 SPEC_TIMEOUT_S = 90.0
 POLL_S = 0.5
@@ -61,8 +53,7 @@ def join(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, se
     session.building = False
     trainer.offload_model()  # until a step is to be made, which may take hours, its owner has the GPU
     session.emit(started(settings, me, trainer, directory))
-    snapshotter = make_snapshotter(directory, spec)
-    peer = Peer(link, trainer, checkpoints, snapshotter, spec, session, first_state, anchor)
+    peer = Peer(link, trainer, checkpoints, SnapshotWriter(directory, spec), spec, session, first_state, anchor)
     try:
         peer.take_part()
     except (HomefiresError, LinkLost):
@@ -338,7 +329,9 @@ class Peer(ChainFollower):
         if self.progress.losses:
             self.session.emit(self._progressed())
         try:
-            self._finish_freeze() if self.giving else self._freeze()
+            if not self.giving:
+                self._begin_freeze()
+            self._finish_freeze()
         except DiskFull as error:  # the others must hear of the pause all the same
             self.session.warn("DISK", f"{error}; what was learned stays in memory and is given later")
         else:
@@ -397,9 +390,7 @@ class Peer(ChainFollower):
         now = time.monotonic()
         self.rests_until = now + self.session.wishes.min_step_s
         self.exposure.rest(self.rests_until)
-        position = self.pace.position(
-            self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s()
-        )  # fmt: skip
+        position = self.pace.position(self.trainer.round_in_training, self.trainer.step_in_round, self._elapsed_s())
         waited_before_s = self._waited_for_layers_s()
         resting = Throttle(self.session.wishes, time.monotonic)
         step = self.trainer.train_step(resting.rest_or_stop, position)
@@ -449,10 +440,6 @@ class Peer(ChainFollower):
         self._finish_freeze()
         if self.keeper.due(round_ends=True):
             self.write_checkpoint()
-
-    def _freeze(self) -> None:
-        self._begin_freeze()
-        self._finish_freeze()
 
     def _begin_freeze(self, announce: Callable[[], None] = lambda: None) -> None:
         self._finish_apply()

@@ -154,7 +154,7 @@ def dump_settings(settings: PeerSettings) -> str:
     return to_toml(chosen)
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class SettingInfo:
     """One line of the table."""
 
@@ -175,149 +175,83 @@ class SettingInfo:
 GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
     "when": (
         SettingInfo(
-            name="schedule",
-            meaning="the hours in which it may train, local time; may cross midnight",
-            off="always",
-            example="mon-fri 22:00-07:00, sat-sun 00:00-24:00",
-            hold="SCHEDULE",
+            "schedule", "the hours in which it may train, local time; may cross midnight",
+            off="always", example="mon-fri 22:00-07:00, sat-sun 00:00-24:00", hold="SCHEDULE",
         ),
         SettingInfo(
-            name="idle_min",
-            meaning="only after nobody has used the machine for so long",
-            unit="min",
-            off="at any time",
-            example="10",
-            hold="IDLE",
+            "idle_min", "only after nobody has used the machine for so long",
+            unit="min", off="at any time", example="10", hold="IDLE",
         ),
+        SettingInfo("on_battery", "whether it trains on battery, too", example="yes or no", hold="BATTERY"),
         SettingInfo(
-            name="on_battery", meaning="whether it trains on battery, too", example="yes or no", hold="BATTERY"
-        ),
-        SettingInfo(
-            name="pause_for",
-            meaning="it pauses while one of these programs runs",
-            off="no program",
-            example="blender, obs",
-            hold="PROGRAM",
+            "pause_for", "it pauses while one of these programs runs",
+            off="no program", example="blender, obs", hold="PROGRAM",
         ),
     ),
     "heat and power": (
         SettingInfo(
-            name="max_temperature_c",
-            meaning="the GPU is kept at or below this by computing less of the time",
-            unit="°C",
-            off="no limit",
-            example="75",
-            hold="TEMPERATURE",
+            "max_temperature_c", "the GPU is kept at or below this by computing less of the time",
+            unit="°C", off="no limit", example="75", hold="TEMPERATURE",
         ),
         SettingInfo(
-            name="max_power_w",
-            meaning="the GPU is kept at or below this by computing less of the time",
-            unit="W",
-            off="no limit",
-            example="180",
-            hold="POWER",
+            "max_power_w", "the GPU is kept at or below this by computing less of the time",
+            unit="W", off="no limit", example="180", hold="POWER",
         ),
         SettingInfo(
-            name="min_step_s",
-            meaning="an inner step takes at least so long, so that the machine stays usable",
-            unit="s",
-            off="no rest",
-            example="0.5",
+            "min_step_s", "an inner step takes at least so long, so that the machine stays usable",
+            unit="s", off="no rest", example="0.5",
         ),
     ),
     "network": (
         SettingInfo(
-            name="upload_mbps",
-            meaning="it sends at most so much, to all others together",
-            unit="Mbit/s",
-            off="no cap",
-            example="20",
+            "upload_mbps", "it sends at most so much, to all others together",
+            unit="Mbit/s", off="no cap", example="20",
+        ),
+        SettingInfo("download_mbps", "it takes in at most so much", unit="Mbit/s", off="no cap", example="50"),
+        SettingInfo(
+            "newcomers_mbps", "of what it sends, newcomers get at most so much for a snapshot",
+            unit="Mbit/s", off="nothing", example="10",
         ),
         SettingInfo(
-            name="download_mbps", meaning="it takes in at most so much", unit="Mbit/s", off="no cap", example="50"
+            "monthly_gb", "traffic both ways in a calendar month; beyond that it pauses",
+            unit="GB", off="no quota", example="300", hold="QUOTA",
         ),
         SettingInfo(
-            name="newcomers_mbps",
-            meaning="of what it sends, newcomers get at most so much for a snapshot",
-            unit="Mbit/s",
-            off="nothing",
-            example="10",
-        ),
-        SettingInfo(
-            name="monthly_gb",
-            meaning="traffic both ways in a calendar month; beyond that it pauses",
-            unit="GB",
-            off="no quota",
-            example="300",
-            hold="QUOTA",
-        ),
-        SettingInfo(
-            name="listen",
-            meaning="addresses it listens on, or none; port 0: any",
-            example="/ip4/0.0.0.0/tcp/4001",
-            at_start=True,
+            "listen", "addresses it listens on, or none; port 0: any",
+            example="/ip4/0.0.0.0/tcp/4001", at_start=True,
         ),
     ),
     "disk and memory": (
         SettingInfo(
-            name="disk_gb",
-            meaning="all that its folder may take; beyond that it pauses",
-            unit="GB",
-            off="no quota",
-            example="50",
-            hold="DISK",
+            "disk_gb", "all that its folder may take; beyond that it pauses",
+            unit="GB", off="no quota", example="50", hold="DISK",
         ),
         SettingInfo(
-            name="chain_mb",
-            meaning="of that, the room for updates that others may need",
-            unit="MB",
-            off="what it needs",
-            example="4096",
+            "chain_mb", "of that, the room for updates that others may need",
+            unit="MB", off="what it needs", example="4096",
         ),
         SettingInfo(
-            name="memory_gb",
-            meaning="memory of all its processes together; beyond that it pauses",
-            unit="GB",
-            off="no quota",
-            example="12",
-            hold="MEMORY",
+            "memory_gb", "memory of all its processes together; beyond that it pauses",
+            unit="GB", off="no quota", example="12", hold="MEMORY",
         ),
     ),
     "machine": (
         SettingInfo(
-            name="name",
-            meaning="what the others call it, 32 characters at most",
-            off="the end of its id",
-            example="attic",
-            at_start=True,
+            "name", "what the others call it, 32 characters at most",
+            off="the end of its id", example="attic", at_start=True,
         ),
         SettingInfo(
-            name="device",
-            meaning="where it trains; auto takes a GPU if there is one",
-            example="auto, cpu, cuda, cuda:1 or mps",
-            at_start=True,
+            "device", "where it trains; auto takes a GPU if there is one",
+            example="auto, cpu, cuda, cuda:1 or mps", at_start=True,
         ),
+        SettingInfo("threads", "CPU threads of the trainer", off="torch's choice", example="4", at_start=True),
         SettingInfo(
-            name="threads",
-            meaning="CPU threads of the trainer",
-            off="torch's choice",
-            example="4",
-            at_start=True,
+            "metrics_port", "port of this machine on which Prometheus reads its metrics",
+            off="none", example="9464", at_start=True,
         ),
-        SettingInfo(
-            name="metrics_port",
-            meaning="port of this machine on which Prometheus reads its metrics",
-            off="none",
-            example="9464",
-            at_start=True,
-        ),
-        SettingInfo(
-            name="nice",
-            meaning="how much it gives way to other programs: 0 not at all, 19 always",
-            example="19",
-        ),
+        SettingInfo("nice", "how much it gives way to other programs: 0 not at all, 19 always", example="19"),
     ),
-}
+}  # fmt: skip
 """By what a person thinks of. A setting that is not here belongs to the last group, without a meaning."""
 
 KNOWN = {setting.name: setting for settings in GROUPS.values() for setting in settings}
@@ -331,7 +265,7 @@ def grouped(settings: Mapping[str, Any]) -> Iterator[tuple[str, SettingInfo, Any
     for group, known in GROUPS.items():
         yield from ((group, setting, settings[setting.name]) for setting in known if setting.name in settings)
     last = list(GROUPS)[-1]
-    yield from ((last, SettingInfo(name=name, meaning=""), settings[name]) for name in settings if name not in KNOWN)
+    yield from ((last, SettingInfo(name, meaning=""), settings[name]) for name in settings if name not in KNOWN)
 
 
 def to_value(text: str, present: Any) -> Any:

@@ -18,7 +18,6 @@ from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
-    from peer.train.saver import SnapshotWriter
     from peer.train.trainer import Trainer
     from peer.train.tuned import Tuned
 
@@ -100,7 +99,6 @@ def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Tuned:
 
 
 def describe(fit: Tuned, spec: RunSpec) -> str:
-    """One line."""
     whole = spec.inner.sequences * spec.inner.accumulation
     kernel = f", {fit.attention} attention" if fit.attention else ""
     return f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {fit.tokens_per_s:,.0f} tokens/s"
@@ -128,13 +126,6 @@ def make_trainer(
     device = choose_device(settings.device)
     with telling_full_memory(device):
         return Trainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
-
-
-def make_snapshotter(directory: Path, spec: RunSpec) -> SnapshotWriter:
-    """Who writes snapshots of the anchor for newcomers."""
-    from peer.train.saver import SnapshotWriter
-
-    return SnapshotWriter(directory, spec)
 
 
 def restore(trainer: Trainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:

@@ -389,22 +389,12 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         at_once.cursors |= sites[0].anchor.cursors
         advance(at_once, update, spec, parts, means.payloads.__getitem__)
         for site, mine in zip(sites, offers, strict=True):
-            go_on(
-                site,
-                LayerUpdate(
-                    spec=spec,
-                    update=update,
-                    means=means.payloads,
-                    mine=mine,
-                    outcomes=part_outcomes(update, site.me, True),
-                    parts=pieces,
-                    anchor=site.anchor,
-                    balance=site.balance,
-                    start=site.start,
-                    flat=site.flat,
-                    own=own,
-                ),
-            )
+            LayerUpdate(
+                spec=spec, update=update, means=means.payloads, mine=mine,
+                outcomes=part_outcomes(update, site.me, True), parts=pieces, anchor=site.anchor, balance=site.balance,
+                start=site.start, flat=site.flat, own=own,
+            ).apply()  # fmt: skip
+            site.anchor.arrive([item for member in update.members for item in member.ranges])
             assert site.anchor.state_digest() == at_once.state_digest()
         found.append([update.digest.hex(), at_once.state_digest().hex()])
         name = next_anchor(name, update.digest)
@@ -433,12 +423,6 @@ def mean_of(
     )  # fmt: skip
     (named,) = done
     return named
-
-
-def go_on(site: Site, move: LayerUpdate) -> None:
-    for number in range(len(site.flat.layers)):
-        move.apply_layer(number)
-    site.anchor.arrive([item for member in move.update.members for item in member.ranges])
 
 
 # ---- what is signed ----

@@ -93,8 +93,14 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
         ("tui.commands.demo", {"torch", "hivemind", "textual", "transformers"}),
         ("tui.commands.join", {"torch", "hivemind", "textual", "transformers"}),
         ("tui.commands.status", {"torch", "hivemind", "textual", "transformers"}),
+        ("peer.__main__", {"torch", "hivemind", "scipy", "transformers", "datasets"}),
+        ("peer.link.link", {"torch", "hivemind", "scipy", "transformers", "datasets"}),
+        ("bootstrap.__main__", {"torch", "hivemind", "numpy", "scipy"}),
+        ("peer.doctor.kernel", {"torch", "numpy", "pydantic"}),
+        ("peer.autotune.__main__", {"torch", "numpy", "pydantic"}),
         ("peer.spec", {"torch", "hivemind"}),
         ("peer.settings", {"torch", "hivemind", "msgpack"}),
+        ("peer.__main__", {"torch", "hivemind", "transformers"}),
     ],
 )
 def test_a_fresh_interpreter_loads_nothing_heavy(module: str, forbidden: set[str]) -> None:

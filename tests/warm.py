@@ -41,7 +41,7 @@ from contextlib import suppress
 from typing import Any, ClassVar, NoReturn
 
 MODULES = (
-    "bootstrap", "peer", "peer.link.link", "peer.doctor.software", "peer.autotune",
+    "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
     "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",

@@ -14,7 +14,6 @@ from dht.process import die_with_parent
 
 
 def main(arguments: list[str] | None = None) -> int:
-    """Print the fit as one JSON object."""
     die_with_parent()
     parser = argparse.ArgumentParser(prog="python -m peer.autotune")
     parser.add_argument("spec")

@@ -44,7 +44,9 @@ def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) ->
     one first. None if not even one sequence has room.
     """
     usual, *others = attentions
-    best = _downwards(attempt, wanted, usual)
+    sequences = wanted
+    while (best := attempt(sequences, usual)) is None and sequences > 1:
+        sequences = (sequences + 1) // 2
     if best is None:
         return None
     has_shrunk = best.sequences < wanted
@@ -58,14 +60,6 @@ def find(attempt: Attempt, wanted: int, most: int, attentions: Sequence[str]) ->
         if other is not None and other.sequences_per_s > BETTER * best.sequences_per_s:
             best = other
     return SearchResult(best=best, **_memory(attempt, best))
-
-
-def _downwards(attempt: Attempt, sequences: int, attention: str) -> Trial | None:
-    while True:
-        trial = attempt(sequences, attention)
-        if trial is not None or sequences == 1:
-            return trial
-        sequences = (sequences + 1) // 2
 
 
 def _memory(attempt: Attempt, best: Trial) -> dict[str, int]:

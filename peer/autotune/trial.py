@@ -53,7 +53,6 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Tuned:
 
 
 def basis_of(spec: RunSpec, wanted: str, device: torch.device) -> TuneKey:
-    """What a fit made now holds for."""
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
     return TuneKey(
         run=spec.digest().hex(), device=wanted, name=name, torch=torch.__version__, homefires=version("homefires")
@@ -61,8 +60,6 @@ def basis_of(spec: RunSpec, wanted: str, device: torch.device) -> TuneKey:
 
 
 class Trials:
-    """Attempts with one model."""
-
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec, self._device = spec, device
         self._model: Any = None

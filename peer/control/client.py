@@ -13,7 +13,7 @@ from types import MappingProxyType
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError, Unreachable
-from peer.events import EventLine, parse_line, printable
+from peer.events import EventLine, printable, read_line
 
 VERSION = 1
 REPLY_S = 5.0
@@ -71,9 +71,7 @@ class ControlClient:
                 *whole, rest = (rest + piece).split(b"\n")
                 if whole and not told:
                     told = _required(_reply(_row(whole.pop(0)))).ok
-                for text in whole:
-                    if (line := _parsed(text)) is not None:
-                        yield line
+                yield from (line for text in whole if (line := read_line(text)) is not None)
 
     def _ask(self, cmd: str, fields: Mapping[str, Any]) -> dict[str, Any]:
         with self._connected() as connection:
@@ -105,7 +103,6 @@ class ControlClient:
 
 
 def name_of(reply: Reply) -> str:
-    """What the peer that answered is called."""
     return printable(str(reply.fields.get("name") or "the peer"))
 
 
@@ -125,13 +122,6 @@ def _receive(connection: socket.socket, timeout_s: float) -> bytes | None:
     try:
         return connection.recv(1 << 16)
     except TimeoutError:
-        return None
-
-
-def _parsed(text: bytes) -> EventLine | None:
-    try:
-        return parse_line(text.decode())
-    except ValueError:
         return None
 
 

@@ -106,8 +106,7 @@ class Commands:
         return self._known | {
             "state": session.state, "why": session.why, "paused": wishes.pausing,
             "finishing": wishes.now is Intent.FINISH, "leaving": session.stopping, "until": wishes.until,
-            "holds": holds,
-            "duty": round(wishes.duty, 3), "settings": asdict(session.chosen.settings),
+            "holds": holds, "duty": round(wishes.duty, 3), "settings": asdict(session.chosen.settings),
         }  # fmt: skip
 
 
@@ -304,7 +303,6 @@ def _listen(path: Path) -> socket.socket:
 
 
 def _parse(line: bytes) -> dict[str, Any]:
-    """A request. Raises BadInput."""
     try:
         request = json.loads(line)
     except (ValueError, RecursionError) as error:

@@ -41,7 +41,8 @@ def summarize(
         weights=weights, penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
         bytes_sent=cost.bytes_sent, bytes_received=cost.bytes_received, round_s=round(cost.round_s, 3),
         exposed_s=round(cost.exposed_s, 3), void=update.parts.count(VOID), norms=norms_of(update),
-        given=tokens_counted(update, weights, tokens_cap, fragments), uplinks=uplinks_of(update),
+        given=tokens_counted(update, weights, tokens_cap, fragments),
+        uplinks={pledge.peer: pledge.bandwidth_bps for pledge in update.members if pledge.bandwidth_bps},
     )  # fmt: skip
     return committed, imposed
 
@@ -86,11 +87,6 @@ def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
             sums[index] += part.size * weight * (contributors >> index & 1)
     whole = sum(part.size for part in parts)
     return {pledge.peer: weighed // whole for pledge, weighed in zip(update.members, sums, strict=True)}
-
-
-def uplinks_of(update: Update) -> dict[str, int]:
-    """Bits per second that members pledged they can send; who does not know it is left out."""
-    return {pledge.peer: pledge.bandwidth_bps for pledge in update.members if pledge.bandwidth_bps}
 
 
 def norms_of(update: Update) -> dict[str, float]:

@@ -104,7 +104,6 @@ class Tally:
         return Tally(first=self.first, last=head.round, anchor=head.anchor, credits={**self.credits, **added})
 
     def to_bytes(self) -> bytes:
-        """As it lies on disk."""
         table = tuple((peer, *astuple(credit)) for peer, credit in sorted(self.credits.items()))
         packed = pack((self.first, self.last, self.anchor, table))
         return digest_of(packed) + packed
@@ -146,7 +145,6 @@ def read_tally(directory: Path, base: ChainHead) -> Tally:
 
 
 def total(credits: Mapping[str, Credit]) -> Credit:
-    """All peers together."""
     whole = NOTHING
     for credit in credits.values():
         whole = whole.plus(credit)

@@ -15,7 +15,6 @@ DATA_SHARDS = 64
 
 
 def shard_of(document: str) -> int:
-    """The shard that holds the document of this name."""
     return _hash("shard", document) % DATA_SHARDS
 
 

@@ -37,7 +37,6 @@ class ShardSampler:
 
     @property
     def shards(self) -> tuple[int, ...]:
-        """The shards this peer reads now."""
         return tuple(self._positions)
 
     def reassign(self, peers: Collection[str], cursors: Mapping[int, int]) -> None:

@@ -97,7 +97,6 @@ class HubTokenizer:
         self.end_of_text = int(end)
 
     def encode(self, text: str) -> Tokens:
-        """The tokens of `text`, without any special token."""
         # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
         return np.asarray(encoded["input_ids"], dtype=np.int32)

@@ -42,7 +42,6 @@ class Check:
         assert (self.status is Status.FAIL) == (self.exit_code != 0), self.name
 
     def to_json(self) -> str:
-        """One line."""
         values = {
             "v": 1, "check": self.name, "status": str(self.status), "found": self.found, "fix": self.fix,
             "exit_code": self.exit_code, "figures": dict(self.figures),
@@ -51,7 +50,6 @@ class Check:
 
 
 def passed(name: str, found: str, **figures: float) -> Check:
-    """All is well."""
     return Check(name=name, status=Status.PASS, found=found, figures=figures)
 
 
@@ -76,7 +74,6 @@ def one_line(text: object) -> str:
 
 
 def size(count_bytes: float) -> str:
-    """Bytes for people."""
     for limit, unit in ((1 << 40, "TiB"), (1 << 30, "GiB"), (1 << 20, "MiB"), (1 << 10, "KiB")):
         if count_bytes >= limit:
             return f"{count_bytes / limit:.3g} {unit}"
@@ -84,5 +81,4 @@ def size(count_bytes: float) -> str:
 
 
 def count(number: int, noun: str) -> str:
-    """1 node, 2 nodes."""
     return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

@@ -17,6 +17,7 @@ from peer import spec as specs
 from peer.doctor.check import Check, Status, failed, one_line, unknown
 from peer.doctor.credentials import KnownRun, check_folder, check_identity, check_invite, peer_at_work
 from peer.doctor.host import (
+    RunNeeds,
     check_descriptors,
     check_device_memory,
     check_disk,
@@ -24,8 +25,8 @@ from peer.doctor.host import (
     check_memory,
     check_power,
     check_shared_memory,
+    needs_of,
 )
-from peer.doctor.needs import RunNeeds, needs_of
 from peer.doctor.network import NetworkFindings, best, examine_network
 from peer.doctor.software import Device, check_device, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge
@@ -41,8 +42,6 @@ Tell = Callable[[Check], None]
 
 @dataclass(frozen=True, kw_only=True)
 class Request:
-    """What a person wants examined."""
-
     invite: str = ""
     directory: Path | None = None
     """Where the peer lives, or would live; None: it is not known, and only the disk of the home folder is looked at."""
@@ -98,9 +97,7 @@ async def _libraries(tell: Tell) -> None:
 
 
 def _gpu_figures(device: Device | None) -> dict[str, object]:
-    if device is None or not device.uuid:
-        return {}
-    return Gpu(lambda: device.uuid).figures()
+    return Gpu(lambda: device.uuid).figures() if device is not None and device.uuid else {}
 
 
 def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | None) -> RunSpec | None:

@@ -1,16 +1,75 @@
-"""Checks of the machine itself: memory, disk, file descriptors, sleep, battery, heat. Each is given what was read."""
+"""What a run needs of a machine, and checks of that: memory, disk, file descriptors, sleep, battery, heat.
+
+Each check is given what was read.
+"""
 
 from __future__ import annotations
 
 import multiprocessing
 import resource
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
 from peer.doctor.check import Check, failed, passed, size, unknown, warned
-from peer.doctor.needs import RunNeeds
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
+from peer.plan.model_shape import memory_of, shape_of
+from peer.spec import RunSpec
+
+PROCESS_BYTES = 800 << 20
+"""Resident memory of a peer whose model is small: torch, transformers, hivemind and their tables, in both processes."""
+SNAPSHOT_BYTES = 8
+"""Per parameter: θ and m, float32. Two are kept, and a third is written before the oldest goes."""
+CHECKPOINT_BYTES = 28
+"""Per parameter, with AdamW: θ, m, balance, start, local parameters and two moments. Two are kept, one is written."""
+KEPT = 2
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNeeds:
+    """In bytes."""
+
+    parameters: int
+    device: int
+    """On the training device with the spec's own micro-batch: an estimate, see
+    `peer.plan.model_shape.MemoryFootprint`."""
+    least_device: int
+    """The same with one sequence at a time."""
+    main: int
+    """Resident beside the device; on a CPU `device` comes on top."""
+    least_disk: int
+    """Without which nothing can be written: snapshots and checkpoints."""
+    disk: int
+    """With the chain at its quota."""
+
+
+def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
+    """Of a peer of this run that keeps so many bytes of updates. Raises BadSpec for a model that cannot be built."""
+    parameters, training, activations, main = _memory(spec)
+    least_disk = (KEPT + 1) * (SNAPSHOT_BYTES + CHECKPOINT_BYTES) * parameters
+    return RunNeeds(
+        parameters=parameters, device=round(training + activations),
+        least_device=round(training + activations / spec.inner.sequences), main=round(PROCESS_BYTES + main),
+        least_disk=least_disk, disk=least_disk + chain_bytes,
+    )  # fmt: skip
+
+
+def _memory(spec: RunSpec) -> tuple[int, float, float, float]:
+    """(parameters, training, activations, main), by formula if the planner has one, else from the model itself."""
+    try:
+        shape = shape_of(spec)
+    except BadInput:
+        from peer.model.footprint import size_of
+
+        counted = size_of(spec)
+        main = counted.anchor_bytes + counted.encoded_bytes
+        return counted.parameters, counted.training_bytes, counted.activation_bytes, main
+    memory = memory_of(shape, spec)
+    return shape.parameters, memory.training, memory.activations, memory.anchor + memory.encoded
+
+
+# ---- memory, disk, descriptors ----
 
 LEAST_DESCRIPTORS = 256
 """Streams, sockets of the daemon, parts on disk: below that a peer with a few others fails."""
@@ -118,21 +177,14 @@ def check_power(power: Power) -> Check:
 def check_heat(gpu: Mapping[str, object], cpu_c: float | None) -> Check:
     """Temperature and power before anything is trained. `gpu` is what `peer.host.gpu.Gpu` tells, empty without
     one."""
-    temperature, power = _number(gpu.get("temperature_c")), _number(gpu.get("power_w"))
-    hottest = max((value for value in (temperature, cpu_c) if value is not None), default=None)
-    if hottest is None:
+    figures = {"temperature_c": gpu.get("temperature_c"), "power_w": gpu.get("power_w"), "cpu_c": cpu_c}
+    known = {key: float(value) for key, value in figures.items() if isinstance(value, int | float)}
+    degrees = [known[key] for key in ("temperature_c", "cpu_c") if key in known]
+    if not degrees:
         return unknown("heat", "neither processor nor GPU tells its temperature")
-    figures = {"temperature_c": temperature, "power_w": power, "cpu_c": cpu_c}
-    known = {key: value for key, value in figures.items() if value is not None}
-    parts = ([f"GPU {temperature:.0f} degrees"] if temperature is not None else []) + (
-        [f"{power:.0f} W"] if power is not None else []
-    )
-    found = ", ".join([*parts, *([f"processor {cpu_c:.0f} degrees"] if cpu_c is not None else [])])
-    if hottest >= HOT_C:
+    words = {"temperature_c": "GPU {:.0f} degrees", "power_w": "{:.0f} W", "cpu_c": "processor {:.0f} degrees"}
+    found = ", ".join(words[key].format(value) for key, value in known.items())
+    if max(degrees) >= HOT_C:
         fix = "let it cool, clean the fans, or see what else keeps it busy: it will throttle under load"
         return warned("heat", f"{found} before any training", fix, **known)
     return passed("heat", f"{found} before any training", **known)
-
-
-def _number(value: object) -> float | None:
-    return float(value) if isinstance(value, int | float) else None

@@ -78,18 +78,12 @@ def daemon_config(folder: Path, run: bytes, listen: Sequence[str]) -> NetworkCon
 
 
 def daemon_failed(error: HomefiresError) -> Check:
-    """Why no node could be opened."""
     if isinstance(error, PortInUse):
         return failed("daemon", one_line(error), "choose another port with --listen, or 0 for any", PortInUse)
     if isinstance(error, BadInput):
         return failed("daemon", one_line(error), "name another address with --listen", BadInput)
     fix = "reinstall hivemind: pip install --force-reinstall hivemind; its p2pd is made for Linux on x86-64"
     return failed("daemon", one_line(error), fix, type(error))
-
-
-def broke_off(error: HomefiresError) -> Check:
-    """A daemon that had started ended, or lost its network, in the middle of it."""
-    return unknown("network", f"the examination broke off: {one_line(error)}", "run it again")
 
 
 # ---- the addresses of the invite ----
@@ -140,18 +134,17 @@ def check_bootstrap(dialled: Sequence[Dialled]) -> Check:
     """Which addresses, of the invite or of peers that were met, answered, and how fast."""
     if not dialled:
         return unknown("bootstrap", "this peer has met nobody whom it could dial", "name the invite, too")
-    there = [row for row in dialled if row.round_trip_s is not None]
-    silent = [row.address for row in dialled if row.round_trip_s is None]
-    if not there:
+    trips_s = {row.address: row.round_trip_s for row in dialled if row.round_trip_s is not None}
+    silent = [row.address for row in dialled if row.address not in trips_s]
+    if not trips_s:
         found = f"none of {len(dialled)} addresses answers: {dialled[0].why}"
         fix = (
             "see that this machine is online and its firewall lets TCP and UDP out; else ask the organiser whether the "
             "bootstrap node runs"
         )
         return failed("bootstrap", found, fix, Unreachable, dialled=len(dialled), answered=0)
-    trips = ", ".join(f"{row.address} {1000 * (row.round_trip_s or 0):.3g} ms" for row in there)
-    figures: dict[str, float] = {"dialled": len(dialled), "answered": len(there)}
-    figures["round_trip_s"] = min(row.round_trip_s for row in there if row.round_trip_s is not None)
+    trips = ", ".join(f"{address} {1000 * trip_s:.3g} ms" for address, trip_s in trips_s.items())
+    figures = {"dialled": len(dialled), "answered": len(trips_s), "round_trip_s": min(trips_s.values())}
     if silent:
         fix = "nothing must be done, one is enough to join; tell the organiser which ones are silent"
         return warned("bootstrap", f"{trips}; silent: {', '.join(silent)}", fix, **figures)
@@ -262,9 +255,9 @@ async def examine_network(
     met = None
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         try:
-            config = daemon_config(
-                Path(folder), run.spec_hash if run else b"\0" * 32, on_free_ports(listen) if beside_peer else listen
-            )
+            on_free_ports = [re.sub(r"/(tcp|udp)/\d+", r"/\1/0", address) for address in listen]
+            run_hash = run.spec_hash if run else b"\0" * 32
+            config = daemon_config(Path(folder), run_hash, on_free_ports if beside_peer else listen)
             started = time.perf_counter()
             async with open_node(config) as node:
                 seconds = time.perf_counter() - started
@@ -276,13 +269,9 @@ async def examine_network(
                 knocked_at = listen if beside_peer and port_of(listen) else addresses
                 tell(check_reach(addresses, await have_knocked(met, knocked_at)))
         except HomefiresError as error:
-            tell(daemon_failed(error) if met is None else broke_off(error))
+            broke_off = unknown("network", f"the examination broke off: {one_line(error)}", "run it again")
+            tell(daemon_failed(error) if met is None else broke_off)
     return met
-
-
-def on_free_ports(listen: Sequence[str]) -> tuple[str, ...]:
-    """The same addresses with ports that nobody has."""
-    return tuple(re.sub(r"/(tcp|udp)/\d+", r"/\1/0", address) for address in listen)
 
 
 async def _examine_others(met: NetworkFindings, run: KnownRun, tell: Callable[[Check], None]) -> None:

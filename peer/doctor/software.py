@@ -5,17 +5,14 @@ from __future__ import annotations
 import asyncio
 import json
 import os
-import platform
 import sys
 import tempfile
-import time
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
-from dht.process import die_with_parent, parent_env
+from dht.process import parent_env
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown
 from peer.events import InnerProgressed, read_lines
 from peer.plan.strategy_search import seconds
@@ -41,8 +38,6 @@ print(hivemind.__version__, google.protobuf.__version__)
 
 @dataclass(frozen=True, kw_only=True)
 class ChildResult:
-    """How a child ended, and what it printed."""
-
     exit_code: int
     out: str
     err: str
@@ -98,7 +93,7 @@ async def run_python(*words: str, timeout_s: float = CHILD_S) -> ChildResult:
 
 async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, Device | None]:
     """Have a kernel executed on the device that `--device` means, forward and backward."""
-    ended = await start("-m", "peer.doctor.software", wanted)
+    ended = await start("-m", "peer.doctor.kernel", wanted)
     if ended.exit_code != 0:
         found = f"device {wanted} does not compute: {ended.last_words}"
         fix = "install a driver and a torch build that fit this device, or join with --device cpu"
@@ -179,72 +174,3 @@ def check_training(spec: RunSpec, directory: Path) -> tuple[Check, float | None]
     step_s = spec.inner.sequences * spec.inner.accumulation * spec.model.context / speeds[-1]
     found = f"its peer made a step in {seconds(step_s)} when it trained last, {speeds[-1]:,.0f} tokens/s"
     return passed("fit", found, step_s=step_s, tokens_per_s=speeds[-1]), step_s
-
-
-WIDTH = 64
-LIST = "list"
-
-
-def main(wanted: str) -> int:
-    """One JSON object on stdout, or one line on stderr and exit code 1."""
-    die_with_parent()
-    try:
-        print(json.dumps({"devices": devices()} if wanted == LIST else execute(wanted)))
-    except (HomefiresError, RuntimeError, AssertionError) as error:
-        first = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        print(f"homefires: {first}", file=sys.stderr)
-        return 1
-    return 0
-
-
-def execute(wanted: str) -> dict[str, Any]:
-    """What was found. Raises BadInput for a device that is not there, RuntimeError for one that cannot compute."""
-    import torch
-
-    from peer.train.backend import choose_device
-
-    device = choose_device(wanted)
-    weights = torch.eye(WIDTH, device=device, requires_grad=True)
-    _multiply(weights)  # the first kernel loads the libraries
-    started = time.perf_counter()
-    value = _multiply(weights)
-    kernel_s = time.perf_counter() - started
-    if value != WIDTH:
-        raise RuntimeError(f"a sum of {WIDTH} ones came to {value:g}")
-    mine = next((row for row in devices() if row["device"] == _named(device)), None) or _cpu()
-    return {**mine, "kernel_s": kernel_s, "torch": torch.__version__, "devices": devices()}
-
-
-def _multiply(weights: Any) -> float:
-    total = (weights @ weights).sum()
-    total.backward()
-    return float(total.item())
-
-
-def _named(device: Any) -> str:
-    return "cuda:0" if str(device) == "cuda" else str(device)
-
-
-def devices() -> list[dict[str, Any]]:
-    """All that torch can train on here."""
-    import torch
-
-    found = []
-    for index in range(torch.cuda.device_count()):
-        properties = torch.cuda.get_device_properties(index)
-        free, total = torch.cuda.mem_get_info(index)
-        found.append(
-            {"device": f"cuda:{index}", "name": properties.name, "uuid": f"GPU-{properties.uuid}",
-             "free_bytes": free, "total_bytes": total}
-        )  # fmt: skip
-    if torch.backends.mps.is_available():
-        found.append({"device": "mps", "name": "Apple GPU", "uuid": "", "free_bytes": 0, "total_bytes": 0})
-    return [*found, _cpu()]
-
-
-def _cpu() -> dict[str, Any]:
-    return {"device": "cpu", "name": platform.machine(), "uuid": "", "free_bytes": 0, "total_bytes": 0}
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))

@@ -10,8 +10,7 @@ from pathlib import Path
 
 from dht.errors import BadInput
 from peer.doctor.check import Check
-from peer.doctor.host import check_descriptors, check_disk, check_memory
-from peer.doctor.needs import needs_of
+from peer.doctor.host import check_descriptors, check_disk, check_memory, needs_of
 from peer.host.disk import folder_bytes, free_disk_bytes
 from peer.host.processes import ProcessTree, available_bytes
 from peer.plan.coefficients import shipped
@@ -56,7 +55,6 @@ class Verdict:
     tokens_per_day: float | None = None
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps({"v": 1, "verdict": asdict(self)}, allow_nan=False)
 
 
@@ -75,7 +73,8 @@ def judge(spec: RunSpec, found: Measured) -> Verdict:
     tokens = cost.steps[0] * step_tokens(spec) * DAY_S / cost.round_s if whole else None
     rounds = {"round_s": cost.round_s, "round_low_s": cost.low_s, "round_high_s": cost.high_s} if whole else {}
     verdict = Verdict(sentence="", sync_s=sync_s, margin=margin, tokens_per_day=tokens, **rounds)
-    return Verdict(**{**asdict(verdict), "sentence": _sentence(spec, found, verdict)})
+    sentence = [_about_sync(spec, found, verdict), _about_deadline(spec, verdict), _about_tokens(found, verdict)]
+    return replace(verdict, sentence="; ".join(sentence))
 
 
 def _predicted(spec: RunSpec, found: Measured) -> RoundCost:
@@ -94,11 +93,6 @@ def _predicted(spec: RunSpec, found: Measured) -> RoundCost:
 
 def _bounded(mbps: float | None) -> float:
     return 0.0 if mbps is None else min(max(mbps, LEAST_MBPS), MOST_MBPS)
-
-
-def _sentence(spec: RunSpec, found: Measured, verdict: Verdict) -> str:
-    parts = [_about_sync(spec, found, verdict), _about_deadline(spec, verdict), _about_tokens(found, verdict)]
-    return "; ".join(parts)
 
 
 def _about_sync(spec: RunSpec, found: Measured, verdict: Verdict) -> str:

@@ -31,8 +31,6 @@ class CardFacts:
 
 @dataclass(kw_only=True)
 class PeerCredit:
-    """What one peer put in."""
-
     rounds: int = 0
     tokens: int = 0
     steps: int = 0

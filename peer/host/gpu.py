@@ -67,7 +67,6 @@ class Gpu:
             return None
 
     def _throttled(self) -> str:
-        """Why the clocks are lower than they could be, in words."""
         bits = self._told(lambda: self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)) or 0
         reasons = [
             words for name, words in _THROTTLED.items() if bits & getattr(self._nvml, f"nvmlClocksEventReason{name}")

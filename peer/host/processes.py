@@ -51,7 +51,6 @@ class ProcessTree:
         return {"cpu_percent": percent, "memory_bytes": memory_bytes}
 
     def pids(self) -> frozenset[int]:
-        """Those that run now."""
         return frozenset(process.pid for process in self._find())
 
     def _list(self, now: float) -> list[psutil.Process]:

@@ -29,7 +29,6 @@ class Staleness:
     """Round of the oldest step that is not in the contribution on offer either."""
 
     def progressed(self, round: int) -> None:
-        """An inner step was made from anchor `round`."""
         self.oldest = round if self.oldest is None else self.oldest
         self.unoffered = round if self.unoffered is None else self.unoffered
 
@@ -66,7 +65,6 @@ class FragmentWork:
     """In turns of the fragment."""
 
     def copy(self) -> FragmentWork:
-        """The same, to be kept elsewhere."""
         return replace(self, age=replace(self.age))
 
 
@@ -92,7 +90,6 @@ class FragmentSchedule:
         return range(len(self._divided))
 
     def work(self, round: int) -> FragmentWork:
-        """What was made for the fragment of a round."""
         return self._works[round % len(self._divided)]
 
     def turn(self, round: int, at: int | None = None) -> int:
@@ -128,7 +125,6 @@ class FragmentSchedule:
         self.work(round).age.returned(self.turn(round) - staleness)
 
     def went_back(self, round: int) -> None:
-        """This peer stands at the earlier anchor `round`."""
         for fragment, work in enumerate(self._works):
             work.age.went_back(self.turn(fragment, round))
 
@@ -153,13 +149,11 @@ class FragmentSchedule:
         return True
 
     def drop(self, fragment: int) -> None:
-        """Forget all that was made for a fragment."""
         self._works[fragment] = FragmentWork()
 
     # ---- in a checkpoint ----
 
     def state(self) -> list[tuple[Any, ...]]:
-        """As JSON values."""
         return [(work.tokens, work.steps, work.age.oldest, work.age.unoffered) for work in self._works]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:

@@ -72,7 +72,6 @@ class Speed:
         """0 while it is not known."""
 
     def add(self, seconds: float, tokens: int) -> None:
-        """One more step."""
         self._steps.append((seconds, tokens))
         while len(self._steps) > LEAST_MEASURED and sum(seconds for seconds, _ in self._steps) > MEASURED_S:
             self._steps.popleft()

@@ -59,7 +59,6 @@ class DesiredState:
 
     @property
     def now(self) -> Intent:
-        """What is wished."""
         return self._wished.wish
 
     @property
@@ -101,7 +100,6 @@ class DesiredState:
         self.min_step_s = settings.min_step_s
 
     def judge(self, verdict: Decision) -> None:
-        """What the limits ask for from now on."""
         self._verdict = verdict
 
     def round_is_given(self) -> None:

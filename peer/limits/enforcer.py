@@ -46,11 +46,8 @@ class Owner(Protocol):
 
     @property
     def settings(self) -> PeerSettings: ...
-    def judge(self, verdict: Decision) -> None:
-        """What the limits ask for from now on."""
-
-    def warn(self, code: str, text: str) -> None:
-        """Tell a person something they should know."""
+    def judge(self, verdict: Decision) -> None: ...
+    def warn(self, code: str, text: str) -> None: ...
 
 
 class Enforcer:

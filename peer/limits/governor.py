@@ -68,7 +68,8 @@ def steer(
     if 0 < gains.guess_s <= over_s:
         guess = max(target / reading, LEAST_DUTY)
         return Governor(duty=guess, integral=guess, reading=target)
-    smooth = _smoothed(control.reading, reading, seconds / gains.smooth_s)
+    before = reading if control.reading is None else control.reading
+    smooth = before + (reading - before) * -math.expm1(-seconds / gains.smooth_s)  # exact for whatever time has passed
     error = (target - smooth) / unit
     integral = control.integral + gains.proportional * error * seconds / gains.integral_s
     most = 1.0 - gains.proportional * min(max(error, 0.0), gains.band)
@@ -77,11 +78,5 @@ def steer(
     return Governor(duty=1.0 if duty > ALL_THE_TIME else duty, integral=integral, reading=smooth, over_s=over_s)
 
 
-def _smoothed(before: float | None, reading: float, steps: float) -> float:
-    """First-order low-pass; exact for whatever time has passed."""
-    return reading if before is None else before + (reading - before) * -math.expm1(-steps)
-
-
 def rest_s(computed_s: float, duty: float) -> float:
-    """How long to rest after computing for so long."""
     return computed_s * (1.0 - duty) / duty

@@ -78,7 +78,6 @@ class Decision:
     power: Governor = field(default_factory=Governor)
 
     def held(self, code: str) -> Hold | None:
-        """The hold of this code."""
         return next((hold for hold in self.holds if hold.code == code), None)
 
 

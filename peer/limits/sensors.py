@@ -17,11 +17,9 @@ from peer.settings import PeerSettings
 
 
 class Sensors(Protocol):
-    """What is read; `MachineSensors` is the real one."""
+    """What is read at Unix time `now`, without the traffic; None for what no setting asks for."""
 
-    def read(self, settings: PeerSettings, now: float) -> Readings:
-        """The readings at Unix time `now`, without the traffic; None for what no setting asks for."""
-        ...
+    def read(self, settings: PeerSettings, now: float) -> Readings: ...
 
 
 class MachineSensors:
@@ -34,7 +32,6 @@ class MachineSensors:
         self._folder = Spared(lambda: folder_bytes(directory))
 
     def read(self, settings: PeerSettings, now: float) -> Readings:
-        """See `Sensors`."""
         asks_gpu = settings.max_temperature_c or settings.max_power_w
         figures = self._gpu.figures() if asks_gpu else {}
         return Readings(

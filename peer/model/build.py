@@ -7,7 +7,6 @@ import functools
 import hashlib
 import inspect
 import math
-from collections.abc import Iterator
 from typing import Any
 
 import numpy as np
@@ -31,7 +30,7 @@ def build(spec: RunSpec) -> nn.Module:
     redrawn, because its normal draws differ between processors. Raises BadSpec.
     """
     config = build_config(spec)
-    model = _from_config(config, seed=0)
+    model = _from_config(config)
     spread = _random_parameters(model, config)
     for name, parameter in model.named_parameters():
         if name in spread:
@@ -43,7 +42,7 @@ def build_meta(spec: RunSpec) -> nn.Module:
     """The same model without storage (device `meta`), to count and to name. Raises BadSpec."""
     config = build_config(spec)
     with torch.device("meta"):
-        return _from_config(config, seed=0)
+        return _from_config(config)
 
 
 def build_config(spec: RunSpec) -> PreTrainedConfig:
@@ -89,9 +88,9 @@ def _closest(name: str, valid: list[str]) -> str:
     return f"; did you mean {close[0]!r}?" if close else ""
 
 
-def _from_config(config: PreTrainedConfig, seed: int) -> nn.Module:
+def _from_config(config: PreTrainedConfig) -> nn.Module:
     with torch.random.fork_rng(devices=[]):
-        torch.manual_seed(seed)
+        torch.manual_seed(0)
         try:
             # Not annotated by transformers. Built-in architectures only: without trust_remote_code no other is known.
             make: Any = AutoModelForCausalLM.from_config
@@ -125,11 +124,7 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
     generator = np.random.PCG64(int.from_bytes(key, "big"))
     bound = np.float32(math.sqrt(3.0) * standard_deviation)
     flat = parameter.view(-1)
-    for start, size in _chunks(flat.numel()):
+    for start in range(0, flat.numel(), _DRAWN_AT_ONCE):
+        size = min(_DRAWN_AT_ONCE, flat.numel() - start)
         unit = (generator.random_raw(size) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
         flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
-
-
-def _chunks(total: int) -> Iterator[tuple[int, int]]:
-    for start in range(0, total, _DRAWN_AT_ONCE):
-        yield start, min(_DRAWN_AT_ONCE, total - start)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from itertools import chain
 
@@ -48,17 +48,13 @@ class FlatParameters:
         self.layers = tuple(layers)
         self.size = start
 
+    @torch.no_grad()
     def new(self) -> Tensor:
         """A float32 vector of the parameters' present values."""
         flat = torch.empty(self.size, dtype=torch.float32)
-        self.copy_to(flat)
-        return flat
-
-    @torch.no_grad()
-    def copy_to(self, flat: Tensor) -> None:
-        """Write the parameters' values into `flat`."""
         for parameter, part in self._parts(flat):
             part.copy_(parameter.view(-1))
+        return flat
 
     @torch.no_grad()
     def copy_from(self, flat: Tensor) -> None:
@@ -71,7 +67,6 @@ class FlatParameters:
         return chain.from_iterable(self.of_layer(number) for number in range(len(self.layers)))
 
     def of_layer(self, number: int) -> Values:
-        """The same of the parameters of one layer."""
         found, start = [], self.layers[number].start
         for parameter in self.members[number]:
             where = slice(start, start + parameter.numel())
@@ -90,14 +85,10 @@ class FlatParameters:
 
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"
-        return _side_by_side(chain.from_iterable(self.members), flat)
-
-
-def _side_by_side(parameters: Iterable[Tensor], values: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
-    start = 0
-    for parameter in parameters:
-        yield parameter, values[start : start + parameter.numel()]
-        start += parameter.numel()
+        start = 0
+        for parameter in chain.from_iterable(self.members):
+            yield parameter, flat[start : start + parameter.numel()]
+            start += parameter.numel()
 
 
 def layer_name(parameter_name: str) -> str:

@@ -14,7 +14,6 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.optimize import linear_sum_assignment
 
 from peer.placement.pairwise_network import Matrix
 from peer.placement.paths import path_lengths
@@ -175,9 +174,7 @@ def best_matching(ranks_MM: Ranks, worth_MM: Matrix) -> Indices:
     """Shape (M,): the column of each row. Of the matchings with the smallest largest rank the one of least worth."""
     limit = bottlenecks(ranks_MM[:, :, None])[0]
     forbidden = 2 * len(worth_MM) * (np.abs(worth_MM).max() + 1)
-    _, columns = linear_sum_assignment(np.where(ranks_MM <= limit, worth_MM, forbidden))
-    chosen: Indices = np.asarray(columns, dtype=np.int64)
-    return chosen
+    return _assignment(np.where(ranks_MM <= limit, worth_MM, forbidden))
 
 
 def lower_bounds(ranks_MMX: Ranks) -> Ranks:
@@ -234,5 +231,15 @@ def _by_search(ranks_MM: Ranks, least: Any) -> Any:
 
 
 def _has_matching(allowed_MM: NDArray[np.bool_]) -> bool:
-    rows, columns = linear_sum_assignment(~allowed_MM)
-    return bool(allowed_MM[rows, columns].all())
+    return bool(allowed_MM[np.arange(len(allowed_MM)), _assignment(~allowed_MM)].all())
+
+
+def _assignment(cost_MM: NDArray[Any]) -> Indices:
+    """Shape (M,): the column of each row where all cost least.
+
+    scipy takes half a second to load, and who only forecasts a round places nothing.
+    """
+    from scipy.optimize import linear_sum_assignment
+
+    columns: Indices = linear_sum_assignment(cost_MM)[1]
+    return columns

@@ -8,8 +8,6 @@ from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import NDArray
-from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
-from scipy.spatial.distance import squareform
 
 from dht.errors import BadInput
 from peer.placement.pairwise_network import Matrix, Network
@@ -170,6 +168,9 @@ def by_regions(problem: PlacementProblem) -> Indices:
     The leaves of an average-linkage tree over the seconds of a hop. Spares come last: those that are farthest from all
     others, or slow.
     """
+    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+    from scipy.spatial.distance import squareform
+
     devices = len(problem)
     if devices < 3:
         return np.arange(devices)

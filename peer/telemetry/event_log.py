@@ -44,7 +44,6 @@ class EventLog:
         return number
 
     def close(self) -> None:
-        """Close the file."""
         with _without_full_disk():
             for handler in self._file.handlers:
                 handler.close()

@@ -24,8 +24,6 @@ ANSWER_S = 10.0
 
 @dataclass(frozen=True, kw_only=True)
 class Page:
-    """What is answered."""
-
     content_type: str
     body: bytes
 
@@ -48,14 +46,9 @@ def serving(port: int, pages: Pages) -> Iterator[int]:
         thread.join(ANSWER_S)
 
 
-def check_port(port: int) -> None:
-    """Raises BadInput."""
+def _bind(port: int, pages: Pages) -> _Server:
     if not 0 <= port <= 65_535:
         raise BadInput(f"port {port} does not exist; use one from 1024 to 65535")
-
-
-def _bind(port: int, pages: Pages) -> _Server:
-    check_port(port)
     try:
         return _Server(port, pages)
     except OSError as error:
@@ -81,7 +74,6 @@ class _Handler(BaseHTTPRequestHandler):
     timeout = ANSWER_S
 
     def do_GET(self) -> None:
-        """Answer with the page of this path."""
         name = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if name not in LOCAL_NAMES:
             self.send_error(HTTPStatus.FORBIDDEN, "Ask for 127.0.0.1")
@@ -102,7 +94,6 @@ class _Handler(BaseHTTPRequestHandler):
         self.wfile.write(page.body)
 
     def version_string(self) -> str:
-        """What the header Server says."""
         return "homefires"
 
     def log_message(self, format: str, *args: Any) -> None:

@@ -11,8 +11,7 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
-from typing import Any, Self
+from typing import Any
 
 from prometheus_client import CollectorRegistry, generate_latest
 from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metric
@@ -23,7 +22,7 @@ from dht.errors import BadInput, PortInUse
 from peer.events import DeviceMeasured, Event
 from peer.host.gpu import Gpu
 from peer.host.processes import ProcessTree, every
-from peer.telemetry.http import Page
+from peer.telemetry.http import Page, serving
 
 PREFIX = "homefires_"
 EVERY_S = 5.0
@@ -32,8 +31,6 @@ EVERY_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Figure:
-    """One metric."""
-
     name: str
     help: str
     counts: bool = False
@@ -130,7 +127,6 @@ class Metrics(Collector):
         return Page(content_type=CONTENT_TYPE_LATEST, body=generate_latest(self._registry))
 
     def collect(self) -> Iterable[Metric]:
-        """All that is known, by metric."""
         with self._lock:
             values, labelled = dict(self._values), {name: dict(rows) for name, rows in self._labelled.items()}
         for figure in FIGURES:
@@ -152,26 +148,11 @@ class Metrics(Collector):
 
     # ---- events that need more than an assignment ----
 
-    def _progressed(self, fields: Mapping[str, Any]) -> None:
-        self._add("tokens_trained", fields.get("tokens"))
-
     def _committed(self, fields: Mapping[str, Any]) -> None:
         self._add("rounds_committed", 1)
         self._add("tokens_given", fields.get("given", {}).get(self._peer, 0))
         self._set("round_weight", fields.get("weights", {}).get(self._peer, 0) / 65_536)
         self._set("round_members", len(fields.get("group", ())))
-
-    def _aborted(self, fields: Mapping[str, Any]) -> None:
-        self._add("rounds_aborted", 1)
-
-    def _network(self, fields: Mapping[str, Any]) -> None:
-        self._set("connections", len(fields.get("peers", ())))
-
-    def _invited(self, fields: Mapping[str, Any]) -> None:
-        self._add("invites_issued", 1)
-
-    def _alert(self, fields: Mapping[str, Any]) -> None:
-        self._count("alerts", level=str(fields.get("level", "")), code=str(fields.get("code", "")))
 
     def _penalty(self, fields: Mapping[str, Any]) -> None:
         if fields.get("about") == self._peer:
@@ -195,12 +176,14 @@ class Metrics(Collector):
 
 
 _MORE: dict[str, Callable[[Metrics, Mapping[str, Any]], None]] = {
-    "InnerProgressed": Metrics._progressed,
+    "InnerProgressed": lambda it, fields: it._add("tokens_trained", fields.get("tokens")),
     "RoundCommitted": Metrics._committed,
-    "RoundAborted": Metrics._aborted,
-    "NetworkMeasured": Metrics._network,
-    "InviteIssued": Metrics._invited,
-    "AlertRaised": Metrics._alert,
+    "RoundAborted": lambda it, fields: it._add("rounds_aborted", 1),
+    "NetworkMeasured": lambda it, fields: it._set("connections", len(fields.get("peers", ()))),
+    "InviteIssued": lambda it, fields: it._add("invites_issued", 1),
+    "AlertRaised": lambda it, fields: it._count(
+        "alerts", level=str(fields.get("level", "")), code=str(fields.get("code", ""))
+    ),
     "PenaltyImposed": Metrics._penalty,
     "PeerStateChanged": Metrics._state,
 }
@@ -222,20 +205,13 @@ class MetricsExporter:
         self._metrics: Metrics | None = None
         self._open = ExitStack()
 
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def close(self) -> None:
         self._open.close()
 
     def start(self, warn: Callable[[str, str], None]) -> None:
         """Serve from now on. A port that cannot be had is told, and costs nothing but the metrics."""
         if not self._port:
             return
-        from peer.telemetry.http import serving
-
         metrics = Metrics(self._me, time.time())
         try:
             self._open.enter_context(serving(self._port, {PATH: metrics.page}))
@@ -245,7 +221,6 @@ class MetricsExporter:
         self._metrics = metrics
 
     def note(self, event: Event) -> None:
-        """Take in an event."""
         if self._metrics is not None:
             self._metrics.note(type(event).__name__, vars(event))
 

@@ -48,11 +48,9 @@ class Reporter:
 
     @property
     def settings(self) -> PeerSettings:
-        """The owner's, now."""
         return self.chosen.settings
 
     def judge(self, verdict: Decision) -> None:
-        """What the limits ask for from now on."""
         self.wishes.judge(verdict)
 
     def say(self, state: str, why: str, until: float | None = None) -> None:
@@ -69,7 +67,6 @@ class Reporter:
         return note
 
     def warn(self, code: str, text: str) -> None:
-        """Tell a person something they should know."""
         self.emit(AlertRaised(level="warning", code=code, text=text))
 
     def say_undone(self, updates: Sequence[Update], undone: RewindResult) -> None:

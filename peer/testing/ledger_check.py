@@ -20,7 +20,7 @@ from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.protocol.block import Block, PartOutcome, Update, part_outcomes
-from peer.protocol.layout import cut
+from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
@@ -50,20 +50,25 @@ class BookedBalance(Residual):
         super().add_progress(part, start, now)
 
     @torch.no_grad()
-    def aged(self, part: slice, gamma: float) -> None:
-        """Note what is given up, and give it up."""
-        self.discounted[part] += self.flat[part].double() * (1 - gamma)
-        super().aged(part, gamma)
+    def give_up(self, part: slice) -> float:
+        self.discounted[part] += self.flat[part].double()
+        return super().give_up(part)
 
     @torch.no_grad()
     def note(self, move: LayerUpdate) -> None:
         """What a move is about to take of whole parts, tile by tile."""
         now = move.flat.new()
-        for piece, outcome in zip(move.parts, move.outcomes, strict=True):
+        for number, (piece, outcome) in enumerate(zip(move.parts, move.outcomes, strict=True)):
             part = slice(piece.start, piece.start + piece.size)
             self.produced[part] += move.start[part].double() - now[part].double()
-            if outcome is PartOutcome.MISSED:
-                self.discounted[part] += self.flat[part].double() * (1 - move.spec.round.gamma)
+            owed = self.flat[part].double()
+            if move.given_up is not None:
+                if outcome is PartOutcome.COUNTED:
+                    assert move.mine is not None
+                    owed -= _decoded(Codec(move.spec.codec.wire), move.mine, number, piece)
+                self.discounted[part] += owed
+            elif outcome is PartOutcome.MISSED:
+                self.discounted[part] += owed * (1 - move.spec.round.gamma)
 
 
 def keep_books(trainer: Trainer, directory: Path) -> None:
@@ -139,6 +144,9 @@ class _Contributions:
             assert mine is not None, f"round {block.update.round} counted what {self._me} never offered"
             for number, (part, outcome) in enumerate(zip(self._parts, outcomes, strict=True)):
                 if outcome is PartOutcome.COUNTED:
-                    decoded = torch.from_numpy(self._codec.decode(mine.payload(number))[: part.size])
-                    total[part.start : part.start + part.size] += decoded.double()
+                    total[part.start : part.start + part.size] += _decoded(self._codec, mine, number, part)
         return total
+
+
+def _decoded(codec: Codec, mine: Contribution, number: int, part: Part) -> Tensor:
+    return torch.from_numpy(codec.decode(mine.payload(number))[: part.size]).double()

@@ -7,8 +7,9 @@ the same bits.
 
 from __future__ import annotations
 
+import math
 from bisect import bisect_right
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -21,13 +22,11 @@ from peer.protocol.block import VOID, PartOutcome, Update
 from peer.protocol.layout import Part
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.train.outer import OuterState, momentum_at, outer_kernel
+from peer.train.outer import OuterState, Read, momentum_at, outer_kernel, reader
 from peer.train.residual import Residual, interpolate
 
 Means = Mapping[bytes, bytes]
 """Encoded means by digest."""
-Read = Callable[[slice], Floats]
-"""The values of a tile of a part. They are there until the next tile is read."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,6 +46,14 @@ class LayerUpdate:
     flat: FlatParameters
     own: float | None = None
     """How much of its own parameters a peer keeps that trained on meanwhile, if it merges by interpolation."""
+    given_up: list[float] | None = None
+    """Norms of what was owed and is given up for its age, tile by tile; None where nothing is."""
+
+    def apply(self) -> float:
+        """All layers. Returns the norm of what was given up."""
+        for number in range(len(self.flat.layers)):
+            self.apply_layer(number)
+        return math.hypot(*self.given_up or ())
 
     def apply_layer(self, number: int) -> None:
         """Outer step, settlement and new local parameters of one layer; of one that the round does not average, none.
@@ -81,6 +88,9 @@ class LayerUpdate:
                 balance -= mine(tile)
             elif missed:
                 balance *= gamma
+            if self.given_up is not None:
+                self.given_up.append(float(np.linalg.norm(balance.astype(np.float64))))
+                balance[:] = 0
             for some, values in _within(numbered, where):
                 self._go_on(theta_N[some], balance_N[some], start_N[some], values, scratch)
 
@@ -98,28 +108,18 @@ class LayerUpdate:
 
     def _mean(self, part: int) -> Read | None:
         name = self.update.parts[part]
-        return None if name == VOID else _reader(self._codec.of_means, self.means[name])
+        return None if name == VOID else reader(self._codec.of_means, self.means[name])
 
     def _counted(self, part: int) -> Read | None:
         """My contribution to this part, if it counts."""
         if self.outcomes[part] is not PartOutcome.COUNTED:
             return None
         assert self.mine is not None
-        return _reader(self._codec, self.mine.payload(part))
+        return reader(self._codec, self.mine.payload(part))
 
     @property
     def _codec(self) -> Codec:
         return Codec(self.spec.codec.wire)
-
-
-def _reader(codec: Codec, payload: bytes) -> Read:
-    decode, scratch = codec.opened(payload), np.empty(TILE, np.float32)
-
-    def read(tile: slice) -> Floats:
-        elements = tile.stop - tile.start
-        return decode(tile, scratch[: codec.whole(elements)])[:elements]
-
-    return read
 
 
 def _within(layer: Sequence[tuple[slice, Floats]], where: slice) -> Iterator[tuple[slice, Floats]]:

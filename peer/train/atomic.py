@@ -16,6 +16,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from dht.errors import MemoryFull
+from peer.train.offload import copied
 from peer.train.optimizers import Optimizers
 
 MAIN = torch.device("cpu")
@@ -55,9 +56,9 @@ class Backup:
         members = optimizers.members
         last = max((number for number, member in enumerate(members) if takes_memory(member)), default=-1)
         moving = [(member, each) for member in members[: last + 1] for each in _moving(member)]
-        self._parameters = [(parameter, _copied(parameter, place)) for _, parameter in moving]
+        self._parameters = [(parameter, copied(parameter, place)) for _, parameter in moving]
         self._states = [
-            (member, parameter, {key: (value, _copied(value, place)) for key, value in _state(member, parameter)})
+            (member, parameter, {key: (value, copied(value, place)) for key, value in _state(member, parameter)})
             for member, parameter in moving
         ]
 
@@ -86,10 +87,6 @@ def _moving(member: Optimizer) -> Iterator[Tensor]:
 
 def _state(member: Optimizer, parameter: Tensor) -> list[tuple[str, Tensor]]:
     return [(key, value) for key, value in member.state.get(parameter, {}).items() if isinstance(value, Tensor)]
-
-
-def _copied(tensor: Tensor, place: torch.device) -> Tensor:
-    return tensor.detach().to(place, copy=True)
 
 
 SIGNS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")

@@ -28,8 +28,6 @@ UNREAD = "unread"
 
 @dataclass(frozen=True, kw_only=True)
 class InnerStep:
-    """What one inner step did."""
-
     loss: float
     """Nats per token, the mean over the step's micro-batches."""
     tokens: int
@@ -57,7 +55,6 @@ class MicroBatch:
         self._told = told
 
     def halve(self) -> None:
-        """From now on; `told` hears of it."""
         assert self.sequences > 1
         self.sequences = (self.sequences + 1) // 2
         self._told(self.sequences)
@@ -67,14 +64,9 @@ class SingleDevice:
     """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
 
     def __init__(
-        self,
-        model: nn.Module,
-        spec: RunSpec,
-        batches: Sequences,
-        device: torch.device,
-        optimizer: Callable[[nn.Module], Optimizer] | None = None,
-        micro: MicroBatch | None = None,
-    ) -> None:
+        self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
+        optimizer: Callable[[nn.Module], Optimizer] | None = None, micro: MicroBatch | None = None,
+    ) -> None:  # fmt: skip
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
         self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
         self._parameters = trained(model)
@@ -115,7 +107,8 @@ class SingleDevice:
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
         if loss is not None and self._steps.step(rate):
             return loss, sum(map(len, taken))
-        self._forget_gradients()
+        for parameter in self._parameters:
+            parameter.grad = None
         self._unread = [*taken, *self._unread]
         return None
 
@@ -139,7 +132,10 @@ class SingleDevice:
             loss += self._backward_one(taken[-1], whole)
             done += len(taken[-1])
         if done < whole:
-            loss *= self._rescale(whole / done)
+            loss *= whole / done  # the mean over the micro-batches that were made, and so are the gradients
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(whole / done)
         if table.clip:
             nn.utils.clip_grad_norm_(self._parameters, table.clip)
         return loss
@@ -166,17 +162,6 @@ class SingleDevice:
             raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
         self.micro.halve()
 
-    def _forget_gradients(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
-    def _rescale(self, factor: float) -> float:
-        """Make the gradients the mean over the micro-batches that were made; returns `factor`."""
-        for parameter in self._parameters:
-            if parameter.grad is not None:
-                parameter.grad.mul_(factor)
-        return factor
-
     def optimizer_state(self) -> dict[str, Tensor]:
         """All that the optimizer remembers, by stable names, on the CPU; see `Optimizers.state`."""
         return self._optimizers.state()
@@ -190,7 +175,6 @@ class SingleDevice:
         return {UNREAD: torch.cat(self._unread)} if self._unread else {}
 
     def load_unread(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `unread_state`, among other tensors."""
         self._unread = [state[UNREAD]] if UNREAD in state else []
 
     def _loss(self, tokens_BT: Tensor) -> Tensor:
@@ -219,7 +203,9 @@ def choose_device(wanted: str = "auto") -> torch.device:
 
     Raises BadInput. A GPU that is there and does not compute is told, and not passed over in silence.
     """
-    name = _best_device() if wanted == "auto" else wanted
+    name = wanted
+    if wanted == "auto":
+        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
     try:
         device = torch.device(name)
         torch.ones(1, device=device).add(1).item()
@@ -228,12 +214,6 @@ def choose_device(wanted: str = "auto") -> torch.device:
         use = "use cpu" if wanted == "auto" else "use auto or cpu"
         raise BadInput(f"settings.device is {wanted!r}, and {name} does not work here ({reason}); {use}") from error
     return device
-
-
-def _best_device() -> str:
-    if torch.cuda.is_available():
-        return "cuda"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:

@@ -171,7 +171,8 @@ def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
     (folder / STATE).write_text(json.dumps(dict(checkpoint.state), indent=1) + "\n")
     (folder / SUMS).write_bytes(_sums(folder))
     for path in folder.iterdir():
-        _sync(path)
+        with path.open("rb") as file:
+            os.fsync(file.fileno())
     sync_folder(folder)
 
 
@@ -201,13 +202,7 @@ def _sums(folder: Path) -> bytes:
     return "".join(lines).encode()
 
 
-def _sync(path: Path) -> None:
-    with path.open("rb") as file:
-        os.fsync(file.fileno())
-
-
 def generator_states(device: torch.device) -> dict[str, Tensor]:
-    """States of the generators of the CPU and of `device`."""
     states = {"generator.cpu": torch.get_rng_state()}
     if device.type == "cuda":
         states["generator.cuda"] = torch.cuda.get_rng_state(device)

@@ -142,7 +142,6 @@ class _Copies:
             torch.cuda.current_stream(self._device).wait_event(end)
 
     def end(self) -> None:
-        """All copies have ended."""
         if self._stream is not None:
             self._stream.synchronize()
             self._ends.clear()

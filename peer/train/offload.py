@@ -31,11 +31,11 @@ class Offload:
         if self.is_aside:
             return
         for tensor in self._tensors():
-            tensor.data = _elsewhere(tensor.data, ASIDE)
+            tensor.data = copied(tensor.data, ASIDE)
             tensor.grad = None
         for name, state, key in self._states():
             self._places[name] = state[key].device
-            state[key] = _elsewhere(state[key], ASIDE)
+            state[key] = copied(state[key], ASIDE)
         self.is_aside = True
         return_memory(self._device)
 
@@ -43,9 +43,9 @@ class Offload:
         """Be where it was before `leave`. Without room for it raises what torch does, and then stays aside."""
         if not self.is_aside:
             return
-        tensors = [(tensor, _elsewhere(tensor.data, self._device)) for tensor in self._tensors()]
+        tensors = [(tensor, copied(tensor.data, self._device)) for tensor in self._tensors()]
         states = [
-            (state, key, _elsewhere(state[key], self._places.get(name, self._device)))
+            (state, key, copied(state[key], self._places.get(name, self._device)))
             for name, state, key in self._states()
         ]
         for tensor, data in tensors:
@@ -66,7 +66,7 @@ class Offload:
                     yield (id(parameter), key), state, key
 
 
-def _elsewhere(tensor: Tensor, device: torch.device) -> Tensor:
+def copied(tensor: Tensor, device: torch.device) -> Tensor:
     """The same bits in other memory."""
     return tensor.detach().to(device, copy=True)
 

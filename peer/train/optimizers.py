@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -43,7 +44,7 @@ class Optimizers:
         A parameter that has had no gradient yet has one empty tensor under the key `none`.
         """
         found: dict[str, Tensor] = {}
-        for prefix, member, parameter in self._parameters():
+        for prefix, member, parameter in chain.from_iterable(map(self._parameters_of, range(len(self.members)))):
             state = member.state.get(parameter) or {NO_STATE: torch.empty(0)}
             for key, value in state.items():
                 assert isinstance(value, Tensor), f"{prefix}.{key} is no tensor"
@@ -61,10 +62,6 @@ class Optimizers:
             member.load_state_dict(packed)
         assert not unread, f"no such optimizer state: {', '.join(sorted(unread))}"
 
-    def _parameters(self) -> Iterator[tuple[str, Optimizer, Tensor]]:
-        for index in range(len(self.members)):
-            yield from self._parameters_of(index)
-
     def _parameters_of(self, index: int) -> Iterator[tuple[str, Optimizer, Tensor]]:
         """(name, optimizer, parameter) of one optimizer, in the order in which torch numbers them."""
         member = self.members[index]
@@ -80,7 +77,9 @@ def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Op
     matrices = hidden_matrices(model)
     if not matrices:
         raise BadSpec("inner.optimizer is 'muon', but this model has no hidden matrix; use 'adamw'")
-    return Optimizers(muon(matrices, spec), adamw(_without(trained(model), matrices), spec, device))
+    taken = {id(value) for value in matrices}
+    rest = [value for value in trained(model) if id(value) not in taken]
+    return Optimizers(muon(matrices, spec), adamw(rest, spec, device))
 
 
 def adamw(parameters: Sequence[Tensor], spec: RunSpec, device: torch.device) -> Optimizer:
@@ -113,11 +112,6 @@ def muon(matrices: Sequence[Tensor], spec: RunSpec) -> Optimizer:
         momentum=table.muon_momentum,
         adjust_lr_fn="match_rms_adamw",
     )
-
-
-def _without(parameters: Sequence[Tensor], others: Sequence[Tensor]) -> list[Tensor]:
-    taken = {id(value) for value in others}
-    return [value for value in parameters if id(value) not in taken]
 
 
 def _taken(unread: dict[str, Tensor], prefix: str, keys: Sequence[str]) -> dict[str, Tensor]:

@@ -6,7 +6,7 @@ a fused multiply-add rounds once where these round twice, and not every processo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 
 import msgpack
 import numpy as np
@@ -15,39 +15,20 @@ from blake3 import blake3
 from torch import Tensor
 
 from peer.codec.blockwise import Floats
-from peer.codec.codec import Codec
+from peer.codec.codec import TILE, Codec, tiles
 from peer.protocol.block import VOID, Update
-from peer.protocol.layout import Part as Piece
-from peer.protocol.layout import divide
+from peer.protocol.layout import Part, divide
 from peer.spec import RunSpec
-
-CHUNK = 1 << 15
-"""Elements that are worked on at a time: what all operations go over stays in the processor's cache."""
-
-
-@torch.no_grad()
-def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_rate: float, factor: float) -> None:
-    """Update `theta` and `momentum` in place (all flat float32 on the CPU, of equal length).
-
-    With μ = `factor` and the mean pseudo-gradient g (θ_anchor − θ_local; None means zero):
-    v ← μ v + g, then θ ← θ − lr (μ v + g), as torch.optim.SGD with nesterov (arXiv:2311.08105).
-    """
-    assert theta.dtype == momentum.dtype == torch.float32
-    assert theta.shape == momentum.shape
-    assert mean is None or (mean.dtype == torch.float32 and mean.shape == theta.shape)
-    parameters, velocities = theta.numpy(), momentum.numpy()
-    gradients = None if mean is None else mean.numpy()
-    scratch = np.empty(min(CHUNK, theta.numel()), np.float32)
-    for start in range(0, theta.numel(), CHUNK):
-        part = slice(start, min(start + CHUNK, theta.numel()))
-        gradient = None if gradients is None else gradients[part]
-        outer_kernel(parameters[part], velocities[part], gradient, scratch, learning_rate, factor)
 
 
 def outer_kernel(
     theta: Floats, velocity: Floats, gradient: Floats | None, scratch: Floats, learning_rate: float, factor: float
 ) -> None:
-    """`outer_step` of few elements; `scratch` holds at least as many and is overwritten."""
+    """Update `theta` and `velocity` in place; `scratch` holds at least as many elements and is overwritten.
+
+    With μ = `factor` and the mean pseudo-gradient g (θ_anchor − θ_local; None means zero):
+    v ← μ v + g, then θ ← θ − lr (μ v + g), as torch.optim.SGD with nesterov (arXiv:2311.08105).
+    """
     move = scratch[: theta.size]
     velocity *= np.float32(factor)
     if gradient is not None:
@@ -72,8 +53,8 @@ def momentum_at(spec: RunSpec, round: int) -> float:
 
 LoadObject = Callable[[bytes], bytes]
 """Bytes of an encoded mean by its digest."""
-Part = tuple[slice, Tensor | None]
-"""A slice of the flat vector and its agreed mean; None for a void part, which is zero for everybody."""
+Read = Callable[[slice], Floats]
+"""The values of a tile of a part. They are there until the next tile is read."""
 
 
 class OuterState:
@@ -99,28 +80,6 @@ class OuterState:
         self.momentum.copy_(momentum)
         self.round, self.cursors = round, dict(cursors)
 
-    def apply(
-        self,
-        parts: Iterable[Part],
-        *,
-        learning_rate: float,
-        momentum: float,
-        ranges: Iterable[tuple[int, int, int]] = (),
-        rolled_back: Collection[int] = (),
-    ) -> None:
-        """Make the outer step to the next anchor in place, and advance the cursors past `ranges`.
-
-        `parts` come in order; those whose numbers are in `rolled_back`, and what is in none, stay as they are.
-        """
-        covered = 0
-        for number, (where, mean) in enumerate(parts):
-            assert where.start >= covered, f"a part starts at {where.start}, the one before ended at {covered}"
-            if number not in rolled_back:
-                outer_step(self.theta[where], self.momentum[where], mean, learning_rate, momentum)
-            covered = where.stop
-        assert covered <= self.theta.numel(), f"parts end at {covered}, there are {self.theta.numel()} elements"
-        self.arrive(ranges)
-
     def arrive(self, ranges: Iterable[tuple[int, int, int]]) -> None:
         """Advance the cursors past `ranges`; this is the next round's anchor."""
         for shard, _, end in ranges:
@@ -136,25 +95,33 @@ class OuterState:
         return state.digest()
 
 
-def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[Piece], load: LoadObject) -> None:
+def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[Part], load: LoadObject) -> None:
     """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
 
-    `layout` are all parts of the model, of which the update averages one fragment.
+    `layout` are all parts of the model, of which the update averages one fragment; what is rolled back stays as it is.
     """
     assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
     payloads = [None if name == VOID else load(name) for name in update.parts]  # or else, before anything has changed
-    anchor.apply(
-        _decoded(Codec(spec.codec.wire).of_means, pieces, payloads),
-        learning_rate=spec.outer.learning_rate,
-        momentum=momentum_at(spec, anchor.round),
-        ranges=[item for member in update.members for item in member.ranges],
-        rolled_back={part for part in range(len(pieces)) if update.rolled_back(part)},
-    )
+    codec, factor = Codec(spec.codec.wire).of_means, momentum_at(spec, anchor.round)
+    theta, momentum, scratch = anchor.theta.numpy(), anchor.momentum.numpy(), np.empty(TILE, np.float32)
+    for part, (piece, payload) in enumerate(zip(pieces, payloads, strict=True)):
+        if update.rolled_back(part):
+            continue
+        mean = None if payload is None else reader(codec, payload)
+        for tile in tiles(piece.size):
+            where = slice(piece.start + tile.start, piece.start + tile.stop)
+            gradient = None if mean is None else mean(tile)
+            outer_kernel(theta[where], momentum[where], gradient, scratch, spec.outer.learning_rate, factor)
+    anchor.arrive([item for member in update.members for item in member.ranges])
 
 
-def _decoded(codec: Codec, pieces: Sequence[Piece], payloads: Sequence[bytes | None]) -> Iterator[Part]:
-    """One after the other, since all of them take as much memory as the model."""
-    for piece, payload in zip(pieces, payloads, strict=True):
-        mean = None if payload is None else torch.from_numpy(codec.decode(payload)[: piece.size])
-        yield slice(piece.start, piece.start + piece.size), mean
+def reader(codec: Codec, payload: bytes) -> Read:
+    """Decodes a part tile by tile: as a whole, all parts would take as much memory as the model."""
+    decode, scratch = codec.opened(payload), np.empty(TILE, np.float32)
+
+    def read(tile: slice) -> Floats:
+        elements = tile.stop - tile.start
+        return decode(tile, scratch[: codec.whole(elements)])[:elements]
+
+    return read

@@ -7,6 +7,8 @@ from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 
+import torch
+
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
 from peer.model.build import build
@@ -15,6 +17,7 @@ from peer.protocol.block import Block, Update
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
+from peer.store import snapshots
 from peer.store.objects import load_object
 from peer.store.run_directory import (
     block_path,
@@ -24,10 +27,8 @@ from peer.store.run_directory import (
     require_same_start,
     undone_path,
 )
-from peer.store.snapshots import names
 from peer.train.checkpoint import newest
 from peer.train.outer import OuterState, advance
-from peer.train.saver import become_snapshot
 
 log = logging.getLogger(__name__)
 
@@ -38,7 +39,7 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Outer
     It may be on the chain on disk, or on a branch that was left meanwhile: the link goes on while this reads.
     Raises BadInput if files are damaged or gone, RunMismatch if the run began with other parameters.
     """
-    taken = set(names(directory))
+    taken = set(snapshots.names(directory))
     flat = FlatParameters(build(spec))
     anchor = OuterState.initial(flat.new())
     way: list[Update] = []
@@ -53,16 +54,6 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Outer
     for update in reversed(way):
         advance(anchor, update, spec, layout, partial(load_object, directory))
     return anchor
-
-
-def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> bool:
-    """Take over what this snapshot holds; False if it is damaged, and then nothing changed."""
-    try:
-        become_snapshot(anchor, directory, round, name)
-    except BadInput as error:
-        log.warning("%s", error)
-        return False
-    return True
 
 
 def _update_that_made(directory: Path, round: int, name: bytes) -> Update:
@@ -124,19 +115,40 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Oute
 def _start_late(anchor: OuterState, chain: Chain) -> None:
     """Be at the newest checkpoint or snapshot that is on the chain, if there is any."""
     rounds = {chain.head.anchor: chain.head.round} | {update.parent: update.round - 1 for update in chain.updates}
-    found = newest(chain.directory / "checkpoints", chain.genesis.run.hex(), None, _log_unused)
+    found = newest(
+        chain.directory / "checkpoints",
+        chain.genesis.run.hex(),
+        None,
+        partial(log.warning, "not using checkpoint %s: %s"),
+    )
     if found is not None and found.anchor in rounds:
         anchor.become(**found.tensors["anchor"], round=found.state["round"], cursors=found.state["cursors"])
-    for round, name in reversed(names(chain.directory)):
-        if rounds.get(name) != round or round <= anchor.round:
-            continue
-        try:
-            become_snapshot(anchor, chain.directory, round, name)
-        except BadInput as error:
-            log.warning("not using a snapshot: %s", error)
-        else:
+    for round, name in reversed(snapshots.names(chain.directory)):
+        if rounds.get(name) == round and round > anchor.round and _is_at_snapshot(anchor, chain.directory, round, name):
             return
 
 
-def _log_unused(path: Path, why: str) -> None:
-    log.warning("not using checkpoint %s: %s", path, why)
+def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> bool:
+    """Take over what this snapshot holds; False if it is damaged, and then nothing changed."""
+    try:
+        become_snapshot(anchor, directory, round, name)
+    except BadInput as error:
+        log.warning("not using a snapshot: %s", error)
+        return False
+    return True
+
+
+def read_anchor(directory: Path, round: int, name: bytes) -> OuterState:
+    """The anchor that the snapshot of this round and name holds. Raises BadInput if that is damaged."""
+    path = snapshots.path_of(directory, round, name)
+    manifest = snapshots.read_manifest(path)
+    theta, momentum = snapshots.read_vectors(path, manifest)
+    return OuterState(torch.from_numpy(theta), torch.from_numpy(momentum), round, dict(manifest.cursors))
+
+
+def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
+    """Be what the snapshot of this round and name holds. Raises BadInput if that is damaged, or of another model."""
+    found = read_anchor(directory, round, name)
+    if found.theta.shape != anchor.theta.shape:
+        raise BadInput(f"{snapshots.path_of(directory, round, name)} is of another model; remove it")
+    anchor.become(found.theta, found.momentum, found.round, found.cursors.items())

@@ -1,9 +1,7 @@
 """What a peer has produced minus what decided updates counted.
 
-Four operations change it in a running peer, and a fifth if the spec says `interpolate`; a restart restores it from
-what was offered.
-Never sending, never voting: only a decided update moves work out, so that a missed commit, a void
-part, a crash and a fork all end with the right amount owed.
+Never sending, never voting: only a decided update moves work out, so that a missed commit, a void part, a crash and a
+fork all end with the right amount owed. A restart restores it from what was offered.
 """
 
 from __future__ import annotations
@@ -37,7 +35,6 @@ class Residual:
 
     @classmethod
     def empty(cls, size: int) -> Residual:
-        """The balance of a peer that has produced nothing."""
         return cls(torch.zeros(size, dtype=torch.float32))
 
     @torch.no_grad()
@@ -55,16 +52,11 @@ class Residual:
         self.flat[part].sub_(decoded)
 
     @torch.no_grad()
-    def missed(self, part: slice, gamma: float) -> float:
-        """A decided update left this part out: discount it by age. Returns the norm of what was given up."""
+    def give_up(self, part: slice) -> float:
+        """Owe nothing of this part. Returns the norm of what was owed."""
         norm = float(torch.linalg.vector_norm(self.flat[part], dtype=torch.float64))
-        self.aged(part, gamma)
-        return (1 - gamma) * norm
-
-    @torch.no_grad()
-    def aged(self, part: slice, gamma: float) -> None:
-        """`missed`, where nobody asks for the norm."""
-        self.flat[part].mul_(gamma)
+        self.flat[part].zero_()
+        return norm
 
     @torch.no_grad()
     def returned(self, part: slice, decoded: Tensor) -> None:
@@ -127,20 +119,7 @@ class ResidualLedger:
         return mine
 
     def outcomes(self, update: Update, mine: Contribution | None) -> Sequence[PartOutcome]:
-        """What an update does to each part of what was offered."""
         return part_outcomes(update, self._me, mine is not None)
-
-    def settle(self, update: Update, mine: Contribution | None) -> None:
-        """An update was decided: what it counted is owed no more, and what it left out is discounted by age."""
-        averaged, outcomes = update.round - 1, self.outcomes(update, mine)
-        for part, (where, outcome) in enumerate(zip(self._turns.slices((averaged,)), outcomes, strict=True)):
-            if outcome is PartOutcome.COUNTED:
-                assert mine is not None
-                self.balance.counted(where, self._decoded(mine, part, where))
-            elif outcome is PartOutcome.MISSED:
-                self.balance.aged(where, self._gamma)
-        if self.all_counted(outcomes):
-            self._turns.work(averaged).age.counted()
 
     def staleness_after(self, update: Update, mine: Contribution | None) -> int:
         """Age of the oldest work that is owed once this update is settled, in turns of what it averages."""

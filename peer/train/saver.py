@@ -10,15 +10,12 @@ from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import torch
-
-from dht.errors import BadInput, DiskFull, HomefiresError
+from dht.errors import DiskFull, HomefiresError
 from peer.events import AlertRaised, CheckpointWritten, Event
 from peer.host.processes import available_bytes
 from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
-from peer.train.outer import OuterState
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoint, Checkpoints
@@ -158,19 +155,3 @@ class SnapshotWriter:
             )  # fmt: skip
         finally:
             self._cost_s = time.monotonic() - began_at
-
-
-def read_anchor(directory: Path, round: int, name: bytes) -> OuterState:
-    """The anchor that the snapshot of this round and name holds. Raises BadInput if that is damaged."""
-    path = snapshots.path_of(directory, round, name)
-    manifest = snapshots.read_manifest(path)
-    theta, momentum = snapshots.read_vectors(path, manifest)
-    return OuterState(torch.from_numpy(theta), torch.from_numpy(momentum), round, dict(manifest.cursors))
-
-
-def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
-    """Be what the snapshot of this round and name holds. Raises BadInput if that is damaged, or of another model."""
-    found = read_anchor(directory, round, name)
-    if found.theta.shape != anchor.theta.shape:
-        raise BadInput(f"{snapshots.path_of(directory, round, name)} is of another model; remove it")
-    anchor.become(found.theta, found.momentum, found.round, found.cursors.items())

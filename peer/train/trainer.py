@@ -28,13 +28,13 @@ from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
 from peer.train.apply import LayerUpdate, Means
-from peer.train.atomic import is_out_of_memory
+from peer.train.atomic import free_bytes, is_out_of_memory
 from peer.train.backend import InnerStep, MicroBatch, SingleDevice, use_attention
 from peer.train.checkpoint import VERSION, Checkpoint, generator_states, set_generator_states
 from peer.train.evaluation import SEQUENCES, Stopped, held_out_loss
 from peer.train.layerwise import Layerwise
 from peer.train.offload import return_memory
-from peer.train.outer import LoadObject, OuterState, advance
+from peer.train.outer import LoadObject, OuterState
 from peer.train.residual import Residual, ResidualLedger, RewindResult, start_from
 from peer.train.tuned import Tuned, room_for
 
@@ -92,7 +92,6 @@ class Trainer:
 
     @property
     def parameters(self) -> int:
-        """Trainable parameters."""
         return self._flat.size
 
     @property
@@ -141,8 +140,8 @@ class Trainer:
     def refit(self) -> None:
         """After a pause: what had room before may have none now, or have it again. Nothing where memory is not told."""
         if self._fit is not None and self.device.type == "cuda":
-            free_bytes, _ = torch.cuda.mem_get_info(self.device)
-            self._micro.sequences = room_for(self._fit, free_bytes + torch.cuda.memory_reserved(self.device))
+            room_bytes = free_bytes(self.device) + torch.cuda.memory_reserved(self.device)
+            self._micro.sequences = room_for(self._fit, room_bytes)
 
     def freeze(self, anchor: bytes) -> None:
         """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`.
@@ -232,13 +231,7 @@ class Trainer:
         """
         self._wait_for_layers()
         self._wait_for_contribution()
-        mine, means = self._everything_for(update, load)
-        if self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness:
-            return self._apply_and_give_up(update, mine, means)
-        move = self._begin_move(update, mine, means)
-        for layer in range(len(self.layer_sizes)):
-            move.apply_layer(layer)
-        return 0.0
+        return self._begin_move(update, *self._everything_for(update, load)).apply()
 
     def begin_apply(self, update: Update, load: LoadObject) -> float:
         """`apply`, but all that goes over the whole model follows layer by layer, beside the next inner steps.
@@ -250,13 +243,13 @@ class Trainer:
         assert self._layerwise is not None
         assert not self._layerwise.busy, "the update before is finished"
         self._wait_for_contribution()
-        mine, means = self._everything_for(update, load)
-        if self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness:
-            given_up = self._apply_and_give_up(update, mine, means)
-            self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
-            return given_up
-        self._layerwise.begin(self._begin_move(update, mine, means).apply_layer, self.anchor.state_digest)
-        return 0.0
+        move = self._begin_move(update, *self._everything_for(update, load))
+        if move.given_up is None:
+            self._layerwise.begin(move.apply_layer, self.anchor.state_digest)
+            return 0.0
+        given_up = move.apply()  # at once: the norm is that of all layers
+        self._layerwise.begin(lambda layer: None, self.anchor.state_digest)
+        return given_up
 
     def _everything_for(self, update: Update, load: LoadObject) -> tuple[Contribution | None, Means]:
         """What this peer has offered, and all encoded means by digest: every byte is here and was checked."""
@@ -266,26 +259,20 @@ class Trainer:
     def _begin_move(self, update: Update, mine: Contribution | None, means: Means) -> LayerUpdate:
         """Stand at the next anchor, but for what its layers hold."""
         averaged, outcomes = self.anchor.round, self._ledger.outcomes(update, mine)
-        move = LayerUpdate(
-            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
-            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=self._interpolates,
-        )  # fmt: skip
+        gives_up = self._ledger.staleness_after(update, mine) > self.spec.round.max_staleness
+        own = None if gives_up else self._interpolates
         if self._ledger.all_counted(outcomes):
             self.turns.work(averaged).age.counted()
         self.anchor.arrive([item for member in update.members for item in member.ranges])
+        if gives_up:
+            too_old = self._forget_too_old()
+            assert len(too_old) == 1, "no fragment grows older but in its turn"
         self._begin_anew()
-        return move
-
-    def _apply_and_give_up(self, update: Update, mine: Contribution | None, means: Means) -> float:
-        """Over whole vectors: rare, and the norm of all that is given up is not the sum of what layers give."""
-        averaged = self.anchor.round
-        advance(self.anchor, update, self.spec, self.parts, means.__getitem__)
-        self._ledger.settle(update, mine)
-        given_up = self._give_up_if_too_old()
-        self._collect_progress()
-        self._begin_anew()
-        self._start_from_anchor((averaged,))
-        return given_up
+        return LayerUpdate(
+            spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
+            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=own,
+            given_up=[] if gives_up else None,
+        )  # fmt: skip
 
     @property
     def is_applied(self) -> bool:
@@ -337,10 +324,7 @@ class Trainer:
         mine = [self._ledger.find(update.parent, update.round - 1) for update in updates]
         self._collect_progress()
         done = self._ledger.unsettle(zip(updates, mine, strict=True))
-        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
-        self.turns.went_back(restored.round)
-        self._offered = None
-        self.step_in_round = 0
+        self._stand_at(restored)
         self._start_from_anchor(update.round - 1 for update in updates)
         return done
 
@@ -354,14 +338,17 @@ class Trainer:
         given_up, round = 0.0, self.anchor.round
         if self._offered is not None and (mine := self._ledger.find(self._offered, round)) is not None:
             given_up = self._ledger.leave_behind(mine, round)
-        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
-        self.turns.went_back(restored.round)
-        given_up = math.sqrt(given_up) + self._give_up_if_too_old()
+        self._stand_at(restored)
+        too_old = self.turns.slices(self._forget_too_old())
+        given_up = math.sqrt(given_up) + math.hypot(*(self._balance.give_up(where) for where in too_old))
         self._collect_progress()
-        self._offered = None
-        self.step_in_round = 0
         self._start_from_anchor(self.turns.everything)
         return given_up
+
+    def _stand_at(self, restored: OuterState) -> None:
+        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
+        self.turns.went_back(restored.round)
+        self._offered, self.step_in_round = None, 0
 
     def replay(self, update: Update, load: LoadObject) -> float:
         """Apply an update that was decided before a restart; returns what `apply` does."""
@@ -462,8 +449,11 @@ class Trainer:
         for where, now in self._flat.each():
             self._balance.add_progress(where, self._start[where], now)
 
-    def _give_up_if_too_old(self) -> float:
-        """Work beyond the age limit would count nothing; what came after the freeze is younger. Returns its norm."""
+    def _forget_too_old(self) -> list[int]:
+        """The fragments of which work is owed beyond the age limit: it would count nothing. It is to be given up.
+
+        What came after the freeze is younger and stays, unless it was made for an earlier anchor.
+        """
         round = self.anchor.round
         too_old = self.turns.too_old(round, self.spec.round.max_staleness)
         dropped = [fragment for fragment in too_old if not self.turns.drop_offered(fragment, round)]
@@ -473,8 +463,7 @@ class Trainer:
             self.turns.drop(fragment)
         if len(dropped) == len(self.turns.everything):
             self._batches.mark()
-        slices = self.turns.slices(too_old)
-        return math.hypot(*(self._balance.missed(where, 0.0) for where in slices))
+        return too_old
 
     def _take_back(self, mine: Contribution) -> None:
         """Make the balance what was frozen."""

@@ -48,7 +48,6 @@ class Tuned:
     """On the device when it was found, 0 where the device does not count: a game may have had the rest."""
 
     def to_json(self) -> str:
-        """One line."""
         return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)
 
 

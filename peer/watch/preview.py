@@ -21,7 +21,7 @@ from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
 from dht.reach.peer_store import PeerStore
 from peer import spec as specs
-from peer.doctor.needs import needs_of
+from peer.doctor.host import needs_of
 from peer.host.gpu import power_limit_w
 from peer.plan.coefficients import shipped
 from peer.plan.model_shape import shape_of

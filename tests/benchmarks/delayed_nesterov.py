@@ -1,7 +1,7 @@
 """Delayed Nesterov: an outer step for updates that arrive one at a time (arXiv:2401.09135, algorithm 3, with c = 0).
 
 For benchmarks only. A run keeps a total order by rounds, in which all contributions of a
-round are one mean and one `outer_step`.
+round are one mean and one `outer_kernel`.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ class DelayedNesterov:
     """Momentum μ = `factor` is renewed once in N = `period` pushes, from the mean of their pseudo-gradients.
 
     Of N pushes g₁ … g_N the last turns v into μ v + ḡ, with ḡ their mean. Each moves θ by −lr g / N, and the last by
-    −lr μ v besides: together by −lr (ḡ + μ v), which is one Nesterov step on ḡ. With N = 1 it is `outer_step`.
+    −lr μ v besides: together by −lr (ḡ + μ v), which is one Nesterov step on ḡ. With N = 1 it is `outer_kernel`.
     """
 
     def __init__(self, theta: Tensor, *, period: int, learning_rate: float, factor: float) -> None:

@@ -13,8 +13,8 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.lifecycle.pace import steps_at
-from peer.train.outer import outer_step
 from tests.benchmarks.delayed_nesterov import DelayedNesterov
+from tests.outer_step import outer_step
 
 SIZE = 33
 

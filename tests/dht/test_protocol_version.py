@@ -18,13 +18,13 @@ ME = Identity.from_seed(b"m" * 32)
 RUN = b"r" * 32
 
 
-@pytest.mark.parametrize("name", ["x", "chain/undone", "admitted", "ended", "orders", "ports"])
+@pytest.mark.parametrize("name", ["x", "chain/undone", "wish.json", "fit.json", "admitted", "ended", "orders", "ports"])
 def test_a_folder_of_the_version_before_is_left_as_it_is(tmp_path: Path, name: str) -> None:
     (tmp_path / name).mkdir(parents=True)
     before = sorted(tmp_path.rglob("*"))
     address = f"/ip4/203.0.113.5/tcp/31337/p2p/{ME.peer_id}"
     joined = invite.parse(invite.issue(ME, run="tiny", spec_hash=RUN, addrs=(address,)), time.time())
-    with pytest.raises(BadInput, match=r"is of protocol version 1, .* install an older homefires"):
+    with pytest.raises(BadInput, match=r"is of protocol version 1, .* install homefires 0\.1"):
         invite.save_in(joined, tmp_path)
     with pytest.raises(BadInput, match="nothing in this one was changed"), lock_directory(tmp_path):
         pass

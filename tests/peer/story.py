@@ -325,7 +325,7 @@ def join_with(story: Story, link: Link, monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(sessions, "make_trainer", lambda *args: story.trainer)
     monkeypatch.setattr(sessions, "look_around", lambda *args: None)
     monkeypatch.setattr(sessions, "restore", lambda *args: (story.shelf, b""))
-    monkeypatch.setattr(sessions, "make_snapshotter", lambda *args: NoSnapshots())
+    monkeypatch.setattr(sessions, "SnapshotWriter", lambda *args: NoSnapshots())
     monkeypatch.setattr(sessions, "started", lambda *args: RoundStarted(round=0, steps=0))
     link.load_object = lambda digest: b""  # type: ignore[attr-defined]
     story.peer.link = link  # type: ignore[assignment]

@@ -22,7 +22,7 @@ from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import from_mapping
-from peer.train import saver
+from peer.train import replay
 from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with, spec
 
@@ -300,7 +300,7 @@ def test_a_replayed_block_moves_the_anchor(story: Story, monkeypatch: pytest.Mon
 def test_a_snapshot_moves_the_anchor(story: Story, monkeypatch: pytest.MonkeyPatch, given_up: float) -> None:
     """A checkpoint follows at once; who loses work by it is told, and nobody trains before the link says so."""
     restored = SimpleNamespace(round=16)
-    monkeypatch.setattr(saver, "read_anchor", lambda directory, round, name: restored)
+    monkeypatch.setattr(replay, "read_anchor", lambda directory, round, name: restored)
     story.peer.in_step, story.trainer.too_old = False, given_up
     story.link.queue += [("snapshot", 16, NEXT, NAMES[:2]), ("resume", NEXT)]
     story.turns(1)

@@ -16,7 +16,7 @@ import torch
 from dht.errors import HomefiresError, MemoryFull
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
-from peer.doctor.needs import needs_of
+from peer.doctor.host import needs_of
 from peer.doctor.verdict import quiet
 from peer.events import AlertRaised, Event
 from peer.limits.desired_state import Intent

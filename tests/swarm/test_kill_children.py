@@ -48,9 +48,9 @@ def spec(tmp_path: Path) -> Path:
     ("program", "works"),
     [
         (INTRODUCE, "peer introduce"), (INTRODUCE, "p2pd"), (EXAMINE, "peer doctor"), (EXAMINE, "p2pd"),
-        (EXAMINE, "peer.doctor.software"), (TRY_OUT, "peer.autotune"), (TRY_OUT, TORCH),
+        (EXAMINE, "peer.doctor.kernel"), (TRY_OUT, "peer.autotune"), (TRY_OUT, TORCH),
     ],
-    ids=lambda value: value if len(value) <= 20 else {INTRODUCE: "introduce", EXAMINE: "doctor", TRY_OUT: "dry"}[value],
+    ids=lambda value: value if len(value) < 20 else {INTRODUCE: "introduce", EXAMINE: "doctor", TRY_OUT: "dry"}[value],
 )  # fmt: skip
 def test_nothing_outlives_who_started_it(
     program: str, works: str, invite: str, spec: Path, record_property: Callable[[str, object], None]

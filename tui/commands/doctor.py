@@ -146,7 +146,7 @@ def _devices(options: argparse.Namespace) -> int:
 
 def list_devices() -> str:
     """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
-    told = answer("examination", python_module("peer.doctor.software", "list"), LIMIT_S)
+    told = answer("examination", python_module("peer.doctor.kernel", "list"), LIMIT_S)
     return "\n".join(printable(_device(row)) for row in json.loads(told.splitlines()[-1])["devices"])
 
 

@@ -30,7 +30,7 @@ from hivemind.utils import get_dht_time
 from torch import Tensor
 
 from dht.process import die_with_parent
-from peer.train.outer import momentum_at, outer_step
+from peer.train.outer import momentum_at
 from tests.benchmarks.rivals.trainee import (
     LAST,
     LOOK_S,
@@ -42,6 +42,7 @@ from tests.benchmarks.rivals.trainee import (
     save_vector,
     tell,
 )  # fmt: skip
+from tests.outer_step import outer_step
 
 PREFIX = "rival"
 MATCHMAKING_S = 5.0

@@ -140,7 +140,7 @@ async def test_what_a_child_tells_is_read() -> None:
     other = {**row, "device": "cuda:0", "name": "NVIDIA Y"}
 
     async def kernel(*words: str, timeout_s: float = 0.0) -> ChildResult:
-        assert words == ("-m", "peer.doctor.software", "cuda:1")
+        assert words == ("-m", "peer.doctor.kernel", "cuda:1")
         told = {**row, "kernel_s": 0.001, "torch": "2.13", "devices": [row, other]}
         return ChildResult(exit_code=0, out=f"a library is loading\n{json.dumps(told)}\n", err="")
 

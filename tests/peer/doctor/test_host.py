@@ -8,8 +8,7 @@ import pytest
 
 from dht.errors import BadInput
 from peer.doctor.check import Check, Status, failed, passed, size, warned
-from peer.doctor.host import check_heat, check_power
-from peer.doctor.needs import PROCESS_BYTES, needs_of
+from peer.doctor.host import PROCESS_BYTES, check_heat, check_power, needs_of
 from peer.host.power import Power, cpu_temperature_c, read_power
 from peer.model.footprint import size_of
 from peer.spec import load

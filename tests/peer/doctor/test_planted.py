@@ -27,8 +27,7 @@ from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
 from peer.doctor.credentials import check_identity, check_invite
-from peer.doctor.host import check_device_memory, check_disk, check_memory, check_shared_memory
-from peer.doctor.needs import RunNeeds, needs_of
+from peer.doctor.host import RunNeeds, check_device_memory, check_disk, check_memory, check_shared_memory, needs_of
 from peer.doctor.network import check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_device, check_libraries
 from peer.host.disk import free_disk_bytes

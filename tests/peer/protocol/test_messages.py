@@ -134,9 +134,9 @@ def test_random_bytes_raise_nothing_but_value_error(frame: bytes) -> None:
 def test_a_frame_of_another_version_says_which_program_helps() -> None:
     """Peers of a run update on different days."""
     frame = encode(MESSAGES[0])
-    with pytest.raises(ValueError, match=r"of protocol version 1, .* install an older homefires"):
+    with pytest.raises(ValueError, match=r"of protocol version 1, .* install homefires 0\.1"):
         decode(b"\x01" + frame[1:])
-    with pytest.raises(ValueError, match="install a newer homefires, which speaks version 3"):
+    with pytest.raises(ValueError, match="install a newer homefires"):
         decode(b"\x03" + frame[1:])
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import socket
 import threading
 import urllib.request
+from contextlib import closing
 
 import pytest
 
@@ -22,7 +23,7 @@ def free_port() -> int:
 @pytest.mark.outside
 def test_events_become_figures() -> None:
     port, warned = free_port(), list[tuple[str, str]]()
-    with MetricsExporter(port, "me") as publisher:
+    with closing(MetricsExporter(port, "me")) as publisher:
         publisher.start(lambda code, text: warned.append((code, text)))
         publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
         publisher.note(PeerStateChanged(state="TRAINING", why="x"))
@@ -39,7 +40,7 @@ def test_a_taken_port_is_told_and_the_peer_goes_on() -> None:
     with socket.socket() as taken:
         taken.bind((HOST, 0))
         taken.listen()
-        with MetricsExporter(taken.getsockname()[1], "me") as publisher:
+        with closing(MetricsExporter(taken.getsockname()[1], "me")) as publisher:
             publisher.start(lambda code, text: warned.append((code, text)))
             publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
     assert warned[0][0] == "METRICS"
@@ -49,7 +50,7 @@ def test_a_taken_port_is_told_and_the_peer_goes_on() -> None:
 def test_without_a_port_nothing_is_served() -> None:
     warned: list[str] = []
     before = threading.enumerate()
-    with MetricsExporter(0, "me") as publisher:
+    with closing(MetricsExporter(0, "me")) as publisher:
         publisher.start(lambda code, text: warned.append(text))
         publisher.note(Evaluated(round=3, loss=1.5, tokens=10))
         assert threading.enumerate() == before

@@ -22,8 +22,13 @@ from tests.decided import DecidedRound, contribution
 FIRST = digest("anchor", 0)
 NAMES = ("p0", "p1")
 STREAMS = {"overlap": "streaming"}
-KINDS: list[dict[str, Any]] = [{}, {"void": {0, 4}}, {"left_out": {"p1"}}, {"refused": {1, 2}}, {}]
-"""Of the rounds that are made: parts are void, a contribution is missed, all that came for parts was refused."""
+KINDS: list[dict[str, Any]] = [
+    {}, {"void": {0, 4}}, {"left_out": {"p1"}}, {"left_out": {"p1"}}, {"refused": {1, 2}}, {},
+]  # fmt: skip
+"""Of the rounds that are made: parts are void, a contribution is missed, all that came for parts was refused.
+
+With `max_staleness` 1 the contribution that is missed twice is given up.
+"""
 
 
 @pytest.fixture
@@ -41,7 +46,7 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[T
     [
         ("int4", {}), ("float32", {}), ("float16", {"gamma": 0.0}), ("sparse", {}), ("int8", {"fragments": 2}),
         ("int4", STREAMS), ("int4", STREAMS | {"merge": "rebase"}), ("float32", STREAMS | {"fragments": 3}),
-        ("sparse", STREAMS),
+        ("sparse", STREAMS), ("int4", {"max_staleness": 1}), ("float32", STREAMS | {"max_staleness": 1}),
     ],
     indirect=True,
 )  # fmt: skip
@@ -80,7 +85,8 @@ def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, T
     )
     encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
     outcomes = part_outcomes(update, trainer.me, True)
-    momentum, own = momentum_at(spec, update.round - 1), trainer._interpolates
+    too_old = trainer._ledger.staleness_after(update, mine) > spec.round.max_staleness
+    momentum, own = momentum_at(spec, update.round - 1), None if too_old else trainer._interpolates
     progress = trainer._start - now
     start = now.clone()
     for part, piece in enumerate(trainer.turns.parts(update.round - 1)):
@@ -98,6 +104,8 @@ def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, T
             balance[where] = balance[where] - decoded(encoding, mine.payload(part), piece.size)
         elif outcomes[part] is PartOutcome.MISSED:
             balance[where] = balance[where] * spec.round.gamma
+        if too_old:
+            balance[where] = 0
         if own is not None:
             progress[where] = (theta[where] - balance[where] - now[where]) * own
         owed = balance[where] + progress[where]

@@ -18,7 +18,8 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice
-from peer.train.outer import OuterState, momentum_at, outer_step
+from peer.train.outer import OuterState, momentum_at
+from tests.outer_step import outer_step
 
 CPU = torch.device("cpu")
 RATE = 0.1
@@ -83,8 +84,8 @@ class Swarm:
                 loop.step(self.anchor.round, step)
             mean += (self.anchor.theta - flat.new()) / len(self.loops)
         factor = momentum_at(self.spec, self.anchor.round)
-        parts = [(slice(0, mean.numel()), mean)]
-        self.anchor.apply(parts, learning_rate=self.spec.outer.learning_rate, momentum=factor)
+        outer_step(self.anchor.theta, self.anchor.momentum, mean, self.spec.outer.learning_rate, factor)
+        self.anchor.arrive(())
         return -mean
 
 

@@ -102,7 +102,7 @@ def test_a_device_without_room_leaves_everything_aside(monkeypatch: pytest.Monke
         return tensor.detach().to(device, copy=True)
 
     with monkeypatch.context() as patched:
-        patched.setattr("peer.train.offload._elsewhere", without_room)
+        patched.setattr("peer.train.offload.copied", without_room)
         with pytest.raises(torch.OutOfMemoryError):
             loop.residence.come_back()
     assert loop.residence.is_aside

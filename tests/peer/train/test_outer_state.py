@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from typing import Any
 
 import msgpack
 import numpy as np
@@ -10,15 +12,14 @@ import pytest
 import torch
 from blake3 import blake3
 
+from peer.codec import codec
 from peer.codec.codec import Codec
-from peer.protocol.block import VOID, Update
+from peer.protocol.block import VOID, Ranges
 from peer.protocol.encoding import digest_of
-from peer.protocol.layout import Part as Piece
+from peer.protocol.layout import Part
 from peer.spec import RunSpec
 from peer.train.outer import OuterState, advance
 from tests.peer.rounds.build import update
-
-Objects = dict[bytes, bytes]
 
 
 def make_anchor() -> OuterState:
@@ -33,30 +34,68 @@ def test_the_first_anchor_has_no_momentum() -> None:
     assert not anchor.momentum.any()
 
 
-def test_parts_are_the_whole_in_pieces() -> None:
+LAYOUT = (Part(0, 0, 3), Part(0, 3, 3), Part(1, 6, 4))
+WHOLE = (Part(0, 0, 10),)
+MEAN = np.linspace(-1, 1, 10, dtype=np.float32)
+Mean = np.ndarray[Any, np.dtype[np.float32]] | None
+
+
+@pytest.fixture
+def exact(spec: RunSpec) -> RunSpec:
+    """What a mean says is what is decoded."""
+    return dataclasses.replace(
+        spec, codec=dataclasses.replace(spec.codec, wire="float32"),
+        outer=dataclasses.replace(spec.outer, learning_rate=0.7, momentum=0.9, momentum_warmup_rounds=0),
+    )  # fmt: skip
+
+
+def step(
+    anchor: OuterState, spec: RunSpec, means: Sequence[Mean], layout: tuple[Part, ...] = LAYOUT,
+    contributors: Sequence[int] = (7, 7, 7), ranges: Ranges = (),
+) -> OuterState:  # fmt: skip
+    """`anchor`, after an update with these means; a part without a mean and with contributors is rolled back."""
+    payloads = [None if mean is None else Codec("float32").encode(mean) for mean in means]
+    objects = {digest_of(payload): payload for payload in payloads if payload is not None}
+    item = update()
+    decided = dataclasses.replace(
+        item, round=anchor.round + 1, contributors=tuple(contributors)[: len(means)],
+        parts=tuple(VOID if payload is None else digest_of(payload) for payload in payloads),
+        members=tuple(dataclasses.replace(member, ranges=ranges) for member in item.members),
+    )  # fmt: skip
+    advance(anchor, decided, spec, layout, objects.__getitem__)
+    return anchor
+
+
+def moving(spec: RunSpec) -> OuterState:
+    """An anchor with momentum."""
+    return step(make_anchor(), spec, [MEAN], WHOLE)
+
+
+def test_parts_are_the_whole_in_pieces(exact: RunSpec) -> None:
     """Applied part by part or at once, the bits are the same; a void part is a zero mean."""
-    mean = torch.linspace(-1, 1, 10)
+    mean = MEAN.copy()
     mean[3:6] = 0
-    whole, pieces = make_anchor(), make_anchor()
-    whole.apply([(slice(0, 10), mean)], learning_rate=0.7, momentum=0.9)
-    parts = [(slice(0, 3), mean[:3]), (slice(3, 6), None), (slice(6, 10), mean[6:])]
-    pieces.apply(parts, learning_rate=0.7, momentum=0.9)
+    whole = step(make_anchor(), exact, [mean], WHOLE)
+    pieces = step(make_anchor(), exact, [mean[:3], None, mean[6:]], contributors=(7, 0, 7))
     assert whole.state_digest() == pieces.state_digest()
     assert pieces.round == 1
 
 
-def moving() -> OuterState:
-    """An anchor with momentum."""
-    anchor = make_anchor()
-    anchor.apply([(slice(0, 10), torch.linspace(-1, 1, 10))], learning_rate=0.7, momentum=0.9)
-    return anchor
+def test_tiles_do_not_show(exact: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any size of them gives the same bits."""
+    flat, mean = torch.linspace(0, 1, 1001), np.linspace(-1, 1, 1001, dtype=np.float32)
+    layout = (Part(0, 0, 1001),)
+    whole = step(OuterState.initial(flat.clone()), exact, [mean], layout)
+    monkeypatch.setattr(codec, "TILE", 64)
+    tiled = step(OuterState.initial(flat.clone()), exact, [mean], layout)
+    assert whole.state_digest() == tiled.state_digest()
+    assert not torch.equal(tiled.theta, flat)
 
 
-def test_a_part_that_is_rolled_back_stays_as_it_is() -> None:
+def test_a_part_that_is_rolled_back_stays_as_it_is(exact: RunSpec) -> None:
     """Momentum is untouched, and does not move the parameters; a void part is a zero mean, which lets it run out."""
-    anchor, before = moving(), moving()
-    parts = [(slice(0, 3), None), (slice(3, 6), None), (slice(6, 10), torch.ones(4))]
-    anchor.apply(parts, learning_rate=0.7, momentum=0.9, rolled_back={1})
+    anchor, before = moving(exact), moving(exact)
+    step(anchor, exact, [None, None, np.ones(4, np.float32)], contributors=(0, 7, 7))
     for vector, old in ((anchor.theta, before.theta), (anchor.momentum, before.momentum)):
         assert torch.equal(vector[3:6], old[3:6])
         assert not torch.equal(vector[:3], old[:3])
@@ -64,57 +103,32 @@ def test_a_part_that_is_rolled_back_stays_as_it_is() -> None:
     assert anchor.round == before.round + 1
 
 
-LAYOUT = (Piece(0, 0, 4), Piece(0, 4, 2), Piece(1, 6, 4))
-
-
-def decided(*means: tuple[float, ...] | None, contributors: tuple[int, ...] = (7, 7, 7)) -> tuple[Update, Objects]:
-    """An update that follows `moving`, with these means."""
-    payloads = [None if mean is None else Codec("float32").encode(np.array(mean, np.float32)) for mean in means]
-    objects = {digest_of(payload): payload for payload in payloads if payload is not None}
-    parts = tuple(VOID if payload is None else digest_of(payload) for payload in payloads)
-    return dataclasses.replace(update(), round=2, parts=parts, contributors=contributors), objects
-
-
-def test_a_round_whose_layers_are_all_rolled_back_changes_no_bit(spec: RunSpec) -> None:
+def test_a_round_whose_layers_are_all_rolled_back_changes_no_bit(exact: RunSpec) -> None:
     """It counts as a round, and the data behind it as read; the next round is as if it had not been."""
-    exact = dataclasses.replace(spec, codec=dataclasses.replace(spec.codec, wire="float32"))
-    anchor, before = moving(), moving()
-    item, objects = decided(None, None, None)
-    advance(anchor, item, exact, LAYOUT, objects.__getitem__)
+    anchor, before = moving(exact), moving(exact)
+    step(anchor, exact, [None, None, None], ranges=((0, 0, 5),))
     assert anchor.theta.numpy().tobytes() == before.theta.numpy().tobytes()
     assert anchor.momentum.numpy().tobytes() == before.momentum.numpy().tobytes()
     assert anchor.round == before.round + 1
     assert anchor.cursors == {0: 5}
-    void, nothing = decided(None, None, None, contributors=(0, 0, 7))
-    advance(before, void, exact, LAYOUT, nothing.__getitem__)
+    step(before, exact, [None, None, None], contributors=(0, 0, 7))
     assert not torch.equal(before.theta[:6], anchor.theta[:6]), "a void layer runs on"
     assert torch.equal(before.theta[6:], anchor.theta[6:])
 
 
-def test_one_layer_is_rolled_back_beside_others_that_move(spec: RunSpec) -> None:
+def test_one_layer_is_rolled_back_beside_others_that_move(exact: RunSpec) -> None:
     """All parts of it, and no other."""
-    exact = dataclasses.replace(spec, codec=dataclasses.replace(spec.codec, wire="float32"))
-    anchor, before = moving(), moving()
-    item, objects = decided(None, None, (1.0, 2.0, 3.0, 4.0))
-    advance(anchor, item, exact, LAYOUT, objects.__getitem__)
+    anchor, before = moving(exact), moving(exact)
+    step(anchor, exact, [None, None, np.array([1.0, 2.0, 3.0, 4.0], np.float32)])
     assert torch.equal(anchor.theta[:6], before.theta[:6])
     assert torch.equal(anchor.momentum[:6], before.momentum[:6])
     assert not torch.equal(anchor.momentum[6:], before.momentum[6:])
 
 
-@pytest.mark.parametrize("cuts", [[(0, 6), (5, 10)], [(5, 10), (0, 5)]])
-def test_parts_come_in_order(cuts: list[tuple[int, int]]) -> None:
-    """No element moves twice."""
-    parts = [(slice(start, end), torch.zeros(end - start)) for start, end in cuts]
-    with pytest.raises(AssertionError, match="part"):
-        make_anchor().apply(parts, learning_rate=1.0, momentum=0.0)
-
-
-def test_cursors_advance_and_never_go_back() -> None:
+def test_cursors_advance_and_never_go_back(exact: RunSpec) -> None:
     """A range that was read before, by a carried contribution, changes nothing."""
-    anchor = make_anchor()
-    anchor.apply([(slice(0, 10), None)], learning_rate=1.0, momentum=0.0, ranges=[(3, 0, 8), (1, 0, 2)])
-    anchor.apply([(slice(0, 10), None)], learning_rate=1.0, momentum=0.0, ranges=[(3, 2, 5)])
+    anchor = step(make_anchor(), exact, [None], WHOLE, ranges=((3, 0, 8), (1, 0, 2)))
+    step(anchor, exact, [None], WHOLE, ranges=((3, 2, 5),))
     assert anchor.cursors == {1: 2, 3: 8}
 
 

@@ -14,8 +14,8 @@ from peer.protocol.head import ChainHead
 from peer.store import snapshots
 from peer.train import saver
 from peer.train.outer import OuterState
-from peer.train.replay import read_chain
-from peer.train.saver import SnapshotWriter, become_snapshot, read_anchor
+from peer.train.replay import become_snapshot, read_anchor, read_chain
+from peer.train.saver import SnapshotWriter
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 

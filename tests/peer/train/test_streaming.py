@@ -17,10 +17,10 @@ from torch import Tensor
 from dht.errors import DiskFull
 from peer.protocol.encoding import digest
 from peer.train.optimizers import learning_rate
-from peer.train.outer import outer_step
 from peer.train.residual import Residual, interpolate
 from peer.train.trainer import Trainer
 from tests.decided import DecidedRound, contribution
+from tests.outer_step import outer_step
 from tests.peer.train.fragments import Fragments
 
 ANCHORS = [digest("anchor", number) for number in range(4)]

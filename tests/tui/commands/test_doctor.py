@@ -107,7 +107,7 @@ def test_devices_are_listed_as_the_option_calls_them(monkeypatch: pytest.MonkeyP
     ]
     seen = child(monkeypatch, ["a library is loading", json.dumps({"devices": rows})], 0)
     assert list_devices().splitlines() == ["cuda:1  NVIDIA X, 24.0 GB, 20.0 GB of it free", "cpu     x86_64"]
-    assert seen == ["peer.doctor.software", "list"]
+    assert seen == ["peer.doctor.kernel", "list"]
 
 
 def test_what_a_library_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:
