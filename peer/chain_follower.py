@@ -158,7 +158,7 @@ class ChainFollower:
         self.anchor, self.members = anchor, members
         self._begin_anew()
         self.session.say_undone(updates, undone)
-        # Before anything else happens: what was counted on the other branch is in the balance of no older checkpoint.
+        # Before anything else happens: what was counted on the other branch is in the residual of no older checkpoint.
         self.write_checkpoint(wait=True)
         drop_after(self.link.directory, self.trainer.anchor.round)
         self.link.send("applied", anchor, self.trainer.anchor.state_digest())

@@ -52,15 +52,15 @@ class Forger(Trainer):
         return [slice(start, start + size) for start, size in zip(starts, self.layer_sizes, strict=True)]
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
-        learned = self._balance.flat.clone()
-        self._balance.flat.copy_(self._forge(self, learned))
+        learned = self._residual.flat.clone()
+        self._residual.flat.copy_(self._forge(self, learned))
         super()._write_contribution(anchor, effort)
-        self._balance.flat.copy_(learned)
+        self._residual.flat.copy_(learned)
 
     def apply(self, update: Update, load: LoadObject) -> float:
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
         given_up = super().apply(update, load)
-        self._balance.flat.zero_()
+        self._residual.flat.zero_()
         self.turns.work(self.anchor.round - 1).age.counted()
         self._start_from_anchor(self.turns.everything)
         return given_up
@@ -184,22 +184,22 @@ class PledgingTokens(Tampering):
     def __init__(self, tokens: int) -> None:
         self._tokens = tokens
 
-    def pledge(self, pledge: ContributionHeader) -> ContributionHeader:
-        """What its own machine hears, too, where a pledge can say it."""
-        return dataclasses.replace(pledge, tokens=max(0, self._tokens))
+    def header(self, header: ContributionHeader) -> ContributionHeader:
+        """What its own machine hears, too, where a header can say it."""
+        return dataclasses.replace(header, tokens=max(0, self._tokens))
 
     def tamper(self, to: str, message: Message) -> bytes | None:
-        """Promises carry the pledge, and what it starts as coordinator."""
+        """Promises carry the header, and what it starts as coordinator."""
         if isinstance(message, Promise):
-            message = dataclasses.replace(message, pledge=self._raised(message.pledge))
+            message = dataclasses.replace(message, header=self._raised(message.header))
         elif isinstance(message, Start):
-            message = dataclasses.replace(message, pledges=tuple(self._raised(pledge) for pledge in message.pledges))
+            message = dataclasses.replace(message, headers=tuple(self._raised(header) for header in message.headers))
         return encode(message)
 
-    def _raised(self, pledge: ContributionHeader) -> ContributionHeader:
-        if pledge.peer != self.me:
-            return pledge
-        return dataclasses.replace(pledge, tokens=self._tokens).signed(self.keys)
+    def _raised(self, header: ContributionHeader) -> ContributionHeader:
+        if header.peer != self.me:
+            return header
+        return dataclasses.replace(header, tokens=self._tokens).signed(self.keys)
 
 
 class ProposingWeights(Tampering):
@@ -215,7 +215,7 @@ class ProposingWeights(Tampering):
         if not isinstance(message, Propose) or message.update.coordinator != self.me:
             return encode(message)
         self._mine.add(message.place)
-        weighed = tuple(self._own if pledge.peer == self.me else self._other for pledge in message.update.members)
+        weighed = tuple(self._own if header.peer == self.me else self._other for header in message.update.members)
         update = dataclasses.replace(message.update, weights=tuple(weighed for _ in message.update.weights))
         return encode(self._signed(message, update))
 
@@ -305,9 +305,9 @@ class WrongShapes(Role):
         arithmetic: ReductionPort = WholeAgain(hands.arithmetic)
         return dataclasses.replace(hands, disk=disk, arithmetic=arithmetic)
 
-    def pledge(self, pledge: ContributionHeader) -> ContributionHeader:
+    def header(self, header: ContributionHeader) -> ContributionHeader:
         """The root of the short parts."""
-        return dataclasses.replace(pledge, root=self._disk.root(pledge.anchor))
+        return dataclasses.replace(header, root=self._disk.root(header.anchor))
 
 
 class NotedParts(Borrowed):

@@ -61,7 +61,7 @@ class DecidedRound:
         assert before is None or before.next_anchor == anchor, "another round led to this anchor"
         first = trainers[0]
         offers = [contribution(trainer, anchor) for trainer in trainers]
-        members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
+        members = tuple(offer.header(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
         names = tuple(member.peer for member in members)
         head = ChainHead(
             anchor=anchor, round=first.anchor.round, weight=0, electorate=tuple(sorted(names)),

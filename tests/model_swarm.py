@@ -119,8 +119,8 @@ def _check_written(disk: IntegerDisk, message: Message) -> None:
     written = disk.load_acceptors().get(message.place.instance)
     promised = written.promised if written else -1
     assert promised >= message.place.ballot, f"ballot {message.place.ballot} is said, {promised} is on disk"
-    if isinstance(message, Promise) and message.pledge.root:
-        assert disk.pledge(message.place.anchor) == message.pledge, "a contribution is pledged that is not on disk"
+    if isinstance(message, Promise) and message.header.root:
+        assert disk.header(message.place.anchor) == message.header, "a contribution is pledged that is not on disk"
     if isinstance(message, VoteCast) and promised == message.place.ballot:
         said = (message.place.ballot, message.vote.update)
         assert written is not None

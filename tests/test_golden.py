@@ -147,8 +147,8 @@ from peer.train.residual import Residual
 from peer.train.trainer import Trainer
 from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
+from tests.peer.rounds.build import header as model_pledge
 from tests.peer.rounds.build import measured_by_all
-from tests.peer.rounds.build import pledge as model_pledge
 from tests.peer.rounds.build import update as model_update
 from tests.peer.sync.donors import AtOnce
 
@@ -295,7 +295,7 @@ class Site:
     keys: RunKeys
     folder: Path
     anchor: OuterState
-    balance: Residual
+    residual: Residual
     start: Tensor
     flat: FlatParameters
 
@@ -309,8 +309,8 @@ class Site:
 
     def freeze(self, anchor: bytes, parts: tuple[Part, ...], codec: Codec, effort: WorkStats) -> Contribution:
         for where, values in self.flat.each():
-            self.balance.add_progress(where, self.start[where], values)
-        write_contribution(self.folder, anchor, self.balance.flat.numpy(), parts, codec, effort)
+            self.residual.add_progress(where, self.start[where], values)
+        write_contribution(self.folder, anchor, self.residual.flat.numpy(), parts, codec, effort)
         return Contribution(self.folder, anchor, parts, codec)
 
 
@@ -375,7 +375,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         ]  # fmt: skip
         lasts |= {piece: named for piece, named in zip(pieces, names, strict=True) if named != VOID}
         members = tuple(
-            offer.pledge(site.me, 1000 * index).signed(site.keys)
+            offer.header(site.me, 1000 * index).signed(site.keys)
             for index, (site, offer) in enumerate(zip(sites, offers, strict=True))
         )
         update = Update(
@@ -391,7 +391,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         for site, mine in zip(sites, offers, strict=True):
             LayerUpdate(
                 spec=spec, update=update, means=means.payloads, mine=mine,
-                outcomes=part_outcomes(update, site.me, True), parts=pieces, anchor=site.anchor, balance=site.balance,
+                outcomes=part_outcomes(update, site.me, True), parts=pieces, anchor=site.anchor, residual=site.residual,
                 start=site.start, flat=site.flat, own=own,
             ).apply()  # fmt: skip
             site.anchor.arrive([item for member in update.members for item in member.ranges])
@@ -399,7 +399,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         found.append([update.digest.hex(), at_once.state_digest().hex()])
         name = next_anchor(name, update.digest)
     return {
-        "rounds": found, "balances": [told(octets_of(site.balance.flat)) for site in sites],
+        "rounds": found, "residuals": [told(octets_of(site.residual.flat)) for site in sites],
         "local": [told(octets_of(site.flat.new())) for site in sites], "x": told_files(sites[0].folder),
     }  # fmt: skip
 
@@ -501,7 +501,7 @@ def doors(folder: Path) -> Any:
 # ---- what is decided ----
 
 
-def pledge(index: int, **changes: Any) -> ContributionHeader:
+def header(index: int, **changes: Any) -> ContributionHeader:
     leaves = [digest(NAMES[index], part) for part in range(len(PARTS))]
     plain = ContributionHeader(
         NAMES[index], START.anchor, merkle_root(leaves), 1000 + index, 40, 10**7, False, ((index, 0, 5),), 1
@@ -510,7 +510,7 @@ def pledge(index: int, **changes: Any) -> ContributionHeader:
 
 
 MEMBERS = (
-    pledge(0), pledge(1, root=b"", ranges=(), leaving=True), pledge(2, reports=((NAMES[1], "es log"),)),
+    header(0), header(1, root=b"", ranges=(), leaving=True), header(2, reports=((NAMES[1], "es log"),)),
 )  # fmt: skip
 MEASURED = SignedNorms(
     NAMES[0], ((0, 0b101), (1, 0b001)), (NormRow(0, (1 << 30, 0, 7), (5, 0, 1 << 31), 9), NormRow(1, (3, 0, 0)))
@@ -558,7 +558,7 @@ def decisions(folder: Path) -> Any:
     assert Update.from_bytes(UPDATE.to_bytes()) == UPDATE
     assert Block.from_bytes(BLOCK.to_bytes()) == BLOCK
     return {
-        "pledges": [[told(member.payload()), member.signature.hex()] for member in MEMBERS],
+        "headers": [[told(member.payload()), member.signature.hex()] for member in MEMBERS],
         "measurements": [told(MEASURED.payload(START.anchor, 2, MEMBERS)), MEASURED.signature.hex()],
         "mean": [told(MEAN.signed_payload()), MEAN.signature.hex()], "proposal": PROPOSED.hex(),
         "update": [UPDATE.to_bytes().hex(), UPDATE.digest.hex()],

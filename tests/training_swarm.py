@@ -82,9 +82,9 @@ class Role:
         """What its driver gets."""
         return hands
 
-    def pledge(self, pledge: ContributionHeader) -> ContributionHeader:
+    def header(self, header: ContributionHeader) -> ContributionHeader:
         """What it says of its contribution; not yet signed."""
-        return pledge
+        return header
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -168,7 +168,7 @@ class TrainingPeer:
         self.trainer.freeze(anchor)
         mine = self.disk.contribution(anchor)
         assert mine is not None
-        self.driver.deliver(Submitted(self._swarm.now, self.role.pledge(mine.pledge(self.name))))
+        self.driver.deliver(Submitted(self._swarm.now, self.role.header(mine.header(self.name))))
 
     # ---- what the driver asks for ----
 

@@ -111,8 +111,8 @@ class _Audit:
         path = base_path(self._files.directory, self._base.head.anchor)
         for update in self._base.before:
             with blaming(update.round, path):
-                require(self._is_whole(update), "a member has not signed its pledge to it")
-            self._members |= {pledge.peer for pledge in update.members}
+                require(self._is_whole(update), "a member has not signed its header to it")
+            self._members |= {header.peer for header in update.members}
 
     def _follow(self, head: ChainHead) -> ChainHead:
         """Check the next block with all its parts and the state that it makes; the head after it."""
@@ -129,7 +129,7 @@ class _Audit:
         self._check_parts(block.update)
         after = head.after(block.update)
         self._heads[after.anchor] = after
-        self._members |= {pledge.peer for pledge in block.update.members}
+        self._members |= {header.peer for header in block.update.members}
         self.report.firm += block.firm
         self.report.weak += not block.firm
         self._check_state(after)

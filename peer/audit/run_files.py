@@ -203,7 +203,7 @@ class RunFiles:
 def signed_for_its_parent(update: Update, run: bytes) -> bool:
     """Whether all members pledged to the anchor that the update follows, whatever that is."""
     return all(
-        pledge.anchor == update.parent and pledge.genuine(SignatureChecker(run)) for pledge in update.members
+        header.anchor == update.parent and header.genuine(SignatureChecker(run)) for header in update.members
     )  # fmt: skip
 
 

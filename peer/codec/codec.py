@@ -1,6 +1,6 @@
 """How numbers travel: encode a part once, decode the same bytes everywhere to the same float32 values.
 
-What rounding loses stays in the balance of whoever encoded (error feedback, Seide et al. 2014); the error of the mean
+What rounding loses stays in the residual of whoever encoded (error feedback, Seide et al. 2014); the error of the mean
 is the same for all. All of it goes over a part in tiles that stay in the processor's cache, which makes it several
 times faster than the same operations over whole parts, and gives the same bits.
 """
@@ -58,7 +58,7 @@ class Codec:
 
     @property
     def is_sparse(self) -> bool:
-        """Whether most of a balance stays where it is in any round.
+        """Whether most of a residual stays where it is in any round.
 
         Who trained on from the anchor less all that is owed would then share little with the others.
         """

@@ -1,7 +1,7 @@
 """Sparse layouts: of every chunk of 4,096 elements the few largest, each with its place in the chunk in 12 bits.
 
 A contribution holds 64 of them as one of two magnitudes and a sign: 116 bytes. What is not sent stays in its
-author's balance (error feedback) and comes when it has grown, as in SparseLoCo (arXiv:2508.15706). In the mean of n
+author's residual (error feedback) and comes when it has grown, as in SparseLoCo (arXiv:2508.15706). In the mean of n
 such contributions up to 64 n elements of a chunk are not zero; it holds the 256 largest, with 8 bits each: 642 bytes.
 
 | section | a contribution's chunk | a mean's chunk |

@@ -12,7 +12,7 @@ from peer.protocol.layout import Part
 from peer.protocol.norms import float_of, row_for
 
 NO_CAP = 1 << 63
-"""On the tokens of a pledge that count."""
+"""On the tokens of a header that count."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,17 +32,17 @@ def summarize(
     """What people hear of a decided round: the round, and the penalties that it imposed.
 
     `anchor` is the one it leads to, `state` the digest of its bits, empty where nobody tells it. `parts` are those that
-    the round averages, of a model in so many fragments; of a pledge `tokens_cap` count at most.
+    the round averages, of a model in so many fragments; of a header `tokens_cap` count at most.
     """
     cost = cost or LocalCosts()
     imposed, weights = penalties_of(update, layers), weights_of(update, parts)
     committed = RoundCommitted(
-        round=update.round, digest=anchor.hex(), state=state.hex(), group=[pledge.peer for pledge in update.members],
+        round=update.round, digest=anchor.hex(), state=state.hex(), group=[header.peer for header in update.members],
         weights=weights, penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
         bytes_sent=cost.bytes_sent, bytes_received=cost.bytes_received, round_s=round(cost.round_s, 3),
         exposed_s=round(cost.exposed_s, 3), void=update.parts.count(VOID), norms=norms_of(update),
         given=tokens_counted(update, weights, tokens_cap, fragments),
-        uplinks={pledge.peer: pledge.bandwidth_bps for pledge in update.members if pledge.bandwidth_bps},
+        uplinks={header.peer: header.bandwidth_bps for header in update.members if header.bandwidth_bps},
     )  # fmt: skip
     return committed, imposed
 
@@ -59,8 +59,8 @@ def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImpo
 
 
 def tokens_of(update: Update, fragments: int) -> int:
-    """Tokens of one round behind an update: a pledge counts those since the turn of its fragment before."""
-    return sum(pledge.tokens for pledge in update.members) // fragments
+    """Tokens of one round behind an update: a header counts those since the turn of its fragment before."""
+    return sum(header.tokens for header in update.members) // fragments
 
 
 def tokens_counted(update: Update, weights: Mapping[str, int], tokens_cap: int, fragments: int) -> dict[str, int]:
@@ -69,8 +69,8 @@ def tokens_counted(update: Update, weights: Mapping[str, int], tokens_cap: int, 
     More than `tokens_cap` count for nobody, as in the weights; else as `tokens_of`.
     """
     return {
-        pledge.peer: min(pledge.tokens, tokens_cap) // fragments if weights[pledge.peer] else 0
-        for pledge in update.members
+        header.peer: min(header.tokens, tokens_cap) // fragments if weights[header.peer] else 0
+        for header in update.members
     }
 
 
@@ -86,7 +86,7 @@ def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
         for index, weight in enumerate(row):
             sums[index] += part.size * weight * (contributors >> index & 1)
     whole = sum(part.size for part in parts)
-    return {pledge.peer: weighed // whole for pledge, weighed in zip(update.members, sums, strict=True)}
+    return {header.peer: weighed // whole for header, weighed in zip(update.members, sums, strict=True)}
 
 
 def norms_of(update: Update) -> dict[str, float]:
@@ -98,7 +98,7 @@ def norms_of(update: Update) -> dict[str, float]:
         return {}
     rows = [row for measured in update.measured for row in measured.rows]
     squares = [sum(float_of(row.squares[index]) for row in rows) for index in range(len(update.members))]
-    return {pledge.peer: math.sqrt(square) for pledge, square in zip(update.members, squares, strict=True)}
+    return {header.peer: math.sqrt(square) for header, square in zip(update.members, squares, strict=True)}
 
 
 def layer_name(layer: int, layers: Sequence[str]) -> str:

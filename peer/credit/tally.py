@@ -1,7 +1,7 @@
 """What each peer has put into a run, counted from the updates that its peers agreed on.
 
 A peer can raise none of these figures by its own word. Rounds and weights are what a quorum voted for; tokens are those
-of its pledge, up to what the run lets count, in rounds where the votes say that some of its bytes are in the mean.
+of its header, up to what the run lets count, in rounds where the votes say that some of its bytes are in the mean.
 
 A chain on disk loses its oldest blocks to the quota. What they counted goes into a tally first, which lies beside the
 base and has its name:
@@ -61,7 +61,7 @@ NOTHING = Credit()
 
 @dataclass(frozen=True, kw_only=True)
 class Counting:
-    """How a run counts: `parts` of each fragment's rounds in turn, and how many tokens of a pledge count at most."""
+    """How a run counts: `parts` of each fragment's rounds in turn, and how many tokens of a header count at most."""
 
     parts: tuple[tuple[Part, ...], ...]
     tokens_cap: int
@@ -70,8 +70,8 @@ class Counting:
         """What one round counted for everybody that it speaks of."""
         weights = weights_of(update, self.parts[(update.round - 1) % len(self.parts)])
         tokens = tokens_counted(update, weights, self.tokens_cap, len(self.parts))
-        gave = {pledge.peer for pledge in update.members if pledge.root}
-        told = outcomes([pledge.peer for pledge in update.members], weights, penalties_of(update))
+        gave = {header.peer for header in update.members if header.root}
+        told = outcomes([header.peer for header in update.members], weights, penalties_of(update))
         return {
             peer: Credit(
                 tokens=tokens.get(peer, 0), weight=weights.get(peer, 0), accepted=int(outcome == ACCEPTED),

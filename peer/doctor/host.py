@@ -22,7 +22,7 @@ PROCESS_BYTES = 800 << 20
 SNAPSHOT_BYTES = 8
 """Per parameter: θ and m, float32. Two are kept, and a third is written before the oldest goes."""
 CHECKPOINT_BYTES = 28
-"""Per parameter, with AdamW: θ, m, balance, start, local parameters and two moments. Two are kept, one is written."""
+"""Per parameter, with AdamW: θ, m, residual, start, local parameters and two moments. Two are kept, one is written."""
 KEPT = 2
 
 

@@ -77,12 +77,12 @@ def shares_of(updates: tuple[Update, ...]) -> dict[str, PeerCredit]:
         counted = 0
         for bits in update.contributors:
             counted |= bits
-        for index, pledge in enumerate(update.members):
+        for index, header in enumerate(update.members):
             if counted >> index & 1:
-                share = shares.setdefault(pledge.peer, PeerCredit())
+                share = shares.setdefault(header.peer, PeerCredit())
                 share.rounds += 1
-                share.tokens += pledge.tokens
-                share.steps += pledge.steps
+                share.tokens += header.tokens
+                share.steps += header.steps
     return dict(sorted(shares.items()))
 
 

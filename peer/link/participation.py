@@ -60,7 +60,7 @@ class Participation:
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
             trail=disk.trail, voters=disk.voters, accepted=accepted, held=disk.held(),
-            pledge=mine.pledge(rules.me, node.upload_bps).signed(rules.keys) if mine else None,
+            header=mine.header(rules.me, node.upload_bps).signed(rules.keys) if mine else None,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         self._driver = Driver(
@@ -138,7 +138,7 @@ class Participation:
     def _needed(self) -> frozenset[str]:
         """Who votes on what follows my head, or is a member of the round that is being made."""
         state = self._driver.state
-        members = () if state.exchange is None else (pledge.peer for pledge in state.exchange.members)
+        members = () if state.exchange is None else (header.peer for header in state.exchange.members)
         return frozenset((*state.head.electorate, *state.electorate, *members))
 
     async def _tick(self) -> None:
@@ -199,15 +199,15 @@ class Participation:
                     raise AssertionError(f"no such message: {kind}")
 
     def _frozen(self, anchor: bytes) -> None:
-        pledge = self._offered(anchor)
-        if pledge.root:  # or else the chain was given up meanwhile, and knows the anchor no more
-            self._driver.deliver(Submitted(time.monotonic(), pledge))
+        header = self._offered(anchor)
+        if header.root:  # or else the chain was given up meanwhile, and knows the anchor no more
+            self._driver.deliver(Submitted(time.monotonic(), header))
 
     def _offered(self, anchor: bytes) -> ContributionHeader:
-        """What the trainer wrote for this anchor; a pledge that gives nothing if it wrote nothing."""
+        """What the trainer wrote for this anchor; a header that gives nothing if it wrote nothing."""
         mine, me, bandwidth_bps = self._disk.contribution(anchor), self._node.peer_id, self._node.upload_bps
         return (
-            mine.pledge(me, bandwidth_bps) if mine else ContributionHeader(me, anchor, b"", 0, 0, bandwidth_bps, False)
+            mine.header(me, bandwidth_bps) if mine else ContributionHeader(me, anchor, b"", 0, 0, bandwidth_bps, False)
         )
 
     async def _say_goodbye(self, finished: bool) -> None:

@@ -26,7 +26,7 @@ class Footprint:
     activation_bytes: int
     """On the training device: an estimate for one micro-batch."""
     anchor_bytes: int
-    """In main memory: θ, outer momentum, balance, and where the inner steps began, float32."""
+    """In main memory: θ, outer momentum, residual, and where the inner steps began, float32."""
     encoded_bytes: int
     """In main memory: own encoded contribution, parts received to reduce, and the encoded mean, of one fragment."""
 
@@ -71,7 +71,7 @@ def describe(spec: RunSpec) -> str:
         f"{spec.run.name}: {spec.model.architecture} with {_short(size.parameters)} parameters, context "
         f"{spec.model.context}, {spec.model.tokenizer} tokens. A peer needs about {_bytes(size.total_bytes)}: "
         f"{_bytes(size.training_bytes)} for parameters, gradients and {optimizer}, {_bytes(size.activation_bytes)} for "
-        f"activations, {_bytes(size.anchor_bytes)} for anchor and balance, {_bytes(size.encoded_bytes)} for encoded "
+        f"activations, {_bytes(size.anchor_bytes)} for anchor and residual, {_bytes(size.encoded_bytes)} for encoded "
         f"parts. An inner step reads {tokens:,} tokens; a round is {spec.round.steps} inner steps, after which each "
         f"peer sends about {_bytes(size.encoded_bytes // 3)} twice over."
     )

@@ -205,11 +205,11 @@ def _children(problem: PlacementProblem, parents: _Parents, moved: int, rng: np.
     children = second
     np.put_along_axis(children, drawn, np.take_along_axis(first, drawn, axis=1), axis=1)
     for labels, fixed in zip(children, drawn, strict=True):
-        _balance(problem, labels, fixed, rng)
+        _residual(problem, labels, fixed, rng)
     return layouts_of(children)
 
 
-def _balance(problem: PlacementProblem, labels: Indices, fixed: Indices, rng: np.random.Generator) -> None:
+def _residual(problem: PlacementProblem, labels: Indices, fixed: Indices, rng: np.random.Generator) -> None:
     """Move devices, but those `fixed` last, from groups with too many to groups with room."""
     sizes = np.full(problem.stages + 1, problem.pipelines)
     sizes[-1] = len(problem) - problem.placed

@@ -22,7 +22,7 @@ ACTIVATION_BYTES = 34
 """Per token, width and block in 16 bit, without stored attention maps (arXiv:2205.05198, section 4.1)."""
 MOST_PARAMETERS = 10**13
 STATE_VECTORS = 4
-"""θ, outer momentum, balance, and where the inner steps began: float32 in main memory."""
+"""θ, outer momentum, residual, and where the inner steps began: float32 in main memory."""
 
 LLAMA: Mapping[str, Any] = {
     "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,

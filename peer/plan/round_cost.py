@@ -9,7 +9,7 @@ Where a formula is a paper's it says which; the rest is ours: it follows `peer/r
     weigh    NORMS and TABLE: two delays
     reduce   means over the slowest line, one delay
     commit   PROPOSE and votes: two delays
-    apply    the outer step, the balance, the digest
+    apply    the outer step, the residual, the digest
 
 `none` waits from submit to apply. `layerwise` applies beside the next step. `streaming` makes inner steps meanwhile.
 """

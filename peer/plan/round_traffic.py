@@ -27,7 +27,7 @@ BURST_S = 0.1
 FRAME_BYTES = 320
 """Around a part: place, path in the Merkle tree, signature, headers. A count of the fields, ours."""
 CONTROL_BYTES = 400
-"""Of a small message: a pledge, a vote, a head. Likewise."""
+"""Of a small message: a header, a vote, a head. Likewise."""
 ROW_BYTES = 40
 """Of an update, per part and once more per layer and member: digests and measurements."""
 

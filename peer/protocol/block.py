@@ -57,7 +57,7 @@ Penalty = tuple[str, str, int, int, int, str]
 """(peer, code, factor over 65,536, round until which it lasts, layer or -1 for all, the evidence in plain words)."""
 
 Report = tuple[str, str]
-"""(peer whom the author of a pledge has caught lying, the evidence in plain words)."""
+"""(peer whom the author of a header has caught lying, the evidence in plain words)."""
 
 Times = tuple[int, int, int, int]
 """Milliseconds until a peer was ready, answered, had given its parts, had given its means."""
@@ -100,7 +100,7 @@ class ContributionHeader(Packed):
     """What a member puts in for one anchor, signed before anything is sent.
 
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
-    now but keeps its vote. The same pledge serves every ballot of the round. `staleness` is the age
+    now but keeps its vote. The same header serves every ballot of the round. `staleness` is the age
     in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
     are the peers that its author has caught lying lately, in order.
     """
@@ -165,7 +165,7 @@ class SignedNorms(Packed):
     signature: bytes = b""
 
     def payload(self, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> bytes:
-        names = tuple((pledge.peer, pledge.root) for pledge in members)
+        names = tuple((header.peer, header.root) for header in members)
         return pack((anchor, ballot, names, self.received, tuple(row.packed() for row in self.rows)))
 
     def signed(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> SignedNorms:
@@ -215,7 +215,7 @@ class Update:
 
     def packed(self) -> tuple[Any, ...]:
         return (
-            self.parent, self.round, self.time, tuple(pledge.packed() for pledge in self.members), self.elect,
+            self.parent, self.round, self.time, tuple(header.packed() for header in self.members), self.elect,
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
             self.waited, self.took, self.scales, self.pulls, tuple(item.packed() for item in self.measured),
             tuple(record.packed() for record in self.records),
@@ -244,7 +244,7 @@ class Update:
     @property
     def staying(self) -> tuple[str, ...]:
         """The members that did not say they leave."""
-        return tuple(pledge.peer for pledge in self.members if not pledge.leaving)
+        return tuple(header.peer for header in self.members if not header.leaving)
 
     def contributed(self, peer: str, part: int) -> bool:
         """Whether `peer`'s bytes of `part` are in the mean, or were judged and refused."""
@@ -263,15 +263,15 @@ class Update:
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
             waited, took, scales, pulls, measured, records,
         ) = row(value, 18)  # fmt: skip
-        pledges = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
+        headers = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
-            octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), pledges,
+            octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), headers,
             each(text, MAX_MEMBERS)(elect), each(_digest_or_empty, MAX_PARTS)(parts),
             each(MEMBER_BITS, MAX_PARTS)(contributors),
-            tuple(_weights(item, len(pledges)) for item in rows(weights, MAX_PARTS)),
+            tuple(_weights(item, len(headers)) for item in rows(weights, MAX_PARTS)),
             each(_PENALTY, MAX_PENALTIES)(penalties),
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
-            _TIMES(waited), _took(took, len(pledges)), _SHARES(scales), _SHARES(pulls),
+            _TIMES(waited), _took(took, len(headers)), _SHARES(scales), _SHARES(pulls),
             each(SignedNorms.unpacked, MAX_MEMBERS)(measured), each(PeerHistory.unpacked, MAX_RECORDS)(records),
         )  # fmt: skip
 
@@ -332,7 +332,7 @@ class Block(Packed):
 
 def givers(members: tuple[ContributionHeader, ...]) -> int:
     """One bit per member that pledged parts."""
-    return sum(1 << index for index, pledge in enumerate(members) if pledge.root)
+    return sum(1 << index for index, header in enumerate(members) if header.root)
 
 
 def discount(staleness: int, max_staleness: int) -> int:
@@ -344,9 +344,9 @@ def discount(staleness: int, max_staleness: int) -> int:
     return WEIGHT_ONE * 8 // (8 + max(0, staleness - 2)) if staleness <= max_staleness else 0
 
 
-def token_share(pledge: ContributionHeader, tokens_cap: int, max_staleness: int) -> int:
+def token_share(header: ContributionHeader, tokens_cap: int, max_staleness: int) -> int:
     """What a member's contribution weighs by tokens and age, in no unit: 0 if it gave nothing."""
-    return min(pledge.tokens, tokens_cap) * discount(pledge.staleness, max_staleness) if pledge.root else 0
+    return min(header.tokens, tokens_cap) * discount(header.staleness, max_staleness) if header.root else 0
 
 
 def _took(value: Any, members: int) -> tuple[Times, ...]:
@@ -366,12 +366,12 @@ def _weights(value: Any, members: int) -> tuple[int, ...]:
 
 
 class PartOutcome(Enum):
-    """What happens to one part of the balance when an update is applied."""
+    """What happens to one part of the residual when an update is applied."""
 
     COUNTED = "counted"
-    """My bytes are in the mean, or were judged: they leave the balance; the encoding residue stays."""
+    """My bytes are in the mean, or were judged: they leave the residual; the encoding residue stays."""
     MISSED = "missed"
-    """I had frozen for this anchor, but the part is void or without me: the balance ages."""
+    """I had frozen for this anchor, but the part is void or without me: the residual ages."""
     NOT_SUBMITTED = "not submitted"
     """I had not frozen for this anchor: nothing was offered, nothing changes."""
 

@@ -1,7 +1,7 @@
 """What peers say to each other in a round.
 
 Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
-raises ValueError and nothing more. Whatever is passed on to third parties (pledges, norms, means,
+raises ValueError and nothing more. Whatever is passed on to third parties (headers, norms, means,
 proposals, votes) carries its author's signature; the rest is authenticated by the stream.
 """
 
@@ -99,7 +99,7 @@ class Promise(Message):
     cap_bytes = 1 << 16
     readers = (BallotId.unpacked, ContributionHeader.unpacked, optional(_ACCEPTED), optional(_ACCEPTED))
     place: BallotId
-    pledge: ContributionHeader
+    header: ContributionHeader
     accepted: tuple[int, bytes] | None = None
     other: tuple[int, bytes] | None = None
 
@@ -123,7 +123,7 @@ class Start(Message):
     cap_bytes = 4 << 20
     readers = (BallotId.unpacked, each(ContributionHeader.unpacked, MAX_MEMBERS))
     place: BallotId
-    pledges: tuple[ContributionHeader, ...]
+    headers: tuple[ContributionHeader, ...]
 
 
 @dataclass(frozen=True, slots=True)

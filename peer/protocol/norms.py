@@ -1,7 +1,7 @@
 """From what members pledged and reducers measured to the judgement of a round.
 
 Everything here is computed alike by the reducers, the coordinator, every voter, whoever catches up and
-whoever audits: from the pledges, the signed measurements and the head before, and from nothing else.
+whoever audits: from the headers, the signed measurements and the head before, and from nothing else.
 """
 
 from __future__ import annotations
@@ -67,11 +67,11 @@ def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, 
     more than half of them must, and at least two. Those who were caught before are not asked.
     """
     found = {peer: 0 for peer, *_ in head.caught}
-    observers = [pledge for pledge in members if pledge.peer not in found]
-    accused = {peer for pledge in observers for peer, _ in pledge.reports}
+    observers = [header for header in members if header.peer not in found]
+    accused = {peer for header in observers for peer, _ in header.reports}
     for peer in sorted(accused):
-        others = [pledge for pledge in observers if pledge.peer != peer]
-        reporting = sum(any(name == peer for name, _ in pledge.reports) for pledge in others)
+        others = [header for header in observers if header.peer != peer]
+        reporting = sum(any(name == peer for name, _ in header.reports) for header in others)
         if reporting > len(others) // 2 and reporting >= REPORTERS:
             found[peer] = reporting
     return found
@@ -82,8 +82,8 @@ def shard_owners(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
 ) -> tuple[str, ...]:
     """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
-    guilty, names = caught(head, members), [pledge.peer for pledge in members]
-    by_line = shares_of([pledge.bandwidth_bps for pledge in members])
+    guilty, names = caught(head, members), [header.peer for header in members]
+    by_line = shares_of([header.bandwidth_bps for header in members])
     shares = [0 if name in guilty else share for name, share in zip(names, by_line, strict=True)]
     return assign(rules.fragment(head.round).parts, names, shares, head.anchor, ballot)
 
@@ -92,12 +92,12 @@ def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ..
     guilty = caught(head, members)
     return [
         Contributor(
-            peer=pledge.peer,
-            share=0 if pledge.peer in guilty else token_share(pledge, rules.tokens_cap, rules.max_staleness),
-            steps=min(max(pledge.steps, 1), rules.steps_cap),
-            root=pledge.root,
+            peer=header.peer,
+            share=0 if header.peer in guilty else token_share(header, rules.tokens_cap, rules.max_staleness),
+            steps=min(max(header.steps, 1), rules.steps_cap),
+            root=header.root,
         )
-        for pledge in members
+        for header in members
     ]
 
 
@@ -152,7 +152,7 @@ def float_of(bits: int) -> float:
 
 def inputs_digest_of(members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]) -> bytes:
     """The name of all that means are computed from, beside the parts."""
-    return digest(tuple(pledge.packed() for pledge in members), tuple(item.packed() for item in measured))
+    return digest(tuple(header.packed() for header in members), tuple(item.packed() for item in measured))
 
 
 @computed_once

@@ -64,7 +64,7 @@ def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty
     """Whoever is convicted now does not count until the cool-down is over; who was before, as long as was said then."""
     for peer, reporting in norms.caught(head, update.members).items():
         if reporting:
-            first = next(said for pledge in update.members for liar, said in pledge.reports if liar == peer)
+            first = next(said for header in update.members for liar, said in header.reports if liar == peer)
             why = f"{reporting} of {len(update.members)} members caught it: {first}"
             until = update.round + 1 + rules.aggregation.cooldown_rounds
             yield peer, MISDECLARED, 0, until, WHOLE_MODEL, why[:MAX_EVIDENCE]

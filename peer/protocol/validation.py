@@ -37,7 +37,7 @@ def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
     What those who took over finished for the electorate keeps its date: a majority of that pledged itself to it.
     """
     update = block.update
-    finished = _majority_of(head.electorate, [pledge.peer for pledge in update.members])
+    finished = _majority_of(head.electorate, [header.peer for header in update.members])
     return bool(block.electorate) and not finished and update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
@@ -76,7 +76,7 @@ def check_update(rules: Rules, head: ChainHead, electorate: tuple[str, ...], upd
 
 def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
     """Whether it is about this head, this model, and decided by whom it may be."""
-    names = [pledge.peer for pledge in update.members]
+    names = [header.peer for header in update.members]
     if (update.parent, update.round) != (head.anchor, head.round + 1):
         return "it does not follow the block before"
     if update.weight != head.weight + len(names):
@@ -87,9 +87,9 @@ def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], u
         return "its members are not in order, or its coordinator is none of them"
     if not any(_majority_of(voters, names) for voters in (head.electorate, electorate)):
         return "its members are no majority of those who decide"
-    forged = [pledge.peer for pledge in update.members if not pledged(rules, head, pledge)]
+    forged = [header.peer for header in update.members if not header_valid(rules, head, header)]
     if forged:
-        return f"the pledge of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
+        return f"the header of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
     if not len(update.parts) == len(update.contributors) == len(part_bytes(rules, update)) or not any(
         update.contributors
     ):
@@ -102,14 +102,14 @@ def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
     return sum(name in voters for name in names) >= quorum(voters)
 
 
-def pledged(rules: Rules, head: ChainHead, pledge: ContributionHeader) -> bool:
+def header_valid(rules: Rules, head: ChainHead, header: ContributionHeader) -> bool:
     """Whether its author signed it for this anchor, and names data that the run has: cursors are kept for ever."""
-    exist = all(shard < rules.shards and first <= last for shard, first, last in pledge.ranges)
-    return pledge.anchor == head.anchor and exist and pledge.genuine(rules.keys)
+    exist = all(shard < rules.shards and first <= last for shard, first, last in header.ranges)
+    return header.anchor == head.anchor and exist and header.genuine(rules.keys)
 
 
 def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
-    """The same for what everybody computes alike from the pledges, the measurements and the parts."""
+    """The same for what everybody computes alike from the headers, the measurements and the parts."""
     fault = norms.fault_of_measurements(rules, head, update.members, update.ballot, update.measured)
     if fault:
         return fault
@@ -119,7 +119,7 @@ def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
     if update.records != judgement.records:
         return "its records do not follow from those before"
     if not _contributors_valid(update, rules):
-        return "its contributors do not fit its parts, pledges and weights"
+        return "its contributors do not fit its parts, headers and weights"
     if update.penalties != penalties.due(rules, head, update, judgement.findings):
         return "its penalties are not those that are due"
     return "" if _elect_valid(head, update) else "its electorate does not follow from its members and those before"
@@ -140,8 +140,8 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
 
 def _elect_valid(head: ChainHead, update: Update) -> bool:
     """Members that stay are in; members of the last round may be, unless they said they leave."""
-    leaving = {pledge.peer for pledge in update.members if pledge.leaving}
-    stayed = {pledge.peer for pledge in update.members} - leaving
+    leaving = {header.peer for header in update.members if header.leaving}
+    stayed = {header.peer for header in update.members} - leaving
     elect = set(update.elect)
     if list(update.elect) != sorted(elect):
         return False

@@ -26,39 +26,39 @@ ACCEPTORS_PER_ROUND = 4
 """On average: of the chain's instance, of takeovers, of a branch that was left."""
 
 
-def on_submitted(turn: Transition, pledge: ContributionHeader) -> None:
+def on_submitted(turn: Transition, header: ContributionHeader) -> None:
     """The trainer's contribution for this anchor is on disk; from now on I am ready."""
-    if pledge.anchor != turn.state.head.anchor or turn.state.pledge is not None:
+    if header.anchor != turn.state.head.anchor or turn.state.header is not None:
         return
-    leaving = pledge.leaving or turn.state.leaving
-    signed = replace(pledge, peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn)).signed(turn.rules.keys)
+    leaving = header.leaving or turn.state.leaving
+    signed = replace(header, peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn)).signed(turn.rules.keys)
     unanswered = turn.state.unanswered
-    turn.set(pledge=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
+    turn.set(header=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
     turn.moved()
     turn.say_head()
     if unanswered is not None:
         on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
 
 
-def on_paused(turn: Transition, pledge: ContributionHeader) -> None:
+def on_paused(turn: Transition, header: ContributionHeader) -> None:
     """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
-    if pledge.anchor != turn.state.head.anchor:
+    if header.anchor != turn.state.head.anchor:
         return
     turn.set(resumed_at=float("inf"))
-    if turn.state.pledge is None:
+    if turn.state.header is None:
         turn.set(sits_out=True)
-        on_submitted(turn, pledge)
+        on_submitted(turn, header)
 
 
 def on_resumed(turn: Transition) -> None:
     """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
     state = turn.state
-    if not state.sits_out or state.pledge is None:
+    if not state.sits_out or state.header is None:
         return
-    if state.pledge.root:
+    if state.header.root:
         turn.set(resumed_at=turn.now)
         return
-    turn.set(sits_out=False, pledge=None, submitted_at=turn.now)  # a ballot of mine that goes on measures from here
+    turn.set(sits_out=False, header=None, submitted_at=turn.now)  # a ballot of mine that goes on measures from here
     turn.say_head()
 
 
@@ -104,7 +104,7 @@ def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
 def _freezing_first(turn: Transition) -> bool:
     """A peer still training freezes if half the round is over, and answers then; the coordinator waits `ack_s`."""
     state = turn.state
-    if state.pledge is not None or state.progress < HALF:
+    if state.header is not None or state.progress < HALF:
         return False
     if state.freeze_asked_at is None:
         turn.set(freeze_asked_at=turn.now)
@@ -188,7 +188,7 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     state, update = turn.state, proposal.update
     missing = validation.missing_parts(state.held, update)
     if missing and not state.blocks:
-        members = (pledge.peer for pledge in update.members)
+        members = (header.peer for header in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
     if missing or turn.me not in state.electorate or not validation.fits(turn.rules, state.held, update):
         return
@@ -200,7 +200,7 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
         turn.emit(PersistAcceptor(acceptor, update))
         turn.set(acceptor=acceptor)
     vote = Vote(turn.me, state.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
-    members = (pledge.peer for pledge in update.members)
+    members = (header.peer for header in update.members)
     turn.send((*state.electorate, *members), VoteCast(turn.place(proposal.ballot), vote))
 
 
@@ -291,7 +291,7 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
     turn.set(
         head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
-        pledge=None, progress=0.0, freeze_asked_at=None,
+        header=None, progress=0.0, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
         sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),

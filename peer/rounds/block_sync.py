@@ -50,7 +50,7 @@ MAX_HEARD = 256
 
 def poll(turn: Transition) -> None:
     """Repeat HEAD, unanswered fetches and unanswered questions."""
-    every_s = READY_EVERY_S if turn.state.pledge is not None else HEAD_EVERY_S
+    every_s = READY_EVERY_S if turn.state.header is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
         turn.say_head()
     turn.ask_others()

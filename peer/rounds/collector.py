@@ -50,7 +50,7 @@ def poll_norms(turn: Transition, lead: CoordinatorState) -> None:
     expected, orphans = _expected(turn, exchange)
     until = turn.now + timeouts.at(turn.state, lead.ballot).means_s
     turn.set(exchange=exchange, lead=replace(lead, stage=BallotPhase.REDUCING, expected=expected, until=until))
-    turn.send((pledge.peer for pledge in exchange.members), NormTable(exchange.place, measured))
+    turn.send((header.peer for header in exchange.members), NormTable(exchange.place, measured))
     if orphans:
         _repair(turn, exchange, orphans, silent)
 
@@ -74,8 +74,8 @@ def _expected(turn: Transition, exchange: MemberState) -> tuple[frozenset[int], 
 def _may_commit(turn: Transition, exchange: MemberState, silent: set[str]) -> bool:
     """A quorum may still be there, and somebody gave something that he trained on."""
     voters, rules = turn.state.electorate, turn.rules
-    there = sum(pledge.peer in voters and pledge.peer not in silent for pledge in exchange.members)
-    trained = any(token_share(pledge, rules.tokens_cap, rules.max_staleness) for pledge in exchange.members)
+    there = sum(header.peer in voters and header.peer not in silent for header in exchange.members)
+    trained = any(token_share(header, rules.tokens_cap, rules.max_staleness) for header in exchange.members)
     return there >= quorum(voters) and trained
 
 
@@ -109,7 +109,7 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
         return False
     if not lead.wanted:
         turn.set(lead=replace(lead, wanted=True, until=turn.now + timeouts.at(turn.state, lead.ballot).ack_s))
-        turn.send((pledge.peer for pledge in exchange.members), GetMeans(exchange.place, tuple(sorted(missing))))
+        turn.send((header.peer for header in exchange.members), GetMeans(exchange.place, tuple(sorted(missing))))
         return False
     left = missing - lead.repaired
     if left:
@@ -128,12 +128,12 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
     lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
     orders = []
     for part in sorted(orphans):
-        others = (pledge.peer for pledge in exchange.members if pledge.peer != exchange.reducers[part])
+        others = (header.peer for header in exchange.members if header.peer != exchange.reducers[part])
         next_ones = reassignment.reassignment_order(exchange.place, part, others)
         next_ones.sort(key=lambda peer: (peer in liars, peer in suspects, peer not in lively))
         orders += [(part, peer) for peer in next_ones[:1]]
     if orders:
-        turn.send((pledge.peer for pledge in exchange.members), Reassign(exchange.place, tuple(orders)))
+        turn.send((header.peer for header in exchange.members), Reassign(exchange.place, tuple(orders)))
         late = ", ".join(sorted(suspects))
         turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")
 
@@ -227,10 +227,10 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         if mean.digest in turn.state.held and any(reassignment.weights(turn, exchange, part, mean.contributors))
     }  # a reducer may send a mean of what counts nothing
     parts = range(len(exchange.reducers))
-    stayed = {pledge.peer for pledge in exchange.members if not pledge.leaving}
+    stayed = {header.peer for header in exchange.members if not header.leaving}
     leaving = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
     gone = leaving | turn.state.banned | turn.state.quarantined
-    leavers = {pledge.peer for pledge in exchange.members if pledge.leaving}
+    leavers = {header.peer for header in exchange.members if header.leaving}
     # Who takes over decides alone what follows: of the members before most have vanished.
     before = () if turn.state.weak else head.members
     earlier = sorted(set(before) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
@@ -278,5 +278,5 @@ def propose(turn: Transition, lead: CoordinatorState, update: Update) -> None:
     turn.set(
         lead=replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
     )
-    members = (pledge.peer for pledge in update.members)
+    members = (header.peer for header in update.members)
     turn.send((*turn.state.electorate, *members), Propose(place, update, signature))

@@ -51,7 +51,7 @@ def poll(turn: Transition) -> None:
 
 def _begin_if_due(turn: Transition) -> None:
     state = turn.state
-    if state.pledge is None or state.decided is not None or turn.me not in state.electorate:
+    if state.header is None or state.decided is not None or turn.me not in state.electorate:
         return
     if not _is_something_given(turn):
         return
@@ -158,10 +158,14 @@ def on_nack(turn: Transition, sender: str, message: Nack) -> None:
 
 
 def on_promise(turn: Transition, sender: str, message: Promise) -> None:
-    lead, pledge = turn.state.lead, message.pledge
+    lead, header = turn.state.lead, message.header
     if lead is None or lead.ballot != message.place.ballot or lead.stage is not BallotPhase.PREPARING:
         return
-    if sender not in lead.asked or pledge.peer != sender or not validation.pledged(turn.rules, turn.state.head, pledge):
+    if (
+        sender not in lead.asked
+        or header.peer != sender
+        or not validation.header_valid(turn.rules, turn.state.head, header)
+    ):
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
@@ -195,11 +199,11 @@ def _choose(turn: Transition, lead: CoordinatorState) -> None:
     if accepted or elsewhere:
         _adopt(turn, lead, *max(accepted or elsewhere))
         return
-    pledges = tuple(promise.pledge for _, promise in sorted(_taken(turn, lead).items()))
+    headers = tuple(promise.header for _, promise in sorted(_taken(turn, lead).items()))
     limits = timeouts.at(turn.state, lead.ballot)
     until = turn.now + limits.exchange_s + limits.ack_s
     turn.set(lead=replace(lead, stage=BallotPhase.GATHERING, until=until))
-    turn.send((pledge.peer for pledge in pledges), Start(turn.place(lead.ballot), pledges))
+    turn.send((header.peer for header in headers), Start(turn.place(lead.ballot), headers))
 
 
 def _taken(turn: Transition, lead: CoordinatorState) -> Mapping[str, Promise]:

@@ -3,7 +3,7 @@
 The heavier branch wins: signed contributions are counted, of those who were known where the
 branches part. Between equal ones the branch whose first differing update is firm, then the one where
 its digest is lower. The losers undo back to where the branches part and apply the other updates; what
-the undone ones held of a peer's own work returns to its balance. Nothing older than `keep_rounds` is
+the undone ones held of a peer's own work returns to its residual. Nothing older than `keep_rounds` is
 undone. Of blocks that only wait for their bytes there is nothing to undo: a branch that wins takes
 their place, for those who made them may have left them, and then nobody holds the bytes any more.
 """
@@ -80,7 +80,7 @@ def _wins(turn: Transition, step: ChainEntry, blocks: tuple[Block, ...]) -> bool
 
 def _work(blocks: Iterable[Block], known: set[str]) -> int:
     """Contributions that known peers signed."""
-    return sum(pledge.peer in known for block in blocks for pledge in block.update.members)
+    return sum(header.peer in known for block in blocks for header in block.update.members)
 
 
 def switch_if_stored(turn: Transition) -> bool:

@@ -45,16 +45,16 @@ class TrainingProgress(Input):
 
 @dataclass(frozen=True, slots=True)
 class Submitted(Input):
-    """The trainer encoded the balance for this anchor and wrote it to disk. The pledge is not yet signed."""
+    """The trainer encoded the residual for this anchor and wrote it to disk. The header is not yet signed."""
 
-    pledge: ContributionHeader
+    header: ContributionHeader
 
 
 @dataclass(frozen=True, slots=True)
 class Paused(Input):
     """The trainer makes no more steps. It gives what it froze for this anchor so far, or nothing: an empty root."""
 
-    pledge: ContributionHeader
+    header: ContributionHeader
 
 
 @dataclass(frozen=True, slots=True)

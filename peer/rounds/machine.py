@@ -88,7 +88,7 @@ def begin(
     trail: tuple[ChainEntry, ...] = (),
     voters: frozenset[str] = frozenset(),
     accepted: Update | None = None,
-    pledge: ContributionHeader | None = None,
+    header: ContributionHeader | None = None,
     held: Mapping[bytes, int] | None = None,
 ) -> State:
     """The state of a peer that starts, or starts again from what it finds on its disk.
@@ -98,12 +98,12 @@ def begin(
     """
     others = dict(acceptors or {})
     acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
-    if pledge is not None and pledge.anchor != head.anchor:
-        pledge = None
+    if header is not None and header.anchor != head.anchor:
+        header = None
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor,
-        acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], pledge=pledge,
+        acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
         deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
         held=held or {}, submitted_at=now, last_progress_at=now, proposals=proposals, applied_round=head.round,
         in_step=readiness.starts_in_step(rules, head),
@@ -138,11 +138,11 @@ def _take(turn: Transition, event: Input) -> None:
             member.on_measured(turn, event)
         case TrainingProgress(_, share):
             turn.set(progress=share)
-        case Submitted(_, pledge):
-            decide.on_submitted(turn, pledge)
+        case Submitted(_, header):
+            decide.on_submitted(turn, header)
             coordinator.poll(turn)
-        case Paused(_, pledge):
-            decide.on_paused(turn, pledge)
+        case Paused(_, header):
+            decide.on_paused(turn, header)
             coordinator.poll(turn)
         case Resumed():
             decide.on_resumed(turn)

@@ -37,16 +37,16 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         return
     if state.exchange is not None and state.exchange.place == place:
         return
-    if not _sound(turn, message.pledges):
+    if not _sound(turn, message.headers):
         return
-    names = [pledge.peer for pledge in message.pledges]
-    reducers = norms.shard_owners(turn.rules, state.head, message.pledges, place.ballot)
+    names = [header.peer for header in message.headers]
+    reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
     auditors = reassignment.draw_auditors(turn, place, names, reducers)
     closes_at = turn.now + timeouts.at(state, place.ballot).exchange_s
     exchange = MemberState(
         place=place,
         round=state.head.round,
-        members=message.pledges,
+        members=message.headers,
         reducers=reducers,
         closes_at=closes_at,
         repeat_at=closes_at,
@@ -64,25 +64,25 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     _close_if_complete(turn)
 
 
-def _sound(turn: Transition, pledges: tuple[ContributionHeader, ...]) -> bool:
-    """Genuine pledges for this anchor, sorted, each peer once, mine among them as I signed it."""
-    names = [pledge.peer for pledge in pledges]
+def _sound(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
+    """Genuine headers for this anchor, sorted, each peer once, mine among them as I signed it."""
+    names = [header.peer for header in headers]
     if names != sorted(set(names)) or turn.me not in names:
         return False
-    mine = pledges[names.index(turn.me)]
+    mine = headers[names.index(turn.me)]
     if mine.root not in (b"", turn.my_pledge().root):
         return False
     if turn.rules.shared is None:
-        return _genuine(turn, pledges)
-    return turn.rules.shared.once(("pledges", turn.state.head.anchor), (pledges,), lambda: _genuine(turn, pledges))
+        return _genuine(turn, headers)
+    return turn.rules.shared.once(("headers", turn.state.head.anchor), (headers,), lambda: _genuine(turn, headers))
 
 
-def _genuine(turn: Transition, pledges: tuple[ContributionHeader, ...]) -> bool:
-    return all(pledge.anchor == turn.state.head.anchor and pledge.genuine(turn.rules.keys) for pledge in pledges)
+def _genuine(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
+    return all(header.anchor == turn.state.head.anchor and header.genuine(turn.rules.keys) for header in headers)
 
 
 def _send_parts(turn: Transition, exchange: MemberState) -> None:
-    mine = next(pledge for pledge in exchange.members if pledge.peer == turn.me)
+    mine = next(header for header in exchange.members if header.peer == turn.me)
     if not mine.root:
         return
     for reducer in dict.fromkeys(exchange.reducers):
@@ -233,7 +233,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
     turn.set(exchange=replace(exchange, means={**exchange.means, event.part: mean}))
-    others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
+    others = tuple(header.peer for header in exchange.members if header.peer != turn.me)
     if others:
         turn.emit(SendMean(others, mean))
 

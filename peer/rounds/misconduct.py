@@ -58,7 +58,7 @@ def look_at_rows(turn: Transition) -> None:
 def _object(turn: Transition, exchange: MemberState, item: SignedNorms, row: NormRow, mine: tuple[int, ...]) -> None:
     index = exchange.names.index(turn.me)
     catch(turn, item.reducer, row.layer, _claims(row, index, turn.me, _sum(exchange.mine, mine)))
-    others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
+    others = [header.peer for header in exchange.members if header.peer != turn.me]
     turn.send(others, NormDispute(exchange.place, item, row.layer))
     for peer in others:
         turn.emit(SendParts(peer, exchange.place, mine, attempt=DISPUTE))
@@ -176,7 +176,7 @@ def _claims(row: NormRow, index: int, giver: str, found: PartNorms) -> str:
 
 
 REPORT_ROUNDS = 4
-"""For so many rounds a peer repeats what it has caught another at: not all pledges come in time."""
+"""For so many rounds a peer repeats what it has caught another at: not all headers come in time."""
 
 
 def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
@@ -199,7 +199,7 @@ def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
 
 
 def fresh(turn: Transition) -> tuple[Reported, ...]:
-    """What my pledge for this anchor reports."""
+    """What my header for this anchor reports."""
     oldest = turn.state.head.round - REPORT_ROUNDS
     found = sorted(turn.state.seen_lying.items(), key=lambda item: -item[1].round)
     return tuple(sorted((peer, seen.evidence) for peer, seen in found[:MAX_REPORTS] if seen.round >= oldest))
@@ -221,7 +221,7 @@ def look_at_proposed(turn: Transition, update: Update) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != update.ballot or len(update.parts) != len(exchange.reducers):
         return
-    others = [pledge.peer for pledge in exchange.members if pledge.peer != turn.me]
+    others = [header.peer for header in exchange.members if header.peer != turn.me]
     told = set(exchange.told)
     for part, mean in exchange.means.items():
         odd = update.parts[part] not in (VOID, mean.digest) and not mean.attempt and part not in exchange.again.redo

@@ -159,7 +159,7 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
 def _new_orders(turn: Transition, exchange: MemberState, message: Reassign) -> dict[int, str]:
     """Each part once in a ballot, and to another member than before; to me no more than there is room for."""
     again, sizes = exchange.again, turn.part_bytes
-    names = {pledge.peer for pledge in exchange.members}
+    names = {header.peer for header in exchange.members}
     room_bytes = max(ROOM_BYTES, 2 * sum(sizes))
     room_bytes -= len(names) * sum(sizes[part] for part, reducer in again.redo.items() if reducer == turn.me)
     new: dict[int, str] = {}
@@ -229,7 +229,7 @@ def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bo
     if turn.now < again.suspects_until:
         unlikely = frozenset(peer for peer in unlikely if takeover.has_left(turn, peer))
     awaited = givers(exchange.members) & ~received
-    awaited &= ~sum(1 << i for i, pledge in enumerate(exchange.members) if pledge.peer in unlikely)
+    awaited &= ~sum(1 << i for i, header in enumerate(exchange.members) if header.peer in unlikely)
     return bool(awaited) and turn.now < again.closes_at
 
 
@@ -255,7 +255,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
 def _announce(turn: Transition, mean: MeanData) -> None:
     exchange = _exchange(turn)
     turn.set(exchange=replace(exchange, means={**exchange.means, mean.part: mean}))
-    others = tuple(pledge.peer for pledge in exchange.members if pledge.peer != turn.me)
+    others = tuple(header.peer for header in exchange.members if header.peer != turn.me)
     if others:
         turn.emit(SendMean(others, mean))
 
@@ -286,7 +286,7 @@ def on_show(turn: Transition, sender: str, message: ShowInputs) -> None:
     if mean is None or not audited or sender == turn.me:
         return
     _change(turn, shown=again.shown | {message.part})
-    names = tuple(pledge.peer for i, pledge in enumerate(exchange.members) if mean.contributors >> i & 1)
+    names = tuple(header.peer for i, header in enumerate(exchange.members) if mean.contributors >> i & 1)
     turn.emit(SendInputs(sender, exchange.place, message.part, names))
 
 

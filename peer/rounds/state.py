@@ -1,7 +1,7 @@
 """Everything the round machine knows.
 
 `State` is immutable. What must survive a crash is `Acceptor` (written before it is promised), the
-pledge with its encoded parts (written before the machine hears of it), and the chain.
+header with its encoded parts (written before the machine hears of it), and the chain.
 """
 
 from __future__ import annotations
@@ -153,7 +153,7 @@ class MemberState:
     measured: tuple[SignedNorms, ...] = ()
     """All that was measured, as TABLE gave it."""
     basis: bytes = b""
-    """Digest of the pledges and of that: what means are computed from."""
+    """Digest of the headers and of that: what means are computed from."""
     judgement: AggregationResult | None = None
     """What comes of it."""
     objected: bool = False
@@ -166,7 +166,7 @@ class MemberState:
 
     @property
     def names(self) -> tuple[str, ...]:
-        return tuple(pledge.peer for pledge in self.members)
+        return tuple(header.peer for header in self.members)
 
     def index_of(self, peer: str) -> int | None:
         """Which member this is; None for a stranger."""
@@ -290,7 +290,7 @@ class State:
     """How long a first ballot waits, learned from `trail`."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
     """When I first heard that a peer is ready for the round from this anchor; not of those who sit out."""
-    pledge: ContributionHeader | None = None
+    header: ContributionHeader | None = None
     """What I froze for this anchor; None while training."""
     sits_out: bool = False
     """My owner paused me before I was ready for this anchor: I am whenever the others are."""

@@ -161,7 +161,7 @@ def asks_at(state: State) -> float:
     ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
     if learned_s >= state.rules.gather_s or len(ready) < quorum(state.electorate):
         return latest
-    # A pledge counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
+    # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
     if steps_ready(state) < state.rules.min_steps * min(state.rules.fragments, state.head.round + 1):
         return latest
     return min(latest, first_at + learned_s)
@@ -169,7 +169,7 @@ def asks_at(state: State) -> float:
 
 def steps_ready(state: State) -> int:
     """Inner steps that those who are ready for this anchor have made together, as they say; of each what counts."""
-    mine = state.pledge.steps if state.pledge is not None else 0
+    mine = state.header.steps if state.header is not None else 0
     others = (
         said.steps
         for peer, (said, _) in state.heard.items()

@@ -108,7 +108,7 @@ class Transition:
     def stuck_s(self) -> float:
         """For how long I have been ready for this anchor without a decision; who sits out waits for nobody."""
         state = self.state
-        if state.pledge is None or state.decided is not None:
+        if state.header is None or state.decided is not None:
             return 0.0
         return max(0.0, self.now - (state.resumed_at if state.sits_out else state.submitted_at))
 
@@ -117,9 +117,9 @@ class Transition:
         self.set(last_progress_at=self.now)
 
     def my_pledge(self) -> ContributionHeader:
-        """What I froze, or a pledge that gives nothing but keeps my vote."""
-        if self.state.pledge is not None:
-            return self.state.pledge
+        """What I froze, or a header that gives nothing but keeps my vote."""
+        if self.state.header is not None:
+            return self.state.header
         empty = ContributionHeader(self.me, self.state.head.anchor, b"", 0, 0, 0, self.state.leaving)
         return empty.signed(self.rules.keys)
 
@@ -207,11 +207,11 @@ class Transition:
 
     def my_head(self) -> Heartbeat:
         """Where I am and whether I am ready. Ready after 0 steps means that I sit out."""
-        state, pledge = self.state, self.state.pledge
-        steps = pledge.steps if pledge and not state.sits_out else 0
+        state, header = self.state, self.state.header
+        steps = header.steps if header and not state.sits_out else 0
         return Heartbeat(
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
-            ready=pledge is not None, tokens=pledge.tokens if pledge else 0, steps=steps,
+            ready=header is not None, tokens=header.tokens if header else 0, steps=steps,
             leaving=state.leaving, name=self.rules.name, stuck_s=int(self.stuck_s()),
         )  # fmt: skip
 

@@ -122,13 +122,13 @@ class MemoryDisk:
         for anchor in [anchor for anchor, block in self.undone.items() if block.update.round < oldest]:
             del self.undone[anchor]
 
-    def save_contribution(self, pledge: ContributionHeader, payloads: list[bytes]) -> None:
-        """What this peer offers for the anchor that the pledge names."""
+    def save_contribution(self, header: ContributionHeader, payloads: list[bytes]) -> None:
+        """What this peer offers for the anchor that the header names."""
         self.owner.burn()
-        assert pledge.anchor not in self.contributions, "a contribution is written once per anchor"
-        self.contributions[pledge.anchor] = (self.head.round, pledge, payloads)
+        assert header.anchor not in self.contributions, "a contribution is written once per anchor"
+        self.contributions[header.anchor] = (self.head.round, header, payloads)
 
-    def pledge(self, anchor: bytes) -> ContributionHeader | None:
+    def header(self, anchor: bytes) -> ContributionHeader | None:
         """What this peer pledged for `anchor`; None if it had not frozen."""
         return self.contributions[anchor][1] if anchor in self.contributions else None
 
@@ -215,12 +215,12 @@ class NormStore(MemoryDisk):
                 if digest not in awaited:
                     self.objects.pop(digest, None)
 
-    def save_contribution(self, pledge: ContributionHeader, payloads: list[bytes]) -> None:
+    def save_contribution(self, header: ContributionHeader, payloads: list[bytes]) -> None:
         """With the paths of its parts."""
-        super().save_contribution(pledge, payloads)
+        super().save_contribution(header, payloads)
         leaves = [digest_of(payload) for payload in payloads]
         self.paths = {anchor: paths for anchor, paths in self.paths.items() if anchor in self.contributions}
-        self.paths[pledge.anchor] = [merkle.path(leaves, part) for part in range(len(leaves))]
+        self.paths[header.anchor] = [merkle.path(leaves, part) for part in range(len(leaves))]
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         """(Merkle path, bytes) of a part of what this peer offered for `anchor`."""

@@ -68,7 +68,7 @@ class GroupTally:
 
 def _of(update: Update) -> OfRound:
     return OfRound(
-        members=tuple(pledge.peer for pledge in update.members), tokens=sum(pledge.tokens for pledge in update.members),
+        members=tuple(header.peer for header in update.members), tokens=sum(header.tokens for header in update.members),
         void=update.parts.count(VOID), parts=len(update.parts), ballot=update.ballot,
         penalties=tuple((penalty[0], penalty[1]) for penalty in update.penalties),
     )  # fmt: skip

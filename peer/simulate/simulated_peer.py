@@ -50,7 +50,7 @@ GOODBYE_S = 1.2
 NORM_PER_ROOT = 1e-3
 """Of a step's pseudo-gradient per element. Only ratios of norms matter."""
 RESIDUE = {"float32": 0.0, "float16": 3e-4, "int8": 0.006, "int4": 0.1, "sparse": 0.9}
-"""Norm of what encoding leaves in the balance, as a share of what is encoded: rounding within a block of 64 normal
+"""Norm of what encoding leaves in the residual, as a share of what is encoded: rounding within a block of 64 normal
 values, whose largest is 2.4 deviations; of the sparse code nearly all stays."""
 
 
@@ -203,7 +203,7 @@ class SimulatedPeer(SwarmPeer):
         self.ticks += 1
         state = self.driver.state
         waits = (
-            state.pledge is not None or state.exchange is not None or state.lead is not None or state.blocks
+            state.header is not None or state.exchange is not None or state.lead is not None or state.blocks
             or state.decided is not None or state.wanted.digests or not state.in_step
         )  # fmt: skip
         self._read_notes()
@@ -275,7 +275,7 @@ class SimulatedPeer(SwarmPeer):
         return max(1, min(in_time, self.pace.steps(round)))
 
     def _half(self, anchor: bytes) -> None:
-        if self.driver.state.head.anchor == anchor and self.driver.state.pledge is None:
+        if self.driver.state.head.anchor == anchor and self.driver.state.header is None:
             self.world.said_speed(self.name, self.world.step_tokens / self.step_s)
             self._tell_progress(self.steps // 2)
             self.driver.deliver(TrainingProgress(self.world.now, 0.6))
@@ -295,7 +295,7 @@ class SimulatedPeer(SwarmPeer):
 
     def _part_is_made(self, anchor: bytes) -> None:
         state = self.driver.state
-        if state.head.anchor != anchor or state.pledge is not None or self.trains_since is None:
+        if state.head.anchor != anchor or state.header is not None or self.trains_since is None:
             return
         self._count_steps(state.head.round)
         if self.world.spec.round.overlap == "streaming":
@@ -326,12 +326,12 @@ class SimulatedPeer(SwarmPeer):
         effort = self.turns.offer(round, ())
         payloads = self._payloads(round, max(1, effort.steps))
         root = merkle.root([digest_of(payload) for payload in payloads])
-        pledge = ContributionHeader(
+        header = ContributionHeader(
             self.name, anchor, root, effort.tokens, effort.steps, int(min(self.machine.upload_bps, FASTEST_BPS)), False,
             (), effort.staleness,
         ).signed(self.driver.state.rules.keys)  # fmt: skip
-        self.disk.save_contribution(pledge, payloads)
-        return pledge
+        self.disk.save_contribution(header, payloads)
+        return header
 
     def _payloads(self, round: int, steps: int) -> list[bytes]:
         """A norm for each part, with the spread that honest norms have, or what an attacker makes of it."""
@@ -367,7 +367,7 @@ class SimulatedPeer(SwarmPeer):
 
     def _settle(self, update: Update) -> None:
         """What becomes of the age of its work."""
-        outcomes = part_outcomes(update, self.name, self.disk.pledge(update.parent) is not None)
+        outcomes = part_outcomes(update, self.name, self.disk.header(update.parent) is not None)
         work = self.turns.work(update.round - 1)
         if PartOutcome.NOT_SUBMITTED not in outcomes and PartOutcome.MISSED not in outcomes:
             work.age.counted()

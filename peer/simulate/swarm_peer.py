@@ -1,7 +1,7 @@
 """One peer of a swarm in memory: the product's own driver and round machine, on a virtual clock.
 
 It lives, crashes, stalls and comes back, ticks, follows the board, and trains when it is in step. What it learns and
-gives is for those who derive from it: integers whose books must balance in the tests (`peer.testing`), declared times
+gives is for those who derive from it: integers whose books must residual in the tests (`peer.testing`), declared times
 and sizes in the simulator (`simulated_peer.py`).
 """
 
@@ -123,7 +123,7 @@ class SwarmPeer(ABC):
             ancestors={head.anchor: head.round for head in heads}, acceptors=acceptors,
             voters=frozenset(peer for head in heads for peer in head.electorate),
             trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
-            pledge=disk.pledge(disk.head.anchor),
+            header=disk.header(disk.head.anchor),
             held={name: len(payload) for name, payload in disk.objects.items()},
         )  # fmt: skip
 
@@ -207,7 +207,7 @@ class SwarmPeer(ABC):
     def _resume(self) -> None:
         """Say which bits are here, and train unless this anchor's contribution was frozen before a crash."""
         self.driver.deliver(Applied(self.world.now, self.disk.head.anchor, self.state_digest()))
-        if self.driver.state.pledge is None:
+        if self.driver.state.header is None:
             self._train_when_in_step()
 
     def _train_when_in_step(self) -> None:
@@ -227,12 +227,12 @@ class SwarmPeer(ABC):
 
     def _freeze(self, anchor: bytes) -> None:
         state = self.driver.state
-        if state.head.anchor != anchor or state.pledge is not None:
+        if state.head.anchor != anchor or state.header is not None:
             return
         self.entered("submit", state.head.round)
         self._end_training()
-        pledge = self.disk.pledge(anchor) or self._offer(anchor)
-        self.driver.deliver(Submitted(self.world.now, pledge))
+        header = self.disk.header(anchor) or self._offer(anchor)
+        self.driver.deliver(Submitted(self.world.now, header))
 
     @abstractmethod
     def _end_training(self) -> None:

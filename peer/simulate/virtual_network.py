@@ -206,7 +206,7 @@ PEER = 54
 """A peer id of libp2p with its length."""
 PLEDGE = PEER + 2 * DIGEST + SIGNATURE + 24
 RANGE = 12
-"""One range of data in a pledge."""
+"""One range of data in a header."""
 HEAD, VOTE = 130, PEER + 2 * DIGEST + 2 * SIGNATURE + 10
 LEAST = 90
 
@@ -245,10 +245,10 @@ class Sizes:
                 return 5 + (self._usual_bytes if len(payload) == self._token_bytes else len(payload))
             case Prepare(electorate=electorate):
                 return PLACE + 4 + PEER * len(electorate)
-            case Promise(pledge=pledge):
-                return PLACE + 6 + _pledge(pledge)
-            case Start(pledges=pledges):
-                return PLACE + 6 + sum(map(_pledge, pledges))
+            case Promise(header=header):
+                return PLACE + 6 + _pledge(header)
+            case Start(headers=headers):
+                return PLACE + 6 + sum(map(_pledge, headers))
             case Norms(measurements=found):
                 return PLACE + 4 + _measurements(found)
             case NormTable(measured=measured):
@@ -286,8 +286,8 @@ def update_bytes(update: Update) -> int:
     )  # fmt: skip
 
 
-def _pledge(pledge: ContributionHeader) -> int:
-    return PLEDGE + RANGE * len(pledge.ranges) + 120 * len(pledge.reports)
+def _pledge(header: ContributionHeader) -> int:
+    return PLEDGE + RANGE * len(header.ranges) + 120 * len(header.reports)
 
 
 def _measurements(found: SignedNorms) -> int:

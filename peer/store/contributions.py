@@ -36,22 +36,22 @@ class WorkStats:
 
 
 def write_contribution(
-    folder: Path, anchor: bytes, balance: Floats, parts: tuple[Part, ...], codec: Codec, effort: WorkStats
+    folder: Path, anchor: bytes, residual: Floats, parts: tuple[Part, ...], codec: Codec, effort: WorkStats
 ) -> None:
-    """Encode the balance part by part and have it on disk (fsync) under the anchor's name. Raises DiskFull."""
+    """Encode the residual part by part and have it on disk (fsync) under the anchor's name. Raises DiskFull."""
     leaves = []
     path = folder / f"{anchor.hex()}.parts"
     scratch = path.with_name(path.name + ".new")
     with raising_disk_full(folder), scratch.open("wb") as file:
         for part in parts:
-            payload = codec.encode(balance[part.start : part.start + part.size])
+            payload = codec.encode(residual[part.start : part.start + part.size])
             leaves.append(digest_of(payload))
             file.write(payload)
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
-    pledge = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
-    write_atomic(folder / f"{anchor.hex()}.header", msgpack.packb(pledge))
+    header = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
+    write_atomic(folder / f"{anchor.hex()}.header", msgpack.packb(header))
 
 
 class Contribution:
@@ -89,8 +89,8 @@ class Contribution:
     def path(self, part: int) -> tuple[bytes, ...]:
         return merkle.path(self.leaves, part)
 
-    def pledge(self, peer: str, bandwidth_bps: int = 0) -> ContributionHeader:
-        """The unsigned pledge that stands for this contribution; its upload in bits per second, 0 if not known."""
+    def header(self, peer: str, bandwidth_bps: int = 0) -> ContributionHeader:
+        """The unsigned header that stands for this contribution; its upload in bits per second, 0 if not known."""
         return ContributionHeader(
             peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, bandwidth_bps, False,
             self.effort.ranges, self.effort.staleness,

@@ -92,7 +92,7 @@ def _distort(trainer: Trainer, odd: Odd) -> None:
     start = 0
     for name, size in zip(trainer.layer_names, trainer.layer_sizes, strict=True):
         if odd.layer in ("", name):
-            trainer._balance.flat[start : start + size].mul_(odd.factor)
+            trainer._residual.flat[start : start + size].mul_(odd.factor)
         start += size
 
 

@@ -1,6 +1,6 @@
-"""What a peer has produced, kept beside its balance: at the end nothing of it may be missing.
+"""What a peer has produced, kept beside its residual: at the end nothing of it may be missing.
 
-On every anchor, part by part: produced = counted on the chain that leads there + balance + discounted. What the chain
+On every anchor, part by part: produced = counted on the chain that leads there + residual + discounted. What the chain
 counted is told by its blocks and the contributions on disk, so that whoever adds up need not believe the peer.
 """
 
@@ -36,8 +36,8 @@ if TYPE_CHECKING:
 FILE = "books.safetensors"
 
 
-class BookedBalance(Residual):
-    """A balance beside which double precision says what went in, and what was given up for its age."""
+class BookedResidual(Residual):
+    """A residual beside which double precision says what went in, and what was given up for its age."""
 
     def __init__(self, flat: Tensor) -> None:
         super().__init__(flat)
@@ -72,18 +72,18 @@ class BookedBalance(Residual):
 
 
 def keep_books(trainer: Trainer, directory: Path) -> None:
-    """Have this trainer's balance noted, and the books written with every checkpoint. Not for runs with `overlap`."""
-    balance = trainer._balance = trainer._ledger.balance = BookedBalance(trainer._balance.flat)
+    """Have this trainer's residual noted, and the books written with every checkpoint. Not for runs with `overlap`."""
+    residual = trainer._residual = trainer._ledger.residual = BookedResidual(trainer._residual.flat)
     take_checkpoint, begin_move = trainer.checkpoint, trainer._begin_move
 
     def note_move(update: Update, mine: Contribution | None, means: Means) -> LayerUpdate:
         move = begin_move(update, mine, means)
-        balance.note(move)
+        residual.note(move)
         return move
 
     def take_both(anchor: bytes) -> Checkpoint:
         checkpoint = take_checkpoint(anchor)
-        vectors = {"produced": balance.produced, "discounted": balance.discounted, "balance": balance.flat}
+        vectors = {"produced": residual.produced, "discounted": residual.discounted, "residual": residual.flat}
         save_file(vectors, directory / FILE, {"anchor": anchor.hex()})
         return checkpoint
 
@@ -108,7 +108,7 @@ def audit_books(directory: Path, spec: RunSpec, me: str) -> Audited:
     """Add up what a peer that has ended left in its directory. Raises BadInput for what is damaged."""
     with safe_open(directory / FILE, "pt") as file:
         anchor = file.metadata()["anchor"]
-        produced, discounted, owed = (file.get_tensor(name) for name in ("produced", "discounted", "balance"))
+        produced, discounted, owed = (file.get_tensor(name) for name in ("produced", "discounted", "residual"))
     found = read_chain_files(directory, genesis_head(read_genesis(directory)))
     chain, heads = found.blocks, found.heads
     at = next(number for number, head in enumerate(heads) if head.anchor.hex() == anchor)

@@ -71,7 +71,7 @@ class LogicalWorld(PeerWorld, Protocol):
 
 @dataclass
 class Ledger:
-    """A peer's tensors and its books: balance + counted + discounted is what it produced and did not lose.
+    """A peer's tensors and its books: residual + counted + discounted is what it produced and did not lose.
 
     It stands at `anchor`; `counted` is what the chain up to there says that this peer gave.
     """
@@ -79,7 +79,7 @@ class Ledger:
     anchor: bytes
     round: int = 0
     theta: list[int] = field(default_factory=lambda: [0] * PARTS)
-    balance: list[int] = field(default_factory=lambda: [0] * PARTS)
+    residual: list[int] = field(default_factory=lambda: [0] * PARTS)
     counted: list[int] = field(default_factory=lambda: [0] * PARTS)
     discounted: list[int] = field(default_factory=lambda: [0] * PARTS)
     forgotten: frozenset[bytes] = frozenset()
@@ -89,7 +89,7 @@ class Ledger:
     def copy(self) -> Ledger:
         """The same numbers, to be kept elsewhere."""
         return Ledger(
-            self.anchor, self.round, list(self.theta), list(self.balance), list(self.counted), list(self.discounted),
+            self.anchor, self.round, list(self.theta), list(self.residual), list(self.counted), list(self.discounted),
             self.forgotten, self.fragments,
         )  # fmt: skip
 
@@ -98,23 +98,23 @@ class Ledger:
         return averaged(self.round, self.fragments)
 
     def encoded_balance(self) -> list[bytes]:
-        """What a contribution offers: the balance of what the round averages, rounded."""
-        return [encoded(self.balance[part] // STEP * STEP) for part in self.averaged()]
+        """What a contribution offers: the residual of what the round averages, rounded."""
+        return [encoded(self.residual[part] // STEP * STEP) for part in self.averaged()]
 
     def apply(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
-        """The outer step, and what the update means for the balance of `me`, who had offered the bytes `mine`."""
+        """The outer step, and what the update means for the residual of `me`, who had offered the bytes `mine`."""
         outcomes = part_outcomes(update, me, mine is not None)
         for at, (part, what) in enumerate(zip(self.averaged(), outcomes, strict=True)):
             if update.parts[at] != VOID:
                 self.theta[part] += decoded(objects[update.parts[at]])
             if what is PartOutcome.COUNTED:
                 assert mine is not None
-                self.balance[part] -= decoded(mine[at])
+                self.residual[part] -= decoded(mine[at])
                 self.counted[part] += decoded(mine[at])
             elif what is PartOutcome.MISSED:
-                kept = self.balance[part] * 3 // 4
-                self.discounted[part] += self.balance[part] - kept
-                self.balance[part] = kept
+                kept = self.residual[part] * 3 // 4
+                self.discounted[part] += self.residual[part] - kept
+                self.residual[part] = kept
         if mine is None and any(update.contributed(me, at) for at in range(len(outcomes))):
             self.forgotten |= {update.parent}
         self.anchor, self.round = next_anchor(self.anchor, update.digest), update.round
@@ -127,7 +127,7 @@ class Ledger:
                 self.theta[part] -= decoded(objects[update.parts[at]])
             if update.contributed(me, at) and update.parent not in self.forgotten:
                 assert mine is not None, f"{me} has forgotten what it gave for round {update.round}"
-                self.balance[part] += decoded(mine[at])
+                self.residual[part] += decoded(mine[at])
                 self.counted[part] -= decoded(mine[at])
 
 
@@ -215,10 +215,10 @@ class LogicalPeer(SwarmPeer):
             raise BadInput(f"there is no layer {layer!r}; a logical peer has {', '.join(names)}")
         for part in range(PARTS):
             if layer in ("", str(part)):
-                more = round((factor - 1) * self.ledger.balance[part])
+                more = round((factor - 1) * self.ledger.residual[part])
                 self.produced[part] += more
                 self._unsaved[part] += more
-                self.ledger.balance[part] += more
+                self.ledger.residual[part] += more
 
     def burn(self) -> None:
         """One more effect; the fuse may have burnt out."""
@@ -250,7 +250,7 @@ class LogicalPeer(SwarmPeer):
         self.later(seconds, self._freeze, head.anchor)
 
     def _half(self, anchor: bytes) -> None:
-        if self.driver.state.head.anchor == anchor and self.driver.state.pledge is None:
+        if self.driver.state.head.anchor == anchor and self.driver.state.header is None:
             self._move()
             self.driver.deliver(TrainingProgress(self.world.now, 0.6))
 
@@ -259,7 +259,7 @@ class LogicalPeer(SwarmPeer):
             movement = self.world.rng.randrange(-1000, 1000)
             self.produced[part] += movement
             self._unsaved[part] += movement
-            self.ledger.balance[part] += movement
+            self.ledger.residual[part] += movement
 
     def _end_training(self) -> None:
         self._move()
@@ -267,12 +267,12 @@ class LogicalPeer(SwarmPeer):
     def _offer(self, anchor: bytes) -> ContributionHeader:
         payloads = self.ledger.encoded_balance()
         root = merkle.root([digest_of(payload) for payload in payloads])
-        pledge = ContributionHeader(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
-        pledge = pledge.signed(self.driver.state.rules.keys)
-        self.disk.save_contribution(pledge, payloads)
+        header = ContributionHeader(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
+        header = header.signed(self.driver.state.rules.keys)
+        self.disk.save_contribution(header, payloads)
         self.world.offered(self, anchor, payloads)
         self._save()
-        return pledge
+        return header
 
     def committed(self, block: Block, head: ChainHead) -> None:
         """Told by the driver; the block is on disk."""
@@ -292,7 +292,7 @@ class LogicalPeer(SwarmPeer):
         self.later(APPLY_S, self._applied, head.anchor)
 
     def resync(self, why: str) -> None:
-        """Told by the driver: begin anew from what another has, if one is in reach, and keep the balance.
+        """Told by the driver: begin anew from what another has, if one is in reach, and keep the residual.
 
         What the chain that is left had counted and this peer cannot give again is lost.
         """
@@ -303,7 +303,7 @@ class LogicalPeer(SwarmPeer):
         for part in range(PARTS):
             self.lost[part] += self.ledger.counted[part]
         self.ledger = Ledger(
-            self.disk.genesis.anchor, balance=self.ledger.balance, discounted=self.ledger.discounted,
+            self.disk.genesis.anchor, residual=self.ledger.residual, discounted=self.ledger.discounted,
             fragments=self.world.fragments,
         )  # fmt: skip
         self.disk.start_anew(donor)

@@ -38,7 +38,7 @@ class World:
     """N founders, a network, a clock and a seed; the same seed gives the same history.
 
     Invariants: never two firm updates for one anchor, and without takeover never two of any kind; equal
-    anchors, equal bits; for each peer and part, exactly, what its chain counted + balance + discounted +
+    anchors, equal bits; for each peer and part, exactly, what its chain counted + residual + discounted +
     lost = produced. The first is checked at every commit, the rest by `check`. With `takeover_s` = 0 peers
     stop rather than fork.
     """
@@ -185,21 +185,21 @@ class World:
         history.append(
             Committed(
                 round=update.round, digest=next_anchor(update.parent, update.digest).hex(), state=state,
-                group=frozenset(self.index[pledge.peer] for pledge in update.members), at_s=self.now,
+                group=frozenset(self.index[header.peer] for header in update.members), at_s=self.now,
             )
         )  # fmt: skip
 
     # ---- what must hold ----
 
     def check(self) -> None:
-        """Equal head, equal state; for each peer and part the books balance; and nobody accuses the honest."""
+        """Equal head, equal state; for each peer and part the books residual; and nobody accuses the honest."""
         for peer in self.peers:
             ledger = peer.ledger if peer.alive else peer.disk.ledger
             if ledger.anchor == peer.disk.head.anchor:
                 theta = self.thetas.setdefault(peer.disk.head.anchor, list(ledger.theta))
                 assert theta == ledger.theta, f"{peer.name} has other bits at round {ledger.round}"
             for part in range(PARTS):
-                books = ledger.counted[part] + ledger.balance[part] + ledger.discounted[part] + peer.lost[part]
+                books = ledger.counted[part] + ledger.residual[part] + ledger.discounted[part] + peer.lost[part]
                 assert books == peer.produced[part], f"{peer.name} part {part}: {books} of {peer.produced[part]}"
             self._check_counted(peer, ledger)
             accused = [event.text for event in peer.reports if isinstance(event, AlertRaised) and event.code in ACCUSED]
@@ -286,7 +286,7 @@ class LogicalSwarm(Swarm):
         return tuple(self.world.history[peer])
 
     def assert_agreement(self) -> None:
-        """One digest and one state per round; and every peer's books balance to the last integer."""
+        """One digest and one state per round; and every peer's books residual to the last integer."""
         super().assert_agreement()
         self.world.check()
 

@@ -41,7 +41,7 @@ class LayerUpdate:
     """By part."""
     parts: Sequence[Part]
     anchor: OuterState
-    balance: Residual
+    residual: Residual
     start: Tensor
     flat: FlatParameters
     own: float | None = None
@@ -66,7 +66,7 @@ class LayerUpdate:
             self._apply_part(part, piece, layer)
         if not here:
             for where, values in layer:
-                self.balance.add_progress(where, self.start[where], values)
+                self.residual.add_progress(where, self.start[where], values)
             return
         self.flat.set_layer(number, layer)
 
@@ -75,35 +75,35 @@ class LayerUpdate:
         outer, factor = self.spec.outer, momentum_at(self.spec, self.update.round - 1)
         gamma, rolled_back = np.float32(self.spec.round.gamma), self.update.rolled_back(part)
         numbered = [(where, values.numpy()) for where, values in layer]
-        vectors = (self.anchor.theta, self.anchor.momentum, self.balance.flat, self.start)
-        theta_N, momentum_N, balance_N, start_N = (vector.numpy() for vector in vectors)
+        vectors = (self.anchor.theta, self.anchor.momentum, self.residual.flat, self.start)
+        theta_N, momentum_N, residual_N, start_N = (vector.numpy() for vector in vectors)
         scratch = np.empty(TILE, np.float32)
         for tile in tiles(piece.size):
             where = slice(piece.start + tile.start, piece.start + tile.stop)
-            theta, balance = theta_N[where], balance_N[where]
+            theta, residual = theta_N[where], residual_N[where]
             if not rolled_back:
                 gradient = None if mean is None else mean(tile)
                 outer_kernel(theta, momentum_N[where], gradient, scratch, outer.learning_rate, factor)
             if mine is not None:
-                balance -= mine(tile)
+                residual -= mine(tile)
             elif missed:
-                balance *= gamma
+                residual *= gamma
             if self.given_up is not None:
-                self.given_up.append(float(np.linalg.norm(balance.astype(np.float64))))
-                balance[:] = 0
+                self.given_up.append(float(np.linalg.norm(residual.astype(np.float64))))
+                residual[:] = 0
             for some, values in _within(numbered, where):
-                self._go_on(theta_N[some], balance_N[some], start_N[some], values, scratch)
+                self._go_on(theta_N[some], residual_N[some], start_N[some], values, scratch)
 
-    def _go_on(self, theta: Floats, balance: Floats, start: Floats, values: Floats, scratch: Floats) -> None:
+    def _go_on(self, theta: Floats, residual: Floats, start: Floats, values: Floats, scratch: Floats) -> None:
         """Collect what was learned since the freeze, and set the local parameters to where it goes on from."""
         if self.own is None:
-            balance += np.subtract(start, values, out=scratch[: start.size])
+            residual += np.subtract(start, values, out=scratch[: start.size])
         else:
-            interpolate(balance, theta, values, self.own)
+            interpolate(residual, theta, values, self.own)
         if self._codec.is_sparse:
             start[:] = theta
         else:
-            np.subtract(theta, balance, out=start)
+            np.subtract(theta, residual, out=start)
         values[:] = start
 
     def _mean(self, part: int) -> Read | None:

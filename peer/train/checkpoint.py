@@ -3,7 +3,7 @@
 checkpoints/00000007/             the newest `KEPT` of them
     state.json                    round, anchor, data cursors, positions in the data, counters
     anchor.safetensors            theta, momentum
-    peer.safetensors              balance, start, local, the states of the random generators, and sequences whose step
+    peer.safetensors              residual, start, local, the states of the random generators, and sequences whose step
                                   had no room yet, if there are any
     optimizer.safetensors         the inner optimizers
     B2SUMS                        BLAKE2b-256 of the others, as `b2sum -l 256 --check B2SUMS` reads them

@@ -1,7 +1,7 @@
 """Overlap: an update is applied layer by layer beside the next inner step, whose layers wait for it.
 
 As EDiT synchronises (arXiv:2412.07210): the decision is taken once, for the whole model, and each layer's
-pre-forward waits for that layer alone while threads prepare the next ones, in model order. θ, momentum and balance
+pre-forward waits for that layer alone while threads prepare the next ones, in model order. θ, momentum and residual
 stay in main memory; what arrives at the device is one layer's new local parameters at a time.
 
 What this hides is the application, not the transfer: an update is committed only when all its bytes are here. Every

@@ -70,16 +70,16 @@ class Residual:
         mine.copy_(torch.where(decoded != 0, decoded, mine) if codec.is_sparse else decoded)
 
 
-def interpolate(balance: Floats, theta: Floats, now: Floats, own: float) -> None:
-    """Owe what lies between the new anchor θ and a point `own` of the way from θ − balance to the parameters `now`.
+def interpolate(residual: Floats, theta: Floats, now: Floats, own: float) -> None:
+    """Owe what lies between the new anchor θ and a point `own` of the way from θ − residual to the parameters `now`.
 
-    That point, (1 − α) (θ − balance) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The ledger is not
+    That point, (1 − α) (θ − residual) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The ledger is not
     exact any more: progress since the freeze counts α of itself, and so does what `now` has not followed of θ.
     """
-    apart = theta - balance
+    apart = theta - residual
     apart -= now
     apart *= np.float32(own)
-    balance += apart
+    residual += apart
 
 
 def start_from(theta: Tensor, owed: Tensor, start: Tensor, codec: Codec) -> None:
@@ -106,10 +106,10 @@ class RewindResult:
 class ResidualLedger:
     """Of one peer in one run; its contributions lie in `folder`."""
 
-    def __init__(self, spec: RunSpec, me: str, folder: Path, balance: Residual, turns: FragmentSchedule) -> None:
+    def __init__(self, spec: RunSpec, me: str, folder: Path, residual: Residual, turns: FragmentSchedule) -> None:
         self._me, self._folder = me, folder
         self._codec, self._gamma = Codec(spec.codec.wire), spec.round.gamma
-        self.balance, self._turns = balance, turns
+        self.residual, self._turns = residual, turns
 
     def find(self, anchor: bytes, round: int) -> Contribution | None:
         """What was offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
@@ -149,7 +149,7 @@ class ResidualLedger:
             self._turns.returned(update.round - 1, mine.effort.staleness)
             slices = self._turns.slices((update.round - 1,))
             for part in counted:
-                self.balance.returned(slices[part], self._decoded(mine, part, slices[part]))
+                self.residual.returned(slices[part], self._decoded(mine, part, slices[part]))
         return RewindResult(returned=returned, lost=lost)
 
     def leave_behind(self, mine: Contribution, round: int) -> float:
@@ -157,7 +157,7 @@ class ResidualLedger:
         squared = 0.0
         for part, where in enumerate(self._turns.slices((round,))):
             decoded = self._decoded(mine, part, where)
-            self.balance.counted(where, decoded)
+            self.residual.counted(where, decoded)
             squared += float(torch.linalg.vector_norm(decoded, dtype=torch.float64)) ** 2
         self._turns.work(round).age.counted()
         return squared
@@ -165,7 +165,7 @@ class ResidualLedger:
     def take_back(self, mine: Contribution, round: int) -> None:
         """Owe what was offered: all of it was written but what encoding lost or a sparse codec left out."""
         for part, where in enumerate(self._turns.slices((round,))):
-            self.balance.restored(where, self._decoded(mine, part, where), self._codec)
+            self.residual.restored(where, self._decoded(mine, part, where), self._codec)
         self._turns.restored(round, mine.effort.staleness)
 
     def _decoded(self, mine: Contribution, part: int, where: slice) -> Tensor:

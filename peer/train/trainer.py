@@ -1,6 +1,6 @@
 """The owner of the anchor: trains towards it, freezes what was learned, applies what was decided.
 
-Holds four flat float32 vectors on the CPU beside the model: θ and m of the anchor, the balance,
+Holds four flat float32 vectors on the CPU beside the model: θ and m of the anchor, the residual,
 and the parameters at which the current stretch of inner steps began.
 """
 
@@ -50,7 +50,7 @@ class _Freeze:
 
 
 class Trainer:
-    """Model, data, inner optimizer, anchor and balance of one peer in one run."""
+    """Model, data, inner optimizer, anchor and residual of one peer in one run."""
 
     def __init__(
         self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Tuned | None = None,
@@ -74,8 +74,8 @@ class Trainer:
         except ValueError as error:
             raise BadSpec(f"round.fragments is {spec.round.fragments}: {error}") from error
         self.anchor = OuterState.initial(self._flat.new())
-        self._balance = Residual.empty(self._flat.size)
-        self._ledger = ResidualLedger(spec, me, folder, self._balance, self.turns)
+        self._residual = Residual.empty(self._flat.size)
+        self._ledger = ResidualLedger(spec, me, folder, self._residual, self.turns)
         self._start = self.anchor.theta.clone()
         self._batches = ShardSampler(self._source, spec, me, (me,), {})
         self._micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
@@ -88,7 +88,7 @@ class Trainer:
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="freeze")
         self._freezing: _Freeze | None = None
         self._covered: set[bytes] = set()
-        """Anchors whose contribution, still on disk, is in the balance or was counted out of it."""
+        """Anchors whose contribution, still on disk, is in the residual or was counted out of it."""
 
     @property
     def parameters(self) -> int:
@@ -144,7 +144,7 @@ class Trainer:
             self._micro.sequences = room_for(self._fit, room_bytes)
 
     def freeze(self, anchor: bytes) -> None:
-        """Put what was learned into the balance and have it on disk, encoded, as the contribution to `anchor`.
+        """Put what was learned into the residual and have it on disk, encoded, as the contribution to `anchor`.
 
         A peer that stood here before others' branch won, and has come back, offers again what it offered then.
         Raises DiskFull, and then it may be tried again.
@@ -153,7 +153,7 @@ class Trainer:
         self.finish_submit()
 
     def begin_submit(self, anchor: bytes, announce: Callable[[], None] = lambda: None) -> None:
-        """`freeze`, but encoding and writing go on beside the next inner steps: they do not change the balance.
+        """`freeze`, but encoding and writing go on beside the next inner steps: they do not change the residual.
 
         `announce` is called when all is on disk, by the thread that wrote it, and not at all without room.
         """
@@ -201,7 +201,7 @@ class Trainer:
             self.step_in_round += freezing.step_in_round
 
     def _wait_for_contribution(self) -> None:
-        """Before the balance changes. Without room on the disk nothing is offered."""
+        """Before the residual changes. Without room on the disk nothing is offered."""
         with suppress(DiskFull):
             self.finish_submit()
 
@@ -216,14 +216,14 @@ class Trainer:
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
         parts = self.turns.parts(self.anchor.round)
-        write_contribution(self._folder, anchor, self._balance.flat.numpy(), parts, self._codec, effort)
+        write_contribution(self._folder, anchor, self._residual.flat.numpy(), parts, self._codec, effort)
         # Of two branches, since a peer may change over to the other one and back.
         prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)
 
     def apply(self, update: Update, load: LoadObject) -> float:
-        """Move to the next anchor: the outer step on the agreed bytes, the balance less what was counted.
+        """Move to the next anchor: the outer step on the agreed bytes, the residual less what was counted.
 
-        The local parameters become the new anchor less the balance: what was learned and not yet
+        The local parameters become the new anchor less the residual: what was learned and not yet
         counted is kept, and measured from where this peer now stands. What the round does not average stays
         as it is, to the bit. What was offered is settled before what came after it is added, which nobody
         was offered and no age discounts. Returns the norm of what was given up because it is older than the
@@ -270,7 +270,7 @@ class Trainer:
         self._begin_anew()
         return LayerUpdate(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=outcomes, parts=self.turns.parts(averaged),
-            anchor=self.anchor, balance=self._balance, start=self._start, flat=self._flat, own=own,
+            anchor=self.anchor, residual=self._residual, start=self._start, flat=self._flat, own=own,
             given_up=[] if gives_up else None,
         )  # fmt: skip
 
@@ -340,7 +340,7 @@ class Trainer:
             given_up = self._ledger.leave_behind(mine, round)
         self._stand_at(restored)
         too_old = self.turns.slices(self._forget_too_old())
-        given_up = math.sqrt(given_up) + math.hypot(*(self._balance.give_up(where) for where in too_old))
+        given_up = math.sqrt(given_up) + math.hypot(*(self._residual.give_up(where) for where in too_old))
         self._collect_progress()
         self._start_from_anchor(self.turns.everything)
         return given_up
@@ -378,7 +378,7 @@ class Trainer:
             "offered": self._offered is not None, "step_in_round": self.step_in_round, "batches": self._batches.state(),
             "covered": sorted(anchor.hex() for anchor in self._covered), "turns": self.turns.state(),
         }  # fmt: skip
-        mine = {"residual": self._balance.flat, "start": self._start, "local": self._flat.new()}
+        mine = {"residual": self._residual.flat, "start": self._start, "local": self._flat.new()}
         return Checkpoint(
             state=state,
             tensors={
@@ -393,7 +393,7 @@ class Trainer:
         self._wait_for_layers()
         state, mine = checkpoint.state, checkpoint.tensors["peer"]
         self.anchor.become(**checkpoint.tensors["anchor"], round=state["round"], cursors=state["cursors"])
-        self._balance.flat.copy_(mine["residual"])
+        self._residual.flat.copy_(mine["residual"])
         self._start.copy_(mine["start"])
         self._flat.copy_from(mine["local"])
         self._inner.load_optimizer_state(checkpoint.tensors["optimizer"])
@@ -447,7 +447,7 @@ class Trainer:
 
     def _collect_progress(self) -> None:
         for where, now in self._flat.each():
-            self._balance.add_progress(where, self._start[where], now)
+            self._residual.add_progress(where, self._start[where], now)
 
     def _forget_too_old(self) -> list[int]:
         """The fragments of which work is owed beyond the age limit: it would count nothing. It is to be given up.
@@ -466,7 +466,7 @@ class Trainer:
         return too_old
 
     def _take_back(self, mine: Contribution) -> None:
-        """Make the balance what was frozen."""
+        """Make the residual what was frozen."""
         self._collect_progress()
         self._ledger.take_back(mine, self.anchor.round)
         self._covered.add(mine.anchor)
@@ -475,11 +475,11 @@ class Trainer:
         self._start_from_anchor((self.anchor.round,))
 
     def _start_from_anchor(self, rounds: Iterable[int]) -> None:
-        """Have as local parameters what the anchor less the balance is, where these rounds have averaged.
+        """Have as local parameters what the anchor less the residual is, where these rounds have averaged.
 
         With a sparse codec the anchor itself. All else stays as it is: there, that difference would round. All progress
-        is in the balance before.
+        is in the residual before.
         """
         for where in self.turns.slices(rounds):
-            start_from(self.anchor.theta[where], self._balance.flat[where], self._start[where], self._codec)
+            start_from(self.anchor.theta[where], self._residual.flat[where], self._start[where], self._codec)
         self._flat.copy_from(self._start)

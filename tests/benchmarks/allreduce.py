@@ -3,7 +3,7 @@
 All peers are processes on this machine and meet on its loopback device, which nothing slows down: what is compared is
 time, processor time, memory and bytes. Of ours everything counts that follows the last inner step of a round: freeze
 and encode, agree, send, measure, judge, reduce, encode the mean, distribute, vote, commit, decode, apply, settle the
-balance, hash the new anchor. Of the others, that every peer has the mean. What is measured stands in `allreduce.toml`.
+residual, hash the new anchor. Of the others, that every peer has the mean. What is measured stands in `allreduce.toml`.
 """
 
 from __future__ import annotations

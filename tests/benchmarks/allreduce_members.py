@@ -268,7 +268,7 @@ def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
 
     vars(trainers)["build"] = lambda spec: Weights(sizes)
     trainer = trainers.Trainer(spec, me, folder / "contributions", torch.device("cpu"))
-    for held in (trainer.anchor.momentum, trainer._balance.flat):
+    for held in (trainer.anchor.momentum, trainer._residual.flat):
         held.fill_(0)  # else the kernel gives their pages when they are first used
     return trainer
 

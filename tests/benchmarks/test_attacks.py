@@ -32,7 +32,7 @@ def swarm_of(base: RunSpec, folder: Path, attack: str, reducer: str = "edit", ro
     return swarm
 
 
-def pledges(swarm: TrainingSwarm, index: int) -> list[ContributionHeader]:
+def headers(swarm: TrainingSwarm, index: int) -> list[ContributionHeader]:
     """What a peer pledged to the rounds of the chain."""
     name = swarm.peers[index].name
     members = (member for block in swarm.honest[0].updates for member in block.update.members)
@@ -54,7 +54,7 @@ def test_the_same_seed_gives_the_same_history(base: RunSpec, tmp_path: Path) -> 
 def test_honest_peers_learn_together_and_accuse_nobody(base: RunSpec, tmp_path: Path) -> None:
     swarm = swarm_of(base, tmp_path, "alone", rounds=3)
     assert swarm.differing() == []
-    assert len(pledges(swarm, 0)) == 3
+    assert len(headers(swarm, 0)) == 3
     assert swarm.losses[3] < swarm.losses[0]
     assert not any(peer.penalties or peer.alerts or peer.driver.bad_frames for peer in swarm.peers)
 
@@ -65,8 +65,8 @@ def test_the_three_alone_have_the_names_and_the_text_that_they_have_beside_an_at
 ) -> None:
     alone, beside = (swarm_of(base, tmp_path, attack, rounds=1) for attack in ("alone", "zeros"))
     assert [peer.name for peer in alone.peers] == [peer.name for peer in beside.honest]
-    assert [pledges(alone, index)[0].ranges for index in range(3)] == [
-        pledges(beside, index)[0].ranges for index in range(3)
+    assert [headers(alone, index)[0].ranges for index in range(3)] == [
+        headers(beside, index)[0].ranges for index in range(3)
     ]
 
 
@@ -105,18 +105,18 @@ def test_a_hundred_times_too_much_ruins_a_plain_mean(base: RunSpec, tmp_path: Pa
 
 @pytest.mark.slow
 def test_a_forger_keeps_nothing_of_what_it_offered(base: RunSpec, tmp_path: Path) -> None:
-    """Its own balance stays in order, so that it attacks in the last round as in the first."""
+    """Its own residual stays in order, so that it attacks in the last round as in the first."""
     forger = swarm_of(base, tmp_path, "sign-flip").peers[-1].trainer
-    assert not forger._balance.flat.any()
+    assert not forger._residual.flat.any()
     assert torch.equal(forger._flat.new(), forger.anchor.theta)
 
 
 @pytest.mark.slow
 def test_a_replayer_offers_the_same_bytes_as_fresh_ones(base: RunSpec, tmp_path: Path) -> None:
     swarm = swarm_of(base, tmp_path, "stale-replay", rounds=3)
-    roots = [pledge.root for pledge in pledges(swarm, PEERS - 1)]
+    roots = [header.root for header in headers(swarm, PEERS - 1)]
     assert len(set(roots)) == 1
-    assert {pledge.staleness for pledge in pledges(swarm, PEERS - 1)} == {0}
+    assert {header.staleness for header in headers(swarm, PEERS - 1)} == {0}
 
 
 def test_frames_beyond_their_cap_are_counted_and_dropped(base: RunSpec, tmp_path: Path) -> None:

@@ -23,7 +23,7 @@ from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import from_mapping
 from peer.train import replay
-from tests.peer.rounds.build import HEAD, NAMES, block, pledge, update
+from tests.peer.rounds.build import HEAD, NAMES, block, header, update
 from tests.peer.story import NEXT, STEPS, Beginning, Story, commit, join_with, spec
 
 
@@ -324,7 +324,7 @@ def test_a_freeze_that_a_lost_link_asked_for_is_forgotten(story: Story) -> None:
 @pytest.mark.parametrize("kind", ["commit", "replay"])
 def test_who_left_gets_no_shards_and_measures_nothing(story: Story, kind: str) -> None:
     """The same members after a restart, when the link names them: the data must be the same."""
-    item = block(update(members=(pledge("p0"), pledge("p1", leaving=True), pledge("p2"))))
+    item = block(update(members=(header("p0"), header("p1", leaving=True), header("p2"))))
     story.link.queue.append(commit(item) if kind == "commit" else ("replay", item.to_bytes(), 1))
     story.peer._hear(0.0)
     assert story.peer.members == HEAD.after(item.update).members == ("p0", "p2")
@@ -333,7 +333,7 @@ def test_who_left_gets_no_shards_and_measures_nothing(story: Story, kind: str) -
 
 def test_a_round_that_all_left_is_measured_by_nobody(story: Story) -> None:
     """Somebody who comes later applies it all the same."""
-    story.link.queue.append(commit(block(update(members=tuple(pledge(name, leaving=True) for name in NAMES)))))
+    story.link.queue.append(commit(block(update(members=tuple(header(name, leaving=True) for name in NAMES)))))
     story.peer._hear(0.0)
     assert story.trainer.done == ["apply"]
 

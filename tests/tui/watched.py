@@ -9,7 +9,7 @@ from peer.events import Event, EventLine, PeerStarted, PeerStateChanged, ReportR
 from peer.protocol.head import ChainEntry
 from peer.protocol.layout import cut
 from peer.watch.verified_chain import commit_events
-from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, update
+from tests.peer.rounds.build import HEAD, block, header, measured_by_all, update
 
 ROUND_S = 30.0
 CAME_LATE = "had nothing ready"
@@ -22,8 +22,8 @@ def rounds_told(count: int) -> list[list[Event]]:
 
 def round_told(number: int) -> list[Event]:
     missing = number == 1
-    second = pledge("p1", root=b"", tokens=0, steps=0) if missing else pledge("p1")
-    members = (pledge("p0"), second, pledge("p2"))
+    second = header("p1", root=b"", tokens=0, steps=0) if missing else header("p1")
+    members = (header("p0"), second, header("p2"))
     contributors = (0b101 if missing else 0b111,) * 3
     made = update(members=members, contributors=contributors, measured=measured_by_all(members))
     step = ChainEntry(HEAD, block(replace(made, round=number)))

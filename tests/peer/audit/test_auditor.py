@@ -333,7 +333,7 @@ def test_a_pledge_must_be_its_peers(made: RunOnDisk, copied: Path) -> None:
     more = dataclasses.replace(update.members[1], tokens=update.members[1].tokens + 1)
     forged = dataclasses.replace(update, members=(update.members[0], more))
     put(copied, certify(forged, before, made.identities, made.spec.digest(), sign_pledges=False), before)
-    with pytest.raises(BadLink, match=f"the pledge of {more.peer} is not signed by it"):
+    with pytest.raises(BadLink, match=f"the header of {more.peer} is not signed by it"):
         audit(copied)
 
 

@@ -68,11 +68,11 @@ def pruned(made: RunOnDisk, tmp_path_factory: pytest.TempPathFactory) -> Path:
 def test_credit_is_what_the_blocks_say(made: RunOnDisk) -> None:
     statement = credit(made.directory)
     with opened(made, made.directory) as disk:
-        pledges = [pledge for block in disk.blocks for pledge in block.update.members]
+        headers = [header for block in disk.blocks for header in block.update.members]
     assert (statement.tally.first, statement.tally.last, statement.checked_from) == (1, ROUNDS, 1)
     for peer, found in statement.tally.credits.items():
-        mine = [pledge for pledge in pledges if pledge.peer == peer]
-        assert found.tokens == sum(pledge.tokens for pledge in mine)
+        mine = [header for header in headers if header.peer == peer]
+        assert found.tokens == sum(header.tokens for header in mine)
         assert found.accepted + found.late == ROUNDS
     assert total(statement.tally.credits).weight == pytest.approx(ROUNDS * WEIGHT_ONE, abs=2 * ROUNDS)
     assert statement.page().endswith(f"rounds 1 to {ROUNDS}, all checked now")

@@ -179,16 +179,16 @@ class TestBlocks:
 def test_error_feedback_loses_nothing_over_rounds(wire: str) -> None:
     """What rounding left is offered next: the sum of what was sent follows the sum of what was produced."""
     dice, codec = np.random.default_rng(1), Codec(wire)
-    produced, sent, balance = np.zeros(640), np.zeros(640), np.zeros(640, np.float32)
+    produced, sent, residual = np.zeros(640), np.zeros(640), np.zeros(640, np.float32)
     for _ in range(50):
         movement = dice.normal(0, 1e-3, 640).astype(np.float32)
         produced += movement
-        balance += movement
-        decoded = codec.decode(codec.encode(balance))
-        balance -= decoded
+        residual += movement
+        decoded = codec.decode(codec.encode(residual))
+        residual -= decoded
         sent += decoded
-    assert np.max(np.abs(produced - sent - balance)) < 1e-6
-    assert np.max(np.abs(balance)) < 2e-3
+    assert np.max(np.abs(produced - sent - residual)) < 1e-6
+    assert np.max(np.abs(residual)) < 2e-3
 
 
 @pytest.mark.slow

@@ -178,15 +178,15 @@ def test_error_feedback_sends_everything_in_the_end() -> None:
     """What was not among the largest grows until it is: the sum of what was sent follows what was produced."""
     dice = np.random.default_rng(1)
     direction = dice.normal(0, 1e-3, CHUNK)
-    balance, sent, rounds = np.zeros(CHUNK, np.float32), np.zeros(CHUNK), 2000
+    residual, sent, rounds = np.zeros(CHUNK, np.float32), np.zeros(CHUNK), 2000
     for _ in range(rounds):
-        balance += direction.astype(np.float32)
-        decoded = CONTRIBUTION.decode(CONTRIBUTION.encode(balance))
-        balance -= decoded
+        residual += direction.astype(np.float32)
+        decoded = CONTRIBUTION.decode(CONTRIBUTION.encode(residual))
+        residual -= decoded
         sent += decoded
     produced = rounds * direction
-    assert np.max(np.abs(produced - sent - balance)) < 1e-2
-    assert np.linalg.norm(balance) < 0.06 * np.linalg.norm(produced)
+    assert np.max(np.abs(produced - sent - residual)) < 1e-2
+    assert np.linalg.norm(residual) < 0.06 * np.linalg.norm(produced)
 
 
 KNOWN = {"sparse": "8564a36d94e3e711", "sparse mean": "492e7f7926d9e1eb"}

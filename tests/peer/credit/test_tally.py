@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from peer.credit.tally import Counting, Credit, Tally, read_tally, tally_path, total
 from peer.protocol.block import VOID, WEIGHT_ONE
-from tests.peer.rounds.build import HEAD, NAMES, PARTS, measured_by_all, pledge, update
+from tests.peer.rounds.build import HEAD, NAMES, PARTS, header, measured_by_all, update
 
 COUNTING = Counting(parts=(PARTS,), tokens_cap=10**9)
 EVERYBODY = 0b111
@@ -24,32 +24,32 @@ def of(*members, contributors=(EVERYBODY,) * 3, cap=10**9, **changes):  # type: 
 
 
 def test_equal_members_count_equally() -> None:
-    counted = of(*map(pledge, NAMES))
+    counted = of(*map(header, NAMES))
     assert {credit.weight for credit in counted.values()} <= {WEIGHT_ONE // 3, WEIGHT_ONE // 3 + 1}
     assert [(credit.tokens, credit.accepted) for credit in counted.values()] == [(100, 1)] * 3
 
 
 def test_who_had_nothing_ready_is_idle_and_who_did_not_answer_has_missed_it() -> None:
     """The chain does not tell a paused peer from a slow one, and holds neither against it as a rejection."""
-    counted = of(pledge("p0"), pledge("p1", root=b"", tokens=500, steps=0), contributors=(0b01,) * 3, elect=NAMES)
+    counted = of(header("p0"), header("p1", root=b"", tokens=500, steps=0), contributors=(0b01,) * 3, elect=NAMES)
     assert counted["p0"] == Credit(tokens=100, weight=WEIGHT_ONE, accepted=1)
     assert counted["p1"] == Credit(idle=1)
     assert counted["p2"] == Credit(missed=1)
 
 
 def test_tokens_are_worth_nothing_where_no_bytes_are_in_the_mean() -> None:
-    """A pledge is its author's own word; that its parts came is what the others say."""
-    counted = of(pledge("p0"), pledge("p1", tokens=10**6), pledge("p2"), contributors=(0b101,) * 3)
+    """A header is its author's own word; that its parts came is what the others say."""
+    counted = of(header("p0"), header("p1", tokens=10**6), header("p2"), contributors=(0b101,) * 3)
     assert counted["p1"] == Credit(late=1)
 
 
 def test_more_tokens_than_the_run_lets_count_are_not_counted() -> None:
-    counted = of(pledge("p0"), pledge("p1", tokens=10**6), pledge("p2"), cap=150)
+    counted = of(header("p0"), header("p1", tokens=10**6), header("p2"), cap=150)
     assert [credit.tokens for credit in counted.values()] == [100, 150, 100]
 
 
 def test_a_round_of_void_parts_counts_for_nobody() -> None:
-    members = tuple(map(pledge, NAMES))
+    members = tuple(map(header, NAMES))
     counted = COUNTING.of(update(members=members, parts=(VOID,) * 3, contributors=(0, 0, 0)))
     assert total(counted) == Credit(rejected=counted["p0"].rejected * 3, accepted=counted["p0"].accepted * 3)
 

@@ -139,7 +139,7 @@ def _measured(
     """What each reducer of ballot 0 signs of the parts of all."""
     spec, layout = trainers[0].spec, trainers[0].parts
     codec, offers = Codec(spec.codec.wire), [contribution(trainer, head.anchor) for trainer in trainers]
-    members = tuple(offer.pledge(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
+    members = tuple(offer.header(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
     rules = rules_of(spec, layout, ModelKeys(""))
     reducers = norms.shard_owners(rules, head, members, 0)
     found = []

@@ -41,14 +41,14 @@ from tests.peer.rounds.build import (
     PAYLOADS,
     block,
     fault_of,
+    header,
     measured_by_all,
-    pledge,
     proposal_signature,
     state_of,
     update,
 )
 
-ALL = tuple(pledge(name) for name in NAMES)
+ALL = tuple(header(name) for name in NAMES)
 EDIT = AggregationRules(rule="edit", warmup_rounds=1)
 NAN = bits_of(float("nan"))
 SPOILT = 1
@@ -97,7 +97,7 @@ def penny(item: Update) -> tuple[int, ...]:
 
 WEIGHTS = "its weights are not those that its measurements give"
 RECORDS = "its records do not follow from those before"
-CONTRIBUTORS = "its contributors do not fit its parts, pledges and weights"
+CONTRIBUTORS = "its contributors do not fit its parts, headers and weights"
 PENALTIES = "its penalties are not those that are due"
 PARTS_LISTED, LAYERS_LISTED, SIGNED = "the parts that it reduces", "the layers that it reduces", "has not signed"
 STAT = judged().records[0].stats[0]
@@ -212,14 +212,14 @@ def test_a_part_is_rolled_back_only_if_all_that_came_was_refused() -> None:
 
 
 def test_refused_work_was_judged_and_does_not_come_back() -> None:
-    """The balance of every contributor is rid of it; whose part did not come keeps it."""
+    """The residual of every contributor is rid of it; whose part did not come keeps it."""
     assert part_outcomes(rolled_back(SPOILT), "p1", frozen=True) == (PartOutcome.COUNTED,) * 3
     some = replace(rolled_back(SPOILT), contributors=(7, 0b101, 7))
     assert part_outcomes(some, "p1", frozen=True)[SPOILT] is PartOutcome.MISSED
-    ledger = Ledger(HEAD.anchor, balance=[80, 80, 80])
+    ledger = Ledger(HEAD.anchor, residual=[80, 80, 80])
     objects = {name: encoded(160) for name in rolled_back(SPOILT).parts if name != VOID}
     ledger.apply("p1", rolled_back(SPOILT), [encoded(80)] * 3, objects)
-    assert ledger.balance == [0, 0, 0]
+    assert ledger.residual == [0, 0, 0]
     assert ledger.theta == [160, 0, 160]
 
 

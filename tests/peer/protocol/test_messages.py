@@ -52,26 +52,26 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
-from tests.peer.rounds.build import HEAD, NAMES, block, measurements, place, pledge, proposal_signature, update, vote
+from tests.peer.rounds.build import HEAD, NAMES, block, header, measurements, place, proposal_signature, update, vote
 
-MEMBERS = tuple(pledge(name) for name in NAMES)
+MEMBERS = tuple(header(name) for name in NAMES)
 RICH = NormRow(0, (0, 1, POSITIVE), (0, FLOAT_BITS, 1 << 31), 7)
 """Nothing, the least float, a NaN; as inner products also a negative NaN and -0."""
 MEASURED = replace(measurements("p1", MEMBERS, ((1, 0b111), (2, 0))), rows=(RICH, NormRow(65_536, ())))
 NORMS = Norms(place(), MEASURED)
 RECORD = PeerHistory("p0", 3, (NormStats(1.0, 0.25, 4, 1), NOTHING), b"8 bytes.8 more..")
 JUDGED = replace(
-    update(), members=(pledge("p0", reports=(("p1", "it lied"), ("p2", "it too"))), *MEMBERS[1:]), measured=(MEASURED,),
+    update(), members=(header("p0", reports=(("p1", "it lied"), ("p2", "it too"))), *MEMBERS[1:]), measured=(MEASURED,),
     records=(RECORD,), scales=(65_536, 0, 1), pulls=(0, 1, 65_536), weights=((65_536, 0, 0), (0, 0, 0), (1, 2, 3)),
     penalties=(("p0", "MISDECLARED", 0, 9, -1, "2 of 3 members caught it"), ("p1", "ANOMALY", 65_536, 2, 65_536, "é")),
 )  # fmt: skip
 MEAN = MeanData(place(), 0, 1, "p1", ALL_MEMBERS, digest_of(b"m"), b"s" * 64, b"mean")
 MESSAGES: tuple[Message, ...] = (
     Prepare(place(3)),
-    Promise(place(), pledge("p0")),
-    Promise(place(1), pledge("p1", root=b"", ranges=()), (0, digest_of(b"u")), (5, digest_of(b"v"))),
+    Promise(place(), header("p0")),
+    Promise(place(1), header("p1", root=b"", ranges=()), (0, digest_of(b"u")), (5, digest_of(b"v"))),
     Nack(place(), 7),
-    Start(place(), tuple(pledge(name) for name in NAMES)),
+    Start(place(), tuple(header(name) for name in NAMES)),
     PartData(place(), 1, 2, (digest_of(b"l"), digest_of(b"r")), b"payload"),
     PartData(place(), 2, 2, (), b"payload", "p2"),
     NORMS,
@@ -210,9 +210,9 @@ def norms_with(**changes: object) -> Norms:
         lambda: GetMeans(place(), (-1,)),
         lambda: GetMeans(replace(place(), anchor=b"short"), ()),
         lambda: GetObjects((digest_of(b""),) * (FETCH_MOST + 1)),
-        lambda: Start(place(), (pledge("p0"),) * 65),
-        lambda: Promise(place(), pledge("p" * 65)),
-        lambda: Promise(place(), pledge("p0", ranges=((0, 0, 1),) * 1025)),
+        lambda: Start(place(), (header("p0"),) * 65),
+        lambda: Promise(place(), header("p" * 65)),
+        lambda: Promise(place(), header("p0", ranges=((0, 0, 1),) * 1025)),
         lambda: Propose(place(), update(weights=((1, 2),)), b"s" * 64),
         lambda: Propose(place(), update(), b"short"),
         lambda: Propose(place(), update(took=((0, 0, 0, 0),)), b"s" * 64),
@@ -250,15 +250,15 @@ def norms_with(**changes: object) -> Norms:
         lambda: norms_with(rows=(replace(RICH, dots=(-1,)),)),
         lambda: norms_with(rows=(replace(RICH, direction=POSITIVE + 1),)),
         lambda: NormTable(place(), (MEASURED,) * 65),
-        lambda: Promise(place(), pledge("p0", reports=(("p1", "a line\n"),))),
-        lambda: Promise(place(), pledge("p0", reports=(("p1", "e" * (MAX_EVIDENCE + 1)),))),
-        lambda: Promise(place(), pledge("p0", reports=(("p" * 65, "it lied"),))),
-        lambda: Promise(place(), pledge("p0", reports=(("p2", "it lied"), ("p1", "it lied")))),
-        lambda: Promise(place(), pledge("p0", reports=(("p1", "it lied"), ("p1", "twice")))),
-        lambda: Promise(place(), pledge("p0", reports=tuple((f"p{i:02}", "") for i in range(MAX_REPORTS + 1)))),
+        lambda: Promise(place(), header("p0", reports=(("p1", "a line\n"),))),
+        lambda: Promise(place(), header("p0", reports=(("p1", "e" * (MAX_EVIDENCE + 1)),))),
+        lambda: Promise(place(), header("p0", reports=(("p" * 65, "it lied"),))),
+        lambda: Promise(place(), header("p0", reports=(("p2", "it lied"), ("p1", "it lied")))),
+        lambda: Promise(place(), header("p0", reports=(("p1", "it lied"), ("p1", "twice")))),
+        lambda: Promise(place(), header("p0", reports=tuple((f"p{i:02}", "") for i in range(MAX_REPORTS + 1)))),
         lambda: NormDispute(place(), replace(MEASURED, reducer="p" * 65), 0),
         lambda: NormDispute(place(), MEASURED, -1),
-        lambda: Promise(place(), pledge("p0", staleness=-1)),
+        lambda: Promise(place(), header("p0", staleness=-1)),
         lambda: Heartbeat(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
         lambda: Heartbeat(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
     ],
@@ -279,7 +279,7 @@ def test_a_frame_above_its_cap_is_refused_before_it_is_unpacked(message: Message
 def test_the_largest_honest_start_fits() -> None:
     """64 members that each used 1024 ranges of data."""
     ranges = tuple((2**40 + index, 2**40, 2**41) for index in range(1024))
-    largest = Start(place(), tuple(pledge(f"p{index}", ranges=ranges) for index in range(64)))
+    largest = Start(place(), tuple(header(f"p{index}", ranges=ranges) for index in range(64)))
     assert decode(encode(largest)) == largest
 
 

@@ -32,9 +32,9 @@ from peer.protocol.layout import Part
 from peer.protocol.norms import PartNorms, bits_of, caught, fault_of_measurements, float_of, judgement_of, shard_owners
 from peer.protocol.rules import Rules
 from peer.testing.memory_peer import ModelKeys
-from tests.peer.rounds.build import HEAD, NAMES, measured_by_all, place, pledge, rules, update
+from tests.peer.rounds.build import HEAD, NAMES, header, measured_by_all, place, rules, update
 
-ALL = tuple(pledge(name) for name in NAMES)
+ALL = tuple(header(name) for name in NAMES)
 WIDE = replace(
     rules("p0"), parts=(Part(0, 0, 2), Part(0, 2, 6), Part(1, 8, 4), Part(1, 12, 4)), part_bytes=(8, 24, 16, 16)
 )
@@ -182,7 +182,7 @@ def test_a_direction_of_a_layer_of_which_nothing_came_is_none(judged: Judged) ->
 def test_claims_are_capped(judged: Judged) -> None:
     """Tokens and steps that no peer can have made count as what it can; age discounts; idle members share nothing."""
     members = (
-        pledge("p0", tokens=10**12, steps=10**9), pledge("p1", staleness=8, steps=0), pledge("p2", root=b"", tokens=5),
+        header("p0", tokens=10**12, steps=10**9), header("p1", staleness=8, steps=0), header("p2", root=b"", tokens=5),
     )  # fmt: skip
     claims, _ = judged(replace(WIDE, steps_cap=50), members)
     assert [claim.steps for claim in claims] == [50, 1, 10]
@@ -285,7 +285,7 @@ WRONG: dict[str, tuple[Callable[[], SignedNorms], str]] = {
     "of another anchor": (lambda: FIRST.signed(ModelKeys(FIRST.reducer), b"a" * 32, 0, ALL), SIGNED),
     "of other members": (lambda: FIRST.signed(ModelKeys(FIRST.reducer), HEAD.anchor, 0, ALL[:2]), SIGNED),
     "of another contribution": (
-        lambda: FIRST.signed(ModelKeys(FIRST.reducer), HEAD.anchor, 0, (pledge("p0", root=b"r" * 32), *ALL[1:])),
+        lambda: FIRST.signed(ModelKeys(FIRST.reducer), HEAD.anchor, 0, (header("p0", root=b"r" * 32), *ALL[1:])),
         SIGNED,
     ),
 }
@@ -309,7 +309,7 @@ def test_measurements_come_in_order_and_once() -> None:
 
 def test_nothing_is_listed_of_who_gave_nothing() -> None:
     """A member without a root has no bytes."""
-    members = (pledge("p0", root=b""), *ALL[1:])
+    members = (header("p0", root=b""), *ALL[1:])
     honest = measured_by_all(members)
     assert fault_of_measurements(rules("p0"), HEAD, members, 0, honest) == ""
     part = honest[0].received[0][0]
@@ -324,7 +324,7 @@ def swarm(peers: int, reporting: int, *, accused: str = "p0") -> tuple[Contribut
     """So many members; the first of those who are not accused report it."""
     names = [f"p{index}" for index in range(peers)]
     reporters = [name for name in names if name != accused][:reporting]
-    return tuple(pledge(name, reports=((accused, "lied"),) if name in reporters else ()) for name in names)
+    return tuple(header(name, reports=((accused, "lied"),) if name in reporters else ()) for name in names)
 
 
 @pytest.mark.parametrize(("peers", "needed"), [(1, None), (2, None), (3, 2), (4, 2), (5, 3), (6, 3), (7, 4)])
@@ -339,15 +339,15 @@ def test_the_word_of_the_accused_does_not_count() -> None:
     """Neither for nor against itself, however often anybody says it."""
     members = list(swarm(3, 1))
     assert caught(HEAD, members) == {}
-    members[0] = pledge("p0", reports=(("p0", "I did"),))
+    members[0] = header("p0", reports=(("p0", "I did"),))
     assert caught(HEAD, members) == {}
     loud = tuple((f"p{index}", "lied") for index in range(MAX_REPORTS - 7))
-    assert caught(HEAD, (pledge("p0", reports=loud), *ALL[1:])) == {}
+    assert caught(HEAD, (header("p0", reports=loud), *ALL[1:])) == {}
 
 
 def test_who_is_not_there_can_be_convicted_too() -> None:
     """A liar may stay away for a round: then all members are the others."""
-    members = tuple(pledge(name, reports=(("p9", "lied"),)) for name in NAMES[:2])
+    members = tuple(header(name, reports=(("p9", "lied"),)) for name in NAMES[:2])
     assert caught(HEAD, (*members, ALL[2])) == {"p9": 2}
     assert caught(HEAD, (members[0], *ALL[1:])) == {}
 
@@ -401,7 +401,7 @@ def test_who_is_reported_again_begins_again() -> None:
 def test_if_all_are_guilty_somebody_reduces_all_the_same() -> None:
     """Or the run would stand still for ever."""
     accused = tuple((name, "lied") for name in NAMES)
-    members = tuple(pledge(name, reports=accused) for name in NAMES)
+    members = tuple(header(name, reports=accused) for name in NAMES)
     assert set(caught(HEAD, members)) == set(NAMES)
     assert set(shard_owners(rules("p0"), HEAD, members, 0)) <= set(NAMES)
     assert judgement_of(rules("p0"), HEAD, members, ()).weights[0] == (0, 0, 0)
@@ -409,7 +409,7 @@ def test_if_all_are_guilty_somebody_reduces_all_the_same() -> None:
 
 def test_a_verdict_fits_its_line() -> None:
     """However long the evidence of the reporters is."""
-    long = tuple(pledge(name, reports=(("p9", "x" * MAX_EVIDENCE),)) for name in NAMES)
+    long = tuple(header(name, reports=(("p9", "x" * MAX_EVIDENCE),)) for name in NAMES)
     (row,) = [row for row in decided(HEAD, long, 8).penalties if row[1] == MISDECLARED]
     assert len(row[5]) == MAX_EVIDENCE
     assert row[5].startswith("3 of 3 members caught it: xxx")

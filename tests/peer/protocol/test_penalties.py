@@ -15,7 +15,7 @@ from peer.protocol.head import ChainHead
 from peer.testing.faults import Slow, Stall
 from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import LogicalSwarm
-from tests.peer.rounds.build import HEAD, NAMES, fault_of, pledge, rules, state_of, update
+from tests.peer.rounds.build import HEAD, NAMES, fault_of, header, rules, state_of, update
 
 EVERYBODY = (0b111, 0b111, 0b111)
 HALF = discount(3, 8)
@@ -36,7 +36,7 @@ def decided(*members: str, elect: tuple[str, ...] = NAMES, **changes: object) ->
     """An update with these members, in which everybody counts everywhere."""
     everywhere = (1 << len(members)) - 1
     fields: dict[str, Any] = {"contributors": (everywhere,) * 3, "elect": elect} | changes
-    return update(members=tuple(pledge(name) for name in members), **fields)
+    return update(members=tuple(header(name) for name in members), **fields)
 
 
 def test_nobody_is_punished_in_a_round_without_trouble() -> None:
@@ -66,7 +66,7 @@ def test_parts_that_come_too_late_are_late_by_their_share() -> None:
 
 def test_who_has_nothing_ready_is_late() -> None:
     """It keeps its vote."""
-    item = update(members=(pledge("p0"), pledge("p1", root=b"", tokens=0, staleness=2), pledge("p2")),
+    item = update(members=(header("p0"), header("p1", root=b"", tokens=0, staleness=2), header("p2")),
                   contributors=(0b101,) * 3)  # fmt: skip
     assert due(item) == (row("p1", "LATE", 0, "had nothing ready"),)
 
@@ -77,21 +77,21 @@ def test_who_has_nothing_ready_is_late() -> None:
 )
 def test_old_work_is_stale_by_its_discount(staleness: int, factor: int, words: str) -> None:
     """FedAsync's hinge, and nothing beyond the age limit."""
-    item = update(members=(pledge("p0"), pledge("p1", staleness=staleness), pledge("p2")), contributors=EVERYBODY)
+    item = update(members=(header("p0"), header("p1", staleness=staleness), header("p2")), contributors=EVERYBODY)
     assert due(item) == (row("p1", "STALE", factor, words),)
 
 
 @pytest.mark.parametrize("staleness", [1, 2])
 def test_a_round_or_two_are_no_penalty(staleness: int) -> None:
-    """The balance has lost its share for them already."""
-    members = (replace(pledge("p0"), staleness=staleness).signed(ModelKeys("p0")), pledge("p1"), pledge("p2"))
+    """The residual has lost its share for them already."""
+    members = (replace(header("p0"), staleness=staleness).signed(ModelKeys("p0")), header("p1"), header("p2"))
     assert due(update(members=members, contributors=(0b111,) * 3)) == ()
 
 
 def test_late_and_stale_may_meet() -> None:
     """One row each, in the order of peers and codes."""
     item = update(
-        members=(pledge("p0"), pledge("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES, coordinator="p0"
+        members=(header("p0"), header("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES, coordinator="p0"
     )
     assert due(item) == (
         row("p1", "LATE", WEIGHT_ONE * 2 // 3, "2 of 3 parts came in time"),
@@ -101,7 +101,7 @@ def test_late_and_stale_may_meet() -> None:
 
 
 HONEST = update(
-    members=(pledge("p0"), pledge("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES, coordinator="p0"
+    members=(header("p0"), header("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES, coordinator="p0"
 )
 ROWS = HONEST.penalties
 
@@ -128,7 +128,7 @@ def test_voters_refuse_other_penalties(rows: tuple[Penalty, ...]) -> None:
 
 def test_too_old_work_weighs_nothing_to_the_last_digit() -> None:
     """Nor does any other weight forgive a digit."""
-    item = update(members=(pledge("p0"), pledge("p1", staleness=9), pledge("p2")), contributors=EVERYBODY)
+    item = update(members=(header("p0"), header("p1", staleness=9), header("p2")), contributors=EVERYBODY)
     assert item.weights == ((32768, 0, 32768),)
     assert not fault_of(state_of("p0"), item)
     assert fault_of(state_of("p0"), replace(item, weights=((32767, 0, 32769),)))

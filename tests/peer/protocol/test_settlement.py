@@ -1,4 +1,4 @@
-"""Weights by tokens, and what an update means for a peer's balance."""
+"""Weights by tokens, and what an update means for a peer's residual."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from peer.protocol.block import VOID, WEIGHT_ONE, ContributionHeader, PartOutcome, discount, part_outcomes
 from peer.protocol.norms import judgement_of
-from tests.peer.rounds.build import HEAD, pledge, rules, update
+from tests.peer.rounds.build import HEAD, header, rules, update
 
 TOKENS_CAP = 10**6
 COUNTED, MISSED, UNTOUCHED = PartOutcome.COUNTED, PartOutcome.MISSED, PartOutcome.NOT_SUBMITTED
@@ -27,7 +27,7 @@ def test_weights_are_shares_of_65536(efforts: list[tuple[int, int]]) -> None:
     """In proportion to tokens up to the cap, times the discount of their age, rounded down but never to nothing, which
     the others pay for in proportion; beyond the age limit they are nothing."""
     oldest = 8
-    members = tuple(pledge(f"p{index}", tokens=count, staleness=age) for index, (count, age) in enumerate(efforts))
+    members = tuple(header(f"p{index}", tokens=count, staleness=age) for index, (count, age) in enumerate(efforts))
     weights = token_weights(members)
     counted = [min(count, TOKENS_CAP) * discount(age, oldest) for count, age in efforts]
     exact = [WEIGHT_ONE * count / max(1, sum(counted)) for count in counted]
@@ -47,7 +47,7 @@ def test_the_discount_of_age() -> None:
 
 def test_who_gives_nothing_weighs_nothing() -> None:
     """A member without a root keeps its vote only, whatever it says it trained."""
-    members = (pledge("p0", root=b"", tokens=10**6), pledge("p1", tokens=5))
+    members = (header("p0", root=b"", tokens=10**6), header("p1", tokens=5))
     assert token_weights(members) == (0, WEIGHT_ONE)
     assert token_weights(members[:1]) == (0,)
 

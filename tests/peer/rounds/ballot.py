@@ -15,7 +15,7 @@ from peer.rounds.interface import Input, MeasurePart, PartMeasured, Received, Su
 from peer.rounds.machine import step
 from peer.rounds.state import BallotPhase, State
 from peer.testing.memory_peer import ModelKeys
-from tests.peer.rounds.build import NAMES, PAYLOADS, leaves_of, measurements, owner, part_of, place, pledge, state_of
+from tests.peer.rounds.build import NAMES, PAYLOADS, header, leaves_of, measurements, owner, part_of, place, state_of
 
 LEADER = owner(0)
 OTHERS = tuple(name for name in NAMES if name != LEADER)
@@ -48,12 +48,12 @@ def measuring(state: State, *events: Input) -> tuple[State, list[object]]:
 
 
 def gathering(*, audit: float = 0.0, **of_second: int) -> State:
-    """The coordinator of ballot 0 after START; `of_second` changes the pledge of one of the others."""
-    pledges = [pledge(OTHERS[0]), pledge(OTHERS[1], **of_second)]
-    promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in pledges]
+    """The coordinator of ballot 0 after START; `of_second` changes the header of one of the others."""
+    headers = [header(OTHERS[0]), header(OTHERS[1], **of_second)]
+    promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in headers]
     fresh = state_of(LEADER)
     fresh = replace(fresh, rules=replace(fresh.rules, audit=audit))
-    state, _ = measuring(fresh, Submitted(0.0, pledge(LEADER)), Tick(4.0), *promises)
+    state, _ = measuring(fresh, Submitted(0.0, header(LEADER)), Tick(4.0), *promises)
     assert state.exchange is not None
     assert state.lead is not None
     assert state.lead.stage is BallotPhase.GATHERING

@@ -1,4 +1,4 @@
-"""Rules, heads, pledges, updates and certificates of a small run, for tests that look at one rule at a time."""
+"""Rules, heads, headers, updates and certificates of a small run, for tests that look at one rule at a time."""
 
 from __future__ import annotations
 
@@ -61,8 +61,8 @@ def leaves_of(peer: str) -> list[bytes]:
     return [digest_of(part_of(peer, part)) for part in range(len(PARTS))]
 
 
-def pledge(peer: str, **changes: Any) -> ContributionHeader:
-    """A genuine pledge of `peer` for HEAD; `changes` come before the signature."""
+def header(peer: str, **changes: Any) -> ContributionHeader:
+    """A genuine header of `peer` for HEAD; `changes` come before the signature."""
     plain = ContributionHeader(peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),))
     return replace(plain, **changes).signed(ModelKeys(peer))
 
@@ -110,7 +110,7 @@ def update(
 ) -> Update:
     """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
     measured, nobody measured anything."""
-    members = members or tuple(pledge(name) for name in NAMES)
+    members = members or tuple(header(name) for name in NAMES)
     theirs = rules(owner(ballot), aggregation)
     judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
     weights, scales, pulls = norms.table_of(judgement)

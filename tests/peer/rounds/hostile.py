@@ -74,11 +74,11 @@ from tests.peer.rounds.build import (
     ONE,
     PART_BYTES,
     PAYLOADS,
+    header,
     leaves_of,
     measured_by_all,
     measurements,
     part_of,
-    pledge,
     state_of,
     update,
     vote,
@@ -150,7 +150,7 @@ class Hostile:
         match message:
             case Prepare(place):
                 accepted = self._accepted() if self.dice.random() < 0.2 else None
-                return [Promise(place, pledge(peer, anchor=place.anchor), accepted)]
+                return [Promise(place, header(peer, anchor=place.anchor), accepted)]
             case Start(place) if exchange is not None:
                 mine = [part for part, owner in enumerate(exchange.reducers) if owner == ME]
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
@@ -208,7 +208,7 @@ class Hostile:
             case 1:
                 return TrainingProgress(now, dice.random())
             case 2:
-                return Submitted(now, pledge(ME, anchor=self.state.head.anchor))
+                return Submitted(now, header(ME, anchor=self.state.head.anchor))
             case 3 if dice.random() < 0.2:
                 return dice.choice((Leaving(now), Applied(now, self.state.head.anchor, digest_of(b"s"))))
         return Received(now, dice.choice(CROWD[1:]), self._message())
@@ -283,7 +283,7 @@ class Hostile:
         anchor = dice.choice((self.state.head.anchor, self.state.head.anchor, digest_of(b"elsewhere")))
         root = dice.choice((merkle.root(leaves_of(peer)), merkle.root(leaves_of(peer)), b"", digest_of(b"root")))
         tokens, bandwidth = dice.choice((0, 100, HUGE)), dice.choice((0, 5, HUGE))
-        return pledge(
+        return header(
             peer, anchor=anchor, root=root, tokens=tokens, bandwidth_bps=bandwidth, steps=HUGE,
             leaving=dice.random() < 0.2, ranges=((HUGE, HUGE, 0),), reports=self._reports(),
         )  # fmt: skip
@@ -295,8 +295,8 @@ class Hostile:
     def _pledges(self) -> tuple[ContributionHeader, ...]:
         found = [self._pledge() for _ in range(self.dice.randrange(5))]
         if self.dice.random() < 0.8:
-            found = [pledge(name, anchor=self.state.head.anchor) for name in self.dice.sample(CROWD, 3)]
-            found.append(self.state.pledge or pledge(ME, anchor=self.state.head.anchor, root=b""))
+            found = [header(name, anchor=self.state.head.anchor) for name in self.dice.sample(CROWD, 3)]
+            found.append(self.state.header or header(ME, anchor=self.state.head.anchor, root=b""))
             found = list({item.peer: item for item in sorted(found, key=lambda item: item.peer)}.values())
         return tuple(found)
 
@@ -335,7 +335,7 @@ class Hostile:
     def _norms(self, place: BallotId) -> Norms:
         reducer = self.dice.choice(CROWD)
         parts = [self.dice.randrange(5) for _ in range(3)]
-        members = tuple(pledge(name) for name in NAMES)
+        members = tuple(header(name) for name in NAMES)
         exchange = self.state.exchange
         if exchange is not None and self.dice.random() < 0.7:
             members = exchange.members
@@ -371,7 +371,7 @@ class Hostile:
 
     def _update(self, ballot: int) -> Update:
         head, rules, dice, ballot = self.state.head, self.state.rules, self.dice, ballot % MAX_BALLOT
-        members = tuple(pledge(name, anchor=head.anchor, reports=self._reports()) for name in NAMES)
+        members = tuple(header(name, anchor=head.anchor, reports=self._reports()) for name in NAMES)
         measured = dice.choice(((), measured_by_all(members, ballot, head)))
         judgement = norms.judgement_of(rules, head, members, measured)
         weights, scales, pulls = norms.table_of(judgement)

@@ -128,9 +128,9 @@ def x_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """A contribution that is gone after a crash; another one is offered in its place."""
     crash, save = LogicalPeer.crash, IntegerDisk.save_contribution
 
-    def save_in_memory(disk: IntegerDisk, pledge: ContributionHeader, payloads: list[bytes]) -> None:
-        save(disk, pledge, payloads)
-        disk.memory = pledge.anchor  # type: ignore[attr-defined]
+    def save_in_memory(disk: IntegerDisk, header: ContributionHeader, payloads: list[bytes]) -> None:
+        save(disk, header, payloads)
+        disk.memory = header.anchor  # type: ignore[attr-defined]
 
     def forget(peer: LogicalPeer) -> None:
         crash(peer)
@@ -164,7 +164,7 @@ def own_bytes_are_kept(patch: pytest.MonkeyPatch) -> None:
     patch.setattr(Ledger, "apply", stubborn)
 
 
-# ---- the balance ----
+# ---- the residual ----
 
 
 def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[PartOutcome, PartOutcome]) -> None:
@@ -173,7 +173,7 @@ def _settle_as(patch: pytest.MonkeyPatch, wrong: dict[PartOutcome, PartOutcome])
 
 
 def carry_counted_twice(patch: pytest.MonkeyPatch) -> None:
-    """Work that a round counted stays in the balance and is offered again."""
+    """Work that a round counted stays in the residual and is offered again."""
     _settle_as(patch, {PartOutcome.COUNTED: PartOutcome.NOT_SUBMITTED})
 
 
@@ -190,9 +190,9 @@ def no_return_of_what_is_undone(patch: pytest.MonkeyPatch) -> None:
     undo = Ledger.undo
 
     def keep_nothing(ledger: Ledger, *args: Any) -> None:
-        balance = list(ledger.balance)
+        residual = list(ledger.residual)
         undo(ledger, *args)
-        ledger.balance = balance
+        ledger.residual = residual
 
     patch.setattr(Ledger, "undo", keep_nothing)
 

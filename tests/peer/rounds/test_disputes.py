@@ -89,7 +89,7 @@ def test_a_reducer_that_lies_about_norms_is_convicted(
     assert "its bytes come to" in convicted[0][5]
     first = next(block.update.round for block in blocks if any(row[1] == MISDECLARED for row in block.update.penalties))
     for block in blocks[first - 1 : first + 3]:
-        index = [pledge.peer for pledge in block.update.members].index(LIAR)
+        index = [header.peer for header in block.update.members].index(LIAR)
         assert all(row[index] == 0 for row in block.update.weights)
         assert LIAR not in [item.reducer for item in block.update.measured]
     assert all(block.update.ballot <= 1 for block in blocks), "a liar is not waited for"

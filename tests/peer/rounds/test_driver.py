@@ -58,7 +58,7 @@ from peer.rounds.interface import (
 )
 from peer.rounds.state import Acceptor, MemberState, State
 from peer.rounds.transition import Transition
-from tests.peer.rounds.build import HEAD, NAMES, block, owner, place, pledge, state_of, update
+from tests.peer.rounds.build import HEAD, NAMES, block, header, owner, place, state_of, update
 
 HEARD = Transition(state_of("p0"), 0.0).my_head()
 
@@ -322,7 +322,7 @@ def test_heads_are_published_also_when_nobody_is_known(monkeypatch: pytest.Monke
     """The board hears of them."""
     hands, published = Hands(), []
     peer = make(state_of("p0"), hands, publish=published.append)
-    peer.deliver(Submitted(7.0, pledge("p0")))
+    peer.deliver(Submitted(7.0, header("p0")))
     heads = [message for what, *_, message in hands.done if what == "send" and isinstance(message, Heartbeat)]
     assert heads[0].ready
     assert published == heads[:1]

@@ -49,7 +49,7 @@ def heads(world: World) -> set[bytes]:
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(("peers", "side"), [(2, 1), (3, 1), (4, 2), (5, 2), (6, 3), (7, 3)])
 def test_both_sides_end_on_one_branch(peers: int, side: int, seed: int) -> None:
-    """They had different anchors; after contact they have one chain, the same bits, and all books balance."""
+    """They had different anchors; after contact they have one chain, the same bits, and all books residual."""
     world = apart(peers, side, seed)
     branches = {peer.disk.head.anchor for peer in world.peers}
     assert len(branches) > 1
@@ -73,7 +73,7 @@ def test_the_side_that_did_more_is_kept(seed: int) -> None:
 
 @pytest.mark.slow
 def test_what_the_losing_branch_held_of_a_peers_work_is_offered_again() -> None:
-    """After the fork switch the balance holds what the undone updates had counted, and a later update counts it."""
+    """After the fork switch the residual holds what the undone updates had counted, and a later update counts it."""
     world = apart(5, 2, 1)
     loser = world.peers[0]
     counted = list(loser.ledger.counted)
@@ -146,7 +146,7 @@ def test_nobody_takes_over_before_the_time() -> None:
 def test_identities_of_ones_own_make_no_branch_heavy() -> None:
     """Only those count who were known where the branches part."""
     peer, weak = forked(apart(5, 2, 1))
-    assert forks._work([weak], {pledge.peer for pledge in weak.update.members}) == len(weak.update.members)
+    assert forks._work([weak], {header.peer for header in weak.update.members}) == len(weak.update.members)
     assert forks._work([weak], {peer.name}) == 0
 
 

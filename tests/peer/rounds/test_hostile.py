@@ -18,7 +18,7 @@ from peer.rounds.interface import Received, Send, Submitted, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
-from tests.peer.rounds.build import HEAD, NAMES, pledge, state_of, update, vote
+from tests.peer.rounds.build import HEAD, NAMES, header, state_of, update, vote
 from tests.peer.rounds.hostile import ME, Hostile, check_bounds
 
 
@@ -112,7 +112,7 @@ def test_repeating_itself_does_not_hold_the_next_coordinator_back() -> None:
     ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2")
     place, item = BallotId(HEAD.anchor, HEAD.instance, ballot), update(ballot)
     signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
-    state, _ = step(state, Submitted(0.0, pledge(ME)))
+    state, _ = step(state, Submitted(0.0, header(ME)))
     for number in range(300):
         now = 0.1 * number
         state, _ = step(state, Received(now, "p2", Propose(place, item, signature)))

@@ -117,12 +117,12 @@ def member(me: str) -> tuple[State, int]:
     leader = gathering()
     assert leader.exchange is not None
     (part,) = mine(leader, me)
-    index = [pledge.peer for pledge in leader.exchange.members].index(me)
+    index = [header.peer for header in leader.exchange.members].index(me)
     exchange = replace(
         leader.exchange, received={part: 1 << index}, figures={part: {index: FIGURES}}, taken={}, refused={},
         mine=dict.fromkeys(range(len(PAYLOADS)), FIGURES),
     )  # fmt: skip
-    return replace(leader, rules=rules(me), lead=None, exchange=exchange, pledge=exchange.members[index]), part
+    return replace(leader, rules=rules(me), lead=None, exchange=exchange, header=exchange.members[index]), part
 
 
 def test_what_is_not_measured_does_not_count_yet() -> None:
@@ -140,7 +140,7 @@ def test_what_is_not_measured_does_not_count_yet() -> None:
     assert state.exchange is not None
     (found,) = norms_in(effects)
     assert found.received == ((part, 7),)
-    names = [pledge.peer for pledge in state.exchange.members]
+    names = [header.peer for header in state.exchange.members]
     assert found.rows == (
         NormRow(PARTS[part].layer, tuple(bits_of(1.0 if name == OTHERS[0] else 4.0) for name in names)),
     )
@@ -152,7 +152,7 @@ def test_a_part_measured_after_the_close_is_not_in_the_mean() -> None:
     state, effects = run(state, part_from(LEADER, part), Tick(7.0))
     (found,) = norms_in(effects)
     assert state.exchange is not None
-    index = [pledge.peer for pledge in state.exchange.members].index(OTHERS[0])
+    index = [header.peer for header in state.exchange.members].index(OTHERS[0])
     assert found.received == ((part, 1 << index),)
     state, _ = run(state, *figures_for(effects))
     assert state.exchange is not None
@@ -176,7 +176,7 @@ def test_a_refused_part_does_not_hold_the_round(spoil: str) -> None:
     state, effects = measuring(state, part_from(OTHERS[1], part), Received(4.2, LEADER, bad))
     (found,) = norms_in(effects)
     assert state.exchange is not None
-    names = [pledge.peer for pledge in state.exchange.members]
+    names = [header.peer for header in state.exchange.members]
     assert found.received == ((part, 7 & ~(1 << names.index(LEADER))),)
     assert found.rows[0].squares[names.index(LEADER)] == 0
     assert run(state, part_from(LEADER, part))[1] == []

@@ -28,7 +28,7 @@ from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Fault, Partition, Stall
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import LogicalSwarm, World
-from tests.peer.rounds.build import HEAD, pledge, rules, state_of
+from tests.peer.rounds.build import HEAD, header, rules, state_of
 
 STEPS, TOKENS = 20, 64
 FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
@@ -68,7 +68,7 @@ class PacedPeer(LogicalPeer):
 
     def _stepped(self, anchor: bytes) -> None:
         state = self.driver.state
-        if state.head.anchor != anchor or state.pledge is not None:
+        if state.head.anchor != anchor or state.header is not None:
             return
         self.steps, self.unoffered = self.steps + 1, self.unoffered + 1
         self.pace.stepped(self.step_s, TOKENS)
@@ -140,7 +140,7 @@ class Run:
 
     def share(self, peer: str, block: Block) -> float:
         """Of its tokens in what all of them came to."""
-        tokens = {pledge.peer: pledge.tokens for pledge in block.update.members}
+        tokens = {header.peer: header.tokens for header in block.update.members}
         return tokens[peer] / sum(tokens.values())
 
 
@@ -167,11 +167,11 @@ def test_a_slow_peer_costs_the_others_nothing_and_counts_in_every_round(seed: in
     assert all(unequal.penalties(peer) == [] for peer in ("p0", "p1", "p2", "p3"))
     for block in unequal.blocks:
         update = block.update
-        made = {pledge.peer: pledge.steps for pledge in update.members}
+        made = {header.peer: header.steps for header in update.members}
         assert made["p3"] == int(STEPS / slow)
         assert made["p0"] == STEPS
         assert all(update.contributed("p3", part) for part in range(len(update.parts)))
-        index = [pledge.peer for pledge in update.members].index("p3")
+        index = [header.peer for header in update.members].index("p3")
         for row in update.weights:
             assert row[index] / sum(row) == pytest.approx(unequal.share("p3", block), abs=1e-4)
 
@@ -195,7 +195,7 @@ def test_by_the_time_all_are_ready_within_a_step(seed: int) -> None:
         ready_ms = [row[0] for row in block.update.took]
         assert max(ready_ms) < 3330 + 500
         assert [code for _, code, *_ in block.update.penalties] == []
-    steps = {pledge.peer: pledge.steps for pledge in blocks[-1].update.members}
+    steps = {header.peer: header.steps for header in blocks[-1].update.members}
     assert steps == {"p0": 25, "p1": 19, "p2": 9, "p3": 4}
 
 
@@ -218,7 +218,7 @@ def test_one_that_lies_about_its_speed_shrinks_nobodys_part() -> None:
     liar = world.peers[3]
     liar.pace = type("Boaster", (Pace,), {"tokens_per_s": property(lambda self: 1e6)})(world.spec)  # type: ignore[attr-defined]
     for block in world.run(10)[WARM:]:
-        assert {pledge.steps for pledge in block.update.members if pledge.peer != "p3"} == {STEPS}
+        assert {header.steps for header in block.update.members if header.peer != "p3"} == {STEPS}
 
 
 # ---- the least number of steps ----
@@ -233,7 +233,7 @@ def waiting(min_steps: int, *others: tuple[str, int], mine: int = 10) -> State:
     """The first coordinator, ready after 5 s in a round that waits 10 s for the late ones and 60 s at most."""
     table = replace(rules(FIRST), gather_s=60.0, ack_s=8.0, exchange_s=120.0, min_steps=min_steps)
     state = state_of(FIRST, rules=table, deadlines=Deadlines(10.0, 2.0, 3.0, 3.0))
-    state, _ = step(state, Submitted(5.0, replace(pledge(FIRST), steps=mine)))
+    state, _ = step(state, Submitted(5.0, replace(header(FIRST), steps=mine)))
     for peer, steps in others:
         state, _ = step(state, says(peer, steps))
     return state
@@ -280,7 +280,7 @@ def test_what_one_peer_says_counts_no_more_than_a_round_may_hold() -> None:
 def test_a_run_in_which_the_steps_never_suffice_goes_on_under_faults(
     monkeypatch: pytest.MonkeyPatch, fault: Fault
 ) -> None:
-    """And its books balance."""
+    """And its books residual."""
     usual = World.rules
     monkeypatch.setattr(World, "rules", lambda world, name: replace(usual(world, name), min_steps=10**9))
     run = LogicalSwarm(peers=4, seed=5)

@@ -14,7 +14,7 @@ from peer.rounds.machine import step
 from peer.rounds.state import MemberState, State
 from peer.rounds.timeouts import asks_at, measure
 from peer.testing.memory_swarm import LogicalSwarm
-from tests.peer.rounds.build import HEAD, place, pledge, state_of
+from tests.peer.rounds.build import HEAD, header, place, state_of
 
 FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
 WAIT_S = 600.0
@@ -45,7 +45,7 @@ def heads(effects: list[object]) -> list[Heartbeat]:
 
 def test_it_says_that_it_is_ready_without_steps() -> None:
     """Whatever it gives: ready after 0 steps means that it sits out."""
-    for given, tokens in ((nothing(FIRST), 0), (pledge(FIRST), 100)):
+    for given, tokens in ((nothing(FIRST), 0), (header(FIRST), 100)):
         state, effects = after(state_of(FIRST), Paused(1.0, given))
         (head,) = heads(effects)
         assert (head.ready, head.tokens, head.steps) == (True, tokens, 0)
@@ -57,7 +57,7 @@ def test_it_answers_at_once_with_what_it_has() -> None:
     state, _ = after(state_of(SECOND), TrainingProgress(0.5, 0.9), Paused(1.0, nothing(SECOND)))
     _, effects = after(state, Received(2.0, FIRST, Prepare(place(0))))
     promises = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
-    assert [promise.pledge.root for promise in promises] == [b""]
+    assert [promise.header.root for promise in promises] == [b""]
 
 
 def test_a_coordinator_that_sits_out_begins_when_the_others_are_ready() -> None:
@@ -91,7 +91,7 @@ def test_the_next_coordinators_do_not_take_over_from_those_who_train() -> None:
 
 def test_nobody_waits_for_one_that_sits_out() -> None:
     """The coordinator asks as soon as the others who train are ready."""
-    state, _ = after(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Submitted(9.0, pledge(FIRST)))
+    state, _ = after(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Submitted(9.0, header(FIRST)))
     assert state.lead is not None
 
 
@@ -106,11 +106,11 @@ def test_a_run_of_which_all_sit_out_stands_still() -> None:
 def test_who_sits_out_is_not_measured() -> None:
     """It was ready before anybody could be: that would stretch what is learned of all others."""
     ready = says(SECOND, 20.0, tokens=100, steps=10)
-    state, _ = after(state_of(FIRST), says(THIRD, 0.0), ready, Submitted(21.0, pledge(FIRST)))
+    state, _ = after(state_of(FIRST), says(THIRD, 0.0), ready, Submitted(21.0, header(FIRST)))
     assert dict(state.ready_at) == {SECOND: 20.0}
     assert state.lead is not None
     exchange = MemberState(
-        place=place(), members=tuple(pledge(peer) for peer in (FIRST, SECOND, THIRD)), reducers=(FIRST,) * 3,
+        place=place(), members=tuple(header(peer) for peer in (FIRST, SECOND, THIRD)), reducers=(FIRST,) * 3,
         received={}, closes_at=0.0, repeat_at=0.0,
     )  # fmt: skip
     waits = [row[0] for row in measure(state, state.lead, exchange)[1]]
@@ -121,31 +121,31 @@ def test_after_a_pause_without_steps_it_is_not_ready_any_more() -> None:
     """And may freeze what it makes then; the others wait for it as for anybody."""
     state, effects = after(state_of(SECOND), Paused(0.0, nothing(SECOND)), Resumed(5.0))
     assert [head.ready for head in heads(effects)] == [True, False]
-    state, effects = after(state, Submitted(9.0, pledge(SECOND)))
+    state, effects = after(state, Submitted(9.0, header(SECOND)))
     (head,) = heads(effects)
     assert (head.ready, head.steps > 0) == (True, True)
-    assert state.pledge is not None
-    assert state.pledge.root == pledge(SECOND).root
+    assert state.header is not None
+    assert state.header.root == header(SECOND).root
 
 
 def test_what_was_given_before_a_pause_stays_given() -> None:
     """One contribution per anchor; it still hurries nobody."""
-    state, effects = after(state_of(SECOND), Paused(0.0, pledge(SECOND)), Resumed(5.0))
+    state, effects = after(state_of(SECOND), Paused(0.0, header(SECOND)), Resumed(5.0))
     assert len(heads(effects)) == 1
     assert state.sits_out
-    assert state.pledge is not None
+    assert state.header is not None
 
 
 def test_who_trains_again_after_it_gave_waits_like_anybody() -> None:
     """The others may be gone: from the resume on the cap counts, and so does the time until a takeover."""
-    first, _ = after(state_of(FIRST), Paused(0.0, pledge(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
+    first, _ = after(state_of(FIRST), Paused(0.0, header(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
     due = WAIT_S + first.rules.gather_s
     assert asks_at(first) == due
     assert after(first, Tick(due - 0.1))[0].lead is None
     assert after(first, Tick(due))[0].lead is not None
-    second, _ = after(state_of(SECOND), Paused(0.0, pledge(SECOND)), Resumed(WAIT_S))
+    second, _ = after(state_of(SECOND), Paused(0.0, header(SECOND)), Resumed(WAIT_S))
     assert [head.stuck_s for head in heads(after(second, Tick(WAIT_S + 50.0))[1])][-1:] == [50]
-    again, _ = after(second, Paused(WAIT_S + 60.0, pledge(SECOND)))
+    again, _ = after(second, Paused(WAIT_S + 60.0, header(SECOND)))
     assert heads(after(again, Tick(2 * WAIT_S))[1])[-1].stuck_s == 0
 
 
@@ -169,16 +169,16 @@ def test_a_ballot_of_somebody_who_just_trains_again_measures_nothing_of_the_paus
 
 def test_a_pause_after_the_freeze_changes_nothing() -> None:
     """The others heard that it is ready, with its steps."""
-    frozen, _ = after(state_of(SECOND), Submitted(1.0, pledge(SECOND)))
-    state, effects = after(frozen, Paused(2.0, pledge(SECOND)), Resumed(3.0))
-    assert (state.sits_out, state.pledge) == (False, frozen.pledge)
+    frozen, _ = after(state_of(SECOND), Submitted(1.0, header(SECOND)))
+    state, effects = after(frozen, Paused(2.0, header(SECOND)), Resumed(3.0))
+    assert (state.sits_out, state.header) == (False, frozen.header)
     assert heads(effects) == []
 
 
 def test_a_pause_at_another_anchor_is_ignored() -> None:
     """The round was decided meanwhile: the trainer says it again for the next one."""
     state, _ = after(state_of(SECOND), Paused(1.0, replace(nothing(SECOND), anchor=b"x" * 32)))
-    assert (state.sits_out, state.pledge) == (False, None)
+    assert (state.sits_out, state.header) == (False, None)
 
 
 # ---- a swarm of which some sit out ----
@@ -190,8 +190,8 @@ def pause(swarm: LogicalSwarm, index: int) -> None:
 
     def sit_out() -> None:
         state = peer.driver.state
-        if peer.alive and state.pledge is None:
-            mine = peer.disk.pledge(state.head.anchor)
+        if peer.alive and state.header is None:
+            mine = peer.disk.header(state.head.anchor)
             peer.driver.deliver(Paused(swarm.now_s, mine or replace(nothing(peer.name), anchor=state.head.anchor)))
 
     setattr(peer, "_train", sit_out)  # noqa: B010 (mypy refuses the assignment)
@@ -207,7 +207,7 @@ def duration_s(swarm: LogicalSwarm, first: int, last: int) -> float:
 @pytest.mark.parametrize(("peers", "paused"), [(2, 1), (3, 1), (3, 2), (5, 2), (5, 4)])
 @pytest.mark.parametrize("seed", range(4))
 def test_rounds_do_not_get_longer(peers: int, paused: int, seed: int) -> None:
-    """Also where most sit out, coordinators among them: rounds last as long as training does, and books balance."""
+    """Also where most sit out, coordinators among them: rounds last as long as training does, and books residual."""
     swarm = LogicalSwarm(peers=peers, seed=seed, takeover_s=60.0)
     swarm.until_round(12, within_s=600)
     for index in range(paused):

@@ -31,7 +31,7 @@ from peer.rounds.transition import Transition
 from peer.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
-from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, block, owner, place, pledge, rules, state_of, update
+from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, block, header, owner, place, rules, state_of, update
 
 BITS, OTHER_BITS = digest_of(b"bits"), digest_of(b"other bits")
 LATE_S = 400.0
@@ -71,7 +71,7 @@ def rounds_with(peer: LogicalPeer) -> list[int]:
     return [
         block.update.round
         for block in peer.disk.blocks
-        if peer.name in {pledge.peer for pledge in block.update.members}
+        if peer.name in {header.peer for header in block.update.members}
     ]
 
 
@@ -364,7 +364,7 @@ def test_a_coordinator_asks_only_newcomers_with_the_same_bits() -> None:
     state = replace(state_of(owner()), state_digest=BITS)
     for peer, bits in (("x", BITS), ("y", b""), ("z", OTHER_BITS)):
         state, _ = step(state, Received(1.0, peer, head_of(state=bits)))
-    state, _ = step(state, Submitted(1.5, pledge(owner())))
+    state, _ = step(state, Submitted(1.5, header(owner())))
     state, effects = step(state, Tick(1.5 + state.rules.gather_s))
     ((to, _),) = sent(effects, Prepare)
     assert "x" in to

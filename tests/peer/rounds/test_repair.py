@@ -264,7 +264,7 @@ def member(me: str) -> State:
         state.exchange, received=dict.fromkeys(mine(state, me), 7), closed=True, tabled=True, judgement=judgement
     )
     state = replace(state, rules=rules(me), lead=None, exchange=exchange)
-    return replace(state, pledge=next(item for item in exchange.members if item.peer == me))
+    return replace(state, header=next(item for item in exchange.members if item.peer == me))
 
 
 def redo_of(*parts: tuple[int, str], now: float = 5.0) -> Received:

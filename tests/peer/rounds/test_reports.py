@@ -1,4 +1,4 @@
-"""What one peer catches another at is told by its pledges; two signed means of a part convince everybody."""
+"""What one peer catches another at is told by its headers; two signed means of a part convince everybody."""
 
 from __future__ import annotations
 
@@ -108,14 +108,14 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
 
 
 def test_a_report_is_repeated_for_some_rounds_and_then_forgotten(two_means: Callable[[int], None]) -> None:
-    """So that it arrives though a pledge comes too late, and so that an old lie does not follow a peer for ever."""
+    """So that it arrives though a header comes too late, and so that an old lie does not follow a peer for ever."""
     two_means(1)
     world = run(4)
     blocks = world.peers[0].disk.blocks
     reporting = [
         block.update.round
         for block in blocks
-        if any(peer == LIAR for pledge in block.update.members for peer, _ in pledge.reports)
+        if any(peer == LIAR for header in block.update.members for peer, _ in header.reports)
     ]
     assert reporting[:REPORT_ROUNDS] == list(range(reporting[0], reporting[0] + REPORT_ROUNDS))
     cooldown = world.rules(LIAR).aggregation.cooldown_rounds
@@ -130,4 +130,4 @@ def test_honest_peers_report_nobody() -> None:
     world.check()
     blocks = world.peers[0].disk.blocks
     assert len(blocks) > 8
-    assert not any(pledge.reports for block in blocks for pledge in block.update.members)
+    assert not any(header.reports for block in blocks for header in block.update.members)

@@ -1,7 +1,7 @@
 """Random and targeted schedules of faults on the memory streams: the promises of the round hold in all of them.
 
 At most one firm update for one anchor, and without takeover one at all; equal anchors, equal bits; every
-peer's books balance to the last integer; after the faults one chain that moves on with everybody in it. See
+peer's books residual to the last integer; after the faults one chain that moves on with everybody in it. See
 `tests/model_swarm.py`. A few of each kind are run here; hundreds are in `test_chaos.py` and in
 `python -m tests.benchmarks chaos`.
 """

@@ -43,7 +43,7 @@ from tests.peer.rounds.ballot import (
     part_from,
     run,
 )
-from tests.peer.rounds.build import NAMES, PART_BYTES, PAYLOADS, leaves_of, part_of, pledge, rules
+from tests.peer.rounds.build import NAMES, PART_BYTES, PAYLOADS, header, leaves_of, part_of, rules
 
 SECONDS = 90.0
 LIAR = "p1"
@@ -344,7 +344,7 @@ def auditing() -> tuple[State, int, list[object]]:
     assert leader.exchange is not None
     again = replace(leader.exchange.again, received={part: 0}, exactly={part: 7})
     exchange = replace(leader.exchange, received={}, again=again)
-    state = replace(leader, rules=rules(auditor), lead=None, exchange=exchange, pledge=pledge(auditor))
+    state = replace(leader, rules=rules(auditor), lead=None, exchange=exchange, header=header(auditor))
     state, effects = run(state, *(part_from(name, part, attempt=1) for name in NAMES))
     return state, part, effects
 

@@ -18,7 +18,7 @@ from peer.rounds.state import State
 from peer.simulate.memory_store import ModelKeys
 from peer.testing.memory_peer import LogicalPeer
 from tests.model_swarm import FaultyWorld
-from tests.peer.rounds.build import HEAD, NAMES, place, pledge, rules, state_of, update, vote
+from tests.peer.rounds.build import HEAD, NAMES, header, place, rules, state_of, update, vote
 
 TAKEOVER_S = 12.0
 
@@ -107,13 +107,13 @@ def test_what_they_finish_keeps_its_date_and_is_taken_all_the_same() -> None:
     """It was proposed before anybody had to wait, and a majority of the electorate pledged itself to it."""
     patient = replace(rules("x"), takeover_s=60.0)
     assert not validation.check_block(patient, HEAD, _taken_over(update(time=1)))
-    alone = update(members=(pledge("p0"),), contributors=(1, 1, 1), coordinator="p0", time=1)
+    alone = update(members=(header("p0"),), contributors=(1, 1, 1), coordinator="p0", time=1)
     assert validation.check_block(patient, HEAD, _taken_over(alone))
     assert not validation.check_block(patient, HEAD, _taken_over(replace(alone, time=60)))
 
 
 def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:
-    """By the clock of whoever hears it: a coordinator that holds all pledges could date as it likes."""
+    """By the clock of whoever hears it: a coordinator that holds all headers could date as it likes."""
     early = _taken_over(update(time=1))
 
     def queued(now: float) -> int:
@@ -131,7 +131,7 @@ def test_a_peer_follows_a_takeover_only_when_it_is_stuck_itself() -> None:
     stuck = _stuck()
     assert _answers(stuck, sender, message)
     assert not _answers(replace(stuck, submitted_at=95.0), sender, message), "it has not waited long enough"
-    assert not _answers(replace(stuck, pledge=None), sender, message), "it is not ready"
+    assert not _answers(replace(stuck, header=None), sender, message), "it is not ready"
     assert not _answers(replace(stuck, rules=replace(stuck.rules, takeover_s=0.0)), sender, message), "not in this run"
     assert not _answers(_hearing(stuck, "p2", "x"), sender, message), "it hears a majority"
     assert not _answers(replace(stuck, heard={}), sender, message), "it hears nobody of them: names cost nothing"
@@ -170,7 +170,7 @@ def test_a_voter_left_alone_at_a_restart_trains_on() -> None:
 
 def _stuck(accepted: tuple[int, bytes] | None = None) -> State:
     """p0, ready at 0 s, hearing only a guest, in a run with takeover after 60 s."""
-    state = state_of("p0", pledge=pledge("p0"), in_step=True)
+    state = state_of("p0", header=header("p0"), in_step=True)
     acceptor = replace(state.acceptor, promised=0 if accepted else -1, accepted=accepted)
     return _hearing(replace(state, rules=replace(rules("p0"), takeover_s=60.0), acceptor=acceptor), "x")
 

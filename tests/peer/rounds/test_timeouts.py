@@ -31,7 +31,7 @@ from peer.rounds.timeouts import (
     ready_after_s,
 )
 from peer.testing.memory_swarm import World
-from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, place, pledge, rules, state_of, update
+from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, header, place, rules, state_of, update
 
 RULES = replace(rules("p0"), gather_s=60.0, ack_s=8.0, exchange_s=120.0)
 CAPS = Deadlines(60.0, 8.0, 120.0, 120.0)
@@ -40,7 +40,7 @@ WAITED = CAPS.packed()
 
 def decided(*took: Times, waited: Times = WAITED) -> Update:
     """An update of so many members that carries these times."""
-    members = tuple(pledge(f"p{index}") for index in range(len(took)))
+    members = tuple(header(f"p{index}") for index in range(len(took)))
     return update(members=members, contributors=(1, 1, 1), waited=waited, took=took)
 
 
@@ -251,7 +251,7 @@ def test_a_coordinator_measures_when_each_member_came() -> None:
         promised_at={"p0": 13.0, "p1": 13.25, "p2": 14.0}, expected=frozenset((0, 1, 2)),
     )  # fmt: skip
     exchange = MemberState(
-        place=place(), members=tuple(pledge(name) for name in NAMES), reducers=NAMES, received={0: 0b011},
+        place=place(), members=tuple(header(name) for name in NAMES), reducers=NAMES, received={0: 0b011},
         closes_at=0.0, repeat_at=0.0, began_at=15.0, part_at={"p1": 17.125}, tabled_at=20.0, means={1: bare},
         mean_at={"p1": 20.5},
     )  # fmt: skip

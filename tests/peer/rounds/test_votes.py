@@ -35,9 +35,9 @@ from tests.peer.rounds.build import (
     PAYLOADS,
     block,
     fault_of,
+    header,
     owner,
     place,
-    pledge,
     proposal_signature,
     rules,
     state_of,
@@ -47,7 +47,7 @@ from tests.peer.rounds.build import (
 
 HELD = {digest_of(payload): len(payload) for payload in PAYLOADS}
 FORGED = b"\x01" * 64
-ALL = tuple(pledge(name) for name in NAMES)
+ALL = tuple(header(name) for name in NAMES)
 
 
 def test_an_honest_update_is_valid() -> None:
@@ -57,7 +57,7 @@ def test_an_honest_update_is_valid() -> None:
 
 def test_members_who_gave_nothing_or_leave_are_fine() -> None:
     """A vote without a contribution, and a last contribution."""
-    members = (pledge("p0"), pledge("p1", root=b"", tokens=0), pledge("p2", leaving=True))
+    members = (header("p0"), header("p1", root=b"", tokens=0), header("p2", leaving=True))
     decided = update(members=members, contributors=(0b101, 0b001, 0b100), elect=("p0", "p1"))
     assert not fault_of(state_of("p0"), decided)
 
@@ -70,12 +70,12 @@ MANIPULATED: dict[str, Callable[[], Update]] = {
     "members out of order": lambda: update(members=ALL[::-1], elect=NAMES),
     "a member twice": lambda: update(members=(ALL[0], ALL[1], ALL[1]), elect=NAMES[:2]),
     "too few members of the electorate": lambda: update(
-        members=(ALL[0], pledge("x")), contributors=(3, 3, 3), elect=("p0", "x")
+        members=(ALL[0], header("x")), contributors=(3, 3, 3), elect=("p0", "x")
     ),
-    "a forged pledge": lambda: update(members=(replace(ALL[0], tokens=10**6), *ALL[1:])),
-    "a pledge for another anchor": lambda: update(members=(pledge("p0", anchor=digest_of(b"old")), *ALL[1:])),
-    "data of a shard that is not there": lambda: update(members=(pledge("p0", ranges=((1 << 20, 0, 5),)), *ALL[1:])),
-    "data that runs backwards": lambda: update(members=(pledge("p0", ranges=((0, 5, 4),)), *ALL[1:])),
+    "a forged header": lambda: update(members=(replace(ALL[0], tokens=10**6), *ALL[1:])),
+    "a header for another anchor": lambda: update(members=(header("p0", anchor=digest_of(b"old")), *ALL[1:])),
+    "data of a shard that is not there": lambda: update(members=(header("p0", ranges=((1 << 20, 0, 5),)), *ALL[1:])),
+    "data that runs backwards": lambda: update(members=(header("p0", ranges=((0, 5, 4),)), *ALL[1:])),
     "a part less": lambda: update(parts=update().parts[:2]),
     "a part more": lambda: update(parts=(*update().parts, digest_of(b"more"))),
     "contributors of a part less": lambda: update(contributors=(7, 7)),
@@ -83,13 +83,13 @@ MANIPULATED: dict[str, Callable[[], Update]] = {
     "a void part with contributors": lambda: update(parts=(VOID, *update().parts[1:])),
     "a part without contributors": lambda: update(contributors=(0, 3, 1)),
     "a contributor who is no member": lambda: update(contributors=(0b1111, 3, 1)),
-    "a contributor who gave nothing": lambda: update(members=(pledge("p0", root=b""), *ALL[1:])),
+    "a contributor who gave nothing": lambda: update(members=(header("p0", root=b""), *ALL[1:])),
     "a weight out of proportion": lambda: update(weights=((21843, 21845, 21845),)),
     "a second table of weights": lambda: update(weights=(update().weights[0],) * 2),
     "no weights": lambda: update(weights=()),
     "an electorate without a member that stays": lambda: update(elect=NAMES[:2]),
     "an electorate with a stranger": lambda: update(elect=(*NAMES, "x")),
-    "an electorate with one who leaves": lambda: update(members=(*ALL[:2], pledge("p2", leaving=True)), elect=NAMES),
+    "an electorate with one who leaves": lambda: update(members=(*ALL[:2], header("p2", leaving=True)), elect=NAMES),
     "an electorate out of order": lambda: update(elect=NAMES[::-1]),
     "an electorate with one twice": lambda: update(elect=("p0", "p1", "p1", "p2")),
 }
@@ -266,9 +266,9 @@ def test_a_question_that_waits_for_the_freeze_is_answered_with_it() -> None:
     asked = Received(1.0, owner(), Prepare(place()))
     state, effects = run(state_of(voter(), in_step=True), TrainingProgress(0.5, 0.6), asked)
     assert [type(effect) for effect in effects] == [RequestSubmit]
-    _, effects = run(state, Submitted(1.1, pledge(voter())))
+    _, effects = run(state, Submitted(1.1, header(voter())))
     (promise,) = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
-    assert promise.pledge == pledge(voter())
+    assert promise.header == header(voter())
 
 
 def test_nobody_uses_the_ballots_up() -> None:
@@ -305,12 +305,12 @@ def leader_with_promises(**accepted: tuple[int, bytes]) -> tuple[State, list[Eff
     me = owner(3)
     state = state_of(me, held=HELD)
     state = replace(state, acceptor=replace(state.acceptor, promised=2))
-    state, _ = run(state, Submitted(0.0, pledge(me)), Tick(5.0))
+    state, _ = run(state, Submitted(0.0, header(me)), Tick(5.0))
     assert state.lead is not None
     assert state.lead.ballot == 3
     others = [name for name in NAMES if name != me]
     promises = [
-        Received(5.1, name, Promise(place(3), pledge(name), accepted.get(f"liar{index}")))
+        Received(5.1, name, Promise(place(3), header(name), accepted.get(f"liar{index}")))
         for index, name in enumerate(others)
     ]
     return run(state, *promises)

@@ -209,11 +209,11 @@ def test_my_parts_come_with_their_paths(tmp_path: Path) -> None:
     disk = open_chain(tmp_path)
     (tmp_path / "contributions").mkdir()
     assert disk.my_part(HEAD.anchor, 0) is None
-    balance = np.arange(5, dtype=np.float32)
-    write_contribution(tmp_path / "contributions", HEAD.anchor, balance, PARTS, CODEC, WorkStats(1, 1, ()))
+    residual = np.arange(5, dtype=np.float32)
+    write_contribution(tmp_path / "contributions", HEAD.anchor, residual, PARTS, CODEC, WorkStats(1, 1, ()))
     found = disk.my_part(HEAD.anchor, 1)
     assert found is not None
-    assert found[1] == CODEC.encode(balance[2:4])
+    assert found[1] == CODEC.encode(residual[2:4])
 
 
 def test_bytes_of_later_blocks_stay(tmp_path: Path) -> None:

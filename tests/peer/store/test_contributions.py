@@ -22,8 +22,8 @@ EFFORT = WorkStats(1000, 20, ((3, 0, 8), (5, 2, 4)))
 BALANCE = np.linspace(-1, 1, 137, dtype=np.float32)
 
 
-def write(folder: Path, anchor: bytes = ANCHOR, balance: np.ndarray = BALANCE) -> None:  # type: ignore[type-arg]
-    write_contribution(folder, anchor, balance, PARTS, CODEC, EFFORT)
+def write(folder: Path, anchor: bytes = ANCHOR, residual: np.ndarray = BALANCE) -> None:  # type: ignore[type-arg]
+    write_contribution(folder, anchor, residual, PARTS, CODEC, EFFORT)
 
 
 def test_what_was_written_is_found(tmp_path: Path) -> None:
@@ -38,19 +38,19 @@ def test_what_was_written_is_found(tmp_path: Path) -> None:
 
 
 def test_every_part_is_proven_by_its_path(tmp_path: Path) -> None:
-    """To the root in the pledge."""
+    """To the root in the header."""
     write(tmp_path)
     found = Contribution.find(tmp_path, ANCHOR, PARTS, CODEC)
     assert found is not None
-    pledge = found.pledge("me")
-    assert (pledge.peer, pledge.anchor, pledge.tokens, pledge.leaving) == ("me", ANCHOR, 1000, False)
+    header = found.header("me")
+    assert (header.peer, header.anchor, header.tokens, header.leaving) == ("me", ANCHOR, 1000, False)
     for number in range(len(PARTS)):
         leaf = digest_of(found.payload(number))
-        assert merkle.proves(pledge.root, leaf, number, found.path(number), len(PARTS))
+        assert merkle.proves(header.root, leaf, number, found.path(number), len(PARTS))
 
 
 def test_a_crash_before_the_pledge_leaves_no_contribution(tmp_path: Path) -> None:
-    """The pledge is written last."""
+    """The header is written last."""
     write(tmp_path)
     (tmp_path / f"{ANCHOR.hex()}.header").unlink()
     assert Contribution.find(tmp_path, ANCHOR, PARTS, CODEC) is None
@@ -62,7 +62,7 @@ def test_a_mapped_contribution_keeps_its_bytes(tmp_path: Path) -> None:
     found = Contribution.find(tmp_path, ANCHOR, PARTS, CODEC)
     assert found is not None
     before = [found.payload(number) for number in range(len(PARTS))]
-    write(tmp_path, balance=2 * BALANCE)
+    write(tmp_path, residual=2 * BALANCE)
     assert [found.payload(number) for number in range(len(PARTS))] == before
 
 
@@ -115,7 +115,7 @@ def find(folder: Path) -> Contribution:
 
 
 def test_what_a_crash_left_is_swept(tmp_path: Path) -> None:
-    """Parts without a pledge, half-written files."""
+    """Parts without a header, half-written files."""
     write(tmp_path)
     (tmp_path / f"{digest('crashed').hex()}.parts").write_bytes(b"whole")
     (tmp_path / f"{digest('crashed').hex()}.parts.new").write_bytes(b"half")

@@ -10,7 +10,7 @@ from peer.protocol.block import Update
 from peer.settings import PeerSettings
 from peer.spec import load
 from peer.telemetry.forecast import QUIET_ROUNDS, Forecaster
-from tests.peer.rounds.build import pledge, update
+from tests.peer.rounds.build import header, update
 
 SPEC = load("micro")
 STEP_S = 0.5
@@ -43,7 +43,7 @@ class Told:
 
 def decided(round: int, ready_ms: int) -> Update:
     """A round in which p0 was ready so much later than the first."""
-    members = tuple(pledge(name) for name in ("p0", "p1", "p2"))
+    members = tuple(header(name) for name in ("p0", "p1", "p2"))
     took = ((ready_ms, 0, 0, 0), (0, 0, 0, 0), (0, 0, 0, 0))
     return replace(update(members=members), round=round, waited=(WAITED_MS, 0, 0, 0), took=took)
 

@@ -58,7 +58,7 @@ def test_what_was_offered_for_an_anchor_is_offered_again() -> None:
     assert peer.disk.offered(head.anchor) == offered == world.contributions[peer.name, head.anchor]
     peer.crash()
     peer.boot()
-    assert peer.driver.state.pledge == peer.disk.pledge(head.anchor)
+    assert peer.driver.state.header == peer.disk.header(head.anchor)
 
 
 def test_a_peer_that_goes_back_remembers_its_vote() -> None:

@@ -52,7 +52,7 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[T
 )  # fmt: skip
 @pytest.mark.parametrize("tile", [64, codec.TILE])
 def test_tiles_do_not_show(two: list[Trainer], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    """θ, momentum, balance and local parameters, bit for bit; with tiles that end within parts and parameters, too."""
+    """θ, momentum, residual and local parameters, bit for bit; with tiles that end within parts and parameters, too."""
     if two[0].spec.codec.wire != "sparse":  # whose units are larger
         monkeypatch.setattr(codec, "TILE", tile)
     anchor = FIRST
@@ -71,17 +71,17 @@ def test_tiles_do_not_show(two: list[Trainer], tile: int, monkeypatch: pytest.Mo
         whole = [by_whole_vectors(trainer, decided) for trainer in two]
         decided.apply_to(*two)
         for trainer, expected in zip(two, whole, strict=True):
-            found = (trainer.anchor.theta, trainer.anchor.momentum, trainer._balance.flat, trainer._flat.new())
+            found = (trainer.anchor.theta, trainer.anchor.momentum, trainer._residual.flat, trainer._flat.new())
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
             assert torch.equal(trainer._start, expected[-1])
         anchor = decided.next_anchor
 
 
 def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, Tensor, Tensor, Tensor]:
-    """θ, momentum, balance and local parameters after the update."""
+    """θ, momentum, residual and local parameters after the update."""
     update, spec, now = decided.update, trainer.spec, trainer._flat.new()
-    theta, velocity, balance = (
-        vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._balance.flat)
+    theta, velocity, residual = (
+        vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._residual.flat)
     )
     encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
     outcomes = part_outcomes(update, trainer.me, True)
@@ -101,16 +101,16 @@ def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, T
             velocity[where] = velocity[where] * momentum + mean
             theta[where] = theta[where] - (velocity[where] * momentum + mean) * spec.outer.learning_rate
         if outcomes[part] is PartOutcome.COUNTED:
-            balance[where] = balance[where] - decoded(encoding, mine.payload(part), piece.size)
+            residual[where] = residual[where] - decoded(encoding, mine.payload(part), piece.size)
         elif outcomes[part] is PartOutcome.MISSED:
-            balance[where] = balance[where] * spec.round.gamma
+            residual[where] = residual[where] * spec.round.gamma
         if too_old:
-            balance[where] = 0
+            residual[where] = 0
         if own is not None:
-            progress[where] = (theta[where] - balance[where] - now[where]) * own
-        owed = balance[where] + progress[where]
+            progress[where] = (theta[where] - residual[where] - now[where]) * own
+        owed = residual[where] + progress[where]
         start[where] = theta[where] if encoding.is_sparse else theta[where] - owed
-    return theta, velocity, balance + progress, start
+    return theta, velocity, residual + progress, start
 
 
 def decoded(encoding: Codec, payload: bytes, elements: int) -> Tensor:

@@ -53,7 +53,7 @@ def averaged(trainer: Trainer, round: int) -> Tensor:
 @pytest.mark.parametrize("overlap", [{}, {"overlap": "streaming", "merge": "rebase"}, {"overlap": "streaming"}])
 @pytest.mark.parametrize("fragments", FRAGMENTS)
 def test_each_fragment_moves_in_its_turn_alone(make: Make, fragments: int, overlap: dict[str, Any]) -> None:
-    """Parameters, momentum, balance and local parameters of the others stay as they are, bit for bit."""
+    """Parameters, momentum, residual and local parameters of the others stay as they are, bit for bit."""
     trainers = [make(name, fragments=fragments, **overlap) for name in ("p0", "p1")]
     first, chain, anchor = trainers[0], list[DecidedRound](), FIRST
     for round in range(2 * fragments + 1):
@@ -61,16 +61,16 @@ def test_each_fragment_moves_in_its_turn_alone(make: Make, fragments: int, overl
         if overlap:
             first.train_step()
         first._collect_progress()
-        before = first.anchor.theta.clone(), first.anchor.momentum.clone(), first._balance.flat.clone(), local(first)
+        before = first.anchor.theta.clone(), first.anchor.momentum.clone(), first._residual.flat.clone(), local(first)
         chain.append(DecidedRound(trainers, anchor, before=chain[-1] if chain else None))
         chain[-1].apply_to(*trainers)
         anchor, mine = chain[-1].next_anchor, averaged(first, round)
         for was, now in zip(
-            before, (first.anchor.theta, first.anchor.momentum, first._balance.flat, local(first)), strict=True
+            before, (first.anchor.theta, first.anchor.momentum, first._residual.flat, local(first)), strict=True
         ):
             assert torch.equal(was[~mine], now[~mine])
             assert not torch.equal(was[mine], now[mine])
-        assert torch.equal(local(first)[mine], (first.anchor.theta - first._balance.flat)[mine])
+        assert torch.equal(local(first)[mine], (first.anchor.theta - first._residual.flat)[mine])
     assert len({trainer.anchor.state_digest() for trainer in trainers}) == 1
     assert all(averaged(first, round).any() for round in range(fragments))
     assert sum(averaged(first, round).int() for round in range(fragments)).eq(1).all()  # type: ignore[union-attr]
@@ -103,13 +103,13 @@ def test_age_counts_the_turns_of_a_fragment(make: Make, fragments: int) -> None:
         train(trainers, anchor)
         effort = contribution(first, anchor).effort
         assert effort.staleness == (1 if round == fragments else 0)
-        owed = first._balance.flat.clone()
+        owed = first._residual.flat.clone()
         decided = DecidedRound(trainers, anchor, left_out=("p0",) if round == 0 else ())
         decided.apply_to(*trainers)
         if round == 0:
             mine = averaged(first, 0)
-            assert torch.equal(first._balance.flat[mine], 0.5 * owed[mine])
-            assert torch.equal(first._balance.flat[~mine], owed[~mine])
+            assert torch.equal(first._residual.flat[mine], 0.5 * owed[mine])
+            assert torch.equal(first._residual.flat[~mine], owed[~mine])
         anchor = decided.next_anchor
 
 
@@ -158,12 +158,12 @@ def test_a_jump_leaves_what_is_on_offer_behind(make: Make) -> None:
     """That of one fragment; what was made for the other goes along."""
     trainer = make("p0", fragments=2)
     train([trainer], FIRST)
-    owed, mine = trainer._balance.flat.clone(), averaged(trainer, 0)
+    owed, mine = trainer._residual.flat.clone(), averaged(trainer, 0)
     elsewhere = OuterState(torch.ones(trainer.parameters), torch.zeros(trainer.parameters), 3, {})
     assert trainer.jump(FIRST, elsewhere) > 0
-    assert torch.equal(trainer._balance.flat[~mine], owed[~mine])
-    assert trainer._balance.flat[mine].abs().max() < 0.01 * owed[mine].abs().max()
-    assert torch.equal(local(trainer), elsewhere.theta - trainer._balance.flat)
+    assert torch.equal(trainer._residual.flat[~mine], owed[~mine])
+    assert trainer._residual.flat[mine].abs().max() < 0.01 * owed[mine].abs().max()
+    assert torch.equal(local(trainer), elsewhere.theta - trainer._residual.flat)
     trainer.freeze(digest("there"))
     assert contribution(trainer, digest("there")).effort.staleness == 1, "made in round 0 for the turn in round 1"
 
@@ -193,7 +193,7 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
                     trainer.finish_apply()
                 else:
                     decided.apply_to(trainer)
-        vectors = local(first), first._balance.flat
+        vectors = local(first), first._residual.flat
         states.append((first.anchor.state_digest(), *(vector.numpy().tobytes() for vector in vectors)))
     assert states[0] == states[1]
 

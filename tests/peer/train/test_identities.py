@@ -233,7 +233,7 @@ def offences(tree: ast.AST) -> list[str]:
 
 @pytest.mark.slow
 def test_anchor_code_uses_no_fused_operation() -> None:
-    """No `alpha=`, lerp, addcmul, addcdiv or torch optimizer in outer, anchor, balance and what they import."""
+    """No `alpha=`, lerp, addcmul, addcdiv or torch optimizer in outer, anchor, residual and what they import."""
     sources = anchor_sources()
     assert set(ANCHOR_MODULES) < set(sources)
     assert {module: offences(tree) for module, tree in sources.items() if offences(tree)} == {}

@@ -162,7 +162,7 @@ def test_work_that_is_too_old_is_given_up_all_the_same(make: Make) -> None:
         away.apply(decided.update, decided.objects)
         away.finish(anchor)
         anchor = decided.next_anchor
-    assert not away.layered._balance.flat.any()
+    assert not away.layered._residual.flat.any()
     away.train(1)
 
 

@@ -134,7 +134,7 @@ MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
 def test_stopping_after_any_action_changes_no_bit(
     make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str, round: dict[str, Any]
 ) -> None:
-    """Parameters, momentum, balance, inner optimizer, random generators, data: as in the life without a stop."""
+    """Parameters, momentum, residual, inner optimizer, random generators, data: as in the life without a stop."""
     spec = make_spec(architecture, optimizer, wire, **round)
     whole = Life(spec, tmp_path / "whole")
     expected = [(name, clone(whole.everything())) for name in whole.actions()]
@@ -238,14 +238,14 @@ def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp
     life.start_again()
     assert life.trainer.frozen
     life.commit()
-    assert not life.trainer._balance.flat.any()
+    assert not life.trainer._residual.flat.any()
     again = Life(make_spec(), tmp_path / "replayed")
     shutil.copytree(tmp_path / "contributions", again.folder / "contributions", dirs_exist_ok=True)
     shutil.copytree(tmp_path / "checkpoints", again.folder / "checkpoints")
     again.chain, again.anchor = life.chain, life.anchor
     again.start_again()
     assert again.trainer.anchor.state_digest() == life.trainer.anchor.state_digest()
-    assert not again.trainer._balance.flat.any()
+    assert not again.trainer._residual.flat.any()
 
 
 def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec: Make, tmp_path: Path) -> None:
@@ -260,7 +260,7 @@ def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec:
     life.chain, life.anchor = other.chain, other.anchor
     life.start_again()
     assert not torch.equal(learned, torch.zeros_like(learned))
-    assert torch.equal(life.trainer._balance.flat, learned)
+    assert torch.equal(life.trainer._residual.flat, learned)
     assert torch.equal(life.trainer._flat.new(), life.trainer.anchor.theta - learned)
 
 

@@ -65,7 +65,7 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
     for peer in peers:
         assert torch.equal(local(peer), peer.anchor.theta)
         assert torch.equal(peer._start, peer.anchor.theta)
-    owed = peers[0]._balance.flat
+    owed = peers[0]._residual.flat
     assert float((produced - counted - owed).abs().max()) < 1e-5 * float(produced.abs().max())
     assert 0 < int(counted.count_nonzero()) < 0.2 * counted.numel()
     assert float(owed.norm()) > 0.5 * float(produced.norm()), "most waits"
@@ -77,7 +77,7 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     train(peer)
     produced = peer._start - local(peer)
     peer.freeze(ANCHORS[0])
-    sent = peer._balance.flat.clone()
+    sent = peer._residual.flat.clone()
     train(peer)
     produced += peer._start - local(peer)
     decided = DecidedRound([peer], ANCHORS[0])
@@ -88,7 +88,7 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     )
     assert counted.any()
     assert not torch.equal(sent, counted)
-    assert float((produced - counted - peer._balance.flat).abs().max()) < 1e-5 * float(produced.abs().max())
+    assert float((produced - counted - peer._residual.flat).abs().max()) < 1e-5 * float(produced.abs().max())
 
 
 def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:

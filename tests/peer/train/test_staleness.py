@@ -33,7 +33,7 @@ def offer(trainer: Trainer, anchor: bytes) -> int:
 
 
 def pledged(trainer: Trainer, anchor: bytes) -> int:
-    return contribution(trainer, anchor).pledge(trainer.me).staleness
+    return contribution(trainer, anchor).header(trainer.me).staleness
 
 
 def test_a_peer_that_stopped_for_three_rounds_is_stale_once(make: Make) -> None:
@@ -45,7 +45,7 @@ def test_a_peer_that_stopped_for_three_rounds_is_stale_once(make: Make) -> None:
         assert offer(steady, anchor) == 0
         DecidedRound([steady], anchor).apply_to(steady, stopped)
     assert [offer(steady, ANCHORS[3]), offer(stopped, ANCHORS[3])] == [0, 3]
-    members = tuple(contribution(trainer, ANCHORS[3]).pledge(trainer.me) for trainer in (steady, stopped))
+    members = tuple(contribution(trainer, ANCHORS[3]).header(trainer.me) for trainer in (steady, stopped))
     alike = tuple(dataclasses.replace(member, tokens=100) for member in members)
     assert integer_weights([token_share(member, 10**9, 8) for member in alike]) == (34_695, 30_840)
     DecidedRound([steady, stopped], ANCHORS[3]).apply_to(steady, stopped)

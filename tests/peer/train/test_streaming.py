@@ -73,23 +73,23 @@ def recorded(
 
 
 class Fragment:
-    """One fragment of one peer, by the product's outer step, balance and merge."""
+    """One fragment of one peer, by the product's outer step, residual and merge."""
 
     def __init__(self, value: float) -> None:
         self.theta, self.momentum = torch.tensor([value]), torch.zeros(1)
         self.start, self.local = self.theta.clone(), self.theta.clone()
-        self.balance = Residual.empty(1)
+        self.residual = Residual.empty(1)
         self.offered = torch.zeros(1)
 
     def take(self) -> None:
-        self.balance.add_progress(slice(None), self.start, self.local)
-        self.offered = self.balance.flat.clone()
+        self.residual.add_progress(slice(None), self.start, self.local)
+        self.offered = self.residual.flat.clone()
 
     def merge(self, mean: Tensor, momentum: float, share: float) -> None:
         outer_step(self.theta, self.momentum, mean, LEARNING_RATE, momentum)
-        self.balance.counted(slice(None), self.offered)
-        interpolate(self.balance.flat.numpy(), self.theta.numpy(), self.local.numpy(), share)
-        self.local = self.theta - self.balance.flat
+        self.residual.counted(slice(None), self.offered)
+        interpolate(self.residual.flat.numpy(), self.theta.numpy(), self.local.numpy(), share)
+        self.local = self.theta - self.residual.flat
         self.start = self.local.clone()
 
 
@@ -241,14 +241,14 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
         train(trainer)
         trainer.freeze(ANCHORS[0])
     second = trainers[1]
-    offered, submitted_at = second._balance.flat.clone(), local(second)
+    offered, submitted_at = second._residual.flat.clone(), local(second)
     train(second, 3)
     since = submitted_at - local(second)
     assert since.any()
     decide(trainers, ANCHORS[0], left_out=left_out)
     owed = offered * GAMMA if left_out else torch.zeros_like(offered)
-    assert torch.equal(second._balance.flat, owed + since)
-    assert torch.equal(local(second), second.anchor.theta - second._balance.flat)
+    assert torch.equal(second._residual.flat, owed + since)
+    assert torch.equal(local(second), second.anchor.theta - second._residual.flat)
     assert second.turns.work(0).age.staleness(1) == bool(left_out)
 
 
@@ -263,7 +263,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         first.freeze(anchor)
         if round == 1:
             second.freeze(anchor)
-            submitted_at, offered = local(second), second._balance.flat.clone()
+            submitted_at, offered = local(second), second._residual.flat.clone()
             train(second, 3)
             since = submitted_at - local(second)
             decided = DecidedRound(trainers, anchor, left_out=frozenset({"p1"}))
@@ -273,7 +273,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         given_up = second.apply(decided.update, decided.objects.__getitem__)
         anchor = decided.next_anchor
     assert given_up == pytest.approx(float(offered.norm()), rel=1e-6)
-    assert torch.equal(second._balance.flat, since)
+    assert torch.equal(second._residual.flat, since)
     second.freeze(anchor)
     mine = contribution(second, anchor)
     assert (mine.effort.steps, mine.effort.staleness) == (3, 0)
@@ -290,9 +290,9 @@ def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make
     decide([trainer], ANCHORS[0])
     expected = (1 - share) * trainer.anchor.theta.double() + share * own.double()
     torch.testing.assert_close(local(trainer).double(), expected, rtol=0, atol=1e-7)
-    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._balance.flat)
+    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._residual.flat)
     if share == 0:
-        assert not trainer._balance.flat.any()
+        assert not trainer._residual.flat.any()
 
 
 def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
@@ -303,7 +303,7 @@ def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
     trainer.freeze(ANCHORS[0])
     decide([trainer], ANCHORS[0])
     assert torch.equal(local(trainer), trainer.anchor.theta)
-    assert not trainer._balance.flat.any()
+    assert not trainer._residual.flat.any()
 
 
 def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
@@ -315,7 +315,7 @@ def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
     learned = second._start - local(second)
     decided = DecidedRound([first], ANCHORS[0])
     decided.apply_to(second)
-    assert torch.equal(second._balance.flat, learned)
+    assert torch.equal(second._residual.flat, learned)
 
 
 # ---- written beside training ----
@@ -380,7 +380,7 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     assert (mine.effort.steps, mine.effort.tokens) == (5, 5 * 2 * trainer.spec.model.context)
     assert sum(end - begin for _, begin, end in mine.effort.ranges) == 10
     assert mine.effort.staleness == 0
-    torch.testing.assert_close(trainer._balance.flat, produced, rtol=0, atol=1e-7)
+    torch.testing.assert_close(trainer._residual.flat, produced, rtol=0, atol=1e-7)
 
 
 def test_an_update_waits_for_what_is_being_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -396,7 +396,7 @@ def test_an_update_waits_for_what_is_being_written(make: Make, monkeypatch: pyte
     produced = trainer._start - local(trainer)
     trainer.begin_submit(ANCHORS[0])
     decided.apply_to(trainer)
-    assert torch.equal(trainer._balance.flat, produced)
+    assert torch.equal(trainer._residual.flat, produced)
     assert trainer.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
 
 

@@ -40,7 +40,7 @@ def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
 
 
 def expect_local_is_anchor_less_balance(trainer: Trainer) -> None:
-    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._balance.flat)
+    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._residual.flat)
 
 
 def test_two_trainers_end_with_the_same_bits(make: Make) -> None:
@@ -71,7 +71,7 @@ def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
     delta = start - local(trainer)
     decoded = np.concatenate([trainer._codec.decode(payload) for payload in offered(trainer, ANCHORS[0])])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    residue = trainer._balance.flat
+    residue = trainer._residual.flat
     assert torch.equal(residue, delta - torch.from_numpy(decoded))
     assert 0 < float(residue.abs().max()) <= float(delta.abs().max()) * 2**-11
     expect_local_is_anchor_less_balance(trainer)
@@ -83,9 +83,9 @@ def test_a_missed_round_ages_the_balance(make: Make) -> None:
     for trainer in (first, second):
         train(trainer)
         trainer.freeze(ANCHORS[0])
-    owed = second._balance.flat.clone()
+    owed = second._residual.flat.clone()
     DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
-    assert torch.equal(second._balance.flat, owed * 0.75)
+    assert torch.equal(second._residual.flat, owed * 0.75)
     assert first.anchor.state_digest() == second.anchor.state_digest()
     expect_local_is_anchor_less_balance(second)
 
@@ -95,13 +95,13 @@ def test_a_void_part_ages_alone(make: Make) -> None:
     trainer = make(gamma=0.5)
     train(trainer)
     trainer.freeze(ANCHORS[0])
-    theta, owed = trainer.anchor.theta.clone(), trainer._balance.flat.clone()
+    theta, owed = trainer.anchor.theta.clone(), trainer._residual.flat.clone()
     DecidedRound([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
     part = trainer.parts[0]
     void = slice(part.start, part.start + part.size)
-    assert torch.equal(trainer._balance.flat[void], owed[void] * 0.5)
+    assert torch.equal(trainer._residual.flat[void], owed[void] * 0.5)
     assert torch.equal(trainer.anchor.theta[void], theta[void])
-    assert float(trainer._balance.flat[part.size :].abs().max()) < float(owed[part.size :].abs().max()) / 100
+    assert float(trainer._residual.flat[part.size :].abs().max()) < float(owed[part.size :].abs().max()) / 100
 
 
 def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
@@ -112,13 +112,13 @@ def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
     train(second)
     learned = second._start - local(second)
     DecidedRound([first], ANCHORS[0]).apply_to(second)
-    assert torch.equal(second._balance.flat, learned)
+    assert torch.equal(second._residual.flat, learned)
     expect_local_is_anchor_less_balance(second)
     assert not second.frozen
 
 
 def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
-    """Training goes on in an overdue round: the contribution on disk stays, the rest waits in the balance."""
+    """Training goes on in an overdue round: the contribution on disk stays, the rest waits in the residual."""
     trainer = make()
     train(trainer)
     trainer.freeze(ANCHORS[0])
@@ -127,7 +127,7 @@ def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
     later = parameters - local(trainer)
     assert offered(trainer, ANCHORS[0]) == before
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    assert float((trainer._balance.flat - later).abs().max()) < float(later.abs().max()) / 10
+    assert float((trainer._residual.flat - later).abs().max()) < float(later.abs().max()) / 10
     expect_local_is_anchor_less_balance(trainer)
 
 
@@ -160,10 +160,10 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     train(trainer)
     trainer.freeze(ANCHORS[0])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    before, owed = local(trainer), trainer._balance.flat.clone()
+    before, owed = local(trainer), trainer._residual.flat.clone()
     loss, tokens = trainer.evaluate()
     assert torch.equal(local(trainer), before)
-    assert torch.equal(trainer._balance.flat, owed)
+    assert torch.equal(trainer._residual.flat, owed)
     assert 4.0 < loss < 7.0
     assert tokens > 0
     assert trainer.evaluate() == (loss, tokens)
@@ -188,7 +188,7 @@ def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> No
 
 
 def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
-    """A peer that starts again makes the outer steps alone; its balance is not touched by the past."""
+    """A peer that starts again makes the outer steps alone; its residual is not touched by the past."""
     first, second = make("p0"), make("p1")
     rounds = []
     for anchor in ANCHORS[:2]:
@@ -207,7 +207,7 @@ def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
 
 
 def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
-    """What was written is the balance, decoded; counting it leaves nothing owed."""
+    """What was written is the residual, decoded; counting it leaves nothing owed."""
     trainer = make()
     train(trainer)
     trainer.freeze(ANCHORS[0])
@@ -218,7 +218,7 @@ def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
     expect_local_is_anchor_less_balance(again)
     assert offered(again, ANCHORS[0]) == before
     DecidedRound([again], ANCHORS[0]).apply_to(again)
-    assert torch.equal(again._balance.flat, torch.zeros_like(again._balance.flat))
+    assert torch.equal(again._residual.flat, torch.zeros_like(again._residual.flat))
 
 
 def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> None:
@@ -232,7 +232,7 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     again.replay(missed.update, missed.objects.__getitem__)
     again.resume(ANCHORS[1])
     decoded = [torch.from_numpy(again._codec.decode(payload)) for payload in offered(again, ANCHORS[0])]
-    assert torch.equal(again._balance.flat, torch.cat(decoded) * 0.75)
+    assert torch.equal(again._residual.flat, torch.cat(decoded) * 0.75)
     expect_local_is_anchor_less_balance(again)
 
 

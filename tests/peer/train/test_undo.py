@@ -97,7 +97,7 @@ def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, opti
         0,
         RewindResult(returned=2, lost=0),
     )
-    assert torch.equal(loser._flat.new(), loser.anchor.theta - loser._balance.flat)
+    assert torch.equal(loser._flat.new(), loser.anchor.theta - loser._residual.flat)
     won.apply_to(loser)
     assert loser.anchor.momentum.any()
     assert loser.anchor.state_digest() == winner.anchor.state_digest()
@@ -132,11 +132,11 @@ def test_damage_changes_nothing(make: Make) -> None:
     rounds.append(agree([trainer], rounds[-1].next_anchor))
     path = trainer._folder / f"{FIRST.hex()}.parts"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    state, owed = trainer.anchor.state_digest(), trainer._balance.flat.clone()
+    state, owed = trainer.anchor.state_digest(), trainer._residual.flat.clone()
     with pytest.raises(BadInput, match=f"{FIRST.hex()}.parts is damaged"):
         undo(trainer, fresh.anchor, [], rounds)
     assert trainer.anchor.state_digest() == state
-    assert torch.equal(trainer._balance.flat, owed)
+    assert torch.equal(trainer._residual.flat, owed)
 
 
 def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
@@ -243,7 +243,7 @@ class Books:
 
     def check(self) -> None:
         """Nothing was lost, nothing counted twice."""
-        assert np.array_equal(self.trainer._balance.flat.numpy().astype(np.float64), self.owed)
+        assert np.array_equal(self.trainer._residual.flat.numpy().astype(np.float64), self.owed)
 
 
 class Pair:
@@ -421,17 +421,17 @@ def _fail(path: Path, why: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", ["float32", "int4"])
 def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Path, wire: str) -> None:
-    """The same balance and the same offers as of a peer that lived on: what it learned was in a checkpoint."""
+    """The same residual and the same offers as of a peer that lived on: what it learned was in a checkpoint."""
     won = rounds_of(on_grid(make("winner", wire=wire)))
     lived = Healing(partial(make, wire=wire), tmp_path / "lived", won)
     for action in Healing.actions:
         lived.perform(action)
-    assert lived.trainer._balance.flat.any()
+    assert lived.trainer._residual.flat.any()
     for last in range(len(Healing.actions)):
         died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}", won)
         for number, action in enumerate(Healing.actions):
             died.perform(action)
             if number == last:
                 died.die_and_start_again()
-        assert torch.equal(died.trainer._balance.flat, lived.trainer._balance.flat), last
+        assert torch.equal(died.trainer._residual.flat, lived.trainer._residual.flat), last
         assert offered(died.trainer, died.stands) == offered(lived.trainer, lived.stands), last

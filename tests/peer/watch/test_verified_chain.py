@@ -15,7 +15,7 @@ from peer.store.run_directory import ChainBase
 from peer.testing.memory_peer import PARTS
 from peer.testing.memory_swarm import World
 from peer.watch.verified_chain import Taken, WatchedChain, commit_events
-from tests.peer.rounds.build import HEAD, block, measured_by_all, pledge, rules, update
+from tests.peer.rounds.build import HEAD, block, header, measured_by_all, rules, update
 
 ROUNDS = 6
 
@@ -131,7 +131,7 @@ def test_the_heavier_side_of_a_fork_is_followed_and_the_lighter_one_not(forked: 
 
 def test_a_round_is_told_as_its_members_tell_it() -> None:
     """All that is in the chain; what it cost a peer is not. Layers have numbers, the bits are what peers say."""
-    members = (pledge("p0"), pledge("p1", root=b"", tokens=0, steps=0), pledge("p2"))
+    members = (header("p0"), header("p1", root=b"", tokens=0, steps=0), header("p2"))
     item = block(update(members=members, contributors=(0b101,) * 3, measured=measured_by_all(members)))
     anchor = HEAD.after(item.update).anchor
     first, *penalties = commit_events(ChainEntry(HEAD, item), cut((2, 2, 1), 2), {anchor: b"\x01"}.__getitem__)

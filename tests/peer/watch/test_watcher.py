@@ -184,7 +184,7 @@ async def test_every_round_from_the_first_and_each_new_one_as_it_is_made() -> No
 
 
 async def test_nobody_takes_notice_of_it() -> None:
-    """No peer hears, reports, elects or tells it anything but what it asked for; and the books balance."""
+    """No peer hears, reports, elects or tells it anything but what it asked for; and the books residual."""
     watched = watch(at_round(3))
     await watched.follow(8)
     world = watched.seat.world
