@@ -101,3 +101,11 @@ def test_no_circle_between_rooms() -> None:
     for path in sources().values():
         below[room_of(path)] |= rooms_below(path)
     TopologicalSorter(below).prepare()
+
+
+@pytest.mark.parametrize(
+    "room", sorted({path.parent for path in modules() if (ROOT / path.parent / "README.md").exists()})
+)
+def test_a_readme_begins_with_the_files_of_its_room(room: Path) -> None:
+    table = (ROOT / room / "README.md").read_text().partition("\n## ")[0]
+    assert [path.name for path in modules() if path.parent == room and f"{path.name}`" not in table] == []
