@@ -382,12 +382,13 @@ class _Outgoing:
             require_open(writer)
             for piece in pieces:  # CPython 3.12's writelines never pauses: `drain` would not wait (CVE-2024-12254)
                 writer.write(piece)
+            # Before the wait: who has got all may have answered, and its round be told of, before this goes on.
+            self._streams.bytes_sent += piece_bytes
+            self._streams.tally.add(self._to, sent=piece_bytes)
             async with asyncio.timeout(self._limits.progress_timeout_s):
                 await writer.drain()
             wrote(self._to, piece_bytes)
         self._frames_sent += len(frames)
-        self._streams.bytes_sent += size
-        self._streams.tally.add(self._to, sent=size)
 
     def _drop_queue(self) -> None:
         self._streams.frames_dropped += len(self._frames) + len(self._later)
