@@ -101,15 +101,15 @@ def _export(args: argparse.Namespace) -> int:
 
 
 def _watch(args: argparse.Namespace) -> int:
-    from peer.watch import watch_session as watching
+    from peer.watch import watch_session
     from peer.watch.archive import Retention
 
     text = read_text(args.invite)
     if args.keep is None:
-        return watching.main(text, organiser=args.organiser)
+        return watch_session.main(text, organiser=args.organiser)
     retention = Retention(last=args.keep_last, every=args.keep_every)
     with lock_directory(args.keep), bounding(args.keep / "watch.log"):
-        return watching.main(text, watching.Keep(folder=args.keep, retention=retention), args.organiser)
+        return watch_session.main(text, watch_session.Keep(folder=args.keep, retention=retention), args.organiser)
 
 
 def _audit(args: argparse.Namespace) -> int:
@@ -135,9 +135,9 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _introduce(args: argparse.Namespace) -> int:
-    from peer.watch import preview as introducing
+    from peer.watch import preview
 
-    return introducing.main(read_text(args.invite), args.peer)
+    return preview.main(read_text(args.invite), args.peer)
 
 
 def _doctor(args: argparse.Namespace) -> int:

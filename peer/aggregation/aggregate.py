@@ -13,7 +13,6 @@ from dataclasses import dataclass, replace
 from math import inf
 
 from peer.aggregation import outliers
-from peer.aggregation import weights as weighing
 from peer.aggregation.evidence import (
     NONFINITE,
     STALE,
@@ -27,7 +26,7 @@ from peer.aggregation.evidence import (
 )
 from peer.aggregation.outliers import ScreenedLayer, screen, swarm_history
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, ROOT_BYTES, NormStats, PeerHistory
-from peer.aggregation.weights import agreements
+from peer.aggregation.weights import agreements, scale, weigh
 
 MAX_AGE = 64
 """Rounds after which a peer that gave nothing is forgotten."""
@@ -93,13 +92,13 @@ def _judged(
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
     shares = [claim.share for claim in claims]
-    weighed = [weighing.weigh(standards, index, item, shares, factors) for index, item in enumerate(left)]
+    weighed = [weigh(standards, index, item, shares, factors) for index, item in enumerate(left)]
     faults: list[LayerFinding] = [*again, *strangers]
     for item, weights in zip(screened, weighed, strict=True):
         faults += item.faults + weights.faults
     return AggregationResult(
         weights=tuple(item.weights for item in weighed),
-        scales=tuple(weighing.scale(standards, item, weights) for item, weights in zip(left, weighed, strict=True)),
+        scales=tuple(scale(standards, item, weights) for item, weights in zip(left, weighed, strict=True)),
         pulls=tuple(item.pull for item in weighed),
         findings=findings_of(faults, [claim.peer for claim in claims], len(layers)),
         records=histories_after(standards, round, records, claims, screened, refused, roots),

@@ -88,7 +88,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.moved()
         turn.phase("prepare", ballot)
-    turn.send((sender,), Promise(message.place, turn.my_pledge(), acceptor.accepted, _accepted_elsewhere(turn.state)))
+    turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, _accepted_elsewhere(turn.state)))
 
 
 def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:

@@ -6,7 +6,6 @@ from dataclasses import replace
 
 from peer.events import RoundAborted
 from peer.protocol import norms, penalties
-from peer.protocol import norms as judging
 from peer.protocol.block import MAX_MEMBERS, VOID, Update, givers, token_share
 from peer.protocol.electorate import quorum
 from peer.protocol.encoding import pack
@@ -21,14 +20,14 @@ VOTES_S = 8.0
 """A coordinator without a decision after this time steps back."""
 
 
-def on_norms(turn: Transition, sender: str, norms: Norms) -> None:
-    lead, exchange, found = turn.state.lead, turn.state.exchange, norms.measurements
-    if lead is None or exchange is None or lead.stage is not BallotPhase.GATHERING or norms.place != exchange.place:
+def on_norms(turn: Transition, sender: str, message: Norms) -> None:
+    lead, exchange, found = turn.state.lead, turn.state.exchange, message.measurements
+    if lead is None or exchange is None or lead.stage is not BallotPhase.GATHERING or message.place != exchange.place:
         return
     head, ballot = turn.state.head, exchange.place.ballot
     if found.reducer != sender:
         return
-    if judging.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,)):
+    if norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,)):
         return
     turn.set(lead=replace(lead, norms={**lead.norms, sender: found}))
     poll_norms(turn, lead)
@@ -45,8 +44,8 @@ def poll_norms(turn: Transition, lead: CoordinatorState) -> None:
         abort(turn, f"{len(silent)} of {len(exchange.members)} members fell silent")
         return
     measured = tuple(found for _, found in sorted(lead.norms.items()))
-    judgement = judging.judgement_of(turn.rules, turn.state.head, exchange.members, measured)
-    exchange = replace(exchange, measured=measured, judgement=judgement, listed=judging.listed(measured))
+    judgement = norms.judgement_of(turn.rules, turn.state.head, exchange.members, measured)
+    exchange = replace(exchange, measured=measured, judgement=judgement, listed=norms.listed(measured))
     expected, orphans = _expected(turn, exchange)
     until = turn.now + timeouts.at(turn.state, lead.ballot).means_s
     turn.set(exchange=exchange, lead=replace(lead, stage=BallotPhase.REDUCING, expected=expected, until=until))

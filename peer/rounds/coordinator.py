@@ -92,7 +92,7 @@ def _is_something_given(turn: Transition) -> bool:
     I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
     """
     state = turn.state
-    if turn.my_pledge().root or state.acceptor.accepted is not None:
+    if turn.my_header().root or state.acceptor.accepted is not None:
         return True
     return any(
         head.ready and head.tokens and head.anchor == state.head.anchor and turn.now - at < HEARD_S

@@ -51,8 +51,18 @@ from peer.protocol.messages import (
     VoteCast,
 )  # fmt: skip
 from peer.protocol.rules import Rules
-from peer.rounds import acceptor as decide
-from peer.rounds import block_sync, collector, coordinator, forks, member, misconduct, readiness, reassignment, timeouts
+from peer.rounds import (
+    acceptor,
+    block_sync,
+    collector,
+    coordinator,
+    forks,
+    member,
+    misconduct,
+    readiness,
+    reassignment,
+    timeouts,
+)
 from peer.rounds.block_sync import seen_again
 from peer.rounds.interface import (
     Applied,
@@ -97,12 +107,12 @@ def begin(
     that the one of `head` names, `trail` its newest blocks, `held` the digests whose bytes are on disk, with sizes.
     """
     others = dict(acceptors or {})
-    acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
+    promised = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
     if header is not None and header.anchor != head.anchor:
         header = None
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
-        rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=acceptor,
+        rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=promised,
         acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
         deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
         held=held or {}, submitted_at=now, last_progress_at=now, proposals=proposals, applied_round=head.round,
@@ -139,13 +149,13 @@ def _take(turn: Transition, event: Input) -> None:
         case TrainingProgress(_, share):
             turn.set(progress=share)
         case Submitted(_, header):
-            decide.on_submitted(turn, header)
+            acceptor.on_submitted(turn, header)
             coordinator.poll(turn)
         case Paused(_, header):
-            decide.on_paused(turn, header)
+            acceptor.on_paused(turn, header)
             coordinator.poll(turn)
         case Resumed():
-            decide.on_resumed(turn)
+            acceptor.on_resumed(turn)
         case Applied(_, anchor, digest):
             _applied(turn, anchor, digest)
         case Quarantined(_, peers):
@@ -181,7 +191,7 @@ def _held(turn: Transition, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
     readiness.count(turn, size)
-    decide.poll(turn)
+    acceptor.poll(turn)
     coordinator.poll(turn)
     forks.switch_if_stored(turn)
     block_sync.apply_blocks(turn)
@@ -217,7 +227,7 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
 
 def _receive_in_round(turn: Transition, sender: str, message: Message) -> None:
     if isinstance(message, Prepare):
-        decide.on_prepare(turn, sender, message)
+        acceptor.on_prepare(turn, sender, message)
     elif message.place.instance == turn.state.instance:  # type: ignore[attr-defined]
         _receive_in_instance(turn, sender, message)
 
@@ -250,9 +260,9 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
         case ShowInputs():
             reassignment.on_show(turn, sender, message)
         case Propose():
-            decide.on_propose(turn, sender, message)
+            acceptor.on_propose(turn, sender, message)
         case VoteCast():
-            decide.on_vote(turn, message)
+            acceptor.on_vote(turn, message)
         case EquivocationProof():
             misconduct.on_proof(turn, message)
         case _:

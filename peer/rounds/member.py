@@ -70,7 +70,7 @@ def _sound(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
     if names != sorted(set(names)) or turn.me not in names:
         return False
     mine = headers[names.index(turn.me)]
-    if mine.root not in (b"", turn.my_pledge().root):
+    if mine.root not in (b"", turn.my_header().root):
         return False
     if turn.rules.shared is None:
         return _genuine(turn, headers)
@@ -213,7 +213,7 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
 
 def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
     """What others measured of me, to compare; means come first."""
-    if turn.my_pledge().root:
+    if turn.my_header().root:
         for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
             turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
 

@@ -116,7 +116,7 @@ class Transition:
         """Something of this instance went on: the next coordinator's patience starts anew."""
         self.set(last_progress_at=self.now)
 
-    def my_pledge(self) -> ContributionHeader:
+    def my_header(self) -> ContributionHeader:
         """What I froze, or a header that gives nothing but keeps my vote."""
         if self.state.header is not None:
             return self.state.header

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.aggregation import evidence as findings
+from peer.aggregation import evidence
 from peer.protocol import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
@@ -65,7 +65,7 @@ def test_the_whole_model_and_a_number_are_named() -> None:
 
 def test_every_code_that_can_be_imposed_is_explained_and_in_a_category() -> None:
     codes = {imposed.ABSENT, imposed.LATE, imposed.STALE, imposed.CLIPPED, imposed.MISDECLARED}
-    codes |= {findings.ANOMALY, findings.CLIPPED, findings.NONFINITE, findings.STALE}
+    codes |= {evidence.ANOMALY, evidence.CLIPPED, evidence.NONFINITE, evidence.STALE}
     assert set(PENALTY_PAGES) == codes
     assert {advice.category for advice in PENALTY_PAGES.values()} == set(CATEGORIES) - {"all"}
     assert advice_of("NEWER").category == "errors"
