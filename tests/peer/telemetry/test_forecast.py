@@ -24,13 +24,14 @@ class Told:
         self.events: list[Event] = []
         pace = Pace(SPEC)
         for _ in range(5 if speed_known else 0):
-            pace.stepped(STEP_S, 4096)
+            pace = pace.stepped(STEP_S, 4096)
+        self.pace = pace
         values = asdict(settings or PeerSettings())
-        self.forecaster = Forecaster(SPEC, "p0", 1_000_000, pace, lambda: values, self.events.append)
+        self.forecaster = Forecaster(SPEC, "p0", 1_000_000, lambda: values, self.events.append)
 
     def rounds(self, first: int, last: int, *, round_s: float = 60.0, ready_ms: int = 0) -> None:
         for round in range(first, last + 1):
-            self.forecaster.committed(decided(round, ready_ms), round_s)
+            self.forecaster.committed(decided(round, ready_ms), round_s, self.pace)
 
     @property
     def forecasts(self) -> list[RoundForecast]:
