@@ -121,7 +121,7 @@ class Pace:
     def was_late(self, seconds: float) -> Pace:
         """My part of the newest round was there so much later than half of all.
 
-        Who trains on meanwhile would come as late to every round: its period begins with its own contribution. So its next
+        Who trains on meanwhile would come as late to every round: its period begins as it submits. So its next
         part is smaller by the steps of that time, by half at most, and from then on all are ready together.
         """
         return replace(self, late_s=seconds)

@@ -88,7 +88,7 @@ def test_who_was_not_there_counts_as_late() -> None:
     told = Told()
     absent = tuple(("p0", "ABSENT", 0, 2, -1, "did not answer") for _ in range(1))
     for round in range(1, 5):
-        told.forecaster.committed(replace(decided(round, 0), penalties=absent), 60.0)
+        told.forecaster.committed(replace(decided(round, 0), penalties=absent), 60.0, told.pace)
     assert told.forecasts[-1].late_s == 5.0
 
 
