@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dht.errors import MemoryFull
 from peer.credit.summary import LocalCosts, summarize
 from peer.events import Evaluated, Event, PeerStateChanged, PhaseEntered
+from peer.lifecycle.exposed_time import ExposedTime
 from peer.lifecycle.pace import Pace
-from peer.lifecycle.state import ExposedTime
 from peer.link.channel import LinkLost
 from peer.link.handle import LinkProcess
 from peer.protocol.block import Block, Update
