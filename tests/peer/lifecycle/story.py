@@ -119,7 +119,7 @@ def submit_asked(now: float) -> LifeInput:
 class FakeTrainer:
     """Takes its time, and counts what it is asked to do."""
 
-    status: TrainerStatus = TrainerStatus(round=0)
+    status: TrainerStatus
     done: list[str] = field(default_factory=list)
     positions: list[float] = field(default_factory=list)
     """Where in the round each step took its learning rate."""
@@ -238,7 +238,7 @@ class Story:
     on_wait: Callable[[float], object] = lambda timeout_s: None
     pending: Work | None = None
     failed: Exception | None = None
-    owner: OwnerChanged = OwnerChanged(0.0)
+    owner: OwnerChanged = field(default_factory=lambda: OwnerChanged(0.0))
     interrupted: list[bool] = field(default_factory=list)
 
     def feed(self, *said: Said) -> None:
@@ -318,19 +318,17 @@ class Story:
         self.feed(lambda now: Done(now, result, self.trainer.status))
         if isinstance(work, Submit) and self.trainer.writes_at_once:
             self.written()
-        if isinstance(result, Moved) and result.state is None and isinstance(work, words.Apply):
-            if self.trainer.applies_at_once:
-                self.feed(lambda now: LayersReady(now, STATE))
+        if isinstance(work, words.Apply) and work.beside and self.trainer.applies_at_once:
+            self.feed(lambda now: LayersReady(now, STATE))
 
     def _save(self, work: Save) -> None:
-        if self.room_for_checkpoints:
-            self.saved.append(work.anchor)
-            path = f"DIR/checkpoints/{len(self.saved):08d}"
-            self.feed(lambda now: Saved(now, self.trainer.status.round, self.save_s, path, 10))
-        else:
-            self.feed(
-                lambda now: Saved(now, self.trainer.status.round, self.save_s, no_room="no room for a checkpoint")
-            )
+        round = self.trainer.status.round
+        if not self.room_for_checkpoints:
+            self.feed(lambda now: Saved(now, round, self.save_s, no_room="no room for a checkpoint"))
+            return
+        self.saved.append(work.anchor)
+        path = f"DIR/checkpoints/{len(self.saved):08d}"
+        self.feed(lambda now: Saved(now, round, self.save_s, path, 10))
 
     def written(self) -> None:
         """The contribution is on disk, if there is room."""
