@@ -23,7 +23,7 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager, suppress
+from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
@@ -36,14 +36,16 @@ from peer.control import store
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.processes import stand_back
+from peer.ipc import Leave
+from peer.lifecycle.vocabulary import LeaveAsked
 from peer.limits.desired_state import DesiredState
 from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.sensors import MachineSensors
 from peer.limits.traffic import MonthlyTraffic, keeping
-from peer.link.channel import Fields, LinkLost
+from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.live_settings import LiveSettings
-from peer.session import join
+from peer.session import Inbox, join
 from peer.settings import PeerSettings, settings_from
 from peer.spec import load
 from peer.telemetry.event_log import EventLog, EventPrinter
@@ -251,16 +253,17 @@ def _ending(
 ) -> tuple[str, int]:
     """Take part; how it ended in words, and the exit code. The link is gone when it returns."""
     try:
-        with LinkProcess(invite, directory, settings, lambda message: _report(session, message), session.left) as link:
-            _leave_on_signals(session, link)
+        inbox = Inbox()
+        with LinkProcess(invite, directory, settings, inbox.put, inbox.put) as link:
+            _leave_on_signals(session, link, inbox)
             with _listening(directory, session, commands):
                 session.chosen.listen(link.take)
                 session.chosen.listen(stand_back)
                 try:
-                    join(link, me, settings, directory, session)
+                    join(link, inbox, me, settings, directory, session)
                 except LeaveRequested:
-                    with suppress(LinkLost, HomefiresError):  # it may have ended meanwhile, and say now why
-                        link.send("leave")
+                    link.send(Leave(finished=False))
+            link.close(lambda: session.stopping)
     except LinkLost:
         return "the link ended unexpectedly", HomefiresError.exit_code
     except HomefiresError as error:
@@ -283,17 +286,7 @@ def _listening(directory: Path, session: Reporter, commands: Commands) -> Iterat
         yield
 
 
-def _report(session: Reporter, message: Fields) -> None:
-    kind, *fields = message
-    if kind == "waiting":
-        session.say("JOINING", fields[0])
-    elif kind == "report":
-        session.emit(Event.registry[fields[0]](**fields[1]))
-    elif kind != "in_step":
-        raise AssertionError(f"no such message here: {kind}")
-
-
-def _leave_on_signals(session: Reporter, link: LinkProcess) -> None:
+def _leave_on_signals(session: Reporter, link: LinkProcess, inbox: Inbox) -> None:
     """The first SIGINT or SIGTERM leaves politely; the second one at once."""
 
     def leave(number: int, frame: object) -> None:
@@ -301,6 +294,7 @@ def _leave_on_signals(session: Reporter, link: LinkProcess) -> None:
             link.kill()
             os._exit(SECOND_SIGNAL_CODE)
         session.stopping = True
+        inbox.put(LeaveAsked)
         if session.building:
             raise LeaveRequested
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from dht.errors import ClockOff, DiskFull, RunMismatch, Unreachable
+from dht.errors import ClockOff, DiskFull, HomefiresError, RunMismatch, Unreachable
 from peer.lifecycle import words
 from peer.lifecycle.state import (
     CLOCK_RETRY_S,
@@ -63,6 +63,8 @@ def _link_ended(turn: Turn, error: Exception, connection: Joining | Following) -
             turn.set(connection=Offline("DISK", f"{error}; {words.MAKE_ROOM}", now + RETRY_S))
         case _ if clock_why:  # and the network is away: a hold may last longer than either
             turn.set(connection=Offline("CLOCK", clock_why, now + CLOCK_RETRY_S))
+        case HomefiresError() if not isinstance(error, Unreachable):  # no new link would help
+            turn.add(Fail(error))
         case _:
             lost = (*(at for at in life.links_lost if now - at < LINK_LOST_WINDOW_S), now)
             if len(lost) > LINKS_LOST or (isinstance(error, Unreachable) and not life.met):

@@ -21,6 +21,7 @@ from peer.lifecycle.state import (
     Joining,
     Life,
     Mode,
+    Offered,
     Offline,
     Open,
     Progress,
@@ -34,6 +35,7 @@ from peer.lifecycle.vocabulary import (
     Apply,
     Began,
     ClockJumped,
+    Crashed,
     Done,
     Emit,
     Evaluate,
@@ -123,6 +125,8 @@ def _take_in(turn: Turn, event: LifeInput) -> None:
             grant_finish(turn)
         case LeaveAsked():
             leave(turn, finished=False)
+        case Crashed():
+            _crashed(turn, event)
         case Greeted() | LinkWaits() | Began() | LinkEnded() | ClockJumped():
             link_says(turn, event)
         case Woken():
@@ -136,6 +140,16 @@ def _submit_asked(turn: Turn) -> None:
     elif isinstance(life.round.submission, Open):
         turn.set_round(submission=Open(asked=True))
         turn.interrupt()
+
+
+def _crashed(turn: Turn, event: Crashed) -> None:
+    """The last checkpoint is tried all the same, once."""
+    life = turn.life
+    submission = life.round.submission
+    turn.set_round(applying=None, submission=Offered() if isinstance(submission, Writing) else submission)
+    if event.in_work:
+        turn.set(work=None, moving=None, saved_last=life.leaving)
+    turn.add(Fail(event.error))
 
 
 def _woken(turn: Turn) -> None:
@@ -170,12 +184,12 @@ def _next(turn: Turn) -> None:
     settled = life.round.applying is None and not isinstance(submission, Writing)
     if life.leaving:
         return _end(turn) if settled else None
-    if life.moves:
-        return _move(turn) if settled else None
     if life.chores and settled:
         chore, *rest = life.chores
         turn.set(chores=tuple(rest))
         return _next(turn) if isinstance(chore, Evaluate) and life.owner.holds else _do_chore(turn, chore)
+    if life.moves:
+        return _move(turn) if settled else None
     if life.finished and life.met:
         leave(turn, finished=True)
         return _next(turn)

@@ -301,7 +301,7 @@ class SpeedsHeard(LifeInput):
 
 @dataclass(frozen=True, slots=True)
 class LinkEnded(LifeInput):
-    """With LinkLost, Unreachable, ClockOff or DiskFull: anything else ends the peer."""
+    """With a word of `dht.errors`, or without one: any other exception."""
 
     error: Exception
 
@@ -359,6 +359,14 @@ class Saved(LifeInput):
     path: str = ""
     size_bytes: int = 0
     no_room: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Crashed(LifeInput):
+    """What the trainer does beside its work went wrong, or (`in_work`) the work itself, and it cannot go on."""
+
+    error: Exception
+    in_work: bool = False
 
 
 # ---- what it asks for ----

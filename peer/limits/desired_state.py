@@ -1,8 +1,8 @@
 """What the owner of a peer wishes: that it trains, pauses, or pauses once its round is given; and what limits ask.
 
-The thread of the control socket and the one that watches the limits say it, the trainer looks at it between
-micro-batches; neither waits for the other. A wish is remembered whatever the peer does just then, and kept for its next
-start: whoever pauses a peer and then restarts the machine does not find it training.
+The thread of the control socket and the one that watches the limits say it, and whoever listens is called; the trainer
+looks at it between micro-batches; none waits for another. A wish is remembered whatever the peer does just then, and
+kept for its next start: whoever pauses a peer and then restarts the machine does not find it training.
 """
 
 from __future__ import annotations
@@ -53,9 +53,14 @@ class DesiredState:
         self._wished = wished
         """Replaced as a whole: other threads read it."""
         self._verdict = Decision()
+        self._listener: Callable[[], object] = lambda: None
         self._changing = threading.Lock()
         self.min_step_s = 0.0
         """What `settings.min_step_s` says."""
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Have it called whenever something of this may have changed, by the thread that changed it."""
+        self._listener = listener
 
     @property
     def now(self) -> Intent:
@@ -98,9 +103,11 @@ class DesiredState:
     def take(self, settings: PeerSettings) -> None:
         """What of the settings concerns each step."""
         self.min_step_s = settings.min_step_s
+        self._listener()
 
     def judge(self, verdict: Decision) -> None:
         self._verdict = verdict
+        self._listener()
 
     def round_is_given(self) -> None:
         """This round's contribution is made: who wished to finish it pauses now."""
@@ -117,6 +124,7 @@ class DesiredState:
     def _replace(self, wished: Desired) -> str:
         """It is wished from now on, whether it can be kept or not."""
         self._wished = wished
+        self._listener()
         try:
             self._keep(wished)
         except (DiskFull, OSError) as error:

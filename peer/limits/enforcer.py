@@ -101,21 +101,22 @@ def enforcing(enforcer: Enforcer) -> Iterator[None]:
 
 
 class Throttle:
-    """The rests of one inner step. The last one is left to who makes the step, and may do something else meanwhile."""
+    """The rests of one inner step, which ends with its micro-batch once `stop` says so. The last rest is not taken."""
 
     def __init__(
-        self, wishes: DesiredState, clock: Callable[[], float], sleep: Callable[[float], None] = time.sleep
-    ) -> None:
-        self._wishes, self._clock, self._sleep = wishes, clock, sleep
+        self, wishes: DesiredState, clock: Callable[[], float], stop: Callable[[], bool],
+        sleep: Callable[[float], None] = time.sleep,
+    ) -> None:  # fmt: skip
+        self._wishes, self._clock, self._stop, self._sleep = wishes, clock, stop, sleep
         self._since = clock()
 
     def rest_or_stop(self) -> bool:
         """A micro-batch was made and another one follows: rest. Returns whether none shall follow any more."""
         ends = self._clock() + self.left_s()
-        while not self._wishes.pausing and (left_s := ends - self._clock()) > 0:
+        while not self._stop() and (left_s := ends - self._clock()) > 0:
             self._sleep(min(left_s, PIECE_S))
         self._since = self._clock()
-        return self._wishes.pausing
+        return self._stop()
 
     def left_s(self) -> float:
         """How long to rest after what was computed since the rest before."""
