@@ -6,10 +6,15 @@ contributions and means lie in files that both sides read. `peer.link.channel` c
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder
+
+from dht.records import Malformed
+
+M = TypeVar("M")
 
 MAX_BYTES = 1 << 30
 """Of one message."""
@@ -212,6 +217,22 @@ AnyToTrainer = (
 )  # fmt: skip
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_link = msgspec.msgpack.Decoder(AnyToLink).decode
-"""Raises msgspec.ValidationError or msgspec.DecodeError for what `encode` never makes of a `ToLink`."""
-decode_to_trainer = msgspec.msgpack.Decoder(AnyToTrainer).decode
+_TO_LINK: Decoder[AnyToLink] = Decoder(AnyToLink)
+_TO_TRAINER: Decoder[AnyToTrainer] = Decoder(AnyToTrainer)
+
+
+def decode_to_link(packed: bytes) -> AnyToLink:
+    """Raises Malformed for what `encode` never makes of a `ToLink` within its bounds."""
+    return _decoded(_TO_LINK, packed)
+
+
+def decode_to_trainer(packed: bytes) -> AnyToTrainer:
+    """Raises Malformed for what `encode` never makes of a `ToTrainer` within its bounds."""
+    return _decoded(_TO_TRAINER, packed)
+
+
+def _decoded(decoder: Decoder[M], packed: bytes) -> M:
+    try:
+        return decoder.decode(packed)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, and so is text that is no UTF-8
+        raise Malformed(f"no message of trainer and link: {error}") from error

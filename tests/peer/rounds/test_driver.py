@@ -126,8 +126,8 @@ class Hands:
     def committed(self, item: Block, head: ChainHead) -> None:
         self.note("committed", head)
 
-    def freeze(self) -> None:
-        self.note("freeze")
+    def request_submit(self) -> None:
+        self.note("request_submit")
 
     def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         frame = make_frame()
@@ -204,7 +204,7 @@ def test_a_commit_is_on_disk_before_the_trainer_hears_of_it(monkeypatch: pytest.
     """Kept parts are forgotten with it."""
     hands, head = Hands(), HEAD.after(update())
     perform(monkeypatch, hands, CommitBlock(block(), head), RequestSubmit())
-    assert hands.done == [("commit", head), ("forget",), ("committed", head), ("freeze",)]
+    assert hands.done == [("commit", head), ("forget",), ("committed", head), ("request_submit",)]
 
 
 def test_a_report_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,12 +341,12 @@ def test_events_wait_until_the_effects_before_them_are_done(monkeypatch: pytest.
         order.append(event.now)
         return state, (RequestSubmit(), RequestSubmit()) if event.now == 0.0 else ()
 
-    def freeze() -> None:
+    def request_submit() -> None:
         order.append(-1.0)
         peer.deliver(Tick(1.0))
 
     monkeypatch.setattr(drivers, "step", step)
-    monkeypatch.setattr(hands, "freeze", freeze)
+    monkeypatch.setattr(hands, "request_submit", request_submit)
     peer.deliver(Tick(0.0))
     assert order == [0.0, -1.0, -1.0, 1.0, 1.0]
 
