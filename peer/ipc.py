@@ -12,8 +12,6 @@ import msgspec
 from msgspec import Meta, Struct
 from msgspec.msgpack import Decoder
 
-from dht.records import Malformed
-
 M = TypeVar("M")
 
 MAX_BYTES = 1 << 30
@@ -29,6 +27,10 @@ Text = Annotated[str, Meta(max_length=1 << 16)]
 Count = Annotated[int, Meta(ge=0, le=_MOST)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Figure = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class BadMessage(ValueError):
+    """Bytes that are no message, or one with a field that is missing, misspelt or out of bounds."""
 
 
 class ToLink(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -222,12 +224,12 @@ _TO_TRAINER: Decoder[AnyToTrainer] = Decoder(AnyToTrainer)
 
 
 def decode_to_link(packed: bytes) -> AnyToLink:
-    """Raises Malformed for what `encode` never makes of a `ToLink` within its bounds."""
+    """Raises BadMessage for what `encode` never makes of a `ToLink` within its bounds."""
     return _decoded(_TO_LINK, packed)
 
 
 def decode_to_trainer(packed: bytes) -> AnyToTrainer:
-    """Raises Malformed for what `encode` never makes of a `ToTrainer` within its bounds."""
+    """Raises BadMessage for what `encode` never makes of a `ToTrainer` within its bounds."""
     return _decoded(_TO_TRAINER, packed)
 
 
@@ -235,4 +237,4 @@ def _decoded(decoder: Decoder[M], packed: bytes) -> M:
     try:
         return decoder.decode(packed)
     except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, and so is text that is no UTF-8
-        raise Malformed(f"no message of trainer and link: {error}") from error
+        raise BadMessage(str(error)) from error

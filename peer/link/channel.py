@@ -13,12 +13,12 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 
-from dht.records import Malformed
 from peer.events import Event
 from peer.ipc import (
     MAX_BYTES,
     AnyToLink,
     AnyToTrainer,
+    BadMessage,
     ChangeLimits,
     LinkLimits,
     ReportEvent,
@@ -72,7 +72,7 @@ class TrainerEnd:
                 if not received:
                     raise LinkLost
                 self._buffer += received
-        except (OSError, Malformed) as error:
+        except (OSError, BadMessage) as error:
             self.hang_up()
             raise LinkLost from error
         return message
@@ -104,6 +104,7 @@ class LinkEnd:
         self._reader, self._writer = reader, writer
         self.on_limits: Callable[[LinkLimits], object] = lambda limits: None
         """Called with what the owner has changed, whatever else is waited for."""
+        self._is_lost = False
 
     @classmethod
     async def open(cls, end: socket.socket) -> LinkEnd:
@@ -119,16 +120,17 @@ class LinkEnd:
 
     async def receive(self) -> AnyToLink:
         """The next message but ChangeLimits, which goes to `on_limits`. Raises LinkLost when the trainer has ended."""
-        while True:
+        while not self._is_lost:
             try:
                 size = _size(await self._reader.readexactly(LENGTH_BYTES))
                 message = decode_to_link(await self._reader.readexactly(size))
-            except (asyncio.IncompleteReadError, OSError, Malformed) as error:
-                self._reader.set_exception(LinkLost())  # whoever listens on hears no more
+            except (asyncio.IncompleteReadError, OSError, BadMessage) as error:
+                self._is_lost = True
                 raise LinkLost from error
             if not isinstance(message, ChangeLimits):
                 return message
             self.on_limits(message.limits)
+        raise LinkLost
 
     async def close(self, timeout_s: float) -> None:
         """Send what is queued, for at most `timeout_s`, and close. A trainer that has ended is no error any more."""
@@ -145,8 +147,8 @@ def framed(message: ToLink | ToTrainer) -> bytes:
 
 
 def _size(prefix: bytes | bytearray) -> int:
-    """Raises Malformed for more than any message has."""
+    """Raises BadMessage for more than any message has."""
     size = int.from_bytes(prefix, "big")
     if size > MAX_BYTES:
-        raise Malformed(f"{size} bytes are no message of trainer and link")
+        raise BadMessage(f"{size} bytes are no message")
     return size

@@ -5,7 +5,6 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from argparse import Namespace
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -18,8 +17,10 @@ from dht.identity import Identity
 from dht.invite import Invite, issue
 from dht.node import NetworkConfig, Node, open_node
 from peer import spec as specs
+from peer.ipc import OpenLink
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
+from peer.link.handle import limits_of
 from peer.link.link import Story, _join
 from peer.link.link import story as real_story
 from peer.settings import PeerSettings
@@ -29,14 +30,6 @@ pytestmark = pytest.mark.swarm
 
 SPEC = specs.load("micro")
 OUTSIDE = "/ip4/203.0.113.5/tcp/4001"
-
-
-def arguments(directory: Path, invite: str) -> Namespace:
-    settings = PeerSettings()
-    return Namespace(
-        dir=directory, invite=invite, listen=LOOPBACK, name="me", chain_mb=settings.chain_mb,
-        upload_mbps=0.0, download_mbps=0.0, newcomers_mbps=settings.newcomers_mbps, disk_gb=0.0,
-    )  # fmt: skip
 
 
 async def test_what_it_publishes_follows_what_its_daemon_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +60,7 @@ async def test_a_clock_that_goes_wrong_later_ends_the_link(tmp_path: Path, monke
     waiting = asyncio.Event()
 
     async def tell(node: Node, pipe: LinkEnd, *more: Any) -> None:
-        monkeypatch.setattr(pipe, "send", lambda *message: waiting.set())
+        monkeypatch.setattr(pipe, "send", lambda message: waiting.set())
         await real_story(node, pipe, *more)
 
     async def sleep_and_wake() -> None:
@@ -98,6 +91,7 @@ async def joined(folder: Path, tell: Story) -> None:
                 bootstrap.serve("spec", specs.dump(SPEC).encode)
                 addrs = await bootstrap.addresses()
                 invite = issue(organiser, run=SPEC.run.name, spec_hash=SPEC.digest(), addrs=addrs)
-                await _join(arguments(folder / "p", invite), pipe, tell)
+                opening = OpenLink(str(folder / "p"), invite, "me", LOOPBACK, limits_of(PeerSettings()))
+                await _join(opening, pipe, tell)
         finally:
             await pipe.close(HANG_S)
