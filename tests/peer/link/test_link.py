@@ -7,12 +7,13 @@ import socket
 import time
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 
 from dht.addresses import LOOPBACK
-from dht.errors import ClockOff
+from dht.errors import BadInvite, ClockOff
 from dht.identity import Identity
 from dht.invite import Invite, issue
 from dht.node import NetworkConfig, Node, open_node
@@ -20,7 +21,7 @@ from peer import spec as specs
 from peer.ipc import OpenLink
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
-from peer.link.handle import limits_of
+from peer.link.handle import LinkProcess, limits_of
 from peer.link.link import Story, _join
 from peer.link.link import story as real_story
 from peer.settings import PeerSettings
@@ -73,6 +74,15 @@ async def test_a_clock_that_goes_wrong_later_ends_the_link(tmp_path: Path, monke
         async with asyncio.timeout(HANG_S):
             await joined(tmp_path, tell)
     await waking
+
+
+def test_a_link_of_its_own_process_says_why_it_cannot_join(tmp_path: Path) -> None:
+    """All it needs is in the first message."""
+    ended: Queue[Exception] = Queue()
+    (tmp_path / "invite").write_text("no invite")
+    with LinkProcess(str(tmp_path / "invite"), tmp_path, PeerSettings(), lambda message: None, ended.put):
+        assert isinstance(ended.get(timeout=HANG_S), BadInvite)
+    assert ended.empty()
 
 
 async def joined(folder: Path, tell: Story) -> None:
