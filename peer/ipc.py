@@ -6,10 +6,13 @@ contributions and means lie in files that both sides read. `peer.link.channel` c
 
 from __future__ import annotations
 
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
+from msgspec.msgpack import Decoder
+
+M = TypeVar("M")
 
 MAX_BYTES = 1 << 30
 """Of one message."""
@@ -24,6 +27,10 @@ Text = Annotated[str, Meta(max_length=1 << 16)]
 Count = Annotated[int, Meta(ge=0, le=_MOST)]
 Seconds = Annotated[float, Meta(ge=0, le=1e12)]
 Figure = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class BadMessage(ValueError):
+    """Bytes that are no message, or one with a field that is missing, misspelt or out of bounds."""
 
 
 class ToLink(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
@@ -212,6 +219,22 @@ AnyToTrainer = (
 )  # fmt: skip
 
 encode = msgspec.msgpack.Encoder().encode
-decode_to_link = msgspec.msgpack.Decoder(AnyToLink).decode
-"""Raises msgspec.ValidationError or msgspec.DecodeError for what `encode` never makes of a `ToLink`."""
-decode_to_trainer = msgspec.msgpack.Decoder(AnyToTrainer).decode
+_TO_LINK: Decoder[AnyToLink] = Decoder(AnyToLink)
+_TO_TRAINER: Decoder[AnyToTrainer] = Decoder(AnyToTrainer)
+
+
+def decode_to_link(packed: bytes) -> AnyToLink:
+    """Raises BadMessage for what `encode` never makes of a `ToLink` within its bounds."""
+    return _decoded(_TO_LINK, packed)
+
+
+def decode_to_trainer(packed: bytes) -> AnyToTrainer:
+    """Raises BadMessage for what `encode` never makes of a `ToTrainer` within its bounds."""
+    return _decoded(_TO_TRAINER, packed)
+
+
+def _decoded(decoder: Decoder[M], packed: bytes) -> M:
+    try:
+        return decoder.decode(packed)
+    except (ValueError, RecursionError) as error:  # msgspec's errors are ValueErrors, and so is text that is no UTF-8
+        raise BadMessage(str(error)) from error

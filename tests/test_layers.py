@@ -89,7 +89,7 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
 @pytest.mark.parametrize(
     ("module", "forbidden"),
     [
-        ("tui.cli", {"torch", "hivemind", "textual", "pydantic", "msgpack", "cryptography", "asyncio"}),
+        ("tui.cli", {"torch", "hivemind", "textual", "pydantic", "msgpack", "msgspec", "cryptography", "asyncio"}),
         ("tui.commands.demo", {"torch", "hivemind", "textual", "transformers"}),
         ("tui.commands.join", {"torch", "hivemind", "textual", "transformers"}),
         ("tui.commands.status", {"torch", "hivemind", "textual", "transformers"}),

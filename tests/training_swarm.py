@@ -154,13 +154,13 @@ class TrainingPeer:
         self.trainer.begin_round(self._swarm.readers)
         seconds = self._rng.uniform(*TRAIN_S)
         self._later(seconds / 2, lambda: self._progress(anchor))
-        self._later(seconds, lambda: self._freeze(anchor))
+        self._later(seconds, lambda: self._submit(anchor))
 
     def _progress(self, anchor: bytes) -> None:
         if self.driver.state.head.anchor == anchor:
             self.driver.deliver(TrainingProgress(self._swarm.now, 0.6))
 
-    def _freeze(self, anchor: bytes) -> None:
+    def _submit(self, anchor: bytes) -> None:
         if self.driver.state.head.anchor != anchor or self.trainer.frozen:
             return
         while self.trainer.step_in_round < self.trainer.steps_in_round:
@@ -172,10 +172,10 @@ class TrainingPeer:
 
     # ---- what the driver asks for ----
 
-    def freeze(self) -> None:
+    def request_submit(self) -> None:
         """At once, with all inner steps of the round."""
         anchor = self.driver.state.head.anchor
-        self._soon(lambda: self._freeze(anchor))
+        self._soon(lambda: self._submit(anchor))
 
     def committed(self, block: Block, head: ChainHead) -> None:
         """Apply the update; everybody at this machine hears of its penalties."""

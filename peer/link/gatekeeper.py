@@ -35,6 +35,7 @@ from dht.node import Node
 from dht.reach.dial_back import KNOCK
 from dht.records import Malformed, PeerRecord, unpack_value
 from peer.events import AlertRaised
+from peer.ipc import Waiting
 from peer.link.channel import LinkEnd
 
 log = logging.getLogger(__name__)
@@ -257,7 +258,7 @@ async def find_admission(node: Node, invite: Invite, directory: Path, me: str, p
         return kept
     if kept is None and invite.token is None:
         raise _refused(node, "the invite holds no token; ask the organiser for one that admits")
-    pipe.send("waiting", "asking the organiser's node for an admission")
+    pipe.send(Waiting("asking the organiser's node for an admission"))
     admission = await _ask_until_answered(node, invite, me)
     write_atomic(path, admission.to_bytes())
     return admission

@@ -1,9 +1,8 @@
 """The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
 
-    python -m peer.link.link --fd N --dir DIR --invite FILE [--name NAME] [--listen ADDR …]
-        [--chain-mb MB] [--upload-mbps MBPS] [--download-mbps MBPS] [--newcomers-mbps MBPS] [--disk-gb GB]
+    python -m peer.link.link --fd N
 
-Read `story` first.
+The first message at this end of the channel says which run to join, and how. Read `story` first.
 """
 
 from __future__ import annotations
@@ -23,6 +22,8 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
 from dht.access import AccessList
 from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
@@ -39,6 +40,7 @@ from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
 from peer.events import AlertRaised
+from peer.ipc import AdoptSnapshot, Hello, LinkFailed, OpenLink, ResumeAt, SpecText, Waiting
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION, Gatekeeper, Membership, find_admission, quarantine_alerts
@@ -92,17 +94,16 @@ async def _take_part(
     node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings, spec: RunSpec,
     text: str,
 ) -> None:  # fmt: skip
-    pipe.send("spec", text)
-    kind, *fields = await pipe.receive()
-    if kind != "model":
+    pipe.send(SpecText(text))
+    hello = await pipe.receive()
+    if not isinstance(hello, Hello):
         raise LinkLost
-    layer_sizes, state, at = fields
-    node.serve(LAYERS, lambda: pack(layer_sizes))
-    parts = cut(layer_sizes, spec.codec.part_elements)
-    here = Heartbeat(b"", -1, 0, state, True, 0, 0, False)
+    node.serve(LAYERS, lambda: pack(hello.layer_sizes))
+    parts = cut(hello.layer_sizes, spec.codec.part_elements)
+    here = Heartbeat(b"", -1, 0, hello.first_state, True, 0, 0, False)
     finding = find_genesis(
-        node, invite.spec_hash, invite.organiser, directory, state, offer=lambda: notices.publish(here),
-        wait=lambda: pipe.send("waiting", "waiting for the organiser to name the founders"),
+        node, invite.spec_hash, invite.organiser, directory, hello.first_state, offer=lambda: notices.publish(here),
+        wait=lambda: pipe.send(Waiting("waiting for the organiser to name the founders")),
     )  # fmt: skip
     genesis = await unless_left(pipe, finding)
     node.serve("genesis", (directory / "genesis").read_bytes)
@@ -113,7 +114,7 @@ async def _take_part(
             donor.listen(node)
             serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
             serve_dial_back(node)
-            await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), at)
+            await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), hello.anchor)
 
 
 async def _stand_guard(
@@ -181,8 +182,8 @@ async def _follow_chain(
         if why:
             manifest = await unless_left(pipe, syncer.bring(disk, why))
             disk = chains.open()
-            pipe.send("snapshot", manifest.round, manifest.anchor, disk.head.members)
-        pipe.send("resume", disk.head.anchor)
+            pipe.send(AdoptSnapshot(manifest.round, manifest.anchor, disk.head.members))
+        pipe.send(ResumeAt(disk.head.anchor))
         link = Participation(node, pipe, notices, disk, rules, chains.executor)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         with chains.within_quota(disk):
@@ -252,50 +253,50 @@ def _rules(spec: RunSpec, parts: Sequence[Part], notices: Announcer) -> Rules:
     )  # fmt: skip
 
 
-async def _run(args: argparse.Namespace, tell: Story) -> int:
-    pipe = await LinkEnd.open(socket.socket(fileno=args.fd))
+async def _run(fd: int, tell: Story) -> int:
+    pipe = await LinkEnd.open(socket.socket(fileno=fd))
     code = 0
     try:
         with _ended_by_failed_callbacks():
-            await _join(args, pipe, tell)
+            opening = await pipe.receive()
+            if not isinstance(opening, OpenLink):
+                raise LinkLost
+            await _join(opening, pipe, tell)
     except* LinkLost:
         log.info("the trainer has ended")
     except* HomefiresError as errors:
         error = _first(errors)
-        pipe.send("error", type(error).__name__, str(error))
+        pipe.send(LinkFailed(type(error).__name__, str(error)))
         code = error.exit_code
     await pipe.close(FLUSH_S)
     return code
 
 
-async def _join(args: argparse.Namespace, pipe: LinkEnd, tell: Story) -> None:
-    invite = parse_for(args.dir, read_text(args.invite), time.time())
-    identity = Identity.load_or_create(args.dir / "identity.key")
-    listen = listened_on(args.listen)
+async def _join(opening: OpenLink, pipe: LinkEnd, tell: Story) -> None:
+    directory, limits = Path(opening.directory), opening.limits
+    invite = parse_for(directory, read_text(opening.invite), time.time())
+    identity = Identity.load_or_create(directory / "identity.key")
+    listen = listened_on(opening.listen)
     is_public = not are_loopback(listen or invite.addrs)
     config = NetworkConfig(
-        run=invite.spec_hash, identity_path=args.dir / "identity.key", socket_folder=args.dir / "run",
+        run=invite.spec_hash, identity_path=directory / "identity.key", socket_folder=directory / "run",
         listen=listen, bootstrap=invite.addrs, public=is_public, client_mode=not listen,
         wants_relays=is_public or not listen,
-        remember=args.dir / "peers.json",
-        upload_bps=1e6 * args.upload_mbps, download_bps=1e6 * args.download_mbps,
+        remember=directory / "peers.json",
+        upload_bps=1e6 * limits.upload_mbps, download_bps=1e6 * limits.download_mbps,
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Announcer(
-            node.board, identity, invite.spec_hash, args.name, lambda: _dialable(node.addresses_of),
+            node.board, identity, invite.spec_hash, opening.name, lambda: _dialable(node.addresses_of),
             relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: pipe.report(
             AlertRaised(level="warning", code=code, text=f"refused {who}: {why}")
         )
-        settings = PeerSettings(
-            name=args.name, chain_mb=args.chain_mb, upload_mbps=args.upload_mbps, download_mbps=args.download_mbps,
-            newcomers_mbps=args.newcomers_mbps, disk_gb=args.disk_gb,
-        )  # fmt: skip
-        chosen = LiveSettings(settings)
+        chosen = LiveSettings(PeerSettings(name=opening.name, **msgspec.structs.asdict(limits)))
         chosen.listen(lambda settings: node.allow(1e6 * settings.upload_mbps, 1e6 * settings.download_mbps))
-        pipe.on_settings = chosen.change
-        await tell(node, pipe, args.dir, invite, notices, chosen)
+        pipe.on_limits = lambda limits: chosen.change(msgspec.structs.asdict(limits))
+        await tell(node, pipe, directory, invite, notices, chosen)
 
 
 def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
@@ -338,20 +339,13 @@ def _ended_by_failed_callbacks() -> Iterator[None]:
 def main(tell: Story = story) -> int:
     parser = argparse.ArgumentParser(prog="python -m peer.link.link")
     parser.add_argument("--fd", type=int, required=True)
-    parser.add_argument("--dir", type=Path, required=True)
-    parser.add_argument("--invite", required=True)
-    parser.add_argument("--name", default="")
-    parser.add_argument("--listen", action="append", default=[])
-    parser.add_argument("--chain-mb", type=int, default=PeerSettings.chain_mb)
-    for name in ("upload_mbps", "download_mbps", "newcomers_mbps", "disk_gb"):
-        parser.add_argument(f"--{name.replace('_', '-')}", type=float, default=getattr(PeerSettings, name))
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")
     # Ctrl-C on a terminal goes to every process of the group; the trainer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import uvloop
 
-    return uvloop.run(_run(parser.parse_args(), tell))
+    return uvloop.run(_run(parser.parse_args().fd, tell))
 
 
 if __name__ == "__main__":

@@ -6,14 +6,34 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine, Mapping, Sequence
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Any, TypeVar, assert_never
 
 from dht.errors import BadInput
 from dht.node import Node
+from peer.ipc import (
+    AdoptSnapshot,
+    AskSubmit,
+    BeginAt,
+    BlockCommitted,
+    ChangeLimits,
+    Hello,
+    InStep,
+    Leave,
+    LossMeasured,
+    OfferContribution,
+    OpenLink,
+    OthersSpeeds,
+    PausedAt,
+    ReplayBlock,
+    ReportProgress,
+    RewindTo,
+    StandsAt,
+    StepsGoOn,
+)
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer, PeerDiscovery, TrainingFigures
 from peer.link.network_stats import NetworkStats
@@ -22,8 +42,8 @@ from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
-from peer.rounds.driver import Driver
-from peer.rounds.interface import Applied, Leaving, Paused, Quarantined, Resumed, Submitted, Tick, TrainingProgress
+from peer.rounds.driver import Driver, trainer_input
+from peer.rounds.interface import Leaving, Quarantined, Tick
 from peer.rounds.machine import TICK_S, begin
 from peer.store import snapshots
 from peer.store.chain import ChainStore
@@ -117,7 +137,7 @@ class Participation:
         self._driver.close()
         self._node.streams.listen(lambda sender, frame: None)
         if self._in_step:
-            self._pipe.send("behind")
+            self._pipe.send(InStep(False))
 
     # ---- what goes on all the time ----
 
@@ -165,43 +185,33 @@ class Participation:
         """A peer trains while it stands where the electorate stands."""
         if self._driver.state.in_step != self._in_step:
             self._in_step = not self._in_step
-            self._pipe.send("in_step" if self._in_step else "behind")
+            self._pipe.send(InStep(self._in_step))
 
     # ---- the trainer ----
 
     async def _hear_trainer(self) -> bool:
         """Pass on what the trainer says; returns whether it has finished the run (or else leaves it)."""
         while True:
-            kind, *fields = await self._pipe.receive()
-            now = time.monotonic()
-            match kind:
-                case "progress":
-                    share, loss, tokens_per_s, device_gb = fields
+            message = await self._pipe.receive()
+            match message:
+                case ReportProgress(loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb):
                     self._learning = dataclasses.replace(
                         self._learning, loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb
                     )
-                    self._driver.deliver(TrainingProgress(now, share))
-                case "evaluated":
-                    round, loss = fields
+                case LossMeasured(round=round, loss=loss):
                     self._learning = dataclasses.replace(self._learning, evaluated=loss, evaluated_round=round)
                     self._publish_now.set()
-                case "frozen":
-                    self._frozen(fields[0])
-                case "paused":
-                    self._driver.deliver(Paused(now, self._offered(fields[0])))
-                case "resumed":
-                    self._driver.deliver(Resumed(now))
-                case "applied":
-                    self._driver.deliver(Applied(now, fields[0], fields[1]))
-                case "leave" | "finish":
-                    return bool(kind == "finish")
+                case Leave(finished=finished):
+                    return finished
+                case OpenLink() | ChangeLimits() | Hello():
+                    raise LinkLost  # said once, and before
+                case OfferContribution() | PausedAt() | StepsGoOn() | StandsAt():
+                    pass
                 case _:
-                    raise AssertionError(f"no such message: {kind}")
-
-    def _frozen(self, anchor: bytes) -> None:
-        header = self._offered(anchor)
-        if header.root:  # or else the chain was given up meanwhile, and knows the anchor no more
-            self._driver.deliver(Submitted(time.monotonic(), header))
+                    assert_never(message)
+            event = trainer_input(message, time.monotonic(), self._offered)
+            if event is not None:
+                self._driver.deliver(event)
 
     def _offered(self, anchor: bytes) -> ContributionHeader:
         """What the trainer wrote for this anchor; a header that gives nothing if it wrote nothing."""
@@ -240,17 +250,17 @@ class Participation:
         received = self._node.bytes_received - self._counted_received
         self._counted_sent += sent
         self._counted_received += received
-        self._pipe.send("commit", block.to_bytes(), head.anchor, sent, received, time.monotonic())
+        self._pipe.send(BlockCommitted(block.to_bytes(), head.anchor, sent, received, time.monotonic()))
 
     def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
-        self._pipe.send("undo", tuple(block.to_bytes() for block in blocks), head.anchor, head.members)
+        self._pipe.send(_rewind(blocks, head))
 
     def _hear_speeds(self, speeds: Mapping[str, float]) -> None:
-        self._pipe.send("speeds", speeds)
+        self._pipe.send(OthersSpeeds(dict(speeds)))
 
-    def freeze(self) -> None:
-        self._pipe.send("freeze")
+    def request_submit(self) -> None:
+        self._pipe.send(AskSubmit())
 
     def resync(self, why: str) -> None:
         self._lost_why = why
@@ -274,22 +284,26 @@ def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: Chain
     """
     undone = disk.undone(at or genesis.anchor)
     if undone is None and (stands := _newest_snapshot(disk, directory)) is not None:
-        pipe.send("begin", at or genesis.anchor, stands.members)
-        pipe.send("snapshot", stands.round, stands.anchor, stands.members)
+        pipe.send(BeginAt(at or genesis.anchor, stands.members))
+        pipe.send(AdoptSnapshot(stands.round, stands.anchor, stands.members))
     elif undone is None and disk.base.before:
-        pipe.send("begin", at or genesis.anchor, disk.head.members)
+        pipe.send(BeginAt(at or genesis.anchor, disk.head.members))
         return False
     elif undone is None:
         stands = genesis
-        pipe.send("begin", genesis.anchor, genesis.members)
+        pipe.send(BeginAt(genesis.anchor, genesis.members))
     else:
         stands = disk.head_at(undone[-1].update.parent if undone else at or genesis.anchor)
-        pipe.send("begin", at or genesis.anchor, stands.members)
+        pipe.send(BeginAt(at or genesis.anchor, stands.members))
         if undone:
-            pipe.send("undo", tuple(block.to_bytes() for block in undone), stands.anchor, stands.members)
+            pipe.send(_rewind(undone, stands))
     for block in disk.blocks[stands.round - disk.base.head.round :]:
-        pipe.send("replay", block.to_bytes(), disk.head.round)
+        pipe.send(ReplayBlock(block.to_bytes(), disk.head.round))
     return True
+
+
+def _rewind(undone: Sequence[Block], head: ChainHead) -> RewindTo:
+    return RewindTo(tuple(block.to_bytes() for block in undone), head.anchor, head.members)
 
 
 def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
@@ -321,7 +335,6 @@ async def unless_left(pipe: LinkEnd, work: Coroutine[Any, Any, T]) -> T:
 
 async def _until_it_leaves(pipe: LinkEnd) -> None:
     """What it said while it still trained is about an anchor that does not count any more."""
-    kind = ""
-    while kind not in ("leave", "finish"):
-        kind, *_ = await pipe.receive()
+    while not isinstance(await pipe.receive(), Leave):
+        continue
     raise LinkLost

@@ -11,12 +11,25 @@ from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Protocol
+from typing import Protocol, assert_never
 from weakref import WeakValueDictionary
 
 from dht.streams.base import Streams
 from peer.events import Event as Reported
-from peer.protocol.block import Block
+from peer.ipc import (
+    AnyToLink,
+    ChangeLimits,
+    Hello,
+    Leave,
+    LossMeasured,
+    OfferContribution,
+    OpenLink,
+    PausedAt,
+    ReportProgress,
+    StandsAt,
+    StepsGoOn,
+)
+from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
     FETCH_BYTES,
@@ -33,6 +46,7 @@ from peer.protocol.messages import (
 )
 from peer.protocol.norms import PartNorms
 from peer.rounds.interface import (
+    Applied,
     BufferPart,
     CommitBlock,
     Effect,
@@ -42,10 +56,12 @@ from peer.rounds.interface import (
     ObjectStored,
     PartMeasured,
     PartReduced,
+    Paused,
     PersistAcceptor,
     Received,
     ReducePart,
     RequestSubmit,
+    Resumed,
     Rollback,
     Send,
     SendBlocks,
@@ -54,7 +70,9 @@ from peer.rounds.interface import (
     SendObjects,
     SendParts,
     StoreObject,
+    Submitted,
     Tell,
+    TrainingProgress,
 )
 from peer.rounds.machine import step
 from peer.rounds.state import Acceptor, State
@@ -120,9 +138,32 @@ class TrainerPort(Protocol):
     def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """The chain ends at `head` again: these blocks, newest first, no longer count."""
 
-    def freeze(self) -> None: ...
+    def request_submit(self) -> None: ...
     def resync(self, why: str) -> None:
         """The chain cannot be followed any more: start from a snapshot, and keep what was learned."""
+
+
+def trainer_input(message: AnyToLink, now: float, header_of: Callable[[bytes], ContributionHeader]) -> Input | None:
+    """What the trainer says, as the machine hears it; None for what does not concern a round.
+
+    `header_of` an anchor: what is on disk for it, with an empty root if that is nothing.
+    """
+    match message:
+        case ReportProgress(share=share):
+            return TrainingProgress(now, share)
+        case OfferContribution(anchor=anchor):
+            header = header_of(anchor)  # of nothing if the chain was given up meanwhile, and knows the anchor no more
+            return Submitted(now, header) if header.root else None
+        case PausedAt(anchor=anchor):
+            return Paused(now, header_of(anchor))
+        case StepsGoOn():
+            return Resumed(now)
+        case StandsAt(anchor=anchor, state=state):
+            return Applied(now, anchor, state)
+        case OpenLink() | ChangeLimits() | Hello() | LossMeasured() | Leave():
+            return None
+        case _:
+            assert_never(message)
 
 
 class Driver:
@@ -224,7 +265,7 @@ class Driver:
                 self._arithmetic.forget()
                 self._trainer.undone(self._disk.undo(head), head)
             case RequestSubmit():
-                self._trainer.freeze()
+                self._trainer.request_submit()
             case NeedSnapshot(why):
                 self._trainer.resync(why)
             case Tell(event):

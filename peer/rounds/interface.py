@@ -272,7 +272,7 @@ class NeedSnapshot(Effect):
 
 @dataclass(frozen=True, slots=True)
 class RequestSubmit(Effect):
-    """Ask the trainer to freeze at its next inner step."""
+    """Ask the trainer to submit after its next inner step."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -289,7 +289,7 @@ class SimulatedPeer(SwarmPeer):
             )
         )  # fmt: skip
 
-    def freeze(self) -> None:
+    def request_submit(self) -> None:
         """Asked by the driver: after the step that is being made."""
         self.later(self.step_s * self.chance(), self._part_is_made, self.driver.state.head.anchor)
 
@@ -301,7 +301,7 @@ class SimulatedPeer(SwarmPeer):
         if self.world.spec.round.overlap == "streaming":
             self.steps_ahead_since = self.world.now
         self.report(PhaseEntered(round=state.head.round, phase="submit"))
-        self.later(self.machine.freeze_s, self._freeze, anchor)
+        self.later(self.machine.freeze_s, self._submit, anchor)
 
     def _count_steps(self, round: int) -> None:
         """Its part, or what it has made of it when others ask for that."""
@@ -413,8 +413,8 @@ class SimulatedPeer(SwarmPeer):
         self.world.begin_anew(self)
         raise Crashed
 
-    def _freeze(self, anchor: bytes) -> None:
-        super()._freeze(anchor)
+    def _submit(self, anchor: bytes) -> None:
+        super()._submit(anchor)
         self._tick_soon()
 
     def _applied(self, anchor: bytes) -> None:

@@ -205,7 +205,7 @@ class SwarmPeer(ABC):
     # ---- the trainer ----
 
     def _resume(self) -> None:
-        """Say which bits are here, and train unless this anchor's contribution was frozen before a crash."""
+        """Say which bits are here, and train unless this anchor's contribution was submitted before a crash."""
         self.driver.deliver(Applied(self.world.now, self.disk.head.anchor, self.state_digest()))
         if self.driver.state.header is None:
             self._train_when_in_step()
@@ -221,11 +221,11 @@ class SwarmPeer(ABC):
     def _train(self) -> None:
         """Begin the inner steps of a round."""
 
-    def freeze(self) -> None:
+    def request_submit(self) -> None:
         """Asked by the driver."""
-        self.later(0.0, self._freeze, self.driver.state.head.anchor)
+        self.later(0.0, self._submit, self.driver.state.head.anchor)
 
-    def _freeze(self, anchor: bytes) -> None:
+    def _submit(self, anchor: bytes) -> None:
         state = self.driver.state
         if state.head.anchor != anchor or state.header is not None:
             return

@@ -14,6 +14,7 @@ from typing import Any
 from dht.invite import Invite
 from dht.node import Node
 from dht.streams.base import Answer
+from peer.events import Event, PhaseEntered
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
 from peer.link.link import main, story
@@ -30,14 +31,14 @@ class WatchedPipe(LinkEnd):
 
     def __init__(self, inner: LinkEnd, on_phase: Callable[[str, int], None]) -> None:
         super().__init__(inner._reader, inner._writer)
-        self.on_settings = inner.on_settings
+        self.on_limits = inner.on_limits
         self._on_phase = on_phase
 
-    def send(self, kind: str, *fields: Any) -> None:
+    def report(self, event: Event) -> None:
         """Send it, then look at it: what a peer does in a phase comes after the report of it."""
-        super().send(kind, *fields)
-        if kind == "report" and fields[0] == "PhaseEntered":
-            self._on_phase(fields[1]["phase"], fields[1]["round"])
+        super().report(event)
+        if isinstance(event, PhaseEntered):
+            self._on_phase(event.phase, event.round)
 
 
 class Breaker:

@@ -247,7 +247,7 @@ class LogicalPeer(SwarmPeer):
         self.entered("train", head.round)
         seconds = self.world.rng.uniform(*TRAIN_S)
         self.later(seconds / 2, self._half, head.anchor)
-        self.later(seconds, self._freeze, head.anchor)
+        self.later(seconds, self._submit, head.anchor)
 
     def _half(self, anchor: bytes) -> None:
         if self.driver.state.head.anchor == anchor and self.driver.state.header is None:

@@ -5,8 +5,11 @@ from __future__ import annotations
 import logging
 import multiprocessing
 import time
+from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from queue import Empty, Queue
 from typing import Any
 
 import numpy as np
@@ -14,7 +17,17 @@ import torch
 from torch import Tensor, nn
 
 from dht.identity import Identity
-from peer.link.channel import Fields
+from peer.ipc import (
+    AnyToTrainer,
+    BeginAt,
+    BlockCommitted,
+    Hello,
+    InStep,
+    OfferContribution,
+    ResumeAt,
+    SpecText,
+    StandsAt,
+)
 from peer.link.handle import LinkProcess
 from peer.protocol.block import VOID, Block
 from peer.settings import PeerSettings
@@ -194,15 +207,16 @@ class Ours:
         me = Identity.load_or_create(self._folder / "identity.key").peer_id
         self._trainer = make_trainer(self._spec, me, self._folder, options["layers"])
         settings = PeerSettings(name=f"peer-{number}", listen=(LOOPBACK,))
-        self._link = LinkProcess(options["invite"], self._folder, settings, lambda message: None, lambda: False)
-        self._in_step = False
-        self._commit: Fields = ()
+        self._inbox: Queue[AnyToTrainer | Exception] = Queue()
+        self._link = LinkProcess(options["invite"], self._folder, settings, self._inbox.put, self._inbox.put)
+        self._in_step, self._is_known = False, False
+        self._anchor: bytes = b""
+        self._commit: BlockCommitted | None = None
 
     def complete(self) -> None:
         """Meet the others and stand at the first anchor."""
-        self._link.expect("spec", WAIT_S)
-        self._link.send("model", self._trainer.layer_sizes, self._trainer.anchor.state_digest(), b"")
-        self._anchor, self._members = self._link.expect("begin", WAIT_S)
+        self._hear_until(lambda: self._is_known)
+        self._link.send(Hello(self._trainer.layer_sizes, self._trainer.anchor.state_digest(), b""))
         self._hear_until(lambda: self._in_step)
 
     def prepare(self) -> None:
@@ -216,24 +230,28 @@ class Ours:
 
     def round(self) -> Words:
         """Freeze, agree, apply, as `peer.session` has it."""
-        watch, self._commit = Watch(self._link), ()
+        watch, self._commit = Watch(self._link), None
         trainer, link = self._trainer, self._link
-        trainer.begin_submit(self._anchor, link.announcer("frozen", self._anchor))
+        trainer.begin_submit(self._anchor, partial(link.send, OfferContribution(self._anchor)))
         trainer.finish_submit()
         watch.lap("freeze")
-        self._hear_until(lambda: self._commit)
+        commit = self._hear_commit()
         watch.lap("agree")
-        packed, anchor, sent, received, _ = self._commit
-        update = Block.from_bytes(packed).update
+        update = Block.from_bytes(commit.block).update
         trainer.apply(update, link.load_object)
         watch.lap("apply")
-        self._anchor, self._members = anchor, update.staying
+        self._anchor, self._members = commit.anchor, update.staying
         state = trainer.anchor.state_digest()
-        link.send("applied", anchor, state)
+        link.send(StandsAt(commit.anchor, state))
         watch.lap("digest")
         if update.parts.count(VOID) or len(update.members) < self._spec.run.founders:
             raise Failed(f"{update.parts.count(VOID)} void parts, {len(update.members)} members")
-        return {"phases": watch.laps, "sent": sent, "received": received, "state": state.hex()}
+        return {
+            "phases": watch.laps,
+            "sent": commit.bytes_sent,
+            "received": commit.bytes_received,
+            "state": state.hex(),
+        }
 
     def check(self) -> Words:
         """A round that was not agreed to the bit has failed already."""
@@ -242,24 +260,35 @@ class Ours:
     def close(self) -> None:
         self._link.kill()
 
-    def _hear_until(self, reached: Any) -> None:
+    def _hear_commit(self) -> BlockCommitted:
+        self._hear_until(lambda: self._commit is not None)
+        assert self._commit is not None
+        return self._commit
+
+    def _hear_until(self, reached: Callable[[], bool]) -> None:
         deadline = time.monotonic() + WAIT_S
         while not reached():
-            if time.monotonic() > deadline:
-                raise Failed("the others did not come")
-            message = self._link.receive(0.5)
-            if message is not None:
-                self._take(message)
+            try:
+                message = self._inbox.get(timeout=max(0.0, deadline - time.monotonic()))
+            except Empty:
+                raise Failed("the others did not come") from None
+            if isinstance(message, Exception):
+                raise message
+            self._take(message)
 
-    def _take(self, message: Fields) -> None:
-        kind, *fields = message
-        if kind == "commit":
-            self._commit = tuple(fields)
-        elif kind == "resume":
-            self._trainer.resume(fields[0])
-            self._link.send("applied", fields[0], self._trainer.anchor.state_digest())
-        elif kind in ("in_step", "behind"):
-            self._in_step = kind == "in_step"
+    def _take(self, message: AnyToTrainer) -> None:
+        match message:
+            case SpecText():
+                self._is_known = True
+            case BeginAt(anchor=anchor, members=members):
+                self._anchor, self._members = anchor, members
+            case BlockCommitted():
+                self._commit = message
+            case ResumeAt(anchor=anchor):
+                self._trainer.resume(anchor)
+                self._link.send(StandsAt(anchor, self._trainer.anchor.state_digest()))
+            case InStep(here=here):
+                self._in_step = here
 
 
 def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:

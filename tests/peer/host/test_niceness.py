@@ -44,7 +44,7 @@ from peer.host.processes import stand_back
 from peer.settings import PeerSettings
 LinkProcess.module = "waits_for_ever"
 before = os.getpriority(os.PRIO_PROCESS, 0)
-link = LinkProcess("", Path(sys.argv[1]), PeerSettings(), lambda message: None, lambda: False)
+link = LinkProcess("", Path(sys.argv[1]), PeerSettings(), lambda message: None, lambda error: None)
 stand_back(PeerSettings(nice=17))
 link.restart()
 print(os.getpriority(os.PRIO_PROCESS, 0), os.getpriority(os.PRIO_PROCESS, link._process.pid) == before)

@@ -3,49 +3,62 @@
 from __future__ import annotations
 
 import argparse
+import asyncio
 import signal
 import socket
 import sys
+from contextlib import suppress
 
-from peer.link.channel import LinkLost, TrainerEnd
+from peer.events import AlertRaised
+from peer.ipc import BeginAt, InStep, Leave, LinkFailed, OfferContribution, OpenLink, ReportEvent, SpecText, Waiting
+from peer.link.channel import LinkEnd, LinkLost
+
+ALERT = AlertRaised(level="info", code="TEST", text="")
 
 
-def main() -> int:
+async def main() -> int:
     parser = argparse.ArgumentParser()
     parser.add_argument("--fd", type=int)
-    parser.add_argument("--invite")
-    args, _ = parser.parse_known_args()
-    pipe = TrainerEnd(socket.socket(fileno=args.fd))
-    match args.invite:
+    pipe = await LinkEnd.open(socket.socket(fileno=parser.parse_known_args()[0].fd))
+    opening = await pipe.receive()
+    assert isinstance(opening, OpenLink)
+    match opening.invite:
         case "error":
-            pipe.send("error", "RunMismatch", "other parameters")
+            pipe.send(LinkFailed("RunMismatch", "other parameters"))
+        case "nonsense":
+            pipe.send(LinkFailed("system", "no error of ours"))
         case "dies":
             return 1
         case "tells":
-            pipe.send("waiting", "for the organiser")
-            pipe.send("report", "AlertRaised", {"level": "info"})
-            pipe.send("spec", "text of the spec")
-            _until_told(pipe, "leave")
-            pipe.send("report", "AlertRaised", {"level": "info"})
+            pipe.send(Waiting("for the organiser"))
+            pipe.report(ALERT)
+            pipe.send(SpecText("text of the spec"))
+            while not isinstance(await pipe.receive(), Leave):
+                continue
+            pipe.report(ALERT)
         case "echo":
-            _echo(pipe)
+            await _echo(pipe, opening)
         case "hangs":
+            pipe.send(InStep(True))
             signal.pause()
+        case "chatters":
+            while True:
+                pipe.send(InStep(True))
+                await asyncio.sleep(0.001)
+    await pipe.close(1.0)
     return 0
 
 
-def _until_told(pipe: TrainerEnd, kind: str) -> None:
-    while (message := pipe.receive(60.0)) is None or message[0] != kind:
-        continue
-
-
-def _echo(pipe: TrainerEnd) -> None:
-    try:
-        while (message := pipe.receive(60.0)) is not None:
-            pipe.send(*message)
-    except LinkLost:
-        return
+async def _echo(pipe: LinkEnd, opening: OpenLink) -> None:
+    """Say how it was opened and what its limits become, then the anchor of every offer."""
+    pipe.on_limits = lambda limits: pipe.send(Waiting(f"{limits}"))
+    pipe.send(ReportEvent("opening", {"name": opening.name, "listen": opening.listen, "limits": f"{opening.limits}"}))
+    with suppress(LinkLost):
+        while True:
+            message = await pipe.receive()
+            if isinstance(message, OfferContribution):
+                pipe.send(BeginAt(message.anchor, ()))
 
 
 if __name__ == "__main__":
-    sys.exit(main())
+    sys.exit(asyncio.run(main()))

@@ -5,21 +5,23 @@ from __future__ import annotations
 import asyncio
 import socket
 import time
-from argparse import Namespace
 from functools import partial
 from pathlib import Path
+from queue import Queue
 from typing import Any
 
 import pytest
 
 from dht.addresses import LOOPBACK
-from dht.errors import ClockOff
+from dht.errors import BadInvite, ClockOff
 from dht.identity import Identity
 from dht.invite import Invite, issue
 from dht.node import NetworkConfig, Node, open_node
 from peer import spec as specs
+from peer.ipc import OpenLink
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
+from peer.link.handle import LinkProcess, limits_of
 from peer.link.link import Story, _join
 from peer.link.link import story as real_story
 from peer.settings import PeerSettings
@@ -29,14 +31,6 @@ pytestmark = pytest.mark.swarm
 
 SPEC = specs.load("micro")
 OUTSIDE = "/ip4/203.0.113.5/tcp/4001"
-
-
-def arguments(directory: Path, invite: str) -> Namespace:
-    settings = PeerSettings()
-    return Namespace(
-        dir=directory, invite=invite, listen=LOOPBACK, name="me", chain_mb=settings.chain_mb,
-        upload_mbps=0.0, download_mbps=0.0, newcomers_mbps=settings.newcomers_mbps, disk_gb=0.0,
-    )  # fmt: skip
 
 
 async def test_what_it_publishes_follows_what_its_daemon_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -67,7 +61,7 @@ async def test_a_clock_that_goes_wrong_later_ends_the_link(tmp_path: Path, monke
     waiting = asyncio.Event()
 
     async def tell(node: Node, pipe: LinkEnd, *more: Any) -> None:
-        monkeypatch.setattr(pipe, "send", lambda *message: waiting.set())
+        monkeypatch.setattr(pipe, "send", lambda message: waiting.set())
         await real_story(node, pipe, *more)
 
     async def sleep_and_wake() -> None:
@@ -80,6 +74,15 @@ async def test_a_clock_that_goes_wrong_later_ends_the_link(tmp_path: Path, monke
         async with asyncio.timeout(HANG_S):
             await joined(tmp_path, tell)
     await waking
+
+
+def test_a_link_of_its_own_process_says_why_it_cannot_join(tmp_path: Path) -> None:
+    """All it needs is in the first message."""
+    ended: Queue[Exception] = Queue()
+    (tmp_path / "invite").write_text("no invite")
+    with LinkProcess(str(tmp_path / "invite"), tmp_path, PeerSettings(), lambda message: None, ended.put):
+        assert isinstance(ended.get(timeout=HANG_S), BadInvite)
+    assert ended.empty()
 
 
 async def joined(folder: Path, tell: Story) -> None:
@@ -98,6 +101,7 @@ async def joined(folder: Path, tell: Story) -> None:
                 bootstrap.serve("spec", specs.dump(SPEC).encode)
                 addrs = await bootstrap.addresses()
                 invite = issue(organiser, run=SPEC.run.name, spec_hash=SPEC.digest(), addrs=addrs)
-                await _join(arguments(folder / "p", invite), pipe, tell)
+                opening = OpenLink(str(folder / "p"), invite, "me", LOOPBACK, limits_of(PeerSettings()))
+                await _join(opening, pipe, tell)
         finally:
             await pipe.close(HANG_S)

@@ -22,6 +22,7 @@ from dht.invite import Invite, issue, parse
 from dht.node import NetworkConfig, Node, open_node
 from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, pack, sign_record
 from peer import spec as specs
+from peer.ipc import ToTrainer
 from peer.link.discovery import Announcer
 from peer.link.gatekeeper import ADMISSION, ADMIT, ASKED_AT_ONCE, OPEN, ORDERS, Gatekeeper, find_admission
 from peer.sync.run_discovery import find_genesis, find_spec, said_genesis
@@ -40,9 +41,9 @@ class Pipe:
     """What the trainer would hear."""
 
     def __init__(self) -> None:
-        self.said: list[tuple[Any, ...]] = []
+        self.said: list[ToTrainer] = []
 
-    def send(self, *message: Any) -> None:
+    def send(self, message: ToTrainer) -> None:
         self.said.append(message)
 
 

@@ -5,10 +5,22 @@ from __future__ import annotations
 import asyncio
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import pytest
 
+from peer.ipc import (
+    AdoptSnapshot,
+    BeginAt,
+    Leave,
+    OfferContribution,
+    ReplayBlock,
+    ReportProgress,
+    RewindTo,
+    ToLink,
+    ToTrainer,
+    decode_to_trainer,
+    encode,
+)
 from peer.link.channel import LinkLost
 from peer.link.participation import resume_from, unless_left
 from peer.store.chain import ChainStore, start_chain_at
@@ -16,30 +28,34 @@ from peer.store.run_directory import ChainBase
 from tests.peer.rounds.build import HEAD
 from tests.peer.sync.donors import chain_of, write_snapshot
 
+ELSEWHERE = b"e" * 32
+"""An anchor that no chain here has."""
+
 
 @dataclass
 class Pipe:
     """Remembers what the trainer is told; the trainer says what is put into `says`."""
 
-    told: list[tuple[Any, ...]] = field(default_factory=list)
-    says: asyncio.Queue[tuple[Any, ...]] = field(default_factory=asyncio.Queue)
+    told: list[ToTrainer] = field(default_factory=list)
+    says: asyncio.Queue[ToLink] = field(default_factory=asyncio.Queue)
 
-    def send(self, kind: str, *fields: Any) -> None:
-        self.told.append((kind, *fields))
+    def send(self, message: ToTrainer) -> None:
+        assert decode_to_trainer(encode(message)) == message
+        self.told.append(message)
 
-    async def receive(self) -> tuple[Any, ...]:
+    async def receive(self) -> ToLink:
         return await self.says.get()
 
 
-def led(disk: ChainStore, directory: Path, at: bytes) -> tuple[bool, list[tuple[Any, ...]]]:
+def led(disk: ChainStore, directory: Path, at: bytes) -> tuple[bool, list[ToTrainer]]:
     """Whether there is a way, and what the trainer hears."""
     pipe = Pipe()
     knows = resume_from(pipe, disk, directory, HEAD, at)  # type: ignore[arg-type]
     return knows, pipe.told
 
 
-def replays(disk: ChainStore, after: int) -> list[tuple[Any, ...]]:
-    return [("replay", block.to_bytes(), disk.head.round) for block in disk.blocks[after - disk.base.head.round :]]
+def replays(disk: ChainStore, after: int) -> list[ToTrainer]:
+    return [ReplayBlock(block.to_bytes(), disk.head.round) for block in disk.blocks[after - disk.base.head.round :]]
 
 
 def test_from_an_anchor_on_the_chain_it_replays_what_follows(tmp_path: Path) -> None:
@@ -47,7 +63,7 @@ def test_from_an_anchor_on_the_chain_it_replays_what_follows(tmp_path: Path) -> 
     disk = chain_of(tmp_path, 4)
     for at, round in ((b"", 0), (HEAD.anchor, 0), (disk.heads[3].anchor, 3), (disk.head.anchor, 4)):
         head = disk.heads[round]
-        assert led(disk, tmp_path, at) == (True, [("begin", head.anchor, head.members), *replays(disk, round)])
+        assert led(disk, tmp_path, at) == (True, [BeginAt(head.anchor, head.members), *replays(disk, round)])
 
 
 def test_from_a_branch_that_was_left_it_goes_back_first(tmp_path: Path) -> None:
@@ -61,8 +77,10 @@ def test_from_a_branch_that_was_left_it_goes_back_first(tmp_path: Path) -> None:
     assert knows
     packed = tuple(block.to_bytes() for block in undone)
     assert told == [
-        ("begin", left, trunk.members), ("undo", packed, trunk.anchor, trunk.members), *replays(disk, 2),
-    ]  # fmt: skip
+        BeginAt(left, trunk.members),
+        RewindTo(packed, trunk.anchor, trunk.members),
+        *replays(disk, 2),
+    ]
 
 
 def chain_of_more(disk: ChainStore, directory: Path) -> None:
@@ -80,29 +98,29 @@ def test_without_a_way_it_goes_on_from_a_snapshot_on_disk(tmp_path: Path) -> Non
             (path,) = (tmp_path / "snapshots").glob("00000005-*/vectors")
             path.write_bytes(b"")
         head = disk.heads[round]
-        assert led(disk, tmp_path, b"elsewhere") == (
+        assert led(disk, tmp_path, ELSEWHERE) == (
             True,
             [
-                ("begin", b"elsewhere", head.members),
-                ("snapshot", round, head.anchor, head.members),
+                BeginAt(ELSEWHERE, head.members),
+                AdoptSnapshot(round, head.anchor, head.members),
                 *replays(disk, round),
             ],
         )
 
 
-@pytest.mark.parametrize("at", [b"", b"elsewhere"])
+@pytest.mark.parametrize("at", [b"", ELSEWHERE], ids=["new", "elsewhere"])
 def test_a_pruned_chain_without_a_snapshot_leads_nowhere(tmp_path: Path, at: bytes) -> None:
     """The trainer is told where it stands, and that is all."""
     disk = chain_of(tmp_path, 6)
     start_chain_at(tmp_path, ChainBase.after(disk.updates_up_to(disk.heads[4].anchor)))
     disk = chain_of(tmp_path, 5)
-    assert led(disk, tmp_path, at) == (False, [("begin", at or HEAD.anchor, disk.head.members)])
+    assert led(disk, tmp_path, at) == (False, [BeginAt(at or HEAD.anchor, disk.head.members)])
 
 
 def test_checkpoints_of_another_run_are_told_as_before(tmp_path: Path) -> None:
     """With a whole chain and no snapshot `begin` names the genesis, which the trainer refuses."""
     disk = chain_of(tmp_path, 2)
-    assert led(disk, tmp_path, b"elsewhere") == (True, [("begin", HEAD.anchor, HEAD.members), *replays(disk, 0)])
+    assert led(disk, tmp_path, ELSEWHERE) == (True, [BeginAt(HEAD.anchor, HEAD.members), *replays(disk, 0)])
 
 
 async def test_waiting_ends_when_the_trainer_leaves() -> None:
@@ -115,7 +133,7 @@ async def test_waiting_ends_when_the_trainer_leaves() -> None:
         finally:
             ended.set()
 
-    for said in (("progress", 0.5), ("frozen", b"anchor"), ("leave",)):
+    for said in (ReportProgress(0.5, None, 1.0, None), OfferContribution(ELSEWHERE), Leave(False)):
         pipe.says.put_nowait(said)
     with pytest.raises(LinkLost):
         await unless_left(pipe, forever())  # type: ignore[arg-type]

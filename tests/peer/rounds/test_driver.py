@@ -4,14 +4,28 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, get_args
 
 import pytest
 
 from dht.streams.base import MakeFrame
 from peer.events import AlertRaised
 from peer.events import Event as Reported
-from peer.protocol.block import Block
+from peer.ipc import (
+    AnyToLink,
+    ChangeLimits,
+    Hello,
+    Leave,
+    LinkLimits,
+    LossMeasured,
+    OfferContribution,
+    OpenLink,
+    PausedAt,
+    ReportProgress,
+    StandsAt,
+    StepsGoOn,
+)
+from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
@@ -32,8 +46,9 @@ from peer.protocol.messages import (
 )
 from peer.protocol.norms import PartNorms
 from peer.rounds import driver as drivers
-from peer.rounds.driver import Driver
+from peer.rounds.driver import Driver, trainer_input
 from peer.rounds.interface import (
+    Applied,
     BufferPart,
     CommitBlock,
     Effect,
@@ -42,9 +57,11 @@ from peer.rounds.interface import (
     ObjectStored,
     PartMeasured,
     PartReduced,
+    Paused,
     PersistAcceptor,
     ReducePart,
     RequestSubmit,
+    Resumed,
     Send,
     SendBlocks,
     SendInputs,
@@ -55,6 +72,7 @@ from peer.rounds.interface import (
     Submitted,
     Tell,
     Tick,
+    TrainingProgress,
 )
 from peer.rounds.state import Acceptor, MemberState, State
 from peer.rounds.transition import Transition
@@ -126,8 +144,8 @@ class Hands:
     def committed(self, item: Block, head: ChainHead) -> None:
         self.note("committed", head)
 
-    def freeze(self) -> None:
-        self.note("freeze")
+    def request_submit(self) -> None:
+        self.note("request_submit")
 
     def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
         frame = make_frame()
@@ -204,7 +222,29 @@ def test_a_commit_is_on_disk_before_the_trainer_hears_of_it(monkeypatch: pytest.
     """Kept parts are forgotten with it."""
     hands, head = Hands(), HEAD.after(update())
     perform(monkeypatch, hands, CommitBlock(block(), head), RequestSubmit())
-    assert hands.done == [("commit", head), ("forget",), ("committed", head), ("freeze",)]
+    assert hands.done == [("commit", head), ("forget",), ("committed", head), ("request_submit",)]
+
+
+def test_the_machine_hears_what_a_trainer_says() -> None:
+    """What it offers with the header of what is on disk; the rest of what it says is for others."""
+    anchor, state, limits = b"a" * 32, b"s" * 32, LinkLimits(1, 0.0, 0.0, 0.0, 0.0)
+    header, nothing = (ContributionHeader("p0", anchor, root, 0, 0, 0, False) for root in (b"r" * 32, b""))
+    heard = {
+        ReportProgress(0.5, 1.0, 2.0, None): TrainingProgress(7.0, 0.5),
+        OfferContribution(anchor): Submitted(7.0, header),
+        PausedAt(anchor): Paused(7.0, header),
+        StepsGoOn(): Resumed(7.0),
+        StandsAt(anchor, state): Applied(7.0, anchor, state),
+        OpenLink("", "", "", (), limits): None,
+        ChangeLimits(limits): None,
+        Hello((1,), state, b""): None,
+        LossMeasured(1, 2.0): None,
+        Leave(True): None,
+    }
+    assert {type(message) for message in heard} == set(get_args(AnyToLink))
+    assert {message: trainer_input(message, 7.0, {anchor: header}.__getitem__) for message in heard} == heard
+    assert trainer_input(PausedAt(anchor), 7.0, {anchor: nothing}.__getitem__) == Paused(7.0, nothing)
+    assert trainer_input(OfferContribution(anchor), 7.0, {anchor: nothing}.__getitem__) is None
 
 
 def test_a_report_is_passed_on(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -341,12 +381,12 @@ def test_events_wait_until_the_effects_before_them_are_done(monkeypatch: pytest.
         order.append(event.now)
         return state, (RequestSubmit(), RequestSubmit()) if event.now == 0.0 else ()
 
-    def freeze() -> None:
+    def request_submit() -> None:
         order.append(-1.0)
         peer.deliver(Tick(1.0))
 
     monkeypatch.setattr(drivers, "step", step)
-    monkeypatch.setattr(hands, "freeze", freeze)
+    monkeypatch.setattr(hands, "request_submit", request_submit)
     peer.deliver(Tick(0.0))
     assert order == [0.0, -1.0, -1.0, 1.0, 1.0]
 

@@ -78,11 +78,11 @@ class PacedPeer(LogicalPeer):
         share = self.pace.share(state.head.round, self.steps, self.world.now - self.agreed_at)
         self.driver.deliver(TrainingProgress(self.world.now, share))
         if share >= 1 or self.asked:
-            self._freeze(anchor)
+            self._submit(anchor)
         else:
             self.later(self.step_s, self._stepped, anchor)
 
-    def freeze(self) -> None:
+    def request_submit(self) -> None:
         """Asked by the driver."""
         self.asked = True
 
