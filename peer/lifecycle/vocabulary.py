@@ -361,6 +361,13 @@ class Saved(LifeInput):
     no_room: str = ""
 
 
+@dataclass(frozen=True, slots=True)
+class TrainerFailed(LifeInput):
+    """What the trainer does beside its work went wrong, and it cannot go on."""
+
+    error: Exception
+
+
 # ---- what it asks for ----
 
 

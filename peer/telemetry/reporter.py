@@ -16,8 +16,8 @@ from peer.protocol.block import Update
 from peer.settings import PeerSettings
 
 if TYPE_CHECKING:
-    from peer.train.residual import RewindResult
-    from peer.train.trainer import Trainer
+    from peer.lifecycle.vocabulary import Moved
+    from peer.train.trainer import LocalTrainer
 
 PROGRESS_S = 1.0
 UNTIL_S = 60.0
@@ -69,7 +69,7 @@ class Reporter:
     def warn(self, code: str, text: str) -> None:
         self.emit(AlertRaised(level="warning", code=code, text=text))
 
-    def say_undone(self, updates: Sequence[Update], undone: RewindResult) -> None:
+    def say_undone(self, updates: Sequence[Update], undone: Moved) -> None:
         """What a change to the others' branch, which the link announced, did to this peer's own work."""
         first, last = updates[-1].round, updates[0].round
         which = f"round {last} is undone" if first == last else f"rounds {first} to {last} are undone"
@@ -126,12 +126,12 @@ class Progress:
     def due(self) -> bool:
         return time.monotonic() - self._since >= PROGRESS_S
 
-    def event(self, trainer: Trainer, learning_rate: float, steps: int) -> InnerProgressed:
+    def event(self, trainer: LocalTrainer, learning_rate: float, steps: int) -> InnerProgressed:
         """What happened since the last call, of `steps` in the round; starts anew."""
         exposed_s = self._exposure.seconds - self._exposed_s
         seconds = max(time.monotonic() - self._since - exposed_s, 1e-6)
         event = InnerProgressed(
-            round=trainer.round_in_training, step=trainer.step_in_round, steps=steps,
+            round=trainer.progress.in_training, step=trainer.progress.step, steps=steps,
             loss=sum(self.losses) / len(self.losses), tokens=self.tokens,
             tokens_per_s=round(self.tokens / seconds, 1), learning_rate=learning_rate,
         )  # fmt: skip
