@@ -27,7 +27,6 @@ from peer.lifecycle.state import SPEC_TIMEOUT_S, Mode, Offline
 from peer.lifecycle.vocabulary import (
     Began,
     ClockJumped,
-    Crashed,
     Do,
     Done,
     Emit,
@@ -56,6 +55,7 @@ from peer.lifecycle.vocabulary import (
     Stepped,
     SubmitAsked,
     SyncChanged,
+    TrainerFailed,
     Woken,
     Work,
     WriteSnapshot,
@@ -159,7 +159,7 @@ class Session:
             self._feed(LeaveAsked(time.monotonic()))
         while self.life.mode is not Mode.LEFT:
             event = self._next()
-            if isinstance(event, Crashed) and not isinstance(event.error, HomefiresError):
+            if isinstance(event, TrainerFailed) and not isinstance(event.error, HomefiresError):
                 raise event.error
             if event is not None:
                 self._feed(event)
@@ -263,7 +263,7 @@ class Session:
             self._worker.do(work, post_step if isinstance(work, Step) else post, throttle.rest_or_stop)
         except Exception as error:
             failure = error
-            self._inbox.put(lambda now: Crashed(now, failure, in_work=True))
+            self._inbox.put(lambda now: TrainerFailed(now, failure, in_work=True))
 
     def _emit_round(self, told: EmitRound) -> None:
         trainer, update = self._trainer, told.update

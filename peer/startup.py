@@ -18,7 +18,7 @@ from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.train.checkpoint import Checkpoints
-    from peer.train.trainer import Trainer
+    from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
 
@@ -113,22 +113,22 @@ def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
 
 def make_trainer(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
-) -> Trainer:
+) -> LocalTrainer:
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
     import torch
 
     from peer.train.atomic import telling_full_memory
     from peer.train.backend import choose_device
-    from peer.train.trainer import Trainer
+    from peer.train.trainer import LocalTrainer
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
     with telling_full_memory(device):
-        return Trainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
+        return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
 
 
-def restore(trainer: Trainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
+def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
     from peer.train.atomic import telling_full_memory
     from peer.train.checkpoint import Checkpoints, newest
@@ -148,7 +148,7 @@ def restore(trainer: Trainer, directory: Path, session: Reporter) -> tuple[Check
     return checkpoints, found.anchor
 
 
-def started(settings: PeerSettings, me: str, trainer: Trainer, directory: Path) -> PeerStarted:
+def started(settings: PeerSettings, me: str, trainer: LocalTrainer, directory: Path) -> PeerStarted:
     """What a peer says of itself, once it is."""
     return PeerStarted(
         name=settings.name or me[-8:], version=version("homefires"), device=str(trainer.device),

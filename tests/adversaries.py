@@ -26,7 +26,8 @@ from peer.rounds.driver import ChainPort, ReductionPort
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats
 from peer.train.outer import LoadObject
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
+from tests.stepping import steps_in_round
 from tests.training_swarm import CPU, Hands, Role
 
 # ---- contributions ----
@@ -35,7 +36,7 @@ Forge = Callable[["Forger", Tensor], Tensor]
 """From what was learned, flat (elements), to what is offered instead."""
 
 
-class Forger(Trainer):
+class Forger(LocalTrainer):
     """Offers something else than what it has learned, and starts every round from the anchor like a newcomer."""
 
     def __init__(self, spec: RunSpec, me: str, folder: Path, forge: Forge) -> None:
@@ -61,8 +62,8 @@ class Forger(Trainer):
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
         given_up = super().apply(update, load)
         self._residual.flat.zero_()
-        self.turns.work(self.anchor.round - 1).age.counted()
-        self._start_from_anchor(self.turns.everything)
+        self.progress.turns.work(self.anchor.round - 1).age.counted()
+        self._start_from_anchor(self.progress.turns.everything)
         return given_up
 
 
@@ -101,7 +102,7 @@ def noise(trainer: Forger, learned: Tensor) -> Tensor:
 
 def stale_replay(trainer: Forger, learned: Tensor) -> Tensor:
     """Honest up to the first round of full length; from then on what it learned in that one, as if it were fresh."""
-    if trainer.stolen is None and trainer.steps_in_round == trainer.spec.round.steps:
+    if trainer.stolen is None and steps_in_round(trainer) == trainer.spec.round.steps:
         trainer.stolen = learned
     return learned if trainer.stolen is None else trainer.stolen
 
@@ -114,7 +115,7 @@ class Forging(Role):
     def __init__(self, forge: Forge) -> None:
         self._forge = forge
 
-    def trainer(self, spec: RunSpec, me: str, folder: Path) -> Trainer:
+    def trainer(self, spec: RunSpec, me: str, folder: Path) -> LocalTrainer:
         """One that forges."""
         return Forger(spec, me, folder, self._forge)
 

@@ -22,12 +22,12 @@ from peer.rounds.interface import BufferPart, ReducePart
 from peer.rounds.state import MemberState
 from peer.store.contributions import Contribution
 from peer.testing.memory_peer import ModelKeys
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 
 
-def contribution(trainer: Trainer, anchor: bytes, round: int | None = None) -> Contribution:
+def contribution(trainer: LocalTrainer, anchor: bytes, round: int | None = None) -> Contribution:
     """What the trainer froze for `anchor`, from its disk; `round` of that, if the trainer is not there any more."""
-    parts = trainer.turns.parts(trainer.anchor.round if round is None else round)
+    parts = trainer.progress.turns.parts(trainer.anchor.round if round is None else round)
     mine = Contribution.find(trainer._folder, anchor, parts, trainer._codec)
     assert mine is not None
     return mine
@@ -52,7 +52,7 @@ class DecidedRound:
 
     def __init__(
         self,
-        trainers: Sequence[Trainer],
+        trainers: Sequence[LocalTrainer],
         anchor: bytes,
         left_out: Collection[str] = (),
         void: Collection[int] = (),
@@ -102,7 +102,7 @@ class DecidedRound:
         """The anchor that this round leads to."""
         return next_anchor(self.update.parent, self.update.digest)
 
-    def apply_to(self, *trainers: Trainer) -> None:
+    def apply_to(self, *trainers: LocalTrainer) -> None:
         """Every trainer applies the same update with the same bytes."""
         for trainer in trainers:
             trainer.apply(self.update, self.objects.__getitem__)

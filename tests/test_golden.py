@@ -144,13 +144,14 @@ from peer.train.apply import LayerUpdate
 from peer.train.checkpoint import Checkpoint, Checkpoints
 from peer.train.outer import OuterState, advance
 from peer.train.residual import Residual
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
 from tests.peer.rounds.build import header as model_pledge
 from tests.peer.rounds.build import measured_by_all
 from tests.peer.rounds.build import update as model_update
 from tests.peer.sync.donors import AtOnce
+from tests.stepping import step
 
 FOLDER = Path(__file__).parent / "golden"
 VALUES, EVENTS, TRANSCRIPT = FOLDER / "golden.json", FOLDER / "events.jsonl", FOLDER / "control.jsonl"
@@ -736,10 +737,10 @@ def checkpoints(folder: Path) -> Any:
         letters = np.random.PCG64(number).random_raw(3000) % np.uint64(26) + np.uint64(97)
         (corpus / f"{number}.txt").write_bytes(letters.astype(np.uint8).tobytes())
     with chdir(folder):  # the spec names where the data lie, and its hash is in the checkpoint
-        trainer = Trainer(small_spec("corpus"), NAMES[0], folder / "contributions", torch.device("cpu"))
+        trainer = LocalTrainer(small_spec("corpus"), NAMES[0], folder / "contributions", torch.device("cpu"))
         trainer.begin_round(NAMES[:2])
         before = trainer.checkpoint(START.anchor)
-        trainer.train_step()
+        step(trainer)
         after = trainer.checkpoint(START.anchor)
     seeded = {
         file: told_tensors({name: tensor for name, tensor in tensors.items() if not name.startswith("generator.")})

@@ -36,7 +36,8 @@ from peer.simulate.memory_network import MemoryNetwork, Scheduler
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
 from peer.store.objects import load_object
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
+from tests.stepping import step, steps_in_round, submit
 
 CPU = torch.device("cpu")
 TRAIN_S = (4.0, 5.0)
@@ -74,9 +75,9 @@ class Role:
 
     honest = True
 
-    def trainer(self, spec: RunSpec, me: str, folder: Path) -> Trainer:
+    def trainer(self, spec: RunSpec, me: str, folder: Path) -> LocalTrainer:
         """The owner of the anchor."""
-        return Trainer(spec, me, folder, CPU)
+        return LocalTrainer(spec, me, folder, CPU)
 
     def hands(self, hands: Hands) -> Hands:
         """What its driver gets."""
@@ -161,11 +162,11 @@ class TrainingPeer:
             self.driver.deliver(TrainingProgress(self._swarm.now, 0.6))
 
     def _submit(self, anchor: bytes) -> None:
-        if self.driver.state.head.anchor != anchor or self.trainer.frozen:
+        if self.driver.state.head.anchor != anchor or self.trainer.status.offered:
             return
-        while self.trainer.step_in_round < self.trainer.steps_in_round:
-            self.trainer.train_step()
-        self.trainer.freeze(anchor)
+        while self.trainer.progress.step < steps_in_round(self.trainer):
+            step(self.trainer)
+        submit(self.trainer, anchor)
         mine = self.disk.contribution(anchor)
         assert mine is not None
         self.driver.deliver(Submitted(self._swarm.now, self.role.header(mine.header(self.name))))
@@ -237,7 +238,7 @@ class TrainingSwarm:
         ]
         self.honest = [peer for peer in self.peers if peer.role.honest]
         first = self.honest[0].trainer
-        self.losses[0] = first.evaluate()[0]
+        self.losses[0] = first.evaluate().loss
         names = tuple(sorted(peer.name for peer in self.peers))
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=names, members=names)
@@ -265,7 +266,7 @@ class TrainingSwarm:
         """Told by a peer that stands at a new anchor: the first honest one measures it."""
         round, spec = peer.trainer.anchor.round, self.spec
         if peer is self.honest[0] and (round % spec.data.eval_every == 0 or round == spec.run.rounds):
-            self.losses[round] = peer.trainer.evaluate()[0]
+            self.losses[round] = peer.trainer.evaluate().loss
 
     def differing(self) -> list[int]:
         """The rounds at which honest peers stand at different anchors, or at one with different bits."""

@@ -98,11 +98,11 @@ class FragmentSchedule:
 
     # ---- what changes it ----
 
-    def progressed(self, round: int, tokens: int) -> None:
-        """An inner step was made, from anchor `round` or from what is to follow it: every fragment moved."""
+    def progressed(self, round: int, tokens: int, steps: int = 1) -> None:
+        """Inner steps were made, from anchor `round` or from what is to follow it: every fragment moved."""
         for fragment, work in enumerate(self._works):
             work.tokens += tokens
-            work.steps += 1
+            work.steps += steps
             work.age.progressed(self.turn(fragment, round))
 
     def offer(self, round: int, ranges: Ranges) -> WorkStats:

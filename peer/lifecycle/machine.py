@@ -35,7 +35,6 @@ from peer.lifecycle.vocabulary import (
     Apply,
     Began,
     ClockJumped,
-    Crashed,
     Done,
     Emit,
     Evaluate,
@@ -68,6 +67,7 @@ from peer.lifecycle.vocabulary import (
     SyncChanged,
     TakeBack,
     TakeDevice,
+    TrainerFailed,
     TrainerStatus,
     Woken,
     Work,
@@ -125,7 +125,7 @@ def _take_in(turn: Turn, event: LifeInput) -> None:
             grant_finish(turn)
         case LeaveAsked():
             leave(turn, finished=False)
-        case Crashed():
+        case TrainerFailed():
             _crashed(turn, event)
         case Greeted() | LinkWaits() | Began() | LinkEnded() | ClockJumped():
             link_says(turn, event)
@@ -142,7 +142,7 @@ def _submit_asked(turn: Turn) -> None:
         turn.interrupt()
 
 
-def _crashed(turn: Turn, event: Crashed) -> None:
+def _crashed(turn: Turn, event: TrainerFailed) -> None:
     """The last checkpoint is tried all the same, once."""
     life = turn.life
     submission = life.round.submission

@@ -362,7 +362,7 @@ class Saved(LifeInput):
 
 
 @dataclass(frozen=True, slots=True)
-class Crashed(LifeInput):
+class TrainerFailed(LifeInput):
     """What the trainer does beside its work went wrong, or (`in_work`) the work itself, and it cannot go on."""
 
     error: Exception

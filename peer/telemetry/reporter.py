@@ -4,16 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from peer.events import AlertRaised, Event, PeerStateChanged, SettingsChanged
 from peer.limits.desired_state import DesiredState
 from peer.limits.policy import Decision
 from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings
-
-if TYPE_CHECKING:
-    pass
 
 
 @dataclass

@@ -28,7 +28,7 @@ from peer.testing.faults import Odd
 from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
-    from peer.train.trainer import Trainer
+    from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
 TRAINER_PHASES = ("submit", "apply")
@@ -73,7 +73,7 @@ class WatchedOutput(io.TextIOBase):
         return odd
 
 
-def let_be_odd(trainer: Trainer, take_odd: Callable[[], list[Odd]]) -> None:
+def let_be_odd(trainer: LocalTrainer, take_odd: Callable[[], list[Odd]]) -> None:
     """Have what this trainer writes down as its contribution pass through here: the trainer believes that it is so."""
     write_contribution = trainer._write_contribution
 
@@ -85,7 +85,7 @@ def let_be_odd(trainer: Trainer, take_odd: Callable[[], list[Odd]]) -> None:
     vars(trainer)["_write_contribution"] = write_odd_contribution
 
 
-def _distort(trainer: Trainer, odd: Odd) -> None:
+def _distort(trainer: LocalTrainer, odd: Odd) -> None:
     """Raises BadInput for a layer that the model does not have."""
     if odd.layer and odd.layer not in trainer.layer_names:
         raise BadInput(f"{odd}: the model has no such layer; it has {', '.join(trainer.layer_names)}")
@@ -108,7 +108,7 @@ def run() -> int:
 
     def make_faulty_trainer(
         spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
-    ) -> Trainer:
+    ) -> LocalTrainer:
         trainer = make_trainer(spec, settings, me, directory, fit, session)
         let_be_odd(trainer, watched.take_odd)
         if is_paced(directory):

@@ -19,19 +19,19 @@ from torch import Tensor
 from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.protocol.block import Block, PartOutcome, Update, part_outcomes
+from peer.protocol.block import Block, PartOutcome, part_outcomes
 from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
-from peer.train.apply import LayerUpdate, Means
+from peer.train.apply import LayerUpdate
 from peer.train.checkpoint import Checkpoint
 from peer.train.residual import Residual
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
 
-    from peer.train.trainer import Trainer
+    from peer.train.trainer import LocalTrainer
 
 FILE = "books.safetensors"
 
@@ -71,15 +71,17 @@ class BookedResidual(Residual):
                 self.discounted[part] += owed * (1 - move.spec.round.gamma)
 
 
-def keep_books(trainer: Trainer, directory: Path) -> None:
+def keep_books(trainer: LocalTrainer, directory: Path) -> None:
     """Have this trainer's residual noted, and the books written with every checkpoint. Not for runs with `overlap`."""
-    residual = trainer._residual = trainer._ledger.residual = BookedResidual(trainer._residual.flat)
-    take_checkpoint, begin_move = trainer.checkpoint, trainer._begin_move
+    from peer.train import trainer as module
 
-    def note_move(update: Update, mine: Contribution | None, means: Means) -> LayerUpdate:
-        move = begin_move(update, mine, means)
-        residual.note(move)
-        return move
+    residual = trainer._residual = BookedResidual(trainer._residual.flat)
+    take_checkpoint = trainer.checkpoint
+
+    class NotedUpdate(LayerUpdate):
+        def apply(self) -> float:
+            residual.note(self)
+            return super().apply()
 
     def take_both(anchor: bytes) -> Checkpoint:
         checkpoint = take_checkpoint(anchor)
@@ -88,7 +90,7 @@ def keep_books(trainer: Trainer, directory: Path) -> None:
         return checkpoint
 
     vars(trainer)["checkpoint"] = take_both
-    vars(trainer)["_begin_move"] = note_move
+    vars(module)["LayerUpdate"] = NotedUpdate
 
 
 @dataclass(frozen=True, kw_only=True)

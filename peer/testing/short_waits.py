@@ -14,7 +14,7 @@ HURRY = "hurry.json"
 
 
 def write_hurry(directory: Path, constants: Mapping[str, float]) -> None:
-    """Have the peer of this directory take these values, as `peer.session.CLOCK_RETRY_S`, from its next start on."""
+    """Have the peer of this directory take these values, as `peer.lifecycle.link_changes.CLOCK_RETRY_S`, from its next start on."""
     (directory / HURRY).write_text(json.dumps(dict(constants)))
 
 
@@ -37,7 +37,7 @@ FORWARD = 1 / 3
 
 
 class Stepping(Protocol):
-    """The part of `peer.train.trainer.Trainer` that is slowed down."""
+    """The part of `peer.train.trainer.LocalTrainer` that is slowed down."""
 
     _model: Any
 
@@ -46,7 +46,7 @@ class Stepping(Protocol):
     @property
     def waited_s(self) -> float: ...
     @property
-    def train_step(self) -> Callable[..., Any]: ...
+    def step(self) -> Callable[..., Any]: ...
 
 
 def is_paced(directory: Path) -> bool:
@@ -63,18 +63,18 @@ def slow_down(trainer: Stepping, step_s: float, forwards: int = 1) -> None:
     """
     modules = [module for name, module in trainer._model.named_modules() if name in trainer.layer_names]
     layer_s = step_s * FORWARD / (forwards * max(1, len(modules)))
-    train_step, computing = trainer.train_step, _Step(trainer)
+    step_at_once, computing = trainer.step, _Step(trainer)
 
-    def train_step_slowly(*arguments: Any, **named: Any) -> Any:
+    def step_slowly(*arguments: Any, **named: Any) -> Any:
         computing.begin()
-        step = train_step(*arguments, **named)
+        step = step_at_once(*arguments, **named)
         computing.until(step_s)
         computing.at_work = False
         return step
 
     for module in modules:
         module.register_forward_hook(lambda *_: computing.layer(layer_s))
-    vars(trainer)["train_step"] = train_step_slowly
+    vars(trainer)["step"] = step_slowly
 
 
 class _Step:

@@ -19,7 +19,6 @@ import hashlib
 import json
 import os
 import shutil
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -37,10 +36,6 @@ VERSION = 3
 KEPT = 2
 SUMS = "B2SUMS"
 STATE = "state.json"
-SHARE = 0.02
-"""Writing takes at most this share of the time, however slow the disk is."""
-MIN_EVERY_S = 600.0
-"""Within a round; at its end one is written whenever `SHARE` allows."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -67,13 +62,6 @@ class Checkpoints:
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
-        self._written_at = time.monotonic()
-        self._cost_s = 0.0
-
-    def due(self, *, round_ends: bool) -> bool:
-        """Whether it is time to write one."""
-        since_s = time.monotonic() - self._written_at
-        return since_s >= max(self._cost_s / SHARE, 0.0 if round_ends else MIN_EVERY_S)
 
     def write(self, checkpoint: Checkpoint) -> Path:
         """Put it on disk as the newest one, and drop those beyond `KEPT`.
@@ -81,15 +69,6 @@ class Checkpoints:
         Raises DiskFull, also if too little would be left for the round: those that are there stay,
         and nothing is left of this one.
         """
-        began_at = time.monotonic()
-        try:
-            return self._write(checkpoint)
-        finally:
-            # Also without room: the next try must not follow after every inner step.
-            self._written_at = time.monotonic()
-            self._cost_s = self._written_at - began_at
-
-    def _write(self, checkpoint: Checkpoint) -> Path:
         serials = [int(path.name) for path in _all(self.folder)]
         path = self.folder / f"{max(serials, default=0) + 1:08d}"
         scratch = self.folder / f"{path.name}.new"

@@ -38,50 +38,31 @@ class Layerwise:
         self._copies = _Copies(device)
         self._version = 0
         """Of the layers that the present forward pass reads."""
-        self._running: Future[bytes] | None = None
         workers = min(MAX_WORKERS, torch.get_num_threads())
         self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="apply")
         self.gates = LayerGates(model, flat, device, self._enter)
-
-    @property
-    def busy(self) -> bool:
-        """Whether an application was begun and nobody has heard how it ended."""
-        return self._running is not None
-
-    @property
-    def done(self) -> bool:
-        """Whether `finish` would return or raise at once."""
-        return self._running is None or self._running.done()
 
     @property
     def waited_s(self) -> float:
         """Seconds that inner steps have waited for layers since the newest `begin`."""
         return self.guard.waited_s
 
-    def begin(self, apply_layer: Callable[[int], None], finish: Callable[[], bytes]) -> None:
-        """Do `apply_layer` for each layer in order, then `finish`, beside whatever the caller does next."""
-        assert not self.busy, "the one before is finished"
+    def begin(self, apply_layer: Callable[[int], None], finish: Callable[[], bytes]) -> Future[bytes]:
+        """Do `apply_layer` for each layer in order, then `finish`, beside whatever the caller does next.
+
+        The future ends as `finish` does, or with what either raised, or TimeoutError. Whoever looks at more than one
+        layer waits for it; before its end no other update begins.
+        """
         version = self.guard.begin()
         self._copies.begin()
         layers = [self._executor.submit(self._apply, layer, version, apply_layer) for layer in self._layers]
-        self._running = self._executor.submit(self._finish, layers, finish)
-        self._running.add_done_callback(self._note_failure)
+        running = self._executor.submit(self._finish, layers, finish)
+        running.add_done_callback(self._note_failure)
         for layer in layers:
             layer.add_done_callback(self._note_failure)
         if self._device.type not in ("cpu", "cuda"):
-            self._running.result(APPLY_S)  # such a device has one queue for all threads
-
-    def finish(self) -> bytes:
-        """Wait for the end; returns what the `finish` of `begin` gave. Raises what either raised, or TimeoutError."""
-        assert self._running is not None
-        self.wait()
-        state, self._running = self._running.result(), None
-        return state
-
-    def wait(self) -> None:
-        """Until no layer is on its way. Raises what `finish` raises."""
-        if self._running is not None:
-            self._running.result(APPLY_S)
+            running.result(APPLY_S)  # such a device has one queue for all threads
+        return running
 
     @contextmanager
     def reading(self) -> Iterator[None]:

@@ -4,14 +4,12 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from collections.abc import Callable
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor, wait
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import DiskFull, HomefiresError
-from peer.events import AlertRaised, CheckpointWritten, Event
+from dht.errors import HomefiresError
 from peer.host.processes import available_bytes
 from peer.spec import RunSpec
 from peer.store import snapshots
@@ -27,71 +25,27 @@ waits until it is written."""
 
 
 class CheckpointSaver:
-    """Writes checkpoints and snapshots, and says what came of it."""
+    """Writes checkpoints, one after the other, in a thread."""
 
-    def __init__(self, checkpoints: Checkpoints, snapshotter: SnapshotWriter, emit: Callable[[Event], None]) -> None:
-        self._checkpoints, self._snapshotter, self._emit = checkpoints, snapshotter, emit
+    def __init__(self, checkpoints: Checkpoints) -> None:
+        self._checkpoints = checkpoints
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
-        self._writing: tuple[Checkpoint, Future[Path]] | None = None
-        self._failed = False
 
-    def due(self, *, round_ends: bool) -> bool:
-        """Whether it is time for a checkpoint, and none is being written."""
-        return self._writing is None and self._checkpoints.due(round_ends=round_ends)
+    def save(self, checkpoint: Checkpoint, *, beside: bool) -> Future[Path]:
+        """Have all of a peer on disk: ends with the folder where it is, or with DiskFull.
 
-    def write(self, checkpoint: Checkpoint, *, wait: bool = False, last: bool = False) -> None:
-        """Have all of a peer on disk. Without room for it the one before stays, and training goes on.
-
-        It returns when that is done if one asks it to `wait`. The `last` one of a life is followed by nothing.
+        The tensors may change once this returns. Unless `beside`, and where memory has no room for a copy of them, that
+        is when all is written.
         """
-        self._finish_checkpoint()
-        waits = wait or last or available_bytes() < SPARE * checkpoint.size_bytes
-        if not waits:
+        if beside and available_bytes() >= SPARE * checkpoint.size_bytes:
             copied = {
                 file: {name: tensor.clone() for name, tensor in tensors.items()}
                 for file, tensors in checkpoint.tensors.items()
             }
-            checkpoint = replace(checkpoint, tensors=copied)
-        self._writing = checkpoint, self._executor.submit(self._checkpoints.write, checkpoint)
-        if waits:
-            self._finish_checkpoint(last=last)
-        self.tell()
-
-    def tell(self) -> None:
-        """Say that a checkpoint is written, if one is."""
-        if self._writing is not None and self._writing[1].done():
-            self._finish_checkpoint()
-
-    def start_snapshot(self, anchor: OuterState, name: bytes, state: bytes) -> None:
-        """Write a snapshot of this anchor if it is time. It must not change before `finish_snapshot`."""
-        if self._snapshotter.due(anchor.round):
-            self._snapshotter.start(anchor, name, state)
-
-    def finish_snapshot(self) -> None:
-        """It is written beside training, until the anchor is about to change."""
-        why = self._snapshotter.wait()
-        if why:
-            self._warn("SNAPSHOT", why)
-
-    def _finish_checkpoint(self, *, last: bool = False) -> None:
-        if self._writing is None:
-            return
-        (checkpoint, writing), self._writing = self._writing, None
-        try:
-            path = writing.result()
-        except DiskFull as error:
-            if last:
-                self._warn("CHECKPOINT", f"{error}; inner steps since the one before are lost")
-            elif not self._failed:
-                self._warn("CHECKPOINT", str(error))
-            self._failed = True
-            return
-        self._failed = False
-        written = CheckpointWritten(round=checkpoint.state["round"], path=str(path), bytes=checkpoint.size_bytes)
-        self._emit(written)
-
-    def _warn(self, code: str, text: str) -> None:
-        self._emit(AlertRaised(level="warning", code=code, text=text))
+            return self._executor.submit(self._checkpoints.write, replace(checkpoint, tensors=copied))
+        writing = self._executor.submit(self._checkpoints.write, checkpoint)
+        wait([writing])
+        return writing
 
 
 SHARE = 0.05

@@ -7,7 +7,6 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -34,6 +33,7 @@ from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse
 from peer.train.backend import InnerStep
 from tests.benchmarks.allreduce_crew import Failed, Words
+from tests.stepping import step, submit
 
 PATTERN = 1 << 16
 """Values repeat after so many, so that what everybody gave is known everywhere."""
@@ -225,15 +225,15 @@ class Ours:
         trainer = self._trainer
         trainer.begin_round(self._members)
         trainer._inner = MadeUp(trainer._model, pattern(self._number, self._round))
-        trainer.train_step()
+        step(trainer)
         self._hear_until(lambda: self._in_step)
 
     def round(self) -> Words:
         """Freeze, agree, apply, as `peer.session` has it."""
         watch, self._commit = Watch(self._link), None
         trainer, link = self._trainer, self._link
-        trainer.begin_submit(self._anchor, partial(link.send, OfferContribution(self._anchor)))
-        trainer.finish_submit()
+        submit(trainer, self._anchor)
+        link.send(OfferContribution(self._anchor))
         watch.lap("freeze")
         commit = self._hear_commit()
         watch.lap("agree")
@@ -296,7 +296,7 @@ def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
     from peer.train import trainer as trainers
 
     vars(trainers)["build"] = lambda spec: Weights(sizes)
-    trainer = trainers.Trainer(spec, me, folder / "contributions", torch.device("cpu"))
+    trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"))
     for held in (trainer.anchor.momentum, trainer._residual.flat):
         held.fill_(0)  # else the kernel gives their pages when they are first used
     return trainer

@@ -19,8 +19,7 @@ from peer.model.flat import FlatParameters
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.objects import load_object
-from peer.train.backend import SingleDevice
-from peer.train.evaluation import held_out_loss
+from peer.train.backend import SingleDevice, held_out_loss
 from peer.train.outer import OuterState, advance
 from peer.train.replay import read_chain
 from tests.benchmarks.variants import CPU, Together

@@ -31,11 +31,12 @@ from peer.model.build import build
 from peer.plan.model_shape import shape_of
 from peer.spec import RunSpec, from_mapping
 from peer.train.backend import SingleDevice
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.benchmarks import gpu_report
 from tests.benchmarks.gpu_report import Cost, Speed
 from tests.benchmarks.record import commit, machine, versions
 from tests.decided import DecidedRound
+from tests.stepping import step, submit
 
 PLAN = Path(__file__).with_suffix(".toml")
 ME = "12D3KooWGpu"
@@ -191,12 +192,12 @@ def compiled_or_not(model: nn.Module, compiles: bool) -> Any:
 def cost_of(plan: Plan, model: dict[str, Any], device: torch.device, folder: Path) -> Cost:
     """What a round does beside inner steps, at a peer alone that keeps its files in `folder`."""
     spec, anchor = plan.spec_of(model), bytes(32)
-    trainer = Trainer(spec, ME, folder, device)
+    trainer = LocalTrainer(spec, ME, folder, device)
     trainer.begin_round((ME,))
-    trainer.train_step()
-    step_s = seconds_of(trainer.train_step, plan.steps, device) / plan.steps
+    step(trainer)
+    step_s = seconds_of(lambda: step(trainer), plan.steps, device) / plan.steps
     to_host_s, to_device_s = copying_s([parameter.detach() for parameter in trainer._model.parameters()], device)
-    freeze_s = seconds_of(lambda: trainer.freeze(anchor), 1, device)
+    freeze_s = seconds_of(lambda: submit(trainer, anchor), 1, device)
     decided = DecidedRound([trainer], anchor)
     apply_s = seconds_of(lambda: decided.apply_to(trainer), 1, device)
     return Cost(

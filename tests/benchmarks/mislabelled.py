@@ -11,10 +11,10 @@ from torch import Tensor
 
 from peer.spec import RunSpec
 from peer.train.backend import InnerStep, SingleDevice, next_token_logits
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 
 
-class Mislabelled(Trainer):
+class Mislabelled(LocalTrainer):
     """Reads what it should read, but in `rounds` every token that it learns to predict is a random one."""
 
     def __init__(self, spec: RunSpec, me: str, folder: Path, device: torch.device, rounds: Collection[int]) -> None:

@@ -12,7 +12,7 @@ from pathlib import Path
 
 from peer.protocol.head import genesis_anchor
 from peer.spec import RunSpec
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.benchmarks.variants import (
     Outcome,
     Report,
@@ -24,6 +24,7 @@ from tests.benchmarks.variants import (
     outcome_of,
     plain,
 )
+from tests.stepping import never, steps_in_round, submit
 
 SLOWER = (1, 1, 2, 4)
 """How many times slower than the first each peer is, in turn, where speeds are unequal."""
@@ -49,7 +50,7 @@ def train_paced(spec: RunSpec, report: Report, *, ahead: float = 0.0, slower: tu
         ]
         trainers = [peer.trainer for peer in peers]
         first, tokens = trainers[0], 0
-        points = [measured(report, 0, 0, lambda: first.evaluate()[0])]
+        points = [measured(report, 0, 0, lambda: first.evaluate().loss)]
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         for number in range(spec.run.rounds):
             began_at = time.process_time()
@@ -63,21 +64,21 @@ def train_paced(spec: RunSpec, report: Report, *, ahead: float = 0.0, slower: tu
             anchor = decided.next_anchor
             rounds.seconds += time.process_time() - began_at
             if is_measured(spec, number + 1):
-                points.append(measured(report, number + 1, tokens, lambda: first.evaluate()[0]))
+                points.append(measured(report, number + 1, tokens, lambda: first.evaluate().loss))
         return outcome_of(spec, trainers, points, rounds)
 
 
 class Paced:
     """A trainer that makes as many steps as its speed allows in the time of a round, some of them ahead."""
 
-    def __init__(self, trainer: Trainer, names: tuple[str, ...], ahead: float, slower: int) -> None:
+    def __init__(self, trainer: LocalTrainer, names: tuple[str, ...], ahead: float, slower: int) -> None:
         self.trainer, self._names, self._ahead, self._slower = trainer, names, ahead, slower
 
     def train_and_freeze(self, anchor: bytes) -> int:
         """The steps of the round that were not made ahead; returns the tokens."""
         self.trainer.begin_round(self._names)
         tokens = self._train_to(self._part)
-        self.trainer.freeze(anchor)
+        submit(self.trainer, anchor)
         return tokens
 
     def train_ahead(self) -> int:
@@ -88,13 +89,13 @@ class Paced:
     def _part(self) -> int:
         """Its steps in the round that is in training. Halves are rounded up, so that unequal peers together make as
         many as equal ones."""
-        return max(1, int(self.trainer.steps_in_round / self._slower + 0.5))
+        return max(1, int(steps_in_round(self.trainer) / self._slower + 0.5))
 
     def _train_to(self, steps: int) -> int:
         """Whoever makes fewer steps walks through the same learning rates, as in `peer.lifecycle.pace`."""
         trainer, tokens = self.trainer, 0
-        while trainer.step_in_round < steps:
-            whole = trainer.steps_in_round
-            position = min(whole - 1.0, trainer.step_in_round * whole / self._part)
-            tokens += trainer.train_step(position=position).tokens
+        while trainer.progress.step < steps:
+            whole = steps_in_round(trainer)
+            position = min(whole - 1.0, trainer.progress.step * whole / self._part)
+            tokens += trainer.step(position, never).tokens
         return tokens

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from peer.spec import RunSpec
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.benchmarks import jobs, spikes_report
 from tests.benchmarks.mislabelled import Mislabelled
 from tests.benchmarks.options import add_options, base_spec
@@ -70,7 +70,7 @@ def train(variant: str, spec: RunSpec, report: Report) -> Outcome:
     return train_diloco(spec, report, make=trainer)
 
 
-def trainer(spec: RunSpec, name: str, folder: Path) -> Trainer:
+def trainer(spec: RunSpec, name: str, folder: Path) -> LocalTrainer:
     """A trainer of the product, but for the last peer's."""
     if name != names_of(spec)[-1]:
         return plain(spec, name, folder)

@@ -12,37 +12,38 @@ import torch
 
 from peer.protocol.head import genesis_anchor
 from peer.spec import RunSpec
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.benchmarks import drops, drops_report, jobs
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.rows import Row
 from tests.benchmarks.variants import names_of
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, steps_in_round, submit
 
 PEERS = 3
 
 
 def after_one_round(
     variant: str, base: RunSpec, folder: Path, left_out: Collection[int]
-) -> tuple[list[Trainer], bytes]:
+) -> tuple[list[LocalTrainer], bytes]:
     """Trainers that made one round without the contributions of some, and the first anchor."""
     spec = drops.spec_of(variant, base, 1, PEERS)
     names = names_of(spec)
-    trainers = [Trainer(spec, name, folder / f"{variant}-{name}", torch.device("cpu")) for name in names]
+    trainers = [LocalTrainer(spec, name, folder / f"{variant}-{name}", torch.device("cpu")) for name in names]
     anchor = genesis_anchor(spec.digest(), names, trainers[0].anchor.state_digest())
     for trainer in trainers:
         trainer.begin_round(names)
-        for _ in range(trainer.steps_in_round):
-            trainer.train_step()
-        trainer.freeze(anchor)
+        for _ in range(steps_in_round(trainer)):
+            step(trainer)
+        submit(trainer, anchor)
     DecidedRound(trainers, anchor, [names[index] for index in left_out]).apply_to(*trainers)
     return trainers, anchor
 
 
-def next_staleness(trainer: Trainer) -> int:
+def next_staleness(trainer: LocalTrainer) -> int:
     """What the trainer's next header says of its age."""
-    trainer.train_step()
-    trainer.freeze(bytes(32))
+    step(trainer)
+    submit(trainer, bytes(32))
     return contribution(trainer, bytes(32)).header(trainer.me).staleness
 
 
@@ -88,7 +89,7 @@ def test_without_carry_the_balance_is_empty_after_a_miss(base: RunSpec, tmp_path
 def test_a_round_without_anybody_is_void_and_commits(base: RunSpec, tmp_path: Path) -> None:
     """Nothing is averaged and nothing moves: momentum has nothing yet to go on with."""
     trainers, _ = after_one_round("carry", base, tmp_path, left_out=range(PEERS))
-    untouched = Trainer(trainers[0].spec, "untouched", tmp_path / "untouched", torch.device("cpu"))
+    untouched = LocalTrainer(trainers[0].spec, "untouched", tmp_path / "untouched", torch.device("cpu"))
     for trainer in trainers:
         assert trainer.anchor.round == 1
         assert torch.equal(trainer.anchor.theta, untouched.anchor.theta)

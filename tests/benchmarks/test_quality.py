@@ -28,11 +28,12 @@ from peer.rounds.interface import BufferPart, ReducePart
 from peer.spec import RunSpec
 from peer.testing.child_process import HANG_S
 from peer.train.optimizers import learning_rate
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.benchmarks import quality, quality_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.variants import VARIANTS, Point, Together, names_of, spec_of, train_diloco, train_synchronously
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, steps_in_round, submit
 
 
 def silent(point: Point) -> None:
@@ -83,9 +84,9 @@ def test_synchronous_training_of_one_peer_is_plain_adamw(base: RunSpec) -> None:
     vectors = [value for value in model.parameters() if value.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
     optimizer = torch.optim.AdamW(groups, betas=(0.9, 0.95), fused=True)
-    for round, step in [(round, step) for round in range(2) for step in range(3)]:
+    for round, at in [(round, at) for round in range(2) for at in range(3)]:
         for group in optimizer.param_groups:
-            group["lr"] = learning_rate(spec, round, step)
+            group["lr"] = learning_rate(spec, round, at)
         tokens_BT = batches.next(2)
         logits_BTV = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
         torch.autograd.backward(F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten()))
@@ -115,15 +116,15 @@ def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: 
     """Trainers that apply the means of the link's own Reducer end with the same bits."""
     spec = spec_of(wire, base, 3, 3)
     names = names_of(spec)
-    trainers = [Trainer(spec, name, tmp_path / name, torch.device("cpu")) for name in names]
+    trainers = [LocalTrainer(spec, name, tmp_path / name, torch.device("cpu")) for name in names]
     anchor = genesis_anchor(spec.digest(), names, trainers[0].anchor.state_digest())
     decided = None
     for _ in range(spec.run.rounds):
         for trainer in trainers:
             trainer.begin_round(names)
-            for _ in range(trainer.steps_in_round):
-                trainer.train_step()
-            trainer.freeze(anchor)
+            for _ in range(steps_in_round(trainer)):
+                step(trainer)
+            submit(trainer, anchor)
         decided = DecidedRound(trainers, anchor, before=decided)
         means = reduced(trainers, decided.update)
         assert set(means) == set(decided.update.parts)
@@ -134,7 +135,7 @@ def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: 
     assert states == {train_diloco(spec, silent).state}
 
 
-def reduced(trainers: list[Trainer], update: Update) -> dict[bytes, bytes]:
+def reduced(trainers: list[LocalTrainer], update: Update) -> dict[bytes, bytes]:
     """Means by digest, from a reducer that was given every trainer's parts as the link gives them."""
     objects, calls = Stored(), SimpleQueue[Callable[[], None]]()
     offers = [contribution(trainer, update.parent) for trainer in trainers]

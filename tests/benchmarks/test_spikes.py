@@ -11,28 +11,29 @@ import pytest
 import torch
 
 from peer.spec import RunSpec
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.benchmarks import jobs, spikes, spikes_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.mislabelled import Mislabelled
 from tests.benchmarks.variants import CPU, names_of
+from tests.stepping import step, steps_in_round
 
 # ---- the peer that is spoilt
 
 
-def trained(trainer: Trainer, rounds: int) -> list[float]:
+def trained(trainer: LocalTrainer, rounds: int) -> list[float]:
     """Inner losses of `rounds` rounds from the same anchor."""
     losses = []
     for round in range(rounds):
-        trainer.anchor.round = round
-        losses += [trainer.train_step().loss for _ in range(trainer.steps_in_round)]
-        trainer.step_in_round = 0
+        trainer.progress.round = round
+        losses += [step(trainer).loss for _ in range(steps_in_round(trainer))]
+        trainer.progress.step = 0
     return losses
 
 
 def test_only_the_spoilt_rounds_have_random_labels(base: RunSpec, tmp_path: Path) -> None:
     """Bit for bit the same before; labels that nobody can know are learned no better than guessed."""
-    honest = Trainer(base, "p", tmp_path / "honest", CPU)
+    honest = LocalTrainer(base, "p", tmp_path / "honest", CPU)
     spoilt = Mislabelled(base, "p", tmp_path / "spoilt", CPU, range(1, 2))
     ours, theirs = trained(honest, 3), trained(spoilt, 3)
     assert theirs[:3] == ours[:3]
@@ -41,7 +42,7 @@ def test_only_the_spoilt_rounds_have_random_labels(base: RunSpec, tmp_path: Path
 
 
 def test_a_spoilt_peer_reads_what_it_would_have_read(base: RunSpec, tmp_path: Path) -> None:
-    honest = Trainer(base, "p", tmp_path / "honest", CPU)
+    honest = LocalTrainer(base, "p", tmp_path / "honest", CPU)
     spoilt = Mislabelled(base, "p", tmp_path / "spoilt", CPU, range(2))
     for trainer in (honest, spoilt):
         trained(trainer, 2)
@@ -63,7 +64,7 @@ def test_random_labels_are_the_same_in_every_run(base: RunSpec, tmp_path: Path) 
 def test_the_last_peer_is_the_spoilt_one(base: RunSpec, tmp_path: Path) -> None:
     spec = spikes.spec_of("edit", base, 1, 3)
     kinds = [type(spikes.trainer(spec, name, tmp_path / name)) for name in names_of(spec)]
-    assert kinds == [Trainer, Trainer, Mislabelled]
+    assert kinds == [LocalTrainer, LocalTrainer, Mislabelled]
 
 
 # ---- the whole command

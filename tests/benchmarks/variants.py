@@ -27,11 +27,11 @@ from peer.model.flat import FlatParameters
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import genesis_anchor
 from peer.spec import RunSpec
-from peer.train.backend import SingleDevice
-from peer.train.evaluation import held_out_loss
+from peer.train.backend import SingleDevice, held_out_loss
 from peer.train.optimizers import steps_before
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
+from tests.stepping import step, steps_in_round, submit
 
 CODECS = ("float32", "float16", "int8", "int4", "sparse")
 SINGLE = ("one-peer", "adamw")
@@ -79,7 +79,7 @@ class Outcome:
 Found = tuple[int, str, str, int, int, str]
 """(round of the anchor that it leads to, peer, code, layer, factor over 65,536, evidence)."""
 Report = Callable[[Point], None]
-Make = Callable[[RunSpec, str, Path], Trainer]
+Make = Callable[[RunSpec, str, Path], LocalTrainer]
 """A trainer by its name, with its folder."""
 LeftOut = Callable[[int], Collection[str]]
 """Whose contributions the update from an anchor goes without, by the anchor's round."""
@@ -110,9 +110,9 @@ def nobody(round: int) -> Collection[str]:
     return ()
 
 
-def plain(spec: RunSpec, name: str, folder: Path) -> Trainer:
+def plain(spec: RunSpec, name: str, folder: Path) -> LocalTrainer:
     """A trainer as the product makes it."""
-    return Trainer(spec, name, folder, CPU)
+    return LocalTrainer(spec, name, folder, CPU)
 
 
 def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make: Make = plain) -> Outcome:
@@ -121,25 +121,25 @@ def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make
     with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
         trainers = [make(spec, name, Path(folder) / name) for name in names]
         first, tokens = trainers[0], 0
-        points = [measured(report, 0, 0, lambda: first.evaluate()[0])]
+        points = [measured(report, 0, 0, lambda: first.evaluate().loss)]
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         for round in range(spec.run.rounds):
             began_at = time.process_time()
             for trainer in trainers:
                 tokens += _train_round(trainer, names)
-                trainer.freeze(anchor)
+                submit(trainer, anchor)
             decided = rounds.decide(trainers, anchor, left_out(round))
             decided.apply_to(*trainers)
             anchor = decided.next_anchor
             rounds.seconds += time.process_time() - began_at
             if is_measured(spec, round + 1):
-                points.append(measured(report, round + 1, tokens, lambda: first.evaluate()[0]))
+                points.append(measured(report, round + 1, tokens, lambda: first.evaluate().loss))
         return outcome_of(spec, trainers, points, rounds)
 
 
-def _train_round(trainer: Trainer, names: tuple[str, ...]) -> int:
+def _train_round(trainer: LocalTrainer, names: tuple[str, ...]) -> int:
     trainer.begin_round(names)
-    return sum(trainer.train_step().tokens for _ in range(trainer.steps_in_round))
+    return sum(step(trainer).tokens for _ in range(steps_in_round(trainer)))
 
 
 @dataclass
@@ -152,7 +152,7 @@ class Rounds:
     measuring_s: float = 0.0
     judging_s: float = 0.0
 
-    def decide(self, trainers: list[Trainer], anchor: bytes, left_out: Collection[str]) -> DecidedRound:
+    def decide(self, trainers: list[LocalTrainer], anchor: bytes, left_out: Collection[str]) -> DecidedRound:
         """The next round."""
         self.last = decided = DecidedRound(trainers, anchor, left_out, before=self.last)
         round = decided.update.round
@@ -165,7 +165,7 @@ class Rounds:
         return decided
 
 
-def outcome_of(spec: RunSpec, trainers: list[Trainer], points: list[Point], rounds: Rounds) -> Outcome:
+def outcome_of(spec: RunSpec, trainers: list[LocalTrainer], points: list[Point], rounds: Rounds) -> Outcome:
     """What a run gave that these trainers made together, who must hold the same bits."""
     states, first = {trainer.anchor.state_digest() for trainer in trainers}, trainers[0]
     assert len(states) == 1, "trainers with the same updates hold other bits"

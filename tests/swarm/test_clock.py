@@ -28,7 +28,9 @@ def is_held(line: EventLine) -> bool:
 
 def test_it_says_so_holds_back_and_comes_back_when_the_clock_is_right(swarm: StartSwarm) -> None:
     """The others go on meanwhile, and all have the same bits afterwards."""
-    run = swarm(peers=3, real=True, sets=QUICK, settings=RESTING, hurry={"peer.session.CLOCK_RETRY_S": 5.0})
+    run = swarm(
+        peers=3, real=True, sets=QUICK, settings=RESTING, hurry={"peer.lifecycle.link_changes.CLOCK_RETRY_S": 5.0}
+    )
     run.until_round(2)
     clock = run.directory_of(2) / CLOCK
     went_wrong_at = time.time()

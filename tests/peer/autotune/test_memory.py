@@ -17,9 +17,8 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
 from peer.train.atomic import is_out_of_memory
-from peer.train.backend import MicroBatch, SingleDevice
-from peer.train.evaluation import held_out_loss
-from peer.train.trainer import Trainer
+from peer.train.backend import MicroBatch, SingleDevice, held_out_loss
+from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
 
 CPU = torch.device("cpu")
@@ -237,14 +236,19 @@ def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
     """As the driver tells it, with what this process itself holds in reserve; and back again."""
     basis = TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0")
     known = Tuned(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, fixed_bytes=1000, sequence_bytes=1000)
-    trainer = Trainer(spec, "me", tmp_path / "x", CPU, known)
-    trainer.refit()  # a processor does not tell
+    trainer = LocalTrainer(spec, "me", tmp_path / "x", CPU, known)
+    residence = trainer._inner.residence
+    monkeypatch.setattr(residence, "come_back", lambda: setattr(residence, "is_aside", False))
+    residence.is_aside = True
+    assert trainer.take_device()  # a processor does not tell
     assert trainer._micro.sequences == 8
     trainer.device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2000)
     for free_bytes, sequences in ((4000, 4), (0, 1), (50_000, 8)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free_bytes=free_bytes: (free_bytes, 10**6))
-        trainer.refit()
+        assert trainer.take_device()  # it was not away
+        residence.is_aside = True
+        assert trainer.take_device()
         assert trainer._micro.sequences == sequences
 
 

@@ -33,8 +33,9 @@ from peer.spec import RunSpec
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head
 from peer.testing.memory_peer import ModelKeys
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
 ROUNDS = 3
 STEPS = 2
@@ -51,7 +52,7 @@ class RunOnDisk:
 
     directory: Path
     spec: RunSpec
-    trainer: Trainer
+    trainer: LocalTrainer
     identities: tuple[Identity, ...]
 
     @property
@@ -134,7 +135,7 @@ def judged(update: Update, head: ChainHead, spec: RunSpec, layout: Sequence[Part
 
 
 def _measured(
-    trainers: Sequence[Trainer], head: ChainHead, identities: Sequence[Identity]
+    trainers: Sequence[LocalTrainer], head: ChainHead, identities: Sequence[Identity]
 ) -> tuple[SignedNorms, ...]:  # fmt: skip
     """What each reducer of ballot 0 signs of the parts of all."""
     spec, layout = trainers[0].spec, trainers[0].parts
@@ -165,17 +166,17 @@ def _measured(
     return tuple(found)
 
 
-def _trainer(spec: RunSpec, peer: str, directory: Path) -> Trainer:
+def _trainer(spec: RunSpec, peer: str, directory: Path) -> LocalTrainer:
     directory.mkdir()
-    return Trainer(spec, peer, directory / "contributions", CPU)
+    return LocalTrainer(spec, peer, directory / "contributions", CPU)
 
 
-def _one_round(disk: ChainStore, trainers: list[Trainer], identities: Sequence[Identity]) -> list[Event]:
+def _one_round(disk: ChainStore, trainers: list[LocalTrainer], identities: Sequence[Identity]) -> list[Event]:
     for trainer in trainers:
         trainer.begin_round([trainer.me for trainer in trainers])
         for _ in range(STEPS):
-            trainer.train_step()
-        trainer.freeze(disk.head.anchor)
+            step(trainer)
+        submit(trainer, disk.head.anchor)
     decided, spec = DecidedRound(trainers, disk.head.anchor), trainers[0].spec
     for digest, payload in decided.objects.items():
         disk.save_object(digest, payload)
@@ -187,7 +188,8 @@ def _one_round(disk: ChainStore, trainers: list[Trainer], identities: Sequence[I
     disk.commit(block, head, frozenset())
     for trainer in trainers:
         trainer.apply(block.update, decided.objects.__getitem__)
-    loss, tokens = trainers[0].evaluate()
+    measured = trainers[0].evaluate()
+    loss, tokens = measured.loss, measured.tokens
     committed = RoundCommitted(
         round=head.round, digest=head.anchor.hex(), state=trainers[0].anchor.state_digest().hex(), group=[],
         weights={}, penalties=[], tokens=0, bytes_sent=0, bytes_received=0, round_s=0.0, exposed_s=0.0,

@@ -80,7 +80,7 @@ def test_the_exported_models_held_out_loss_is_the_anchors(
     """Computed by plain transformers, offline, from the exported folder and the text itself: equal to 1e-5."""
     run = make_run(tmp_path, small_spec(corpus, architecture))
     export(run.directory, tmp_path / "out")
-    anchors, _ = run.trainer.evaluate()
+    anchors = run.trainer.evaluate().loss
     assert loss_by_plain_transformers(tmp_path / "out", run) == pytest.approx(anchors, abs=1e-5)
     assert not run.trainer.anchor.theta.equal(FlatParameters(build(run.spec)).new())
 
@@ -101,7 +101,7 @@ def test_an_untied_head_travels_too(corpus: Path, tmp_path: Path) -> None:
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert tokenizer("axu")["input_ids"] == [2, 1, 6]
     assert tokenizer.model_max_length == 16
-    assert loss_by_plain_transformers(tmp_path / "out", run) == pytest.approx(run.trainer.evaluate()[0], abs=1e-5)
+    assert loss_by_plain_transformers(tmp_path / "out", run) == pytest.approx(run.trainer.evaluate().loss, abs=1e-5)
 
 
 def test_generation_ends_where_texts_end(run: RunOnDisk, tmp_path: Path) -> None:
@@ -129,7 +129,8 @@ def test_the_card_says_what_was_recorded(run: RunOnDisk, tmp_path: Path) -> None
     matter = yaml.safe_load(front)
     assert (matter["library_name"], matter["pipeline_tag"]) == ("transformers", "text-generation")
     tokens_each = ROUNDS * STEPS * 2 * 16
-    loss, tokens = run.trainer.evaluate()
+    measured = run.trainer.evaluate()
+    loss, tokens = measured.loss, measured.tokens
     head = (run.directory / "HEAD").read_text().split()[1]
     for fact in (
         "# micro, round 3",
@@ -175,7 +176,7 @@ def test_a_loss_on_a_branch_that_was_left_is_not_the_models(copied: Path, run: R
     lost = json.dumps(json.loads(lines[-1]) | {"loss": 1.25}) + "\n"
     (copied / "events.jsonl").write_text("".join([*lines[:-2], other, lost, *lines[-2:]]))
     export(copied, tmp_path / "healed")
-    loss, _ = run.trainer.evaluate()
+    loss = run.trainer.evaluate().loss
     assert f"Held-out loss of this round: **{loss:.4f} " in (tmp_path / "healed" / "README.md").read_text()
     (copied / "events.jsonl").write_text("".join([*lines[:-2], other, lost]))
     export(copied, tmp_path / "unmeasured")

@@ -11,7 +11,6 @@ from peer.events import Evaluated, PhaseEntered, RoundStarted
 from peer.ipc import LossMeasured, StandsAt
 from peer.lifecycle.vocabulary import (
     Apply,
-    Crashed,
     Emit,
     EmitRound,
     Evaluate,
@@ -20,6 +19,7 @@ from peer.lifecycle.vocabulary import (
     Save,
     Step,
     Submit,
+    TrainerFailed,
     Work,
 )
 from tests.peer.lifecycle.story import NEXT, PAUSED, STATE, STEPS, Story, behind, commit, joined, spec, submit_asked
@@ -164,7 +164,7 @@ def test_damage_leaves_the_peer_where_it_was(layered: Story) -> None:
     assert isinstance(layered.pending, Apply)
     layered.pending = None
     damage = BadInput("its bytes are not those that were agreed")
-    layered.feed(lambda now: Crashed(now, damage, in_work=True))
+    layered.feed(lambda now: TrainerFailed(now, damage, in_work=True))
     assert layered.failed is damage
     layered.leave()
     layered.turns(1)
@@ -177,13 +177,13 @@ def test_layers_that_fail_end_the_peer_and_not_its_checkpoint_alone(layered: Sto
     """What the trainer says to the last checkpoint is heard, and nothing is tried for ever."""
     commit_round(layered)
     failure = BadInput("its bytes are not those that were agreed")
-    layered.feed(lambda now: Crashed(now, failure))
+    layered.feed(lambda now: TrainerFailed(now, failure))
     assert layered.failed is failure
     layered.leave()
     while not isinstance(layered.pending, Save):
         layered._work()
     layered.pending = None
-    layered.feed(lambda now: Crashed(now, failure, in_work=True))
+    layered.feed(lambda now: TrainerFailed(now, failure, in_work=True))
     assert layered.left
 
 

@@ -16,17 +16,18 @@ from peer.testing.faults import Odd
 from peer.testing.faulty_peer import let_be_odd
 from peer.testing.memory_peer import PARTS, decoded
 from peer.testing.memory_swarm import LogicalSwarm
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
+from tests.stepping import step, submit
 
 ANCHOR = b"a" * 32
 LAYER = "model.layers.1"
 
 
-def frozen(trainer: Trainer) -> dict[str, np.ndarray]:
+def frozen(trainer: LocalTrainer) -> dict[str, np.ndarray]:
     """What it offers after one inner step, by layer: float32, decoded."""
     trainer.begin_round(())
-    trainer.train_step()
-    trainer.freeze(ANCHOR)
+    step(trainer)
+    submit(trainer, ANCHOR)
     codec = Codec(trainer.spec.codec.wire)
     mine = Contribution.find(trainer._folder, ANCHOR, trainer.parts, codec)
     assert mine is not None
@@ -38,7 +39,7 @@ def frozen(trainer: Trainer) -> dict[str, np.ndarray]:
 @pytest.mark.slow
 @pytest.mark.parametrize("layer", [LAYER, ""])
 def test_a_real_peer_offers_a_multiple_of_one_layer_or_of_all(tmp_path: Path, layer: str) -> None:
-    plain, odd = (Trainer(load("micro"), "p", tmp_path / name, torch.device("cpu")) for name in ("plain", "odd"))
+    plain, odd = (LocalTrainer(load("micro"), "p", tmp_path / name, torch.device("cpu")) for name in ("plain", "odd"))
     faults = iter([[Odd(peer=0, round=0, factor=8.0, layer=layer)]])
     let_be_odd(odd, lambda: next(faults))
     given, expected = frozen(odd), frozen(plain)
@@ -48,7 +49,7 @@ def test_a_real_peer_offers_a_multiple_of_one_layer_or_of_all(tmp_path: Path, la
 
 
 def test_a_real_peer_refuses_a_layer_that_it_does_not_have(tmp_path: Path) -> None:
-    trainer = Trainer(load("micro"), "p", tmp_path / "x", torch.device("cpu"))
+    trainer = LocalTrainer(load("micro"), "p", tmp_path / "x", torch.device("cpu"))
     let_be_odd(trainer, lambda: [Odd(peer=0, round=0, factor=8.0, layer="head")])
     with pytest.raises(BadInput, match=r"no such layer; it has model\.embed_tokens, model\.layers\.0"):
         frozen(trainer)

@@ -33,12 +33,12 @@ class Machine:
     def _sleep(self, seconds: float) -> None:
         self.now += seconds
 
-    def train_step(self, stop: str, position: float) -> tuple[str, float]:
+    def step(self, position: float, stop: str) -> tuple[float, str]:
         """What it was given."""
         self.evaluate()
         self.now += self._arithmetic_s + self._waits_s
         self.waited_s += self._waits_s
-        return stop, position
+        return position, stop
 
     def evaluate(self) -> None:
         """A forward pass."""
@@ -53,7 +53,7 @@ class Machine:
 def test_a_step_takes(monkeypatch: pytest.MonkeyPatch, arithmetic_s: float, waits_s: float, takes_s: float) -> None:
     machine: Any = Machine(monkeypatch, arithmetic_s, waits_s)
     slow_down(machine, 0.9)
-    assert machine.train_step("stop", position=1.5) == ("stop", 1.5)
+    assert machine.step(1.5, "stop") == (1.5, "stop")
     assert machine.now - 100.0 == pytest.approx(takes_s)
 
 
@@ -61,7 +61,7 @@ def test_a_layer_is_read_when_the_one_before_has_computed(monkeypatch: pytest.Mo
     """A third of the step is the forward pass, half of that each layer; an evaluation is not slowed down."""
     machine: Any = Machine(monkeypatch, 0.1)
     slow_down(machine, 0.9)
-    machine.train_step("stop", position=1.5)
+    machine.step(1.5, "stop")
     assert machine.read_at == pytest.approx([100.0, 100.15])
     machine.evaluate()
     assert machine.read_at[2] == machine.read_at[3] == machine.now

@@ -12,9 +12,9 @@ import torch
 
 from peer import spec as specs
 from peer.spec import RunSpec
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 
 
 @pytest.fixture(scope="module")
@@ -45,8 +45,8 @@ def spec(corpus: Path) -> RunSpec:
 def make(spec: RunSpec, tmp_path: Path) -> Make:
     """A trainer of its own folder; the same name is the same folder."""
 
-    def make_one(me: str = "p0", **round: float) -> Trainer:
+    def make_one(me: str = "p0", **round: float) -> LocalTrainer:
         table = dataclasses.replace(spec.round, **round)  # type: ignore[arg-type]
-        return Trainer(dataclasses.replace(spec, round=table), me, tmp_path / me, torch.device("cpu"))
+        return LocalTrainer(dataclasses.replace(spec, round=table), me, tmp_path / me, torch.device("cpu"))
 
     return make_one

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 from pathlib import Path
 from typing import Any
@@ -16,8 +17,9 @@ from peer.protocol.block import VOID, PartOutcome, part_outcomes
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.outer import momentum_at
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
 FIRST = digest("anchor", 0)
 NAMES = ("p0", "p1")
@@ -32,12 +34,12 @@ With `max_staleness` 1 the contribution that is missed twice is given up.
 
 
 @pytest.fixture
-def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[Trainer]:
+def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[LocalTrainer]:
     """Two peers of the codec and round that the test names."""
     wire, round = request.param
     table = dataclasses.replace(spec.round, **round)
     spec = dataclasses.replace(spec, round=table, codec=dataclasses.replace(spec.codec, wire=wire))
-    return [Trainer(spec, name, tmp_path / name, torch.device("cpu")) for name in NAMES]
+    return [LocalTrainer(spec, name, tmp_path / name, torch.device("cpu")) for name in NAMES]
 
 
 @pytest.mark.slow
@@ -51,7 +53,7 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[T
     indirect=True,
 )  # fmt: skip
 @pytest.mark.parametrize("tile", [64, codec.TILE])
-def test_tiles_do_not_show(two: list[Trainer], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_tiles_do_not_show(two: list[LocalTrainer], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """θ, momentum, residual and local parameters, bit for bit; with tiles that end within parts and parameters, too."""
     if two[0].spec.codec.wire != "sparse":  # whose units are larger
         monkeypatch.setattr(codec, "TILE", tile)
@@ -59,10 +61,10 @@ def test_tiles_do_not_show(two: list[Trainer], tile: int, monkeypatch: pytest.Mo
     for kind in KINDS:
         for trainer in two:
             trainer.begin_round(NAMES)
-            trainer.train_step()
-            trainer.freeze(anchor)
-            if trainer.streams:
-                trainer.train_step()
+            step(trainer)
+            submit(trainer, anchor)
+            if trainer.progress.streams:
+                step(trainer)
         decided = DecidedRound(two, anchor, left_out=kind.get("left_out", ()), void=kind.get("void", ()))
         means = tuple(
             VOID if part in kind.get("refused", ()) else mean for part, mean in enumerate(decided.update.parts)
@@ -77,7 +79,7 @@ def test_tiles_do_not_show(two: list[Trainer], tile: int, monkeypatch: pytest.Mo
         anchor = decided.next_anchor
 
 
-def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, Tensor, Tensor, Tensor]:
+def by_whole_vectors(trainer: LocalTrainer, decided: DecidedRound) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """θ, momentum, residual and local parameters after the update."""
     update, spec, now = decided.update, trainer.spec, trainer._flat.new()
     theta, velocity, residual = (
@@ -85,11 +87,11 @@ def by_whole_vectors(trainer: Trainer, decided: DecidedRound) -> tuple[Tensor, T
     )
     encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
     outcomes = part_outcomes(update, trainer.me, True)
-    too_old = trainer._ledger.staleness_after(update, mine) > spec.round.max_staleness
+    too_old = bool(copy.deepcopy(trainer.progress).settle(update, True).too_old.fragments)
     momentum, own = momentum_at(spec, update.round - 1), None if too_old else trainer._interpolates
     progress = trainer._start - now
     start = now.clone()
-    for part, piece in enumerate(trainer.turns.parts(update.round - 1)):
+    for part, piece in enumerate(trainer.progress.turns.parts(update.round - 1)):
         where = slice(piece.start, piece.start + piece.size)
         if not update.rolled_back(part):
             name = update.parts[part]

@@ -16,8 +16,7 @@ from peer import spec as specs
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
-from peer.train.backend import SingleDevice, choose_device, uses_bfloat16
-from peer.train.evaluation import held_out_loss
+from peer.train.backend import SingleDevice, choose_device, held_out_loss, uses_bfloat16
 from peer.train.optimizers import learning_rate
 
 CPU = torch.device("cpu")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import errno
-import os
 import shutil
 import subprocess
 from collections.abc import Callable
@@ -247,31 +246,6 @@ def test_a_disk_that_fills_at_the_end(shelf: Checkpoints, monkeypatch: pytest.Mo
         shelf.write(take(2))
     monkeypatch.undo()
     assert [path.name for path in shelf.folder.iterdir()] == ["00000001"]
-
-
-def test_writing_takes_a_small_share_of_the_time(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    """After a write of 2 s the next waits 100 s; within a round at least `MIN_EVERY_S`, also if there was no room."""
-    now = [1000.0]
-    monkeypatch.setattr(checkpoints.time, "monotonic", lambda: now[0])
-    again = Checkpoints(shelf.folder)
-    assert again.due(round_ends=True)
-    assert not again.due(round_ends=False)
-    monkeypatch.setattr(os, "fsync", lambda handle: now.__setitem__(0, now[0] + 2 / 7))
-    again.write(take(1))
-    assert now[0] == pytest.approx(1002.0)
-    now[0] += 99.0
-    assert not again.due(round_ends=True)
-    now[0] += 1.1
-    assert again.due(round_ends=True)
-    assert not again.due(round_ends=False)
-    now[0] += checkpoints.MIN_EVERY_S
-    assert again.due(round_ends=False)
-    with monkeypatch.context() as patch:
-        patch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, 0))
-        with pytest.raises(DiskFull):
-            again.write(take(2))
-    assert not again.due(round_ends=False)
-    assert again.due(round_ends=True)
 
 
 def test_one_that_is_set_aside_does_not_count(shelf: Checkpoints) -> None:

@@ -18,10 +18,11 @@ from peer.model.footprint import size_of
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.outer import OuterState
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.export.run_on_disk import make_run, small_spec, write_corpus
 from tests.peer.train.conftest import Make
+from tests.stepping import step, submit
 
 FIRST = digest("anchor", 0)
 STEPS = 2
@@ -29,22 +30,22 @@ NAMES = ("p0", "p1")
 FRAGMENTS = (2, 3)
 
 
-def train(trainers: Sequence[Trainer], anchor: bytes, steps: int = STEPS) -> None:
+def train(trainers: Sequence[LocalTrainer], anchor: bytes, steps: int = STEPS) -> None:
     for trainer in trainers:
         trainer.begin_round([each.me for each in trainers])
         for _ in range(steps):
-            trainer.train_step()
-        trainer.freeze(anchor)
+            step(trainer)
+        submit(trainer, anchor)
 
 
-def local(trainer: Trainer) -> Tensor:
+def local(trainer: LocalTrainer) -> Tensor:
     return trainer._flat.new()
 
 
-def averaged(trainer: Trainer, round: int) -> Tensor:
+def averaged(trainer: LocalTrainer, round: int) -> Tensor:
     """Which elements a round averages."""
     found = torch.zeros(trainer.parameters, dtype=torch.bool)
-    for where in trainer.turns.slices((round,)):
+    for where in trainer.progress.turns.slices((round,)):
         found[where] = True
     return found
 
@@ -59,7 +60,7 @@ def test_each_fragment_moves_in_its_turn_alone(make: Make, fragments: int, overl
     for round in range(2 * fragments + 1):
         train(trainers, anchor)
         if overlap:
-            first.train_step()
+            step(first)
         first._collect_progress()
         before = first.anchor.theta.clone(), first.anchor.momentum.clone(), first._residual.flat.clone(), local(first)
         chain.append(DecidedRound(trainers, anchor, before=chain[-1] if chain else None))
@@ -124,7 +125,7 @@ def test_what_is_too_old_is_given_up_of_one_fragment_alone(make: Make) -> None:
         decided.apply_to(trainers[1])
         anchor = decided.next_anchor
     assert [norm > 0 for norm in given_up] == [False, False, True, False]
-    assert first.turns.work(0).tokens > 0
+    assert first.progress.turns.work(0).tokens > 0
     train(trainers, anchor)
     assert contribution(first, anchor).effort.staleness == 0
 
@@ -144,11 +145,11 @@ def test_a_crash_behind_a_contribution_takes_its_fragment_alone_back(make: Make,
     again.restore(saved)
     again.resume(decided.next_anchor)
     mine = averaged(again, 1)
-    assert again.frozen
+    assert again.status.offered
     assert torch.equal(local(again)[~mine], before[~mine])
     assert not torch.equal(local(again)[mine], before[mine])
-    assert again.turns.work(1).tokens == 0
-    assert again.turns.work(0).tokens == trainer.turns.work(0).tokens - offered.effort.tokens // 2
+    assert again.progress.turns.work(1).tokens == 0
+    assert again.progress.turns.work(0).tokens == trainer.progress.turns.work(0).tokens - offered.effort.tokens // 2
     following = DecidedRound([again], decided.next_anchor)
     following.apply_to(again, trainer)
     assert again.anchor.state_digest() == trainer.anchor.state_digest()
@@ -160,11 +161,11 @@ def test_a_jump_leaves_what_is_on_offer_behind(make: Make) -> None:
     train([trainer], FIRST)
     owed, mine = trainer._residual.flat.clone(), averaged(trainer, 0)
     elsewhere = OuterState(torch.ones(trainer.parameters), torch.zeros(trainer.parameters), 3, {})
-    assert trainer.jump(FIRST, elsewhere) > 0
+    assert trainer.adopt(FIRST, elsewhere) > 0
     assert torch.equal(trainer._residual.flat[~mine], owed[~mine])
     assert trainer._residual.flat[mine].abs().max() < 0.01 * owed[mine].abs().max()
     assert torch.equal(local(trainer), elsewhere.theta - trainer._residual.flat)
-    trainer.freeze(digest("there"))
+    submit(trainer, digest("there"))
     assert contribution(trainer, digest("there")).effort.staleness == 1, "made in round 0 for the turn in round 1"
 
 
@@ -179,18 +180,19 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
     states = []
     for beside in (False, True):
         changed = dataclasses.replace(spec, round=dataclasses.replace(spec.round, fragments=2, **table))
-        trainers = [Trainer(changed, name, tmp_path / f"{name} {beside}", torch.device("cpu")) for name in NAMES]
+        trainers = [LocalTrainer(changed, name, tmp_path / f"{name} {beside}", torch.device("cpu")) for name in NAMES]
         anchor, first = FIRST, trainers[0]
         for _ in range(3):
             train(trainers, anchor)
             decided = DecidedRound(trainers, anchor)
             anchor = decided.next_anchor
             for trainer in trainers:
-                if trainer.streams:
-                    trainer.train_step()
+                if trainer.progress.streams:
+                    step(trainer)
                 if beside:
-                    trainer.begin_apply(decided.update, decided.objects.__getitem__)
-                    trainer.finish_apply()
+                    trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+                    assert trainer.layers is not None
+                    trainer.layers.result(60)
                 else:
                     decided.apply_to(trainer)
         vectors = local(first), first._residual.flat
@@ -242,6 +244,6 @@ def test_a_chain_of_fragments_is_audited_and_exported(tmp_path: Path) -> None:
     state = run.trainer.anchor.state_digest().hex()
     report = audit(run.directory)
     assert (report.last_round, report.firm, report.state) == (5, 5, state)
-    assert report.parts == sum(len(run.trainer.turns.parts(round)) for round in range(5))
+    assert report.parts == sum(len(run.trainer.progress.turns.parts(round)) for round in range(5))
     export(run.directory, tmp_path / "exported")
     assert (tmp_path / "exported").is_dir()

@@ -9,28 +9,29 @@ import torch
 
 from peer.protocol.encoding import digest
 from peer.train.outer import OuterState
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 HERE = digest("here")
 THERE = digest("there")
 
 
-def elsewhere(trainer: Trainer, round: int) -> OuterState:
+def elsewhere(trainer: LocalTrainer, round: int) -> OuterState:
     """Where others came without this peer."""
     generator = torch.Generator().manual_seed(round)
     theta, momentum = (torch.rand(trainer.parameters, generator=generator) for _ in range(2))
     return OuterState(theta, momentum, round, {0: 5})
 
 
-def train(trainer: Trainer, steps: int = 2) -> None:
+def train(trainer: LocalTrainer, steps: int = 2) -> None:
     trainer.begin_round(["p0", "p1"])
     for _ in range(steps):
-        trainer.train_step()
+        step(trainer)
 
 
-def offered(trainer: Trainer, anchor: bytes) -> torch.Tensor:
+def offered(trainer: LocalTrainer, anchor: bytes) -> torch.Tensor:
     """What a contribution decodes to."""
     mine = contribution(trainer, anchor)
     decoded = [trainer._codec.decode(mine.payload(part)) for part in range(len(trainer.parts))]
@@ -38,7 +39,7 @@ def offered(trainer: Trainer, anchor: bytes) -> torch.Tensor:
     return torch.cat(pieces)
 
 
-def local(trainer: Trainer) -> torch.Tensor:
+def local(trainer: LocalTrainer) -> torch.Tensor:
     return trainer._flat.new()
 
 
@@ -48,12 +49,12 @@ def test_what_was_not_offered_goes_along(make: Make) -> None:
     train(trainer)
     produced = trainer.anchor.theta - local(trainer)
     restored = elsewhere(trainer, 3)
-    assert trainer.jump(HERE, restored) == 0.0
+    assert trainer.adopt(HERE, restored) == 0.0
     assert trainer.anchor.state_digest() == restored.state_digest()
     assert (trainer.anchor.round, trainer.anchor.cursors) == (3, {0: 5})
     assert torch.equal(trainer._residual.flat, produced)
     assert torch.equal(local(trainer), restored.theta - produced)
-    trainer.freeze(THERE)
+    submit(trainer, THERE)
     assert contribution(trainer, THERE).effort.staleness == 3
 
 
@@ -61,16 +62,16 @@ def test_what_was_offered_stays_behind(make: Make) -> None:
     """Updates that nobody can show may have counted it: only what came after it, and its residue, is owed."""
     trainer = make()
     train(trainer)
-    trainer.freeze(HERE)
+    submit(trainer, HERE)
     train(trainer, 1)
     produced = trainer.anchor.theta - local(trainer)
-    given_up = trainer.jump(HERE, elsewhere(trainer, 3))
+    given_up = trainer.adopt(HERE, elsewhere(trainer, 3))
     gave = offered(trainer, HERE)
     assert given_up == pytest.approx(float(torch.linalg.vector_norm(gave)), rel=1e-6)
     torch.testing.assert_close(trainer._residual.flat, produced - gave, rtol=0, atol=1e-6)
-    assert not trainer.frozen
+    assert not trainer.status.offered
     train(trainer)
-    trainer.freeze(THERE)
+    submit(trainer, THERE)
     assert contribution(trainer, THERE).effort.staleness <= 3
 
 
@@ -78,9 +79,9 @@ def test_what_a_crash_made_it_forget_stays_behind_too(make: Make) -> None:
     """A new process finds what the old one offered, and owes nothing of it."""
     before = make()
     train(before)
-    before.freeze(HERE)
+    submit(before, HERE)
     again = make()
-    assert again.jump(HERE, elsewhere(again, 3)) > 0
+    assert again.adopt(HERE, elsewhere(again, 3)) > 0
     assert not bool(again._residual.flat.any())
 
 
@@ -89,7 +90,7 @@ def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     trainer = make(max_staleness=2)
     train(trainer)
     norm = float(torch.linalg.vector_norm(trainer.anchor.theta - local(trainer)))
-    assert trainer.jump(HERE, elsewhere(trainer, 3)) == pytest.approx(norm, rel=1e-6)
+    assert trainer.adopt(HERE, elsewhere(trainer, 3)) == pytest.approx(norm, rel=1e-6)
     assert not bool(trainer._residual.flat.any())
 
 
@@ -99,9 +100,9 @@ def test_after_a_jump_rounds_go_on(make: Make) -> None:
     train(trainers[0])
     train(trainers[1], 3)
     for trainer in trainers:
-        trainer.jump(HERE, elsewhere(trainer, 3))
+        trainer.adopt(HERE, elsewhere(trainer, 3))
         train(trainer)
-        trainer.freeze(THERE)
+        submit(trainer, THERE)
     DecidedRound(trainers, THERE).apply_to(*trainers)
     assert trainers[0].anchor.state_digest() == trainers[1].anchor.state_digest()
     assert trainers[0].anchor.round == 4

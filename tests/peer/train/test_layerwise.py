@@ -19,8 +19,9 @@ from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest
 from peer.train import apply as move
 from peer.train import layerwise
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -32,7 +33,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "gpt2": {"n_embd": 16, "n_layer": 3, "n_head": 2, "resid_pdrop": 0.2, "embd_pdrop": 0.2, "attn_pdrop": 0.2},
 }
 
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
 
     def make_one(
         me: str = "p0", overlap: str = "layerwise", wire: str = "int4", architecture: str = "llama", **round: Any
-    ) -> Trainer:
+    ) -> LocalTrainer:
         micro = specs.load("micro")
         spec = dataclasses.replace(
             micro,
@@ -52,7 +53,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
             round=dataclasses.replace(micro.round, overlap=overlap, **round),  # type: ignore[arg-type]
         )
         (tmp_path / f"{me}-{overlap}").mkdir(exist_ok=True)
-        return Trainer(spec, me, tmp_path / f"{me}-{overlap}" / "x", CPU)
+        return LocalTrainer(spec, me, tmp_path / f"{me}-{overlap}" / "x", CPU)
 
     return make_one
 
@@ -70,27 +71,33 @@ class Twins:
         for trainer in (self.blocking, self.layered):
             torch.set_rng_state(self.generator)
             trainer.begin_round(NAMES)
-            losses.append([trainer.train_step().loss for _ in range(steps)])
+            losses.append([step(trainer).loss for _ in range(steps)])
             after = torch.get_rng_state()
         self.generator = after
         assert losses[0] == losses[1]
 
-    def freeze(self, anchor: bytes) -> None:
-        self.blocking.freeze(anchor)
-        self.layered.freeze(anchor)
+    def submit(self, anchor: bytes) -> None:
+        submit(self.blocking, anchor)
+        submit(self.layered, anchor)
         assert contribution(self.blocking, anchor).leaves == contribution(self.layered, anchor).leaves
 
     def apply(self, update: Update, objects: dict[bytes, bytes]) -> None:
         """The layered one is not waited for."""
         given_up = self.blocking.apply(update, objects.__getitem__)
-        assert self.layered.begin_apply(update, objects.__getitem__) == given_up
+        assert self.layered.apply(update, objects.__getitem__, beside=True) == given_up
 
     def finish(self, anchor: bytes) -> None:
-        assert self.layered.finish_apply() == self.blocking.anchor.state_digest()
+        assert ready(self.layered) == self.blocking.anchor.state_digest()
         assert everything(self.layered, anchor) == everything(self.blocking, anchor)
 
 
-def everything(trainer: Trainer, anchor: bytes = FIRST) -> dict[str, Any]:
+def ready(trainer: LocalTrainer) -> bytes:
+    """H(θ, m), once the last layer is there."""
+    assert trainer.layers is not None
+    return trainer.layers.result(TIMEOUT_S)
+
+
+def everything(trainer: LocalTrainer, anchor: bytes = FIRST) -> dict[str, Any]:
     """All that a peer is, its bits included."""
     checkpoint = trainer.checkpoint(anchor)
     bits = {
@@ -130,10 +137,10 @@ def test_round_after_round_every_bit_is_the_same(
     for kind in rounds:
         for twins in (first, second):
             twins.train(2)
-        first.freeze(anchor)
+        first.submit(anchor)
         frozen = [first.blocking]
         if not kind.get("late"):
-            second.freeze(anchor)
+            second.submit(anchor)
             frozen.append(second.blocking)
         if kind.get("overdue"):
             second.train(kind["overdue"])
@@ -155,8 +162,8 @@ def test_work_that_is_too_old_is_given_up_all_the_same(make: Make) -> None:
     anchor = FIRST
     for _ in range(2):
         steady.begin_round(NAMES)
-        steady.train_step()
-        steady.freeze(anchor)
+        step(steady)
+        submit(steady, anchor)
         decided = DecidedRound([steady], anchor)
         decided.apply_to(steady)
         away.apply(decided.update, decided.objects)
@@ -166,18 +173,18 @@ def test_work_that_is_too_old_is_given_up_all_the_same(make: Make) -> None:
     away.train(1)
 
 
-def decide(trainer: Trainer) -> DecidedRound:
+def decide(trainer: LocalTrainer) -> DecidedRound:
     """A round of this trainer alone."""
     trainer.begin_round(NAMES)
-    trainer.train_step()
-    trainer.freeze(FIRST)
+    step(trainer)
+    submit(trainer, FIRST)
     return DecidedRound([trainer], FIRST)
 
 
 class Held:
     """The thread that applies stands still before the outer step of the last part, until it is released."""
 
-    def __init__(self, trainer: Trainer, monkeypatch: pytest.MonkeyPatch) -> None:
+    def __init__(self, trainer: LocalTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.released = threading.Event(), threading.Event()
         self.in_time = True
         self._steps = move.outer_kernel
@@ -197,13 +204,13 @@ def test_the_next_step_begins_while_later_layers_are_on_their_way(make: Make, mo
     decided = decide(trainer)
     held = Held(trainer, monkeypatch)
     trainer._model.get_submodule("model.layers.2").register_forward_hook(lambda *_: held.released.set())
-    trainer.begin_apply(decided.update, decided.objects.__getitem__)
-    assert not trainer.is_applied
+    trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+    assert trainer.layers is not None
+    assert not trainer.layers.done()
     trainer.begin_round(NAMES)
-    trainer.train_step()
-    trainer.finish_apply()
+    step(trainer)
+    ready(trainer)
     assert held.in_time
-    assert trainer.is_applied
 
 
 def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
@@ -216,54 +223,45 @@ def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
     monkeypatch.setattr(layerwise, "MAX_WORKERS", 1)
     twins = Twins(make, "p0")
     twins.train(2)
-    twins.freeze(FIRST)
+    twins.submit(FIRST)
     decided = DecidedRound([twins.blocking], FIRST)
     held = Held(twins.layered, monkeypatch)
     assert twins.layered._layerwise is not None
     twins.layered._layerwise.gates._enter = lambda layers: None
     twins.apply(decided.update, decided.objects)
     assert held.reached.wait(TIMEOUT_S)
-    assert twins.blocking.train_step().loss != twins.layered.train_step().loss
+    assert step(twins.blocking).loss != step(twins.layered).loss
     held.released.set()
-    twins.layered.finish_apply()
+    ready(twins.layered)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "look",
     [
-        lambda trainer: trainer.freeze(digest("anchor", 1)),
+        lambda trainer: submit(trainer, digest("anchor", 1)),
         lambda trainer: trainer.checkpoint(FIRST),
         lambda trainer: trainer.evaluate(),
         lambda trainer: trainer.resume(digest("anchor", 1)),
-        lambda trainer: trainer.finish_apply(),
     ],
-    ids=["freeze", "checkpoint", "evaluate", "resume", "finish"],
+    ids=["submit", "checkpoint", "evaluate", "resume"],
 )  # fmt: skip
-def test_who_looks_at_the_whole_waits_for_the_last_layer(
-    make: Make, monkeypatch: pytest.MonkeyPatch, look: Callable[[Trainer], object]
+def test_nobody_looks_at_the_whole_before_the_last_layer(
+    make: Make, monkeypatch: pytest.MonkeyPatch, look: Callable[[LocalTrainer], object]
 ) -> None:
-    """It is released only when somebody waits for all layers; each of these does, and then all are there."""
+    """The lifecycle gives no such work before: whatever comes all the same is refused, and changes nothing."""
     twins = Twins(make, "p0")
     twins.train(1)
-    twins.freeze(FIRST)
+    twins.submit(FIRST)
     decided = DecidedRound([twins.blocking], FIRST)
     held = Held(twins.layered, monkeypatch)
-    layers = twins.layered._layerwise
-    assert layers is not None
-    wait = layers.wait
-
-    def release_and_wait() -> None:
-        held.released.set()
-        wait()
-
-    monkeypatch.setattr(layers, "wait", release_and_wait)
     twins.apply(decided.update, decided.objects)
-    look(twins.layered)
-    assert held.released.is_set()
-    assert twins.layered.is_applied
+    with pytest.raises(AssertionError, match="on their way"):
+        look(twins.layered)
+    held.released.set()
+    twins.finish(decided.next_anchor)
     assert held.in_time
-    assert twins.layered.anchor.state_digest() == twins.blocking.anchor.state_digest()
+    look(twins.layered)
 
 
 @pytest.mark.parametrize("damaged", ["mean", "contribution"])
@@ -284,12 +282,12 @@ def test_a_damaged_byte_changes_nothing(make: Make, damaged: str) -> None:
     if damaged == "contribution":
         path.write_bytes(mine[:-1] + bytes([mine[-1] ^ 1]))
     with pytest.raises(BadInput):
-        trainer.begin_apply(decided.update, load)
+        trainer.apply(decided.update, load, beside=True)
     path.write_bytes(mine)
     assert everything(trainer) == before
-    trainer.begin_apply(decided.update, decided.objects.__getitem__)
-    trainer.train_step()
-    trainer.finish_apply()
+    trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+    step(trainer)
+    ready(trainer)
     assert trainer.anchor.round == 1
 
 
@@ -302,8 +300,8 @@ def test_what_fails_beside_training_ends_it(make: Make, monkeypatch: pytest.Monk
         raise MemoryError("no room")
 
     monkeypatch.setattr(move, "outer_kernel", fail)
-    trainer.begin_apply(decided.update, decided.objects.__getitem__)
-    for look in (trainer.train_step, lambda: trainer.checkpoint(FIRST), trainer.evaluate, trainer.finish_apply):
+    trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+    for look in (lambda: step(trainer), lambda: ready(trainer), lambda: trainer.checkpoint(FIRST), trainer.evaluate):
         with pytest.raises(MemoryError, match="no room"):
             look()
 
@@ -321,8 +319,8 @@ def test_what_steps_waited_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) 
 
     assert trainer._layerwise is not None
     monkeypatch.setattr(trainer._layerwise.guard, "_clock", clock)
-    trainer.begin_apply(decided.update, decided.objects.__getitem__)
-    trainer.train_step()
+    trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+    step(trainer)
     assert trainer.waited_s >= 1.0
-    trainer.finish_apply()
+    ready(trainer)
     assert held.in_time

@@ -159,12 +159,12 @@ def test_a_trainer_waits_for_an_update_that_is_applied_before_it_moves(
     """Layers are written by threads of their own: none may write where a parameter no longer lies."""
     trainer = make()
     order: list[str] = []
-    monkeypatch.setattr(trainer, "_wait_for_layers", lambda: order.append("layers"))
+    monkeypatch.setattr(trainer, "_require_layers", lambda: order.append("layers"))
     monkeypatch.setattr(trainer, "device", CUDA)
     residence = trainer._inner.residence
     monkeypatch.setattr(residence, "_tensors", lambda: order.append("moves") or iter(()))
     monkeypatch.setattr("peer.train.offload.return_memory", lambda device: None)
-    trainer.offload_model()
+    trainer.leave_device()
     assert residence.is_aside
-    assert trainer.reload_model()
+    assert trainer.take_device()
     assert order == ["layers", "moves", "layers", "moves"]

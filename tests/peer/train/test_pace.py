@@ -14,6 +14,7 @@ from peer.lifecycle.pace import KNOWN, LEAST, MEASURED_S, MOST, MOST_MEASURED, O
 from peer.spec import RunSpec
 from peer.train.optimizers import learning_rate
 from tests.peer.train.conftest import Make
+from tests.stepping import never
 
 SPEEDS = st.integers(1, 10**12)
 TOKENS = 64
@@ -275,7 +276,7 @@ def test_a_ramp_counts() -> None:
 def test_a_step_is_made_at_the_rate_of_its_position(make: Make) -> None:
     """By default at that of its number."""
     trainer = make(steps=40, sync_rounds=0, ramp_rounds=0)
-    rates = [trainer.train_step(position=position).learning_rate for position in (None, None, 12.5)]
+    rates = [trainer.step(position, never).learning_rate for position in (0, 1, 12.5)]
     assert rates == [learning_rate(trainer.spec, 0, position) for position in (0, 1, 12.5)]
     assert len(set(rates)) == 3
 

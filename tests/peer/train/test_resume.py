@@ -17,8 +17,9 @@ from peer import spec as specs
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.checkpoint import Checkpoint, Checkpoints, newest
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
+from tests.stepping import step, submit
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -60,7 +61,7 @@ class Life:
         folder.mkdir(parents=True, exist_ok=True)
         self.anchor = FIRST
         self.chain: list[DecidedRound] = []
-        self.trainer = Trainer(spec, "p0", folder / "contributions", CPU)
+        self.trainer = LocalTrainer(spec, "p0", folder / "contributions", CPU)
         torch.manual_seed(7)
 
     def actions(self) -> Iterator[str]:
@@ -69,7 +70,7 @@ class Life:
             for _ in range(STEPS):
                 self.step()
                 yield "step"
-            self.trainer.freeze(self.anchor)
+            submit(self.trainer, self.anchor)
             yield "freeze"
             # The round takes long: steps that belong to the next contribution.
             for _ in range(2):
@@ -80,7 +81,7 @@ class Life:
 
     def step(self) -> None:
         self.trainer.begin_round(("p0",))
-        self.trainer.train_step()
+        step(self.trainer)
 
     def commit(self) -> None:
         """The round is decided and applied."""
@@ -95,7 +96,7 @@ class Life:
     def start_again(self) -> None:
         """A new process: everything comes from the disk; what was decided since the checkpoint is replayed."""
         torch.manual_seed(99)
-        self.trainer = Trainer(self.spec, "p0", self.folder / "contributions", CPU)
+        self.trainer = LocalTrainer(self.spec, "p0", self.folder / "contributions", CPU)
         found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", lambda path, why: pytest.fail(why))
         assert found is not None
         self.trainer.restore(found)
@@ -162,7 +163,7 @@ def test_what_was_read_for_a_step_without_room_is_trained_after_a_stop(
             return backward(tokens, whole)  # type: ignore[no-any-return]
 
         monkeypatch.setattr(life.trainer._inner, "_backward_one", backward_one)
-        assert life.trainer.train_step(lambda: True).tokens == 16
+        assert step(life.trainer, lambda: True).tokens == 16
     whole, stopped = lives
     stopped.checkpoint()
     stopped.start_again()
@@ -178,14 +179,14 @@ def test_a_crash_in_a_round_begins_that_round_again(make_spec: Make, tmp_path: P
     spec = make_spec("gpt2")
     whole, crashed = Life(spec, tmp_path / "whole"), Life(spec, tmp_path / "crashed")
     run(whole, STEPS)
-    whole.trainer.freeze(whole.anchor)
+    submit(whole.trainer, whole.anchor)
     whole.commit()
     after_commit = clone(whole.everything())
     run(whole, 2)
     two_steps_later = clone(whole.everything())
     torch.manual_seed(7)
     run(crashed, STEPS)
-    crashed.trainer.freeze(crashed.anchor)
+    submit(crashed.trainer, crashed.anchor)
     crashed.checkpoint()
     crashed.commit()
     run(crashed, 2)
@@ -202,7 +203,7 @@ def test_a_crash_with_steps_on_top_of_an_offer_makes_them_again(make_spec: Make,
     for life in (whole, crashed):
         torch.manual_seed(7)
         run(life, STEPS)
-        life.trainer.freeze(life.anchor)
+        submit(life.trainer, life.anchor)
         run(life, 1)
         if life is crashed:
             life.checkpoint()
@@ -211,8 +212,8 @@ def test_a_crash_with_steps_on_top_of_an_offer_makes_them_again(make_spec: Make,
             run(life, 1)
             life.start_again()
         run(life, 2)
-        life.trainer.freeze(life.anchor)
-    assert whole.trainer.step_in_round == 0
+        submit(life.trainer, life.anchor)
+    assert whole.trainer.progress.step == 0
     expect_equal(crashed.everything(), clone(whole.everything()), "the next freeze")
 
 
@@ -221,11 +222,11 @@ def test_an_offer_that_only_the_disk_remembers_is_where_the_next_round_begins(ma
     life = Life(make_spec(**STREAMING), tmp_path)
     run(life, 2)
     life.checkpoint()
-    life.trainer.freeze(life.anchor)
+    submit(life.trainer, life.anchor)
     run(life, 1)
     life.start_again()
-    assert life.trainer.frozen
-    assert (life.trainer.round_in_training, life.trainer.step_in_round) == (1, 0)
+    assert life.trainer.status.offered
+    assert (life.trainer.progress.in_training, life.trainer.progress.step) == (1, 0)
 
 
 def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp_path: Path) -> None:
@@ -234,9 +235,9 @@ def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp
     run(life, 2)
     life.checkpoint()
     run(life, 1)
-    life.trainer.freeze(life.anchor)
+    submit(life.trainer, life.anchor)
     life.start_again()
-    assert life.trainer.frozen
+    assert life.trainer.status.offered
     life.commit()
     assert not life.trainer._residual.flat.any()
     again = Life(make_spec(), tmp_path / "replayed")
@@ -255,7 +256,7 @@ def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec:
     learned = life.trainer._start - life.trainer._flat.new()
     life.checkpoint()
     run(other, STEPS)
-    other.trainer.freeze(FIRST)
+    submit(other.trainer, FIRST)
     other.commit()
     life.chain, life.anchor = other.chain, other.anchor
     life.start_again()

@@ -9,13 +9,12 @@ import pytest
 import torch
 
 from dht.errors import DiskFull
-from peer.events import AlertRaised, CheckpointWritten, Event
 from peer.train import saver
 from peer.train.checkpoint import Checkpoint
 from peer.train.saver import CheckpointSaver
-from tests.peer.story import NoSnapshots
 
 WAIT_S = 60.0
+HERE = Path("DIR/checkpoints/1")
 
 
 class SlowShelf:
@@ -25,15 +24,12 @@ class SlowShelf:
         self.goes, self.room = threading.Event(), True
         self.written: list[float] = []
 
-    def due(self, *, round_ends: bool) -> bool:
-        return True
-
     def write(self, checkpoint: Checkpoint) -> Path:
         assert self.goes.wait(WAIT_S)
         if not self.room:
             raise DiskFull("no room for a checkpoint")
         self.written.append(float(checkpoint.tensors["optimizer"]["moment"].sum()))
-        return Path("DIR/checkpoints/1")
+        return HERE
 
 
 @pytest.fixture
@@ -42,74 +38,46 @@ def shelf() -> SlowShelf:
 
 
 @pytest.fixture
-def events() -> list[Event]:
-    return []
-
-
-@pytest.fixture
-def keeper(shelf: SlowShelf, events: list[Event]) -> CheckpointSaver:
-    return CheckpointSaver(shelf, NoSnapshots(), events.append)  # type: ignore[arg-type]
+def keeper(shelf: SlowShelf) -> CheckpointSaver:
+    return CheckpointSaver(shelf)  # type: ignore[arg-type]
 
 
 def checkpoint(moment: torch.Tensor) -> Checkpoint:
     return Checkpoint(state={"round": 3}, tensors={"optimizer": {"moment": moment}})
 
 
-def tell(keeper: CheckpointSaver, events: list[Event], count: int) -> None:
-    """Until so many events are told."""
-    give_up = threading.Event()
-    for _ in range(int(WAIT_S / 0.01)):
-        keeper.tell()
-        if len(events) >= count:
-            return
-        give_up.wait(0.01)
-    raise AssertionError(f"told {events}")
-
-
-def test_what_training_changes_meanwhile_is_not_in_the_checkpoint(
-    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event]
-) -> None:
-    """And nothing is told, and none is due, before it is on disk."""
+def test_what_training_changes_meanwhile_is_not_in_the_checkpoint(keeper: CheckpointSaver, shelf: SlowShelf) -> None:
+    """And it is not said to be there before it is on disk."""
     moment = torch.ones(4)
-    keeper.write(checkpoint(moment))
+    saving = keeper.save(checkpoint(moment), beside=True)
     moment.add_(1)
-    assert events == []
-    assert not keeper.due(round_ends=True)
+    assert not saving.done()
     shelf.goes.set()
-    tell(keeper, events, 1)
+    assert saving.result(WAIT_S) == HERE
     assert shelf.written == [4.0]
-    assert events == [CheckpointWritten(round=3, path="DIR/checkpoints/1", bytes=16)]
-    assert keeper.due(round_ends=True)
 
 
-@pytest.mark.parametrize("asked", [{"wait": True}, {"last": True}])
-def test_who_waits_has_it_on_disk(
-    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event], asked: dict[str, bool]
-) -> None:
+def test_who_waits_has_it_on_disk(keeper: CheckpointSaver, shelf: SlowShelf) -> None:
+    """Also after one that is written beside training: in their order."""
+    beside = keeper.save(checkpoint(torch.ones(2)), beside=True)
     shelf.goes.set()
-    keeper.write(checkpoint(torch.ones(4)), **asked)
-    assert shelf.written == [4.0]
-    assert len(events) == 1
+    saving = keeper.save(checkpoint(torch.ones(4)), beside=False)
+    assert saving.done()
+    assert beside.result(WAIT_S) == saving.result(WAIT_S) == HERE
+    assert shelf.written == [2.0, 4.0]
 
 
-def test_a_large_one_is_not_copied(
-    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event], monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_large_one_is_not_copied(keeper: CheckpointSaver, shelf: SlowShelf, monkeypatch: pytest.MonkeyPatch) -> None:
     """There may be no room for it in memory: training waits."""
     monkeypatch.setattr(saver, "available_bytes", lambda: 3 * 16 - 1)
     shelf.goes.set()
-    keeper.write(checkpoint(torch.ones(4)))
-    assert len(events) == 1
+    assert keeper.save(checkpoint(torch.ones(4)), beside=True).done()
 
 
-def test_a_full_disk_is_told_once_and_the_next_one_is_written(
-    keeper: CheckpointSaver, shelf: SlowShelf, events: list[Event]
-) -> None:
+def test_after_a_full_disk_the_next_one_is_written(keeper: CheckpointSaver, shelf: SlowShelf) -> None:
     shelf.room = False
     shelf.goes.set()
-    keeper.write(checkpoint(torch.ones(4)), wait=True)
-    keeper.write(checkpoint(torch.ones(4)), wait=True)
-    assert [type(event) for event in events] == [AlertRaised]
+    assert isinstance(keeper.save(checkpoint(torch.ones(4)), beside=False).exception(WAIT_S), DiskFull)
     shelf.room = True
-    keeper.write(checkpoint(torch.ones(4)), wait=True)
+    keeper.save(checkpoint(torch.ones(4)), beside=False).result(WAIT_S)
     assert shelf.written == [4.0]

@@ -14,9 +14,10 @@ from peer.codec.codec import Codec
 from peer.protocol.block import VOID
 from peer.spec import RunSpec
 from peer.store.objects import load_object
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.train.conftest import Make
+from tests.stepping import step, submit
 from tests.training_swarm import TrainingSwarm
 
 ANCHORS = (b"a" * 32, b"b" * 32)
@@ -24,21 +25,21 @@ ANCHORS = (b"a" * 32, b"b" * 32)
 
 @pytest.fixture
 def make_sparse(make: Make) -> Make:
-    def make_one(me: str, **round: Any) -> Trainer:
+    def make_one(me: str, **round: Any) -> LocalTrainer:
         first = make(me, **round)
         codec = dataclasses.replace(first.spec.codec, wire="sparse", part_elements=8192)
-        return Trainer(dataclasses.replace(first.spec, codec=codec), me, first._folder, torch.device("cpu"))
+        return LocalTrainer(dataclasses.replace(first.spec, codec=codec), me, first._folder, torch.device("cpu"))
 
     return make_one
 
 
-def train(trainer: Trainer) -> None:
+def train(trainer: LocalTrainer) -> None:
     trainer.begin_round(("p0", "p1"))
     for _ in range(3):
-        trainer.train_step()
+        step(trainer)
 
 
-def local(trainer: Trainer) -> torch.Tensor:
+def local(trainer: LocalTrainer) -> torch.Tensor:
     return trainer._flat.new()
 
 
@@ -52,7 +53,7 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
             train(peer)
         produced += peers[0]._start - local(peers[0])
         for peer in peers:
-            peer.freeze(anchor)
+            submit(peer, anchor)
         sent = contribution(peers[0], anchor)
         decoded = [peers[0]._codec.decode(sent.payload(number)) for number in range(len(peers[0].parts))]
         counted += torch.from_numpy(
@@ -76,7 +77,7 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     peer = make_sparse("p0", overlap="streaming", merge="interpolate")
     train(peer)
     produced = peer._start - local(peer)
-    peer.freeze(ANCHORS[0])
+    submit(peer, ANCHORS[0])
     sent = peer._residual.flat.clone()
     train(peer)
     produced += peer._start - local(peer)
@@ -98,7 +99,7 @@ def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:
     sent = torch.zeros(peers[0].parameters, dtype=torch.bool)
     for peer in peers:
         train(peer)
-        peer.freeze(ANCHORS[0])
+        submit(peer, ANCHORS[0])
         mine = contribution(peer, ANCHORS[0])
         for number, piece in enumerate(peer.parts):
             decoded = torch.from_numpy(peer._codec.decode(mine.payload(number))[: piece.size])

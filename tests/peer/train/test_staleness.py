@@ -13,26 +13,27 @@ from peer.aggregation.weights import integer_weights
 from peer.protocol.block import token_share
 from peer.protocol.encoding import digest
 from peer.train.checkpoint import Checkpoints, newest
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
 ANCHORS = [digest("anchor", number) for number in range(12)]
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 
 
-def train(trainer: Trainer) -> None:
+def train(trainer: LocalTrainer) -> None:
     trainer.begin_round(("p0", "p1"))
-    trainer.train_step()
+    step(trainer)
 
 
-def offer(trainer: Trainer, anchor: bytes) -> int:
+def offer(trainer: LocalTrainer, anchor: bytes) -> int:
     """Train, freeze; returns the staleness that was pledged."""
     train(trainer)
-    trainer.freeze(anchor)
+    submit(trainer, anchor)
     return pledged(trainer, anchor)
 
 
-def pledged(trainer: Trainer, anchor: bytes) -> int:
+def pledged(trainer: LocalTrainer, anchor: bytes) -> int:
     return contribution(trainer, anchor).header(trainer.me).staleness
 
 
@@ -85,8 +86,9 @@ def test_the_age_survives_restarts(make: Make, tmp_path: Path) -> None:
     offer(first, ANCHORS[2])
     again = make("p1")
     again.anchor.become(first.anchor.theta, first.anchor.momentum, first.anchor.round, first.anchor.cursors.items())
+    again.progress.stand_at(first.anchor.round)
     again.resume(ANCHORS[2])
-    assert again.frozen
+    assert again.status.offered
     DecidedRound([first, again], ANCHORS[2], left_out=frozenset({"p1"})).apply_to(first, again)
     assert offer(again, ANCHORS[3]) == 3
 

@@ -18,13 +18,14 @@ from dht.errors import DiskFull
 from peer.protocol.encoding import digest
 from peer.train.optimizers import learning_rate
 from peer.train.residual import Residual, interpolate
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.outer_step import outer_step
 from tests.peer.train.fragments import Fragments
+from tests.stepping import step, submit
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 
 # ---- a model of few numbers, against the recorded schedule; every number is dyadic, so that float32 is exact ----
 
@@ -143,36 +144,36 @@ STREAMING = {"overlap": "streaming", "merge": "rebase"}
 GAMMA = 0.5
 
 
-def train(trainer: Trainer, steps: int = 2) -> list[float]:
+def train(trainer: LocalTrainer, steps: int = 2) -> list[float]:
     """Their learning rates."""
     trainer.begin_round(("p0", "p1"))
-    return [trainer.train_step().learning_rate for _ in range(steps)]
+    return [step(trainer).learning_rate for _ in range(steps)]
 
 
-def local(trainer: Trainer) -> Tensor:
+def local(trainer: LocalTrainer) -> Tensor:
     return trainer._flat.new()
 
 
-def decide(trainers: Sequence[Trainer], anchor: bytes, **options: Any) -> DecidedRound:
+def decide(trainers: Sequence[LocalTrainer], anchor: bytes, **options: Any) -> DecidedRound:
     decided = DecidedRound(trainers, anchor, **options)
     decided.apply_to(*trainers)
     return decided
 
 
-def exact(make: Make, me: str, wire: str = "float32", **round: Any) -> Trainer:
+def exact(make: Make, me: str, wire: str = "float32", **round: Any) -> LocalTrainer:
     """One whose contributions lose nothing in encoding."""
     trainer = make(me, **round)
     spec = dataclasses.replace(trainer.spec, codec=dataclasses.replace(trainer.spec.codec, wire=wire))  # type: ignore[arg-type]
-    return Trainer(spec, me, trainer._folder, torch.device("cpu"))
+    return LocalTrainer(spec, me, trainer._folder, torch.device("cpu"))
 
 
-def rounds_of(trainers: Sequence[Trainer]) -> list[tuple[bytes, ...]]:
+def rounds_of(trainers: Sequence[LocalTrainer]) -> list[tuple[bytes, ...]]:
     """State and local parameters after each of three rounds without a step between freeze and update."""
     found, anchor = [], ANCHORS[0]
     for _ in range(3):
         for trainer in trainers:
             train(trainer, 3)
-            trainer.freeze(anchor)
+            submit(trainer, anchor)
         anchor = decide(trainers, anchor).next_anchor
         found.append((trainers[0].anchor.state_digest(), *(local(each).numpy().tobytes() for each in trainers)))
     return found
@@ -201,7 +202,7 @@ def test_plain_diloco_is_what_its_paper_says(make: Make) -> None:
         delta = theta - local(trainer).numpy()
         velocity = mu * velocity + delta
         theta = theta - lr * (mu * velocity + delta)
-        trainer.freeze(anchor)
+        submit(trainer, anchor)
         anchor = decide([trainer], anchor).next_anchor
         assert trainer.anchor.theta.numpy().tobytes() == theta.tobytes()
         assert local(trainer).numpy().tobytes() == theta.tobytes()
@@ -211,15 +212,15 @@ def test_steps_after_the_freeze_are_the_first_of_the_next_round(make: Make) -> N
     """Their learning rates, their count towards H, their tokens and their age; the update changes none of it."""
     trainer = make(steps=4, ramp_rounds=0, sync_rounds=0, **STREAMING)
     rates = train(trainer, 4)
-    trainer.freeze(ANCHORS[0])
-    assert (trainer.round_in_training, trainer.step_in_round, trainer.has_progress) == (1, 0, False)
+    submit(trainer, ANCHORS[0])
+    assert (trainer.progress.in_training, trainer.progress.step, trainer.status.fresh) == (1, 0, False)
     rates += train(trainer, 3)
-    assert (trainer.round_in_training, trainer.step_in_round) == (1, 3)
+    assert (trainer.progress.in_training, trainer.progress.step) == (1, 3)
     anchor = decide([trainer], ANCHORS[0]).next_anchor
-    assert (trainer.round_in_training, trainer.step_in_round) == (1, 3)
+    assert (trainer.progress.in_training, trainer.progress.step) == (1, 3)
     rates += train(trainer, 1)
     assert rates == [learning_rate(trainer.spec, round, step) for round in (0, 1) for step in range(4)]
-    trainer.freeze(anchor)
+    submit(trainer, anchor)
     mine = contribution(trainer, anchor)
     assert (mine.effort.steps, mine.effort.staleness) == (4, 0)
     assert mine.effort.tokens == 4 * 2 * trainer.spec.model.context
@@ -228,7 +229,7 @@ def test_steps_after_the_freeze_are_the_first_of_the_next_round(make: Make) -> N
 def test_a_round_that_takes_longer_than_the_next_goes_on_at_its_last_rate(make: Make) -> None:
     trainer = make(steps=2, ramp_rounds=0, sync_rounds=0, **STREAMING)
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     rates = train(trainer, 4)
     assert rates == [learning_rate(trainer.spec, 1, step) for step in (0, 1, 1, 1)]
 
@@ -239,7 +240,7 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
     trainers = [exact(make, name, gamma=GAMMA, **STREAMING) for name in ("p0", "p1")]
     for trainer in trainers:
         train(trainer)
-        trainer.freeze(ANCHORS[0])
+        submit(trainer, ANCHORS[0])
     second = trainers[1]
     offered, submitted_at = second._residual.flat.clone(), local(second)
     train(second, 3)
@@ -249,7 +250,7 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
     owed = offered * GAMMA if left_out else torch.zeros_like(offered)
     assert torch.equal(second._residual.flat, owed + since)
     assert torch.equal(local(second), second.anchor.theta - second._residual.flat)
-    assert second.turns.work(0).age.staleness(1) == bool(left_out)
+    assert second.progress.turns.work(0).age.staleness(1) == bool(left_out)
 
 
 def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
@@ -260,9 +261,9 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
     train(second)
     for round in range(2):
         train(first)
-        first.freeze(anchor)
+        submit(first, anchor)
         if round == 1:
-            second.freeze(anchor)
+            submit(second, anchor)
             submitted_at, offered = local(second), second._residual.flat.clone()
             train(second, 3)
             since = submitted_at - local(second)
@@ -274,7 +275,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         anchor = decided.next_anchor
     assert given_up == pytest.approx(float(offered.norm()), rel=1e-6)
     assert torch.equal(second._residual.flat, since)
-    second.freeze(anchor)
+    submit(second, anchor)
     mine = contribution(second, anchor)
     assert (mine.effort.steps, mine.effort.staleness) == (3, 0)
 
@@ -284,7 +285,7 @@ def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make
     """(1 − α) (anchor − what no update has counted) + α own; what is owed then is measured from the anchor."""
     trainer = exact(make, "p0", overlap="streaming", merge="interpolate", alpha=share)
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     train(trainer, 3)
     own = local(trainer)
     decide([trainer], ANCHORS[0])
@@ -300,7 +301,7 @@ def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
     trainer = exact(make, "p0", overlap="streaming")
     assert trainer.spec.round.merge == "interpolate"
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     decide([trainer], ANCHORS[0])
     assert torch.equal(local(trainer), trainer.anchor.theta)
     assert not trainer._residual.flat.any()
@@ -310,7 +311,7 @@ def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
     """A peer that was too slow for the round: it has no overlapped steps to merge, but a round's work."""
     first, second = (exact(make, name, overlap="streaming", merge="interpolate", alpha=0.0) for name in ("p0", "p1"))
     train(first)
-    first.freeze(ANCHORS[0])
+    submit(first, ANCHORS[0])
     train(second)
     learned = second._start - local(second)
     decided = DecidedRound([first], ANCHORS[0])
@@ -324,7 +325,7 @@ def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
 class Gate:
     """A disk that waits, and then has room or not."""
 
-    def __init__(self, monkeypatch: pytest.MonkeyPatch, trainer: Trainer) -> None:
+    def __init__(self, monkeypatch: pytest.MonkeyPatch, trainer: LocalTrainer) -> None:
         self.open, self.full = threading.Event(), False
         write = trainer._write_contribution
 
@@ -342,18 +343,18 @@ def test_steps_are_made_while_a_contribution_is_written(make: Make, monkeypatch:
     waits, streams = make("p0"), make("p0", **STREAMING)
     gate = Gate(monkeypatch, streams)
     train(streams)
-    streams.begin_submit(ANCHORS[0])
+    writing = streams.submit(ANCHORS[0])
     train(streams, 3)
-    assert streams.frozen
-    assert not streams.is_frozen_on_disk
+    assert streams.status.offered
+    assert not writing.done()
     gate.open.set()
-    streams.finish_submit()
+    writing.result(60)
     mine = contribution(streams, ANCHORS[0])
     written, effort = [mine.payload(part) for part in range(len(streams.parts))], mine.effort
     for path in streams._folder.iterdir():
         path.unlink()
     train(waits)
-    waits.freeze(ANCHORS[0])
+    submit(waits, ANCHORS[0])
     mine = contribution(waits, ANCHORS[0])
     assert [mine.payload(part) for part in range(len(waits.parts))] == written
     assert mine.effort == effort
@@ -367,15 +368,16 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     gate.open.set()
     train(trainer)
     start = trainer.anchor.theta - local(trainer)
-    trainer.begin_submit(ANCHORS[0])
+    writing = trainer.submit(ANCHORS[0])
     train(trainer, 3)
     with pytest.raises(DiskFull):
-        trainer.finish_submit()
-    assert (trainer.frozen, trainer.has_progress, trainer.step_in_round) == (False, True, 5)
+        writing.result(60)
+    trainer.take_back()
+    assert (trainer.status.offered, trainer.status.fresh, trainer.progress.step) == (False, True, 5)
     gate.full = False
     produced = trainer.anchor.theta - local(trainer)
     assert not torch.equal(produced, start)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     mine = contribution(trainer, ANCHORS[0])
     assert (mine.effort.steps, mine.effort.tokens) == (5, 5 * 2 * trainer.spec.model.context)
     assert sum(end - begin for _, begin, end in mine.effort.ranges) == 10
@@ -383,21 +385,28 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     torch.testing.assert_close(trainer._residual.flat, produced, rtol=0, atol=1e-7)
 
 
-def test_an_update_waits_for_what_is_being_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """Another round than mine was decided meanwhile, and my disk is full: nothing was offered, so nothing ages."""
     other, trainer = exact(make, "p0"), exact(make, "p1", gamma=GAMMA, **STREAMING)
     train(other)
-    other.freeze(ANCHORS[0])
+    submit(other, ANCHORS[0])
     decided = DecidedRound([other], ANCHORS[0])
     gate = Gate(monkeypatch, trainer)
     gate.full = True
-    gate.open.set()
     train(trainer)
     produced = trainer._start - local(trainer)
-    trainer.begin_submit(ANCHORS[0])
+    writing = trainer.submit(ANCHORS[0])
+    with pytest.raises(AssertionError, match="being written"):
+        decided.apply_to(trainer)
+    gate.open.set()
+    with pytest.raises(DiskFull):
+        writing.result(60)
+    with pytest.raises(AssertionError, match="is taken back first"):
+        decided.apply_to(trainer)
+    trainer.take_back()
     decided.apply_to(trainer)
     assert torch.equal(trainer._residual.flat, produced)
-    assert trainer.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
+    assert trainer.progress.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
 
 
 def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make) -> None:
@@ -406,8 +415,8 @@ def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make) ->
     trainer.begin_round(["p0"])
     checkpoint = trainer.checkpoint(ANCHORS[0])
     for _ in range(5):
-        trainer.train_step()
-    trainer.freeze(ANCHORS[0])
+        step(trainer)
+    submit(trainer, ANCHORS[0])
     offered = windows(contribution(trainer, ANCHORS[0]).effort.ranges)
 
     again = make(overlap="streaming")
@@ -415,7 +424,7 @@ def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make) ->
     again.resume(ANCHORS[0])
     again.begin_round(["p0"])
     for _ in range(3):
-        again.train_step()
+        step(again)
     read = windows(again._batches.ranges())
     assert len(read) == 6
     assert not read & offered

@@ -11,35 +11,36 @@ from torch import Tensor
 
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
-from peer.train.evaluation import SEQUENCES
-from peer.train.trainer import Trainer
+from peer.train.backend import SEQUENCES
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
 NAMES = ("p0", "p1")
 
 
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 
 
-def train(trainer: Trainer, steps: int = 2) -> None:
+def train(trainer: LocalTrainer, steps: int = 2) -> None:
     trainer.begin_round(NAMES)
     for _ in range(steps):
-        trainer.train_step()
+        step(trainer)
 
 
-def local(trainer: Trainer) -> Tensor:
+def local(trainer: LocalTrainer) -> Tensor:
     """The parameters that the trainer trains now."""
     return trainer._flat.new()
 
 
-def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
+def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
     """The encoded parts it wrote for `anchor`."""
     mine = contribution(trainer, anchor)
     return [mine.payload(part) for part in range(len(trainer.parts))]
 
 
-def expect_local_is_anchor_less_balance(trainer: Trainer) -> None:
+def expect_local_is_anchor_less_balance(trainer: LocalTrainer) -> None:
     assert torch.equal(local(trainer), trainer.anchor.theta - trainer._residual.flat)
 
 
@@ -51,8 +52,8 @@ def test_two_trainers_end_with_the_same_bits(make: Make) -> None:
         train(first, 3)
         train(second, 2)
         assert not torch.equal(local(first), local(second))
-        first.freeze(anchor)
-        second.freeze(anchor)
+        submit(first, anchor)
+        submit(second, anchor)
         DecidedRound([first, second], anchor).apply_to(first, second)
         assert first.anchor.state_digest() == second.anchor.state_digest()
         expect_local_is_anchor_less_balance(first)
@@ -67,7 +68,7 @@ def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
     trainer = make()
     train(trainer)
     start = trainer._start.clone()
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     delta = start - local(trainer)
     decoded = np.concatenate([trainer._codec.decode(payload) for payload in offered(trainer, ANCHORS[0])])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
@@ -82,7 +83,7 @@ def test_a_missed_round_ages_the_balance(make: Make) -> None:
     first, second = make("p0", gamma=0.75), make("p1", gamma=0.75)
     for trainer in (first, second):
         train(trainer)
-        trainer.freeze(ANCHORS[0])
+        submit(trainer, ANCHORS[0])
     owed = second._residual.flat.clone()
     DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
     assert torch.equal(second._residual.flat, owed * 0.75)
@@ -94,7 +95,7 @@ def test_a_void_part_ages_alone(make: Make) -> None:
     """Its parameters do not move for anybody; the other parts are counted."""
     trainer = make(gamma=0.5)
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     theta, owed = trainer.anchor.theta.clone(), trainer._residual.flat.clone()
     DecidedRound([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
     part = trainer.parts[0]
@@ -108,22 +109,22 @@ def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
     """A peer that had not frozen keeps all it learned, undiscounted, on top of the new anchor."""
     first, second = make("p0"), make("p1")
     train(first)
-    first.freeze(ANCHORS[0])
+    submit(first, ANCHORS[0])
     train(second)
     learned = second._start - local(second)
     DecidedRound([first], ANCHORS[0]).apply_to(second)
     assert torch.equal(second._residual.flat, learned)
     expect_local_is_anchor_less_balance(second)
-    assert not second.frozen
+    assert not second.status.offered
 
 
 def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
     """Training goes on in an overdue round: the contribution on disk stays, the rest waits in the residual."""
     trainer = make()
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     before, parameters = offered(trainer, ANCHORS[0]), local(trainer)
-    trainer.train_step()
+    step(trainer)
     later = parameters - local(trainer)
     assert offered(trainer, ANCHORS[0]) == before
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
@@ -135,11 +136,11 @@ def test_one_contribution_per_anchor(make: Make) -> None:
     """All ballots of a round send the same bytes."""
     trainer = make()
     train(trainer)
-    assert not trainer.frozen
-    trainer.freeze(ANCHORS[0])
-    assert trainer.frozen
+    assert not trainer.status.offered
+    submit(trainer, ANCHORS[0])
+    assert trainer.status.offered
     with pytest.raises(AssertionError, match="one contribution"):
-        trainer.freeze(ANCHORS[0])
+        submit(trainer, ANCHORS[0])
 
 
 def test_the_effort_of_a_contribution_is_told(make: Make, spec: RunSpec) -> None:
@@ -147,7 +148,7 @@ def test_the_effort_of_a_contribution_is_told(make: Make, spec: RunSpec) -> None
     trainer = make()
     for anchor, steps in zip(ANCHORS, (2, 3), strict=False):
         train(trainer, steps)
-        trainer.freeze(anchor)
+        submit(trainer, anchor)
         mine = contribution(trainer, anchor)
         assert (mine.effort.steps, mine.effort.tokens) == (steps, steps * 2 * spec.model.context)
         assert mine.effort.ranges
@@ -158,15 +159,16 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     """Neither what is trained nor what is owed."""
     trainer = make()
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
     before, owed = local(trainer), trainer._residual.flat.clone()
-    loss, tokens = trainer.evaluate()
+    measured = trainer.evaluate()
+    assert measured is not None
     assert torch.equal(local(trainer), before)
     assert torch.equal(trainer._residual.flat, owed)
-    assert 4.0 < loss < 7.0
-    assert tokens > 0
-    assert trainer.evaluate() == (loss, tokens)
+    assert 4.0 < measured.loss < 7.0
+    assert measured.tokens > 0
+    assert trainer.evaluate() == measured
 
 
 def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> None:
@@ -194,7 +196,7 @@ def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
     for anchor in ANCHORS[:2]:
         for trainer in (first, second):
             train(trainer)
-            trainer.freeze(anchor)
+            submit(trainer, anchor)
         rounds.append(DecidedRound([first, second], anchor))
         rounds[-1].apply_to(first, second)
     again = make("p1")
@@ -202,7 +204,7 @@ def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
         again.replay(item.update, item.objects.__getitem__)
     again.resume(ANCHORS[2])
     assert again.anchor.state_digest() == first.anchor.state_digest()
-    assert not again.frozen
+    assert not again.status.offered
     assert torch.equal(local(again), again.anchor.theta)
 
 
@@ -210,11 +212,11 @@ def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
     """What was written is the residual, decoded; counting it leaves nothing owed."""
     trainer = make()
     train(trainer)
-    trainer.freeze(ANCHORS[0])
+    submit(trainer, ANCHORS[0])
     before = offered(trainer, ANCHORS[0])
     again = make()
     again.resume(ANCHORS[0])
-    assert again.frozen
+    assert again.status.offered
     expect_local_is_anchor_less_balance(again)
     assert offered(again, ANCHORS[0]) == before
     DecidedRound([again], ANCHORS[0]).apply_to(again)
@@ -226,7 +228,7 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     first, second = make("p0", gamma=0.75), make("p1", gamma=0.75)
     for trainer in (first, second):
         train(trainer)
-        trainer.freeze(ANCHORS[0])
+        submit(trainer, ANCHORS[0])
     missed = DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"}))
     again = make("p1", gamma=0.75)
     again.replay(missed.update, missed.objects.__getitem__)

@@ -16,12 +16,13 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.lifecycle.vocabulary import Moved
 from peer.protocol.encoding import digest
 from peer.train.checkpoint import Checkpoints, newest
 from peer.train.outer import OuterState, advance
-from peer.train.residual import RewindResult
-from peer.train.trainer import Trainer
+from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
+from tests.stepping import step, submit
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -29,7 +30,7 @@ GAMMA = 0.5
 SMALL = {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2}
 WIRES = ("float32", "float16", "int8", "int4")
 
-Make = Callable[..., Trainer]
+Make = Callable[..., LocalTrainer]
 Exact = npt.NDArray[np.float64]
 
 
@@ -37,7 +38,7 @@ Exact = npt.NDArray[np.float64]
 def make(corpus: Path, tmp_path: Path) -> Make:
     """A trainer of its own folder; the same name is the same folder."""
 
-    def make_one(me: str, wire: str = "int4", optimizer: str = "adamw", fragments: int = 1) -> Trainer:
+    def make_one(me: str, wire: str = "int4", optimizer: str = "adamw", fragments: int = 1) -> LocalTrainer:
         micro = specs.load("micro")
         spec = dataclasses.replace(
             micro,
@@ -48,24 +49,24 @@ def make(corpus: Path, tmp_path: Path) -> Make:
             round=dataclasses.replace(micro.round, fragments=fragments),
         )
         (tmp_path / me).mkdir(exist_ok=True)
-        return Trainer(spec, me, tmp_path / me / "contributions", CPU)
+        return LocalTrainer(spec, me, tmp_path / me / "contributions", CPU)
 
     return make_one
 
 
-def agree(trainers: Sequence[Trainer], anchor: bytes) -> DecidedRound:
+def agree(trainers: Sequence[LocalTrainer], anchor: bytes) -> DecidedRound:
     """These train, freeze, agree and apply."""
     for trainer in trainers:
         trainer.begin_round([each.me for each in trainers])
         for _ in range(2):
-            trainer.train_step()
-        trainer.freeze(anchor)
+            step(trainer)
+        submit(trainer, anchor)
     decided = DecidedRound(trainers, anchor)
     decided.apply_to(*trainers)
     return decided
 
 
-def after(anchor: OuterState, trainer: Trainer, rounds: Sequence[DecidedRound]) -> OuterState:
+def after(anchor: OuterState, trainer: LocalTrainer, rounds: Sequence[DecidedRound]) -> OuterState:
     """Where these rounds lead from `anchor`, which moves."""
     for decided in rounds:
         advance(anchor, decided.update, trainer.spec, trainer.parts, decided.objects.__getitem__)
@@ -73,10 +74,10 @@ def after(anchor: OuterState, trainer: Trainer, rounds: Sequence[DecidedRound]) 
 
 
 def undo(
-    trainer: Trainer, first: OuterState, kept: Sequence[DecidedRound], undone: Sequence[DecidedRound]
-) -> RewindResult:
+    trainer: LocalTrainer, first: OuterState, kept: Sequence[DecidedRound], undone: Sequence[DecidedRound]
+) -> Moved:
     """Stand again where the kept rounds lead, by the same outer steps from the first anchor on."""
-    return trainer.undo([decided.update for decided in reversed(undone)], after(first, trainer, kept))
+    return trainer.rewind([decided.update for decided in reversed(undone)], after(first, trainer, kept))
 
 
 @pytest.mark.slow
@@ -89,13 +90,13 @@ def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, opti
     lost = [agree([loser], common[-1].next_anchor)]
     lost.append(agree([loser], lost[-1].next_anchor))
     won = agree([winner], common[-1].next_anchor)
-    loser.train_step()
+    step(loser)
     undone = undo(loser, make("fresh", wire, optimizer).anchor, common, lost)
-    assert (loser.anchor.round, loser.frozen, loser.step_in_round, undone) == (
+    assert (loser.anchor.round, loser.status.offered, loser.progress.step, undone) == (
         1,
         False,
         0,
-        RewindResult(returned=2, lost=0),
+        Moved(returned=2, lost=0),
     )
     assert torch.equal(loser._flat.new(), loser.anchor.theta - loser._residual.flat)
     won.apply_to(loser)
@@ -109,19 +110,19 @@ def test_what_was_offered_for_an_anchor_is_offered_again(make: Make) -> None:
     """Its bytes are in others' hands; what was learned since waits for the next anchor, with its tokens."""
     trainer = make("p0")
     trainer.begin_round(["p0"])
-    trainer.train_step()
-    trainer.freeze(FIRST)
+    step(trainer)
+    submit(trainer, FIRST)
     offer, tokens = offered(trainer, FIRST), contribution(trainer, FIRST).effort.tokens
     decided = DecidedRound([trainer], FIRST)
     decided.apply_to(trainer)
-    trainer.train_step()
+    step(trainer)
     undo(trainer, make("fresh").anchor, [], [decided])
-    trainer.train_step()
-    trainer.freeze(FIRST)
+    step(trainer)
+    submit(trainer, FIRST)
     assert offered(trainer, FIRST) == offer
     assert contribution(trainer, FIRST).effort.tokens == tokens
     decided.apply_to(trainer)
-    trainer.freeze(decided.next_anchor)
+    submit(trainer, decided.next_anchor)
     assert contribution(trainer, decided.next_anchor).effort.tokens == 2 * tokens
 
 
@@ -145,26 +146,28 @@ def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
     rounds = [agree([trainer], FIRST)]
     rounds.append(agree([trainer], rounds[-1].next_anchor))
     (trainer._folder / f"{FIRST.hex()}.header").unlink()
-    assert undo(trainer, make("fresh").anchor, [], rounds) == RewindResult(returned=1, lost=1)
+    assert undo(trainer, make("fresh").anchor, [], rounds) == Moved(returned=1, lost=1)
 
 
 # ---- exact books: every number a multiple of a power of two, so that float32 adds and subtracts without rounding ----
 
 
-def offered(trainer: Trainer, anchor: bytes) -> list[bytes]:
+def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
     mine = contribution(trainer, anchor)
     return [mine.payload(part) for part in range(len(mine.leaves))]
 
 
-def offered_values(trainer: Trainer, anchor: bytes) -> Exact:
+def offered_values(trainer: LocalTrainer, anchor: bytes) -> Exact:
     """Zero in what the round does not average."""
     values = np.zeros(trainer.parameters)
-    for where, payload in zip(trainer.turns.slices((trainer.anchor.round,)), offered(trainer, anchor), strict=True):
+    for where, payload in zip(
+        trainer.progress.turns.slices((trainer.anchor.round,)), offered(trainer, anchor), strict=True
+    ):
         values[where] = trainer._codec.decode(payload)[: where.stop - where.start]
     return values
 
 
-def on_grid(trainer: Trainer) -> Trainer:
+def on_grid(trainer: LocalTrainer) -> LocalTrainer:
     """All parameters zero, and outer steps leave them there; work too old is never given up."""
     spec = trainer.spec
     trainer.spec = dataclasses.replace(
@@ -172,19 +175,19 @@ def on_grid(trainer: Trainer) -> Trainer:
         outer=dataclasses.replace(spec.outer, learning_rate=0.0),
         round=dataclasses.replace(spec.round, gamma=GAMMA, max_staleness=64),
     )
-    trainer._ledger._gamma = GAMMA
+    trainer.progress._spec = trainer.spec
     trainer.anchor.theta.zero_()
-    trainer._start_from_anchor(trainer.turns.everything)
+    trainer._start_from_anchor(trainer.progress.turns.everything)
     return trainer
 
 
-def produce(trainer: Trainer, numbers: np.random.Generator) -> Exact:
+def produce(trainer: LocalTrainer, numbers: np.random.Generator) -> Exact:
     """As inner steps would: the parameters move, by eighths."""
     movement = numbers.choice([-3, -2, -1, 1, 2, 3], size=trainer.parameters) / 8
     trainer._flat.copy_from(trainer._flat.new() - torch.from_numpy(movement).float())
-    for fragment in trainer.turns.everything:
-        trainer.turns.work(fragment).tokens += 64
-        trainer.turns.work(fragment).steps += 1
+    for fragment in trainer.progress.turns.everything:
+        trainer.progress.turns.work(fragment).tokens += 64
+        trainer.progress.turns.work(fragment).steps += 1
     return movement
 
 
@@ -192,7 +195,7 @@ def produce(trainer: Trainer, numbers: np.random.Generator) -> Exact:
 class Books:
     """What one peer must owe by the protocol's four operations, in float64, where they are exact."""
 
-    trainer: Trainer
+    trainer: LocalTrainer
     offers: dict[bytes, Exact] = field(default_factory=dict)
     produced: Exact | float = 0.0
     counted: Exact | float = 0.0
@@ -230,14 +233,14 @@ class Books:
     def counts(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
         """Per element, whether the update counted this peer."""
         counted = np.zeros(self.trainer.parameters, dtype=np.bool_)
-        for at, where in enumerate(self.trainer.turns.slices((decided.update.round - 1,))):
+        for at, where in enumerate(self.trainer.progress.turns.slices((decided.update.round - 1,))):
             counted[where] = decided.update.contributed(self.trainer.me, at)
         return counted
 
     def averaged(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
         """Per element, whether the round averaged it."""
         found = np.zeros(self.trainer.parameters, dtype=np.bool_)
-        for where in self.trainer.turns.slices((decided.update.round - 1,)):
+        for where in self.trainer.progress.turns.slices((decided.update.round - 1,)):
             found[where] = True
         return found
 
@@ -277,9 +280,9 @@ class Pair:
         takes_part = self.choose.random() < 0.8
         members = self.trainers[0 if takes_part else 1 :]
         for books in self.books[0 if takes_part else 1 :]:
-            books.trainer.freeze(self.anchor)
+            submit(books.trainer, self.anchor)
             books.froze(self.anchor)
-        parts = len(self.trainers[0].turns.parts(len(self.chain)))
+        parts = len(self.trainers[0].progress.turns.parts(len(self.chain)))
         void = frozenset(self.choose.sample(range(parts), min(parts, self.choose.choice([0, 0, 2]))))
         left_out = frozenset({"p0"} if takes_part and self.choose.random() < 0.3 else ())
         if self.meanwhile.random() < 0.5:  # inner steps while the round is agreed
@@ -294,7 +297,7 @@ class Pair:
         for books in self.books:
             first = OuterState.initial(self.first.theta.clone())
             result = undo(books.trainer, first, self.chain, undone)
-            assert result == RewindResult(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
+            assert result == Moved(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
             for decided in reversed(undone):
                 books.undone(decided)
             books.check()
@@ -338,12 +341,12 @@ def test_the_same_of_every_fragment(make: Make, wire: str, fragments: int, seed:
     assert any(len(undone) > 1 for undone in pair.left)
 
 
-def rounds_of(other: Trainer) -> list[DecidedRound]:
+def rounds_of(other: LocalTrainer) -> list[DecidedRound]:
     """Two rounds that somebody else makes alone."""
     numbers, rounds, anchor = np.random.default_rng(2), [], FIRST
     for _ in range(2):
         produce(other, numbers)
-        other.freeze(anchor)
+        submit(other, anchor)
         rounds.append(DecidedRound([other], anchor))
         rounds[-1].apply_to(other)
         anchor = rounds[-1].next_anchor
@@ -356,7 +359,7 @@ class Healing:
     actions = ("offer", "commit", "offer", "commit", "switch", "undo", "save", "win", "win", "offer")
 
     def __init__(self, make: Make, folder: Path, won: list[DecidedRound]) -> None:
-        self.make: Callable[[], Trainer] = lambda: on_grid(make(folder.name))
+        self.make: Callable[[], LocalTrainer] = lambda: on_grid(make(folder.name))
         self.trainer = self.make()
         self.checkpoints = Checkpoints(folder / "checkpoints")
         self.numbers = np.random.default_rng(1)
@@ -370,7 +373,7 @@ class Healing:
         match action:
             case "offer":
                 produce(self.trainer, self.numbers)
-                self.trainer.freeze(self.stands)
+                submit(self.trainer, self.stands)
                 self.save()
             case "commit":
                 self.apply(DecidedRound([self.trainer], self.stands))

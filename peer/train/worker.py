@@ -1,0 +1,210 @@
+"""One piece of work at a time, taken to the trainer, its checkpoints and its snapshots.
+
+Nothing here takes a decision: `peer.lifecycle` says what is done and in which order, and hears how it ended.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Future
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import TypeVar
+
+import torch
+
+from dht.errors import DiskFull, MemoryFull
+from peer.lifecycle.vocabulary import (
+    Adopt,
+    Apply,
+    Done,
+    Evaluate,
+    LayersReady,
+    LeaveDevice,
+    LifeInput,
+    Moved,
+    NoRoom,
+    Post,
+    Replay,
+    Result,
+    Resume,
+    Rewind,
+    Save,
+    Saved,
+    Step,
+    Stepped,
+    Submit,
+    TakeBack,
+    TakeDevice,
+    TrainerFailed,
+    TrainerStatus,
+    Work,
+    Written,
+)  # fmt: skip
+from peer.store.objects import load_object
+from peer.store.snapshots import drop_after
+from peer.train.checkpoint import Checkpoints
+from peer.train.replay import read_anchor, restore_at
+from peer.train.saver import CheckpointSaver, SnapshotWriter
+from peer.train.trainer import LocalTrainer
+
+T = TypeVar("T")
+
+
+class TrainerWorker:
+    """A real trainer as a lifecycle drives it: implements `peer.lifecycle.vocabulary.Trainer`."""
+
+    def __init__(
+        self, trainer: LocalTrainer, checkpoints: Checkpoints, directory: Path, warn: Callable[[str, str], None]
+    ) -> None:
+        """`warn` hears a code and a text of what is amiss and ends nothing."""
+        self._trainer, self._directory, self._warn = trainer, directory, warn
+        self._saver = CheckpointSaver(checkpoints)
+        self._snapshots = SnapshotWriter(directory, trainer.spec)
+        self._load = partial(load_object, directory)
+
+    @property
+    def status(self) -> TrainerStatus:
+        return self._trainer.status
+
+    def enter_thread(self) -> None:
+        """Called once by the thread that will `do` everything: a GPU is chosen by thread."""
+        if self._trainer.device.type == "cuda":
+            torch.cuda.set_device(self._trainer.device)
+
+    def write_snapshot(self, anchor: bytes, state: bytes) -> None:
+        """Begin to write the anchor where the trainer stands, if it is time. Returns at once, from any thread.
+
+        The next work that moves the trainer waits for it.
+        """
+        if self._snapshots.due(self._trainer.anchor.round):
+            self._snapshots.start(self._trainer.anchor, anchor, state)
+
+    def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
+        """Do it, see `peer.lifecycle.vocabulary.Trainer`.
+
+        Raises BadInput for damage, which changes nothing, and what an update failed with beside the steps before.
+        """
+        trainer = self._trainer
+        if trainer.layers is not None and trainer.layers.done():
+            trainer.layers.result()
+
+        def done(result: Result = None) -> None:
+            status = self.status
+            post(lambda now: Done(now, result, status))
+
+        match work:
+            case Step():
+                done(self._step(work, stop))
+            case Submit(anchor=anchor, members=members):
+                self._begin_round(members)
+                writing = trainer.submit(anchor)
+                done()
+                _pass_on(writing, post, lambda ended: _written(anchor, ended))
+            case TakeBack():
+                trainer.take_back()
+                done()
+            case Apply(update=update, beside=beside):
+                self._finish_snapshot()
+                given_up = trainer.apply(update, self._load, beside=beside)
+                if not beside:
+                    done(Moved(given_up, trainer.anchor.state_digest()))
+                    return
+                applying = trainer.layers
+                assert applying is not None
+                done(Moved(given_up))
+                _pass_on(applying, post, lambda ended: partial(LayersReady, state=ended.result()))
+            case Replay(update=update):
+                self._finish_snapshot()
+                done(Moved(trainer.replay(update, self._load)))
+            case Rewind():
+                done(self._rewind(work))
+            case Adopt(round=round, anchor=anchor, left=left):
+                self._finish_snapshot()
+                done(Moved(trainer.adopt(left, read_anchor(self._directory, round, anchor))))
+            case Resume(anchor=anchor):
+                trainer.resume(anchor)
+                done(Moved(state=trainer.anchor.state_digest()))
+            case Evaluate():
+                done(self._evaluate(stop))
+            case Save():
+                self._save(work, post, done)
+            case LeaveDevice():
+                trainer.leave_device()
+                done()
+            case TakeDevice():
+                done(None if trainer.take_device() else NoRoom())
+
+    def _begin_round(self, members: tuple[str, ...] | None) -> None:
+        if members is not None:
+            self._trainer.begin_round(members)
+
+    def _step(self, work: Step, stop: Callable[[], bool]) -> Stepped | NoRoom:
+        self._begin_round(work.members)
+        waited_before_s = self._trainer.waited_s
+        try:
+            step = self._trainer.step(work.position, stop)
+        except MemoryFull as error:
+            return NoRoom(str(error))
+        waited_s = self._trainer.waited_s - waited_before_s
+        return Stepped(tokens=step.tokens, loss=step.loss, learning_rate=step.learning_rate, waited_s=waited_s)
+
+    def _rewind(self, work: Rewind) -> Moved:
+        self._finish_snapshot()
+        round = work.updates[-1].round - 1
+        restored = restore_at(self._directory, self._trainer.spec, work.anchor, round)
+        moved = self._trainer.rewind(work.updates, restored)
+        drop_after(self._directory, round)
+        return replace(moved, state=self._trainer.anchor.state_digest())
+
+    def _evaluate(self, stop: Callable[[], bool]) -> Result:
+        if not self._trainer.take_device():
+            return None
+        try:
+            return self._trainer.evaluate(stop)
+        except MemoryFull as error:
+            return NoRoom(str(error))
+
+    def _save(self, work: Save, post: Post, done: Callable[[], None]) -> None:
+        checkpoint = self._trainer.checkpoint(work.anchor)
+        round, size_bytes = int(checkpoint.state["round"]), checkpoint.size_bytes
+        began_at = time.monotonic()
+
+        def saved(ended: Future[Path]) -> Callable[[float], LifeInput]:
+            seconds, error = time.monotonic() - began_at, ended.exception()
+            if isinstance(error, DiskFull):
+                return partial(Saved, round=round, seconds=seconds, no_room=str(error))
+            return partial(Saved, round=round, seconds=seconds, path=str(ended.result()), size_bytes=size_bytes)
+
+        _pass_on(self._saver.save(checkpoint, beside=work.when == "due"), post, saved)
+        if work.when == "last":
+            self._finish_snapshot()
+        done()
+
+    def _finish_snapshot(self) -> None:
+        """It is written beside training until the anchor is about to change."""
+        if why := self._snapshots.wait():
+            self._warn("SNAPSHOT", why)
+
+
+def _written(anchor: bytes, ended: Future[None]) -> Callable[[float], LifeInput]:
+    error = ended.exception()
+    if isinstance(error, DiskFull):
+        return partial(Written, anchor=anchor, no_room=str(error))
+    ended.result()
+    return partial(Written, anchor=anchor)
+
+
+def _pass_on(running: Future[T], post: Post, told: Callable[[Future[T]], Callable[[float], LifeInput]]) -> None:
+    """Post what `told` makes of the end of `running`, by the thread in which that ends. What it raises is a crash."""
+
+    def hear(ended: Future[T]) -> None:
+        try:
+            heard = told(ended)
+        except Exception as error:
+            heard = partial(TrainerFailed, error=error)
+        post(heard)
+
+    running.add_done_callback(hear)

@@ -1,0 +1,344 @@
+"""Work in, words out: a real trainer does one thing at a time and tells how it ended, whatever thread it ends in."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from dht.errors import BadInput, DiskFull, MemoryFull
+from peer.lifecycle.vocabulary import (
+    Apply,
+    Done,
+    Evaluate,
+    HeldOutLoss,
+    LayersReady,
+    LeaveDevice,
+    LifeInput,
+    Moved,
+    NoRoom,
+    Replay,
+    Resume,
+    Save,
+    Saved,
+    Step,
+    Stepped,
+    Submit,
+    TakeBack,
+    TakeDevice,
+    TrainerFailed,
+    TrainerStatus,
+    Work,
+    Written,
+)  # fmt: skip
+from peer.lifecycle.vocabulary import Trainer as Driven
+from peer.protocol.encoding import digest
+from peer.train import saver
+from peer.train import trainer as trainers
+from peer.train.checkpoint import Checkpoints
+from peer.train.optimizers import learning_rate
+from peer.train.trainer import LocalTrainer
+from peer.train.worker import TrainerWorker
+from tests.decided import DecidedRound
+from tests.stepping import never
+
+FIRST = digest("anchor", 0)
+WAIT_S = 60.0
+STREAMING = {"overlap": "streaming", "merge": "rebase"}
+Make = Callable[..., LocalTrainer]
+
+
+class Driver:
+    """Has a worker do something, and hears what comes of it."""
+
+    def __init__(self, trainer: LocalTrainer, directory: Path) -> None:
+        self.trainer = trainer
+        self.objects = directory / "chain" / "objects"
+        self.objects.mkdir(parents=True)
+        self.warned: list[tuple[str, ...]] = []
+        checkpoints = Checkpoints(directory / "checkpoints")
+        self.worker = TrainerWorker(trainer, checkpoints, directory, lambda *words: self.warned.append(words))
+        self.driven: Driven = self.worker
+        self.inbox: queue.Queue[tuple[LifeInput, str]] = queue.Queue()
+
+    def post(self, make: Callable[[float], LifeInput]) -> None:
+        self.inbox.put((make(7.0), threading.current_thread().name))
+
+    def do(self, work: Work, stop: Callable[[], bool] = never) -> Done:
+        """Which is answered before `do` returns, once."""
+        self.driven.do(work, self.post, stop)
+        done = [heard for heard, _ in self.inbox.queue if isinstance(heard, Done)]
+        assert len(done) == 1
+        heard = self.hear(Done)
+        assert isinstance(heard, Done)
+        assert heard.now == 7.0
+        return heard
+
+    def hear(self, kind: type[LifeInput]) -> Any:
+        heard, self.thread = self.inbox.get(timeout=WAIT_S)
+        assert isinstance(heard, kind), heard
+        return heard
+
+    def decide(self, anchor: bytes = FIRST) -> DecidedRound:
+        """The round to which this trainer alone has contributed; its means are on disk."""
+        decided = DecidedRound([self.trainer], anchor)
+        for name, payload in decided.objects.items():
+            (self.objects / name.hex()).write_bytes(payload)
+        return decided
+
+
+@pytest.fixture
+def drive(make: Make, tmp_path: Path) -> Callable[..., Driver]:
+    """A driver of a trainer of its own."""
+    return lambda me="p0", **round: Driver(make(me, **round), tmp_path / me / "run")
+
+
+def a_step(position: float = 0.0, members: tuple[str, ...] | None = None) -> Step:
+    return Step(most=5, position=position, members=members)
+
+
+def test_a_step_is_made_at_its_position_with_the_shards_of_its_members(drive: Callable[..., Driver]) -> None:
+    driver = drive()
+    done = driver.do(a_step(3.5, ("p0", "p1")))
+    spec = driver.trainer.spec
+    assert isinstance(done.result, Stepped)
+    assert (done.result.steps, done.result.waited_s) == (1, 0.0)
+    assert done.result.tokens == spec.inner.sequences * spec.inner.accumulation * spec.model.context
+    assert done.result.learning_rate == learning_rate(spec, 0, 3.5)
+    assert done.trainer == TrainerStatus(round=0, step=1, fresh=True)
+    shards = {shard for shard, _, _ in driver.trainer._batches.ranges()}
+    assert driver.do(a_step()).trainer.step == 2
+    assert {shard for shard, _, _ in driver.trainer._batches.ranges()} >= shards
+
+
+def test_a_step_without_room_says_so(drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch) -> None:
+    driver = drive()
+
+    def full(*args: Any) -> None:
+        raise MemoryFull("no room for even one sequence")
+
+    monkeypatch.setattr(driver.trainer._inner, "step", full)
+    done = driver.do(a_step())
+    assert done.result == NoRoom("no room for even one sequence")
+    assert done.trainer == TrainerStatus(round=0)
+
+
+def test_a_submission_is_written_after_done_by_another_thread(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Steps are made meanwhile; without one in this round it begins the round itself."""
+    driver, goes = drive(**STREAMING), threading.Event()
+    write = trainers.write_contribution
+
+    def write_later(*args: Any) -> None:
+        assert goes.wait(WAIT_S)
+        write(*args)
+
+    monkeypatch.setattr(trainers, "write_contribution", write_later)
+    driver.do(a_step(members=("p0",)))
+    done = driver.do(Submit(FIRST, ("p0",)))
+    assert (done.trainer.offered, done.trainer.fresh, done.trainer.step) == (True, False, 0)
+    assert driver.do(a_step()).trainer.step == 1
+    goes.set()
+    assert driver.hear(Written) == Written(7.0, FIRST)
+    assert driver.thread != threading.current_thread().name
+
+
+def test_one_that_found_no_room_is_taken_back_and_made_again(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive(**STREAMING)
+
+    def full(*args: Any) -> None:
+        raise DiskFull("the disk is full")
+
+    driver.do(a_step(members=("p0",)))
+    with monkeypatch.context() as patch:
+        patch.setattr(trainers, "write_contribution", full)
+        driver.do(Submit(FIRST, None))
+        assert driver.hear(Written) == Written(7.0, FIRST, no_room="the disk is full")
+    done = driver.do(TakeBack())
+    assert (done.trainer.offered, done.trainer.fresh, done.trainer.step) == (False, True, 1)
+    driver.do(Submit(FIRST, None))
+    assert driver.hear(Written) == Written(7.0, FIRST)
+
+
+def test_what_else_goes_wrong_beside_training_is_a_crash(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver, broken = drive(), OSError("the disk is gone")
+
+    def fail(*args: Any) -> None:
+        raise broken
+
+    monkeypatch.setattr(trainers, "write_contribution", fail)
+    driver.do(a_step(members=("p0",)))
+    driver.do(Submit(FIRST, None))
+    assert driver.hear(TrainerFailed) == TrainerFailed(7.0, broken)
+
+
+def offered(driver: Driver) -> DecidedRound:
+    driver.do(a_step(members=("p0",)))
+    driver.do(Submit(FIRST, None))
+    driver.hear(Written)
+    return driver.decide()
+
+
+def test_an_update_is_applied_at_once_or_beside_the_next_steps(drive: Callable[..., Driver]) -> None:
+    """The same state; `Done` first, and the digest with the last layer."""
+    waits, layered = drive("p0"), drive("p1", overlap="layerwise")
+    decided = offered(waits)
+    done = waits.do(Apply(decided.update, beside=False))
+    assert done.result == Moved(state=waits.trainer.anchor.state_digest())
+    assert done.trainer == TrainerStatus(round=1)
+    decided = offered(layered)
+    done = layered.do(Apply(decided.update, beside=True))
+    assert (done.result, done.trainer.round) == (Moved(), 1)
+    state = layered.hear(LayersReady).state
+    assert state == layered.trainer.anchor.state_digest()
+    assert isinstance(layered.do(a_step(members=("p1",))).result, Stepped)
+
+
+def test_a_damaged_mean_changes_nothing(drive: Callable[..., Driver]) -> None:
+    driver = drive()
+    decided = offered(driver)
+    path = driver.objects / decided.update.parts[-1].hex()
+    right = path.read_bytes()
+    path.write_bytes(right[:-1] + bytes([right[-1] ^ 1]))
+    before = driver.trainer.anchor.state_digest()
+    with pytest.raises(BadInput):
+        driver.worker.do(Apply(decided.update, beside=False), driver.post, never)
+    assert driver.inbox.empty()
+    assert (driver.trainer.anchor.state_digest(), driver.worker.status.round) == (before, 0)
+    path.write_bytes(right)
+    assert driver.do(Apply(decided.update, beside=False)).trainer.round == 1
+
+
+def test_a_layer_that_fails_is_a_crash_and_ends_the_next_work(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is heard also by a peer that waits and has nothing to do."""
+    driver = drive(overlap="layerwise")
+    decided = offered(driver)
+
+    def fail(*args: Any) -> None:
+        raise MemoryError("no room")
+
+    monkeypatch.setattr("peer.train.apply.outer_kernel", fail)
+    driver.do(Apply(decided.update, beside=True))
+    assert isinstance(driver.hear(TrainerFailed).error, MemoryError)
+    for work in (a_step(), Evaluate(1), LeaveDevice()):
+        with pytest.raises(MemoryError):
+            driver.worker.do(work, driver.post, never)
+
+
+def test_a_replayed_update_moves_and_needs_no_digest(drive: Callable[..., Driver]) -> None:
+    """What was offered for its parent, and is not remembered, is offered again before."""
+    driver = drive()
+    before = driver.trainer.checkpoint(FIRST)
+    decided = offered(driver)
+    driver.trainer.restore(before)
+    done = driver.do(Replay(decided.update))
+    assert (done.result, done.trainer.round) == (Moved(), 1)
+    assert float(driver.trainer._residual.flat.abs().max()) < 1e-3
+    done = driver.do(Resume(decided.next_anchor))
+    assert done.result == Moved(state=driver.trainer.anchor.state_digest())
+
+
+def test_the_held_out_loss_is_measured_until_somebody_says_stop(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive()
+    done = driver.do(Evaluate(0))
+    assert isinstance(done.result, HeldOutLoss)
+    assert 4.0 < done.result.loss < 7.0
+    assert driver.do(Evaluate(0), lambda: True).result is None
+
+    def full(*args: Any) -> None:
+        raise MemoryFull("no room to measure even one sequence")
+
+    monkeypatch.setattr(trainers, "held_out_loss", full)
+    assert driver.do(Evaluate(0)).result == NoRoom("no room to measure even one sequence")
+    monkeypatch.setattr(driver.trainer, "take_device", lambda: False)
+    assert driver.do(Evaluate(0)).result is None
+    assert driver.do(TakeDevice()).result == NoRoom()
+
+
+@pytest.mark.parametrize("when", ["now", "last", "due"])
+def test_a_checkpoint_is_on_disk_before_done_unless_it_is_due(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch, when: Any
+) -> None:
+    """One that is due is, too, where memory has no room for a copy."""
+    driver, beside = drive(), when == "due"
+    goes = threading.Event()
+    write = driver.worker._saver._checkpoints.write
+
+    def write_later(checkpoint: Any) -> Path:
+        assert not beside or goes.wait(WAIT_S)
+        return write(checkpoint)
+
+    monkeypatch.setattr(driver.worker._saver._checkpoints, "write", write_later)
+    driver.worker.do(Save(FIRST, when), driver.post, never)
+    if beside:
+        assert driver.hear(Done).result is None
+        goes.set()
+    saved = driver.hear(Saved)
+    if not beside:
+        assert driver.hear(Done).result is None
+    assert (saved.round, saved.no_room) == (0, "")
+    assert Path(saved.path).is_dir()
+    assert saved.size_bytes == driver.trainer.checkpoint(FIRST).size_bytes
+    if beside:
+        monkeypatch.setattr(saver, "available_bytes", lambda: 0)
+        driver.worker.do(Save(FIRST, when), driver.post, never)
+        driver.hear(Saved)
+        driver.hear(Done)
+
+
+def test_a_full_disk_is_told_with_the_time_that_it_took(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive()
+
+    def full(checkpoint: Any) -> None:
+        raise DiskFull("no room for a checkpoint")
+
+    monkeypatch.setattr(driver.worker._saver._checkpoints, "write", full)
+    driver.worker.do(Save(FIRST, "now"), driver.post, never)
+    saved = driver.hear(Saved)
+    assert (saved.no_room, saved.path, saved.round) == ("no room for a checkpoint", "", 0)
+    assert saved.seconds >= 0.0
+
+
+def test_what_moves_the_trainer_waits_for_a_snapshot(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Which is begun at once, from another thread; why there is none is told."""
+    driver, order = drive(), list[str]()
+    decided = offered(driver)
+    goes = threading.Event()
+
+    def write(*args: Any) -> None:
+        assert goes.wait(WAIT_S)
+        order.append("written")
+        raise DiskFull("no room for a snapshot")
+
+    monkeypatch.setattr(driver.worker._snapshots, "due", lambda round: True)
+    monkeypatch.setattr(driver.worker._snapshots, "_write", write)
+    driver.worker.write_snapshot(FIRST, bytes(32))
+    apply = driver.trainer.apply
+
+    def note(*args: Any, **named: Any) -> float:
+        order.append("applied")
+        return apply(*args, **named)
+
+    monkeypatch.setattr(driver.trainer, "apply", note)
+    wait = driver.worker._snapshots.wait
+    monkeypatch.setattr(driver.worker._snapshots, "wait", lambda: goes.set() or wait())
+    driver.do(Apply(decided.update, beside=False))
+    assert order == ["written", "applied"]
+    assert driver.warned == [("SNAPSHOT", "no room for a snapshot")]
