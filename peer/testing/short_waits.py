@@ -14,7 +14,8 @@ HURRY = "hurry.json"
 
 
 def write_hurry(directory: Path, constants: Mapping[str, float]) -> None:
-    """Have the peer of this directory take these values, as `peer.lifecycle.link_changes.CLOCK_RETRY_S`, from its next start on."""
+    """Have the peer of this directory take these values from its next start on, as
+    `peer.lifecycle.link_changes.CLOCK_RETRY_S`."""
     (directory / HURRY).write_text(json.dumps(dict(constants)))
 
 
