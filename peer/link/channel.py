@@ -44,6 +44,8 @@ class TrainerEnd:
                 self._socket.sendall(framed(message))
             except OSError as error:
                 self._is_cut = True
+                if isinstance(error, TimeoutError):  # a link that goes on talking and does not listen is lost, too
+                    self._socket.shutdown(socket.SHUT_RDWR)
                 raise LinkLost from error
 
     def receive(self, timeout_s: float) -> ipc.AnyToTrainer | None:
