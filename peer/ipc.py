@@ -218,7 +218,15 @@ AnyToTrainer = (
     | AskSubmit | OthersSpeeds | ReportEvent | LinkFailed
 )  # fmt: skip
 
-encode = msgspec.msgpack.Encoder().encode
+
+def _plain(value: Any) -> float:
+    """numpy's float64 is a float, for msgspec not."""
+    if isinstance(value, float):
+        return float(value)
+    raise TypeError(f"a {type(value).__name__} is no value of a message")
+
+
+encode = msgspec.msgpack.Encoder(enc_hook=_plain).encode
 _TO_LINK: Decoder[AnyToLink] = Decoder(AnyToLink)
 _TO_TRAINER: Decoder[AnyToTrainer] = Decoder(AnyToTrainer)
 

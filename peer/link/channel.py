@@ -13,21 +13,8 @@ from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import asdict
 
+from peer import ipc
 from peer.events import Event
-from peer.ipc import (
-    MAX_BYTES,
-    AnyToLink,
-    AnyToTrainer,
-    BadMessage,
-    ChangeLimits,
-    LinkLimits,
-    ReportEvent,
-    ToLink,
-    ToTrainer,
-    decode_to_link,
-    decode_to_trainer,
-    encode,
-)
 
 LENGTH_BYTES = 4
 SEND_TIMEOUT_S = 30.0
@@ -48,7 +35,7 @@ class TrainerEnd:
         self._is_cut = False
         """Whether nothing more is said: a message may have gone out in part, so what followed could not be read."""
 
-    def send(self, message: ToLink) -> None:
+    def send(self, message: ipc.ToLink) -> None:
         """From any thread. Raises LinkLost, also when the link has not read for SEND_TIMEOUT_S."""
         with self._sending:
             if self._is_cut:
@@ -57,9 +44,11 @@ class TrainerEnd:
                 self._socket.sendall(framed(message))
             except OSError as error:
                 self._is_cut = True
+                if isinstance(error, TimeoutError):  # a link that goes on talking and does not listen is lost, too
+                    self._socket.shutdown(socket.SHUT_RDWR)
                 raise LinkLost from error
 
-    def receive(self, timeout_s: float) -> AnyToTrainer | None:
+    def receive(self, timeout_s: float) -> ipc.AnyToTrainer | None:
         """The next message, or None if there is none within `timeout_s`. Raises LinkLost."""
         try:
             while (message := self._next()) is None:
@@ -72,7 +61,7 @@ class TrainerEnd:
                 if not received:
                     raise LinkLost
                 self._buffer += received
-        except (OSError, BadMessage) as error:
+        except (OSError, ipc.BadMessage) as error:
             self.hang_up()
             raise LinkLost from error
         return message
@@ -86,13 +75,13 @@ class TrainerEnd:
     def close(self) -> None:
         self._socket.close()
 
-    def _next(self) -> AnyToTrainer | None:
+    def _next(self) -> ipc.AnyToTrainer | None:
         if len(self._buffer) < LENGTH_BYTES:
             return None
         end = LENGTH_BYTES + _size(self._buffer[:LENGTH_BYTES])
         if len(self._buffer) < end:
             return None
-        message = decode_to_trainer(bytes(self._buffer[LENGTH_BYTES:end]))
+        message = ipc.decode_to_trainer(bytes(self._buffer[LENGTH_BYTES:end]))
         del self._buffer[:end]
         return message
 
@@ -102,7 +91,7 @@ class LinkEnd:
 
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
-        self.on_limits: Callable[[LinkLimits], object] = lambda limits: None
+        self.on_limits: Callable[[ipc.LinkLimits], object] = lambda limits: None
         """Called with what the owner has changed, whatever else is waited for."""
         self._is_lost = False
 
@@ -110,24 +99,24 @@ class LinkEnd:
     async def open(cls, end: socket.socket) -> LinkEnd:
         return cls(*await asyncio.open_connection(sock=end))
 
-    def send(self, message: ToTrainer) -> None:
+    def send(self, message: ipc.ToTrainer) -> None:
         """A trainer that has ended hears nothing; `receive` says that it has."""
         if not self._writer.is_closing():  # uvloop's `write` would raise RuntimeError
             self._writer.write(framed(message))
 
     def report(self, event: Event) -> None:
-        self.send(ReportEvent(type(event).__name__, asdict(event)))
+        self.send(ipc.ReportEvent(type(event).__name__, asdict(event)))
 
-    async def receive(self) -> AnyToLink:
+    async def receive(self) -> ipc.AnyToLink:
         """The next message but ChangeLimits, which goes to `on_limits`. Raises LinkLost when the trainer has ended."""
         while not self._is_lost:
             try:
                 size = _size(await self._reader.readexactly(LENGTH_BYTES))
-                message = decode_to_link(await self._reader.readexactly(size))
-            except (asyncio.IncompleteReadError, OSError, BadMessage) as error:
+                message = ipc.decode_to_link(await self._reader.readexactly(size))
+            except (asyncio.IncompleteReadError, OSError, ipc.BadMessage) as error:
                 self._is_lost = True
                 raise LinkLost from error
-            if not isinstance(message, ChangeLimits):
+            if not isinstance(message, ipc.ChangeLimits):
                 return message
             self.on_limits(message.limits)
         raise LinkLost
@@ -141,14 +130,14 @@ class LinkEnd:
                 await self._writer.wait_closed()
 
 
-def framed(message: ToLink | ToTrainer) -> bytes:
-    packed = encode(message)
+def framed(message: ipc.ToLink | ipc.ToTrainer) -> bytes:
+    packed = ipc.encode(message)
     return len(packed).to_bytes(LENGTH_BYTES, "big") + packed
 
 
 def _size(prefix: bytes | bytearray) -> int:
     """Raises BadMessage for more than any message has."""
     size = int.from_bytes(prefix, "big")
-    if size > MAX_BYTES:
-        raise BadMessage(f"{size} bytes are no message")
+    if size > ipc.MAX_BYTES:
+        raise ipc.BadMessage(f"{size} bytes are no message")
     return size

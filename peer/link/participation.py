@@ -14,26 +14,7 @@ from typing import Any, TypeVar, assert_never
 
 from dht.errors import BadInput
 from dht.node import Node
-from peer.ipc import (
-    AdoptSnapshot,
-    AskSubmit,
-    BeginAt,
-    BlockCommitted,
-    ChangeLimits,
-    Hello,
-    InStep,
-    Leave,
-    LossMeasured,
-    OfferContribution,
-    OpenLink,
-    OthersSpeeds,
-    PausedAt,
-    ReplayBlock,
-    ReportProgress,
-    RewindTo,
-    StandsAt,
-    StepsGoOn,
-)
+from peer import ipc
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.discovery import Announcer, PeerDiscovery, TrainingFigures
 from peer.link.network_stats import NetworkStats
@@ -137,7 +118,7 @@ class Participation:
         self._driver.close()
         self._node.streams.listen(lambda sender, frame: None)
         if self._in_step:
-            self._pipe.send(InStep(False))
+            self._pipe.send(ipc.InStep(False))
 
     # ---- what goes on all the time ----
 
@@ -185,7 +166,7 @@ class Participation:
         """A peer trains while it stands where the electorate stands."""
         if self._driver.state.in_step != self._in_step:
             self._in_step = not self._in_step
-            self._pipe.send(InStep(self._in_step))
+            self._pipe.send(ipc.InStep(self._in_step))
 
     # ---- the trainer ----
 
@@ -194,18 +175,18 @@ class Participation:
         while True:
             message = await self._pipe.receive()
             match message:
-                case ReportProgress(loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb):
+                case ipc.ReportProgress(loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb):
                     self._learning = dataclasses.replace(
                         self._learning, loss=loss, tokens_per_s=tokens_per_s, device_gb=device_gb
                     )
-                case LossMeasured(round=round, loss=loss):
+                case ipc.LossMeasured(round=round, loss=loss):
                     self._learning = dataclasses.replace(self._learning, evaluated=loss, evaluated_round=round)
                     self._publish_now.set()
-                case Leave(finished=finished):
+                case ipc.Leave(finished=finished):
                     return finished
-                case OpenLink() | ChangeLimits() | Hello():
+                case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello():
                     raise LinkLost  # said once, and before
-                case OfferContribution() | PausedAt() | StepsGoOn() | StandsAt():
+                case ipc.OfferContribution() | ipc.PausedAt() | ipc.StepsGoOn() | ipc.StandsAt():
                     pass
                 case _:
                     assert_never(message)
@@ -250,17 +231,17 @@ class Participation:
         received = self._node.bytes_received - self._counted_received
         self._counted_sent += sent
         self._counted_received += received
-        self._pipe.send(BlockCommitted(block.to_bytes(), head.anchor, sent, received, time.monotonic()))
+        self._pipe.send(ipc.BlockCommitted(block.to_bytes(), head.anchor, sent, received, time.monotonic()))
 
     def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
         self._pipe.send(_rewind(blocks, head))
 
     def _hear_speeds(self, speeds: Mapping[str, float]) -> None:
-        self._pipe.send(OthersSpeeds(dict(speeds)))
+        self._pipe.send(ipc.OthersSpeeds(dict(speeds)))
 
     def request_submit(self) -> None:
-        self._pipe.send(AskSubmit())
+        self._pipe.send(ipc.AskSubmit())
 
     def resync(self, why: str) -> None:
         self._lost_why = why
@@ -284,26 +265,26 @@ def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: Chain
     """
     undone = disk.undone(at or genesis.anchor)
     if undone is None and (stands := _newest_snapshot(disk, directory)) is not None:
-        pipe.send(BeginAt(at or genesis.anchor, stands.members))
-        pipe.send(AdoptSnapshot(stands.round, stands.anchor, stands.members))
+        pipe.send(ipc.BeginAt(at or genesis.anchor, stands.members))
+        pipe.send(ipc.AdoptSnapshot(stands.round, stands.anchor, stands.members))
     elif undone is None and disk.base.before:
-        pipe.send(BeginAt(at or genesis.anchor, disk.head.members))
+        pipe.send(ipc.BeginAt(at or genesis.anchor, disk.head.members))
         return False
     elif undone is None:
         stands = genesis
-        pipe.send(BeginAt(genesis.anchor, genesis.members))
+        pipe.send(ipc.BeginAt(genesis.anchor, genesis.members))
     else:
         stands = disk.head_at(undone[-1].update.parent if undone else at or genesis.anchor)
-        pipe.send(BeginAt(at or genesis.anchor, stands.members))
+        pipe.send(ipc.BeginAt(at or genesis.anchor, stands.members))
         if undone:
             pipe.send(_rewind(undone, stands))
     for block in disk.blocks[stands.round - disk.base.head.round :]:
-        pipe.send(ReplayBlock(block.to_bytes(), disk.head.round))
+        pipe.send(ipc.ReplayBlock(block.to_bytes(), disk.head.round))
     return True
 
 
-def _rewind(undone: Sequence[Block], head: ChainHead) -> RewindTo:
-    return RewindTo(tuple(block.to_bytes() for block in undone), head.anchor, head.members)
+def _rewind(undone: Sequence[Block], head: ChainHead) -> ipc.RewindTo:
+    return ipc.RewindTo(tuple(block.to_bytes() for block in undone), head.anchor, head.members)
 
 
 def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
@@ -335,6 +316,6 @@ async def unless_left(pipe: LinkEnd, work: Coroutine[Any, Any, T]) -> T:
 
 async def _until_it_leaves(pipe: LinkEnd) -> None:
     """What it said while it still trained is about an anchor that does not count any more."""
-    while not isinstance(await pipe.receive(), Leave):
+    while not isinstance(await pipe.receive(), ipc.Leave):
         continue
     raise LinkLost

@@ -15,20 +15,8 @@ from typing import Protocol, assert_never
 from weakref import WeakValueDictionary
 
 from dht.streams.base import Streams
+from peer import ipc
 from peer.events import Event as Reported
-from peer.ipc import (
-    AnyToLink,
-    ChangeLimits,
-    Hello,
-    Leave,
-    LossMeasured,
-    OfferContribution,
-    OpenLink,
-    PausedAt,
-    ReportProgress,
-    StandsAt,
-    StepsGoOn,
-)
 from peer.protocol.block import Block, ContributionHeader
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import (
@@ -143,24 +131,24 @@ class TrainerPort(Protocol):
         """The chain cannot be followed any more: start from a snapshot, and keep what was learned."""
 
 
-def trainer_input(message: AnyToLink, now: float, header_of: Callable[[bytes], ContributionHeader]) -> Input | None:
+def trainer_input(message: ipc.AnyToLink, now: float, header_of: Callable[[bytes], ContributionHeader]) -> Input | None:
     """What the trainer says, as the machine hears it; None for what does not concern a round.
 
     `header_of` an anchor: what is on disk for it, with an empty root if that is nothing.
     """
     match message:
-        case ReportProgress(share=share):
+        case ipc.ReportProgress(share=share):
             return TrainingProgress(now, share)
-        case OfferContribution(anchor=anchor):
+        case ipc.OfferContribution(anchor=anchor):
             header = header_of(anchor)  # of nothing if the chain was given up meanwhile, and knows the anchor no more
             return Submitted(now, header) if header.root else None
-        case PausedAt(anchor=anchor):
+        case ipc.PausedAt(anchor=anchor):
             return Paused(now, header_of(anchor))
-        case StepsGoOn():
+        case ipc.StepsGoOn():
             return Resumed(now)
-        case StandsAt(anchor=anchor, state=state):
+        case ipc.StandsAt(anchor=anchor, state=state):
             return Applied(now, anchor, state)
-        case OpenLink() | ChangeLimits() | Hello() | LossMeasured() | Leave():
+        case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello() | ipc.LossMeasured() | ipc.Leave():
             return None
         case _:
             assert_never(message)

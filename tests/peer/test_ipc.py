@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, get_args
 
 import msgspec
+import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -151,6 +152,14 @@ def test_a_field_that_is_misspelt_missing_or_of_another_type_is_no_message(decod
     for one in wrong:
         with pytest.raises(BadMessage):
             decode(packed(one))
+
+
+def test_figures_may_come_from_numpy() -> None:
+    """As means and losses do; they arrive as plain ones. What is no value of a message is our mistake."""
+    said = ipc.ReportProgress(np.float64(0.5), np.float64(1.5), 1.0, None)
+    assert repr(decode_to_link(encode(said))) == repr(ipc.ReportProgress(0.5, 1.5, 1.0, None))
+    with pytest.raises(TypeError):
+        encode(ReportEvent("x", {"a": np.zeros(1)}))
 
 
 # ---- bounds

@@ -26,7 +26,7 @@ async def main() -> int:
         case "error":
             pipe.send(LinkFailed("RunMismatch", "other parameters"))
         case "nonsense":
-            pipe.send(LinkFailed("system", "no error of ours"))
+            pipe.send(LinkFailed("annotations", "a name that `dht.errors` has, and no error"))
         case "dies":
             return 1
         case "tells":

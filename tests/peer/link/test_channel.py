@@ -146,7 +146,7 @@ def test_a_link_that_does_not_read_is_given_up_and_told_nothing_more(
     ends: Ends, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Every wait has a time-out. Half a message may be out, so what followed could not be understood: the link is
-    lost, also for whoever only listens."""
+    lost, also for whoever only listens, and whatever it goes on to say."""
     monkeypatch.setattr(channel, "SEND_TIMEOUT_S", 0.05)
     trainer = TrainerEnd(ends[0])
     with pytest.raises(LinkLost):
@@ -156,6 +156,8 @@ def test_a_link_that_does_not_read_is_given_up_and_told_nothing_more(
         continue
     with pytest.raises(LinkLost):
         trainer.send(PROGRESS)
+    with pytest.raises(BrokenPipeError):
+        ends[1].sendall(framed(AskSubmit()))
     with pytest.raises(LinkLost):
         trainer.receive(0.0)
 
