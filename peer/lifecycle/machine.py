@@ -200,7 +200,7 @@ def _next(turn: Turn) -> None:
         case Offline():
             return _offline(turn, life.connection)
         case Following(in_step=False) if life.owner.holds:
-            return turn.do(LeaveDevice()) if life.trainer.on_device else _stand_aside(turn)
+            return turn.do(LeaveDevice()) if life.holds_device else _stand_aside(turn)
         case Joining() | Following(in_step=False):
             return None
     if life.owner.holds:
@@ -248,7 +248,7 @@ def _move(turn: Turn) -> None:
 
 def _offline(turn: Turn, connection: Offline) -> None:
     life = turn.life
-    if connection.cause == "CLOCK" and life.trainer.on_device:
+    if connection.cause == "CLOCK" and life.holds_device:
         return turn.do(LeaveDevice())
     if life.over_quota or not connection.link_ended:  # without traffic no link begins
         return None
@@ -272,7 +272,7 @@ def _sit_out(turn: Turn) -> None:
     life = turn.life
     if life.round.applying is not None:
         return None
-    if life.trainer.on_device:  # first: its owner need not wait for a disk
+    if life.holds_device:  # first: its owner need not wait for a disk
         return turn.do(LeaveDevice())
     waits = isinstance(life.round.submission, Writing)
     if not life.round.pause_told and not waits:

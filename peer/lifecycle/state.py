@@ -240,6 +240,11 @@ class Life:
         return isinstance(self.connection, Following) and self.connection.in_step
 
     @property
+    def holds_device(self) -> bool:
+        """Whether it keeps memory of a device from others."""
+        return self.trainer.on_device and self.trainer.can_leave
+
+    @property
     def over_quota(self) -> bool:
         return any(hold.code == "QUOTA" for hold in self.owner.holds)
 

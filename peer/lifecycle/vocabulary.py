@@ -28,6 +28,9 @@ class TrainerStatus:
     fresh: bool = False
     """Whether work was done that the next contribution would offer first."""
     on_device: bool = True
+    """Whether the model is where it can train."""
+    can_leave: bool = True
+    """Whether there is a device whose memory others may want."""
     offered: bool = False
     """Whether this anchor's contribution is offered."""
     device_gb: float | None = None

@@ -93,7 +93,8 @@ class LocalTrainer:
         progress = self.progress
         return TrainerStatus(
             round=progress.round, step=progress.step, fresh=progress.fresh, offered=progress.offered is not None,
-            on_device=not self._inner.residence.is_aside, device_gb=self._device_gb,
+            on_device=not self._inner.residence.is_aside, can_leave=self.device.type == "cuda",
+            device_gb=self._device_gb,
         )  # fmt: skip
 
     @property

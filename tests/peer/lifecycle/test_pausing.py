@@ -294,3 +294,14 @@ def test_traffic_that_is_back_before_the_link_has_left_waits_for_that(story: Sto
     assert Reconnect() not in story.effects
     story.feed(lambda now: LinkEnded(now, OSError()))
     assert Reconnect() in story.effects
+
+
+def test_a_processor_cannot_be_left_and_nobody_tries_for_ever() -> None:
+    """Its memory is nobody else's."""
+    story = joined()
+    story.trainer.status = replace(story.trainer.status, can_leave=False)
+    story.turns(1)
+    story.hold(PAUSED)
+    story.turns(3)
+    assert said(story) == [PausedAt(HEAD.anchor)]
+    assert [effect.work for effect in story.effects if hasattr(effect, "work")].count(LeaveDevice()) == 0
