@@ -121,7 +121,7 @@ def test_a_step_without_room_says_so(drive: Callable[..., Driver], monkeypatch: 
     def full(*args: Any) -> None:
         raise MemoryFull("no room for even one sequence")
 
-    monkeypatch.setattr(driver.trainer._inner, "step", full)
+    monkeypatch.setattr(driver.trainer._backend, "step", full)
     done = driver.do(a_step())
     assert done.result == NoRoom("no room for even one sequence")
     assert done.trainer == TrainerStatus(round=0)
@@ -228,7 +228,7 @@ def test_a_layer_that_fails_is_a_crash_and_ends_the_next_work(
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("peer.train.apply.outer_kernel", fail)
+    monkeypatch.setattr("peer.train.kernels.outer_kernel", fail)
     driver.do(Apply(decided.update, beside=True))
     assert isinstance(driver.hear(TrainerFailed).error, MemoryError)
     for work in (a_step(), Evaluate(1), LeaveDevice()):
@@ -244,7 +244,7 @@ def test_a_replayed_update_moves_and_needs_no_digest(drive: Callable[..., Driver
     driver.trainer.restore(before)
     done = driver.do(Replay(decided.update))
     assert (done.result, done.trainer.round) == (Moved(), 1)
-    assert float(driver.trainer._residual.flat.abs().max()) < 1e-3
+    assert float(driver.trainer._backend.vectors.residual.abs().max()) < 1e-3
     done = driver.do(Resume(decided.next_anchor))
     assert done.result == Moved(state=driver.trainer.anchor.state_digest())
 
@@ -261,7 +261,7 @@ def test_the_held_out_loss_is_measured_until_somebody_says_stop(
     def full(*args: Any) -> None:
         raise MemoryFull("no room to measure even one sequence")
 
-    monkeypatch.setattr(trainers, "held_out_loss", full)
+    monkeypatch.setattr(driver.trainer._backend, "loss", full)
     assert driver.do(Evaluate(0)).result == NoRoom("no room to measure even one sequence")
     monkeypatch.setattr(driver.trainer, "take_device", lambda: False)
     assert driver.do(Evaluate(0)).result is None
