@@ -53,17 +53,17 @@ class Forger(LocalTrainer):
         return [slice(start, start + size) for start, size in zip(starts, self.layer_sizes, strict=True)]
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
-        learned = self._residual.flat.clone()
-        self._residual.flat.copy_(self._forge(self, learned))
+        learned = self._backend.vectors.residual.clone()
+        self._backend.vectors.residual.copy_(self._forge(self, learned))
         super()._write_contribution(anchor, effort)
-        self._residual.flat.copy_(learned)
+        self._backend.vectors.residual.copy_(learned)
 
     def apply(self, update: Update, load: LoadObject) -> float:
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
         given_up = super().apply(update, load)
-        self._residual.flat.zero_()
+        self._backend.vectors.residual.zero_()
         self.progress.turns.work(self.anchor.round - 1).age.counted()
-        self._start_from_anchor(self.progress.turns.everything)
+        self._begin_at_anchor(self.progress.turns.everything)
         return given_up
 
 

@@ -3,11 +3,23 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
+from unittest.mock import patch
 
-from peer.train.backend import InnerStep
+from torch import nn
+from torch.optim import Optimizer
+
+from peer.train.backend import InnerStep, SingleDevice
+from peer.train.optimizers import Optimizers
 from peer.train.trainer import LocalTrainer
 
 WRITE_S = 60.0
+
+
+def loop_with(optimizer: Optimizer, model: nn.Module, *rest: Any) -> SingleDevice:
+    """Inner steps by another optimizer than those that a run may name; `rest` as of `SingleDevice`."""
+    with patch("peer.train.backend.make_optimizers", lambda *_: Optimizers(optimizer)):
+        return SingleDevice(model, *rest)
 
 
 def never() -> bool:

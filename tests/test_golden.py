@@ -141,9 +141,10 @@ from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
 from peer.train.apply import LayerUpdate
+from peer.train.backend import HostVectors
 from peer.train.checkpoint import Checkpoint, Checkpoints
+from peer.train.kernels import HostKernels
 from peer.train.outer import OuterState, advance
-from peer.train.residual import Residual
 from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
@@ -295,10 +296,7 @@ class Site:
 
     keys: RunKeys
     folder: Path
-    anchor: OuterState
-    residual: Residual
-    start: Tensor
-    flat: FlatParameters
+    vectors: HostVectors
 
     @property
     def me(self) -> str:
@@ -306,12 +304,14 @@ class Site:
 
     def learn(self, seed: int) -> None:
         """As inner steps would."""
-        self.flat.copy_from(self.flat.new() - torch.from_numpy(drawn(seed, self.flat.size)) / 64)
+        flat = self.vectors.flat
+        flat.copy_from(flat.new() - torch.from_numpy(drawn(seed, flat.size)) / 64)
 
     def freeze(self, anchor: bytes, parts: tuple[Part, ...], codec: Codec, effort: WorkStats) -> Contribution:
-        for where, values in self.flat.each():
-            self.residual.add_progress(where, self.start[where], values)
-        write_contribution(self.folder, anchor, self.residual.flat.numpy(), parts, codec, effort)
+        kernels, layer = HostKernels(codec), self.vectors.layer
+        for number in range(len(self.vectors.flat.layers)):
+            kernels.progress(layer(number))
+        write_contribution(self.folder, anchor, (kernels.encode(layer(part.layer), part) for part in parts), effort)
         return Contribution(self.folder, anchor, parts, codec)
 
 
@@ -340,8 +340,7 @@ def site_of(keys: RunKeys, folder: Path) -> Site:
     flat.copy_from(theta)
     where = folder / keys.identity.peer_id
     where.mkdir()
-    anchor = OuterState(theta, momentum / 64, FIRST_ROUND, {5: 7})
-    return Site(keys, where, anchor, Residual.empty(flat.size), theta.clone(), flat)
+    return Site(keys, where, HostVectors(flat, OuterState(theta, momentum / 64, FIRST_ROUND, {5: 7})))
 
 
 def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = None) -> Any:
@@ -353,7 +352,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
     spec = small_spec("corpus", wire=wire, part_elements=4096)
     spec = dataclasses.replace(spec, round=dataclasses.replace(spec.round, fragments=fragments))
     sites, means, codec = [site_of(keys, folder) for keys in KEYS], Means(), Codec(wire)
-    parts = cut([layer.size for layer in sites[0].flat.layers], spec.codec.part_elements)
+    parts = cut([layer.size for layer in sites[0].vectors.flat.layers], spec.codec.part_elements)
     name, found = START.anchor, []
     lasts: dict[Part, bytes] = {}
     for turn in range(3):
@@ -385,23 +384,23 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
             ballot=0, coordinator=NAMES[0],
         )  # fmt: skip
         at_once = OuterState(
-            *(vector.clone() for vector in (sites[0].anchor.theta, sites[0].anchor.momentum)), round, {}
+            *(vector.clone() for vector in (sites[0].vectors.anchor.theta, sites[0].vectors.anchor.momentum)), round, {}
         )
-        at_once.cursors |= sites[0].anchor.cursors
+        at_once.cursors |= sites[0].vectors.anchor.cursors
         advance(at_once, update, spec, parts, means.payloads.__getitem__)
         for site, mine in zip(sites, offers, strict=True):
             LayerUpdate(
                 spec=spec, update=update, means=means.payloads, mine=mine,
-                outcomes=part_outcomes(update, site.me, True), parts=pieces, anchor=site.anchor, residual=site.residual,
-                start=site.start, flat=site.flat, own=own,
+                outcomes=part_outcomes(update, site.me, True), parts=pieces, layers=len(site.vectors.flat.layers),
+                layer=site.vectors.layer, kernels=HostKernels(codec), own=own,
             ).apply()  # fmt: skip
-            site.anchor.arrive([item for member in update.members for item in member.ranges])
-            assert site.anchor.state_digest() == at_once.state_digest()
+            site.vectors.anchor.arrive([item for member in update.members for item in member.ranges])
+            assert site.vectors.anchor.state_digest() == at_once.state_digest()
         found.append([update.digest.hex(), at_once.state_digest().hex()])
         name = next_anchor(name, update.digest)
     return {
-        "rounds": found, "residuals": [told(octets_of(site.residual.flat)) for site in sites],
-        "local": [told(octets_of(site.flat.new())) for site in sites], "x": told_files(sites[0].folder),
+        "rounds": found, "residuals": [told(octets_of(site.vectors.residual)) for site in sites],
+        "local": [told(octets_of(site.vectors.flat.new())) for site in sites], "x": told_files(sites[0].folder),
     }  # fmt: skip
 
 

@@ -128,3 +128,10 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
         size = min(_DRAWN_AT_ONCE, flat.numel() - start)
         unit = (generator.random_raw(size) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
         flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
+
+
+def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
+    """Logits (B, T − 1, V) of every token but the first, from those before it."""
+    # No mask: sequences are full, and without one attention takes its fastest causal path.
+    logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+    return logits_BTV

@@ -9,11 +9,7 @@ from itertools import chain
 
 import torch
 from torch import Tensor, nn
-from torch.autograd.graph import increment_version
 from transformers.pytorch_utils import Conv1D
-
-Values = list[tuple[slice, Tensor]]
-"""Where parameters lie in the vector, in its order, and the values of each."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -62,26 +58,13 @@ class FlatParameters:
         for parameter, part in self._parts(flat):
             parameter.view(-1).copy_(part)
 
-    def each(self) -> Iterator[tuple[slice, Tensor]]:
-        """Where each parameter lies in the vector, and its present values: float32 on the CPU, no copy if it can be."""
-        return chain.from_iterable(self.of_layer(number) for number in range(len(self.layers)))
-
-    def of_layer(self, number: int) -> Values:
-        found, start = [], self.layers[number].start
+    def of_layer(self, number: int) -> tuple[tuple[slice, Tensor], ...]:
+        """The parameters of a layer where they lie, flat; and where each lies in the layer, in their order."""
+        found, start = [], 0
         for parameter in self.members[number]:
-            where = slice(start, start + parameter.numel())
-            found.append((where, parameter.detach().view(-1).to("cpu", torch.float32)))
-            start = where.stop
-        return found
-
-    @torch.no_grad()
-    def set_layer(self, number: int, layer: Values) -> None:
-        """Set one layer's parameters to what `of_layer` gave and one has changed, rounded to their dtype."""
-        for parameter, (_, values) in zip(self.members[number], layer, strict=True):
-            if values.data_ptr() != parameter.data_ptr():
-                parameter.view(-1).copy_(values)
-            else:
-                increment_version(parameter)  # or a backward pass would not notice that its forward pass read another
+            found.append((slice(start, start + parameter.numel()), parameter.detach().view(-1)))
+            start += parameter.numel()
+        return tuple(found)
 
     def _parts(self, flat: Tensor) -> Iterator[tuple[Tensor, Tensor]]:
         assert flat.shape == (self.size,), f"flat vector has shape {tuple(flat.shape)}, the model {self.size} elements"

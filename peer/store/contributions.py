@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -16,7 +17,6 @@ import msgpack
 
 from dht.atomic_files import raising_damaged, raising_disk_full, write_atomic
 from dht.errors import BadInput
-from peer.codec.blockwise import Floats
 from peer.codec.codec import Codec
 from peer.protocol import merkle
 from peer.protocol.block import ContributionHeader, Ranges
@@ -35,16 +35,13 @@ class WorkStats:
     """Rounds since the oldest work in it was done."""
 
 
-def write_contribution(
-    folder: Path, anchor: bytes, residual: Floats, parts: tuple[Part, ...], codec: Codec, effort: WorkStats
-) -> None:
-    """Encode the residual part by part and have it on disk (fsync) under the anchor's name. Raises DiskFull."""
+def write_contribution(folder: Path, anchor: bytes, payloads: Iterable[bytes], effort: WorkStats) -> None:
+    """Have the encoded parts on disk (fsync) under the anchor's name, one after the other. Raises DiskFull."""
     leaves = []
     path = folder / f"{anchor.hex()}.parts"
     scratch = path.with_name(path.name + ".new")
     with raising_disk_full(folder), scratch.open("wb") as file:
-        for part in parts:
-            payload = codec.encode(residual[part.start : part.start + part.size])
+        for payload in payloads:
             leaves.append(digest_of(payload))
             file.write(payload)
         file.flush()

@@ -89,11 +89,9 @@ def _distort(trainer: LocalTrainer, odd: Odd) -> None:
     """Raises BadInput for a layer that the model does not have."""
     if odd.layer and odd.layer not in trainer.layer_names:
         raise BadInput(f"{odd}: the model has no such layer; it has {', '.join(trainer.layer_names)}")
-    start = 0
-    for name, size in zip(trainer.layer_names, trainer.layer_sizes, strict=True):
+    for number, name in enumerate(trainer.layer_names):
         if odd.layer in ("", name):
-            trainer._residual.flat[start : start + size].mul_(odd.factor)
-        start += size
+            trainer._backend.layer(number).residual.mul_(odd.factor)
 
 
 def run() -> int:
@@ -112,7 +110,7 @@ def run() -> int:
         trainer = make_trainer(spec, settings, me, directory, fit, session)
         let_be_odd(trainer, watched.take_odd)
         if is_paced(directory):
-            slow_down(trainer, settings.min_step_s, spec.inner.accumulation)
+            slow_down(trainer, vars(trainer._backend)["_model"], settings.min_step_s, spec.inner.accumulation)
         if (directory / BOOKS).exists():
             from peer.testing.ledger_check import keep_books
 

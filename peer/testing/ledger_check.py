@@ -24,9 +24,8 @@ from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
-from peer.train.apply import LayerUpdate
 from peer.train.checkpoint import Checkpoint
-from peer.train.residual import Residual
+from peer.train.kernels import HostKernels, LayerTensors, PartUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -36,61 +35,50 @@ if TYPE_CHECKING:
 FILE = "books.safetensors"
 
 
-class BookedResidual(Residual):
-    """A residual beside which double precision says what went in, and what was given up for its age."""
+class BookedKernels(HostKernels):
+    """Arithmetic beside which double precision says what went into the residual, and what was given up for its age."""
 
-    def __init__(self, flat: Tensor) -> None:
-        super().__init__(flat)
-        self.produced = torch.zeros(flat.numel(), dtype=torch.float64)
-        self.discounted = torch.zeros(flat.numel(), dtype=torch.float64)
+    def __init__(self, codec: Codec, size: int) -> None:
+        super().__init__(codec)
+        self.produced, self.discounted = (torch.zeros(size, dtype=torch.float64) for _ in range(2))
+
+    def progress(self, t: LayerTensors) -> None:
+        self._produce(t, slice(0, len(t.start)))
+        super().progress(t)
+
+    def apply(self, t: LayerTensors, part: Part, update: PartUpdate) -> float:
+        here = t.of(part)
+        self._produce(t, here)
+        owed = t.residual[here].double()
+        if update.mine is not None:
+            owed -= self._decoded(part, update.mine).double()
+        lost = 1.0 if update.gives_up else 0.0 if update.kept is None else 1 - update.kept
+        self.discounted[part.start : part.start + part.size] += owed * lost
+        return super().apply(t, part, update)
+
+    def give_up(self, t: LayerTensors, part: Part) -> float:
+        self.discounted[part.start : part.start + part.size] += t.residual[t.of(part)].double()
+        return super().give_up(t, part)
 
     @torch.no_grad()
-    def add_progress(self, part: slice, start: Tensor, now: Tensor) -> None:
-        self.produced[part] += start.double() - now.double()
-        super().add_progress(part, start, now)
-
-    @torch.no_grad()
-    def give_up(self, part: slice) -> float:
-        self.discounted[part] += self.flat[part].double()
-        return super().give_up(part)
-
-    @torch.no_grad()
-    def note(self, move: LayerUpdate) -> None:
-        """What a move is about to take of whole parts, tile by tile."""
-        now = move.flat.new()
-        for number, (piece, outcome) in enumerate(zip(move.parts, move.outcomes, strict=True)):
-            part = slice(piece.start, piece.start + piece.size)
-            self.produced[part] += move.start[part].double() - now[part].double()
-            owed = self.flat[part].double()
-            if move.given_up is not None:
-                if outcome is PartOutcome.COUNTED:
-                    assert move.mine is not None
-                    owed -= _decoded(Codec(move.spec.codec.wire), move.mine, number, piece)
-                self.discounted[part] += owed
-            elif outcome is PartOutcome.MISSED:
-                self.discounted[part] += owed * (1 - move.spec.round.gamma)
+    def _produce(self, t: LayerTensors, here: slice) -> None:
+        now = torch.cat([parameter.to("cpu", torch.float64) for _, parameter in t.local])
+        self.produced[t.first + here.start : t.first + here.stop] += t.start[here].double() - now[here]
 
 
 def keep_books(trainer: LocalTrainer, directory: Path) -> None:
-    """Have this trainer's residual noted, and the books written with every checkpoint. Not for runs with `overlap`."""
-    from peer.train import trainer as module
-
-    residual = trainer._residual = BookedResidual(trainer._residual.flat)
+    """Have what this trainer owes noted, and the books written with every checkpoint. Not for runs with `overlap`."""
+    kernels = trainer._kernels = BookedKernels(Codec(trainer.spec.codec.wire), trainer.parameters)
     take_checkpoint = trainer.checkpoint
-
-    class NotedUpdate(LayerUpdate):
-        def apply(self) -> float:
-            residual.note(self)
-            return super().apply()
 
     def take_both(anchor: bytes) -> Checkpoint:
         checkpoint = take_checkpoint(anchor)
-        vectors = {"produced": residual.produced, "discounted": residual.discounted, "residual": residual.flat}
+        residual = checkpoint.tensors["peer"]["residual"]
+        vectors = {"produced": kernels.produced, "discounted": kernels.discounted, "residual": residual}
         save_file(vectors, directory / FILE, {"anchor": anchor.hex()})
         return checkpoint
 
     vars(trainer)["checkpoint"] = take_both
-    vars(module)["LayerUpdate"] = NotedUpdate
 
 
 @dataclass(frozen=True, kw_only=True)

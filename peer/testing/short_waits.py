@@ -40,8 +40,6 @@ FORWARD = 1 / 3
 class Stepping(Protocol):
     """The part of `peer.train.trainer.LocalTrainer` that is slowed down."""
 
-    _model: Any
-
     @property
     def layer_names(self) -> Sequence[str]: ...
     @property
@@ -55,14 +53,14 @@ def is_paced(directory: Path) -> bool:
     return (directory / PACED).exists()
 
 
-def slow_down(trainer: Stepping, step_s: float, forwards: int = 1) -> None:
-    """Have each inner step keep the trainer's thread for at least `step_s`, as arithmetic would.
+def slow_down(trainer: Stepping, model: Any, step_s: float, forwards: int = 1) -> None:
+    """Have each inner step of `model` keep the trainer's thread for at least `step_s`, as arithmetic would.
 
     A third of that is spread over the layers of its `forwards` forward passes: what is done beside the step is done
     while a layer computes, and the next layer is read when the one before has computed. `settings.min_step_s` alone is
     a rest between steps, in which a peer can do for nothing what else is to be done.
     """
-    modules = [module for name, module in trainer._model.named_modules() if name in trainer.layer_names]
+    modules = [module for name, module in model.named_modules() if name in trainer.layer_names]
     layer_s = step_s * FORWARD / (forwards * max(1, len(modules)))
     step_at_once, computing = trainer.step, _Step(trainer)
 

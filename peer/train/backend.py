@@ -5,20 +5,25 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from functools import cached_property
 from typing import Protocol
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
-from torch.optim import Optimizer
 
 from dht.errors import BadInput, MemoryFull
-from peer.model.flat import trained
+from peer.model.build import next_token_logits
+from peer.model.flat import FlatParameters, Layer, trained
 from peer.spec import RunSpec
-from peer.train.atomic import AtomicSteps, is_out_of_memory
+from peer.train.atomic import AtomicSteps, free_bytes, is_out_of_memory
+from peer.train.checkpoint import generator_states, set_generator_states
+from peer.train.gates import Enter, LayerGates
+from peer.train.kernels import LayerTensors
 from peer.train.offload import Offload, return_memory
-from peer.train.optimizers import Optimizers, learning_rate, make_optimizers
-from peer.train.tuned import Tuned
+from peer.train.optimizers import learning_rate, make_optimizers
+from peer.train.outer import OuterState
+from peer.train.tuned import Tuned, room_for
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 
@@ -60,15 +65,76 @@ class MicroBatch:
         self._told(self.sequences)
 
 
+class Backend(Protocol):
+    """Where a model and what goes with it lie, and how an inner step is computed. Nothing else touches the model."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+
+    @property
+    def anchor(self) -> OuterState: ...
+
+    @property
+    def is_offloaded(self) -> bool: ...
+
+    def layer(self, number: int) -> LayerTensors:
+        """The tensors of one layer where they lie, to be looked at or changed."""
+
+    def step(self, round: int, position: float, stop: Callable[[], bool]) -> InnerStep:
+        """One inner step at the learning rate of this position in the round, made whole or not at all.
+
+        Of fewer micro-batches once `stop` says so after one of them. Raises MemoryFull.
+        """
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
+
+    def gates(self, enter: Enter) -> LayerGates:
+        """Have `enter` called before any forward pass reads a layer."""
+
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that lies here, by file of a checkpoint and name; on the CPU."""
+
+    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        """The inverse of `tensors`, but for the anchor's."""
+
+    def offload(self) -> None:
+        """Give a device's memory to others until `reload`; the bits stay as they are."""
+
+    def reload(self) -> bool:
+        """Whether all is on the device (again); False while others use its memory."""
+
+
+class HostVectors:
+    """θ, momentum, residual and start of a whole model, flat, in main memory beside its parameters."""
+
+    def __init__(self, flat: FlatParameters, anchor: OuterState | None = None) -> None:
+        self.flat = flat
+        self.anchor = anchor or OuterState.initial(flat.new())
+        self.residual, self.start = torch.zeros_like(self.anchor.theta), self.anchor.theta.clone()
+
+    def layer(self, number: int) -> LayerTensors:
+        layer = self.flat.layers[number]
+        here = slice(layer.start, layer.start + layer.size)
+        return LayerTensors(
+            first=layer.start, local=self.flat.of_layer(number), start=self.start[here], residual=self.residual[here],
+            theta=self.anchor.theta[here], momentum=self.anchor.momentum[here],
+        )  # fmt: skip
+
+
 class SingleDevice:
-    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
+    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds.
+
+    What a round needs beside the model is in main memory.
+    """
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
-        optimizer: Callable[[nn.Module], Optimizer] | None = None, micro: MicroBatch | None = None,
+        micro: MicroBatch | None = None, fit: Tuned | None = None,
     ) -> None:  # fmt: skip
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
-        self._optimizers = Optimizers(optimizer(model)) if optimizer else make_optimizers(model, spec, device)
+        self._fit = fit
+        self._optimizers = make_optimizers(model, spec, device)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
         self.residence = Offload(model, self._optimizers, device)
@@ -77,15 +143,31 @@ class SingleDevice:
         self._unread: list[Tensor] = []
         """Sequences that were read for a step that could not be made, the next one first."""
 
-    def step(self, round: int, step: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
-        """Inner step `step` (from 0) of round `round`, see `learning_rate`: all micro-batches, clip, optimizer.
+    @cached_property
+    def vectors(self) -> HostVectors:
+        """Made when first asked for, at the parameters of that moment: a loop that only trains needs none."""
+        return HostVectors(FlatParameters(self._model))
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.vectors.flat.layers
+
+    @property
+    def anchor(self) -> OuterState:
+        return self.vectors.anchor
+
+    def layer(self, number: int) -> LayerTensors:
+        return self.vectors.layer(number)
+
+    def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
+        """One inner step, at `position` (from 0) of round `round`: all micro-batches, clip, optimizer.
 
         Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
         optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
         MemoryFull if not even one has room, and then the step may be tried again.
         """
         assert not self.residence.is_aside, "it is on its device again before it trains"
-        rate = learning_rate(self._spec, round, step)
+        rate = learning_rate(self._spec, round, position)
         while (made := self._attempt(rate, stop)) is None:
             self._make_smaller()
         loss, sequences = made
@@ -170,25 +252,75 @@ class SingleDevice:
         """The inverse of `optimizer_state`, also before the first step. AssertionError for other names."""
         self._optimizers.load_state(state)
 
-    def unread_state(self) -> dict[str, Tensor]:
-        """What was read and waits for a step that has room; nobody else reads it, so a checkpoint holds it."""
-        return {UNREAD: torch.cat(self._unread)} if self._unread else {}
+    def tensors(self) -> dict[str, dict[str, Tensor]]:
+        """All that a peer holds, by file of its checkpoint.
 
-    def load_unread(self, state: Mapping[str, Tensor]) -> None:
-        self._unread = [state[UNREAD]] if UNREAD in state else []
+        Also what was read and waits for a step that has room, for nobody else reads it.
+        """
+        vectors = self.vectors
+        mine = {"residual": vectors.residual, "start": vectors.start, "local": vectors.flat.new()}
+        unread = {UNREAD: torch.cat(self._unread)} if self._unread else {}
+        return {
+            "anchor": {"theta": vectors.anchor.theta, "momentum": vectors.anchor.momentum},
+            "peer": mine | unread | generator_states(self._device),
+            "optimizer": self.optimizer_state(),
+        }
+
+    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
+        vectors, mine = self.vectors, tensors["peer"]
+        vectors.residual.copy_(mine["residual"])
+        vectors.start.copy_(mine["start"])
+        vectors.flat.copy_from(mine["local"])
+        self.load_optimizer_state(tensors["optimizer"])
+        set_generator_states(mine, self._device)
+        self._unread = [mine[UNREAD]] if UNREAD in mine else []
+
+    def gates(self, enter: Enter) -> LayerGates:
+        return LayerGates(self._model, self.vectors.flat, self._device, enter)
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        """Where a fit says how much has room on the device, no more is tried."""
+        flat = self.vectors.flat
+        local = flat.new()
+        flat.copy_from(self.anchor.theta)
+        try:
+            sequences = min(SEQUENCES, self.micro.sequences) if self._fit else SEQUENCES
+            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
+        finally:
+            flat.copy_from(local)
+
+    @property
+    def is_offloaded(self) -> bool:
+        return self.residence.is_aside
+
+    def offload(self) -> None:
+        if self._device.type == "cuda":
+            self.residence.leave()
+
+    def reload(self) -> bool:
+        """What had room before may have none now, or have it again: the micro-batch is fitted to what is free."""
+        if not self.residence.is_aside:
+            return True
+        has_room = True
+        try:
+            self.residence.come_back()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            has_room = False
+        if not has_room:
+            return_memory(self._device)  # of what had found room
+            return False
+        if self._fit is not None and self._device.type == "cuda":
+            room_bytes = free_bytes(self._device) + torch.cuda.memory_reserved(self._device)
+            self.micro.sequences = room_for(self._fit, room_bytes)
+        return True
 
     def _loss(self, tokens_BT: Tensor) -> Tensor:
         context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with context:
             logits_BTV = next_token_logits(self._model, tokens_BT)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
-
-
-def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
-    """Logits (B, T − 1, V) of every token but the first, from those before it."""
-    # No mask: sequences are full, and without one attention takes its fastest causal path.
-    logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
-    return logits_BTV
 
 
 SEQUENCES = 32

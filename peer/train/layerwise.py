@@ -16,10 +16,8 @@ from contextlib import AbstractContextManager, contextmanager, nullcontext
 from typing import Any
 
 import torch
-from torch import nn
 
-from peer.model.flat import FlatParameters
-from peer.train.gates import LayerGates
+from peer.train.backend import Backend
 from peer.train.versions import BufferVersions
 
 MAX_WORKERS = 4
@@ -31,23 +29,23 @@ APPLY_S = 600.0
 class Layerwise:
     """Applies moves in threads, and keeps every layer's modules from running before the layer is there."""
 
-    def __init__(self, model: nn.Module, flat: FlatParameters, device: torch.device) -> None:
+    def __init__(self, backend: Backend, device: torch.device) -> None:
         self._device = device
-        self._layers = range(len(flat.layers))
+        self._layers = range(len(backend.layers))
         self.guard = BufferVersions(len(self._layers))
         self._copies = _Copies(device)
         self._version = 0
         """Of the layers that the present forward pass reads."""
         workers = min(MAX_WORKERS, torch.get_num_threads())
         self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="apply")
-        self.gates = LayerGates(model, flat, device, self._enter)
+        self.gates = backend.gates(self._enter)
 
     @property
     def waited_s(self) -> float:
         """Seconds that inner steps have waited for layers since the newest `begin`."""
         return self.guard.waited_s
 
-    def begin(self, apply_layer: Callable[[int], None], finish: Callable[[], bytes]) -> Future[bytes]:
+    def begin(self, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> Future[bytes]:
         """Do `apply_layer` for each layer in order, then `finish`, beside whatever the caller does next.
 
         The future ends as `finish` does, or with what either raised, or TimeoutError. Whoever looks at more than one
@@ -70,7 +68,7 @@ class Layerwise:
         with self.guard.reading() as self._version:
             yield
 
-    def _apply(self, layer: int, version: int, apply_layer: Callable[[int], None]) -> None:
+    def _apply(self, layer: int, version: int, apply_layer: Callable[[int], object]) -> None:
         with self._copies.aside():
             apply_layer(layer)
             self._copies.note(layer)

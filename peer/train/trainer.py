@@ -23,28 +23,17 @@ from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
 from peer.model.build import build
-from peer.model.flat import FlatParameters
 from peer.protocol.block import VOID, PartOutcome, Update, part_outcomes
-from peer.protocol.layout import cut
+from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
 from peer.train.apply import LayerUpdate
-from peer.train.atomic import free_bytes, is_out_of_memory
-from peer.train.backend import (
-    SEQUENCES,
-    InnerStep,
-    MicroBatch,
-    SingleDevice,
-    Stopped,
-    held_out_loss,
-    use_attention,
-)  # fmt: skip
-from peer.train.checkpoint import VERSION, Checkpoint, generator_states, set_generator_states
+from peer.train.backend import Backend, InnerStep, MicroBatch, SingleDevice, Stopped, use_attention
+from peer.train.checkpoint import VERSION, Checkpoint
+from peer.train.kernels import HostKernels, Kernels, LayerTensors
 from peer.train.layerwise import Layerwise
-from peer.train.offload import return_memory
 from peer.train.outer import LoadObject, OuterState
-from peer.train.residual import Residual, start_from
-from peer.train.tuned import Tuned, room_for
+from peer.train.tuned import Tuned
 
 
 class LocalTrainer:
@@ -58,24 +47,20 @@ class LocalTrainer:
         self._folder = folder
         folder.mkdir(exist_ok=True)
         self._source = open_source(spec)
-        self._model = build(spec).to(device)
-        self._fit = fit
-        use_attention(self._model, fit)
-        self._flat = FlatParameters(self._model)
+        model = build(spec).to(device)
+        use_attention(model, fit)
+        self._batches = ShardSampler(self._source, spec, me, (me,), {})
+        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
+        self._backend: Backend = SingleDevice(model, spec, self._batches, device, micro, fit)
         self._codec = Codec(spec.codec.wire)
-        self.layer_sizes = tuple(layer.size for layer in self._flat.layers)
-        self.layer_names = tuple(layer.name for layer in self._flat.layers)
+        self._kernels: Kernels = HostKernels(self._codec)
+        self.anchor = self._backend.anchor
+        self.layer_sizes = tuple(layer.size for layer in self._backend.layers)
+        self.layer_names = tuple(layer.name for layer in self._backend.layers)
         self.parts = cut(self.layer_sizes, spec.codec.part_elements)
         """Of the whole model."""
         self.progress = RoundProgress(spec, me, self.parts)
-        self.anchor = OuterState.initial(self._flat.new())
-        self._residual = Residual.empty(self._flat.size)
-        self._start = self.anchor.theta.clone()
-        self._batches = ShardSampler(self._source, spec, me, (me,), {})
-        self._micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
-        self._inner = SingleDevice(self._model, spec, self._batches, device, micro=self._micro)
-        waits = spec.round.overlap == "none"
-        self._layerwise = None if waits else Layerwise(self._model, self._flat, device)
+        self._layerwise = None if spec.round.overlap == "none" else Layerwise(self._backend, device)
         self._held_out: Tensor | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
@@ -86,14 +71,14 @@ class LocalTrainer:
 
     @property
     def parameters(self) -> int:
-        return self._flat.size
+        return sum(self.layer_sizes)
 
     @property
     def status(self) -> TrainerStatus:
         progress = self.progress
         return TrainerStatus(
             round=progress.round, step=progress.step, fresh=progress.fresh, offered=progress.offered is not None,
-            on_device=not self._inner.residence.is_aside, can_leave=self.device.type == "cuda",
+            on_device=not self._backend.is_offloaded, can_leave=self.device.type == "cuda",
             device_gb=self._device_gb,
         )  # fmt: skip
 
@@ -112,7 +97,7 @@ class LocalTrainer:
         `position` says where between step 0 and step H of the round in training its learning rate is taken.
         """
         with self._reading():
-            step = self._inner.step(self.progress.in_training, position, stop)
+            step = self._backend.step(self.progress.in_training, position, stop)
         self.progress.stepped(step.tokens)
         return step
 
@@ -144,8 +129,8 @@ class LocalTrainer:
         self._batches.put_back(self.progress.take_back())
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
-        parts = self.progress.turns.parts(self.progress.round)
-        write_contribution(self._folder, anchor, self._residual.flat.numpy(), parts, self._codec, effort)
+        payloads = (self._kernels.encode(tensors, part) for part, tensors in self._lying(self.progress.round))
+        write_contribution(self._folder, anchor, payloads, effort)
         # Of two branches, since a peer may change over to the other one and back.
         prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)
 
@@ -195,15 +180,15 @@ class LocalTrainer:
         gives_up = bool(settled.too_old.fragments)
         change = LayerUpdate(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=settled.outcomes, parts=parts,
-            anchor=self.anchor, residual=self._residual, start=self._start, flat=self._flat,
-            own=None if gives_up else own, given_up=[] if gives_up else None,
+            layers=len(self.layer_sizes), layer=self._backend.layer, kernels=self._kernels,
+            own=None if gives_up else own, gives_up=gives_up,
         )  # fmt: skip
         if not beside:
             return change.apply()
         assert self._layerwise is not None
         # What is given up is a norm over all layers: then none is left for later.
         given_up = change.apply() if gives_up else 0.0
-        later = (lambda layer: None) if gives_up else change.apply_layer
+        later = (lambda layer: 0.0) if gives_up else change.apply_layer
         self.layers = self._layerwise.begin(later, self.anchor.state_digest)
         return given_up
 
@@ -233,10 +218,11 @@ class LocalTrainer:
             if counted and mine is not None:
                 returned += 1
                 self.progress.turns.returned(update.round - 1, mine.effort.staleness)
-                for where, decoded in self._decoded(mine, update.round - 1, counted):
-                    self._residual.returned(where, decoded)
+                for number, (part, tensors) in enumerate(self._lying(update.round - 1)):
+                    if number in counted:
+                        self._kernels.returned(tensors, part, mine.payload(number))
         self._stand_at(restored)
-        self._start_from_anchor(update.round - 1 for update in updates)
+        self._begin_at_anchor(update.round - 1 for update in updates)
         return Moved(returned=returned, lost=lost)
 
     def adopt(self, name: bytes, restored: OuterState) -> float:
@@ -248,17 +234,16 @@ class LocalTrainer:
         self.resume(name)
         squared, round = 0.0, self.progress.round
         if self.progress.offered is not None and (mine := self._find(self.progress.offered)) is not None:
-            for where, decoded in self._decoded(mine, round):
-                self._residual.counted(where, decoded)
-                squared += float(torch.linalg.vector_norm(decoded, dtype=torch.float64)) ** 2
+            for number, (part, tensors) in enumerate(self._lying(round)):
+                squared += self._kernels.counted(tensors, part, mine.payload(number))
             self.progress.turns.work(round).age.counted()
         self._stand_at(restored)
         too_old = self.progress.forget_too_old()
         self._drop(too_old)
-        slices = self.progress.turns.slices(too_old.fragments)
-        given_up = math.sqrt(squared) + math.hypot(*(self._residual.give_up(where) for where in slices))
+        norms = (self._kernels.give_up(tensors, part) for part, tensors in self._lying(*too_old.fragments))
+        given_up = math.sqrt(squared) + math.hypot(*norms)
         self._collect_progress()
-        self._start_from_anchor(self.progress.turns.everything)
+        self._begin_at_anchor(self.progress.turns.everything)
         return given_up
 
     def resume(self, anchor: bytes) -> None:
@@ -279,13 +264,13 @@ class LocalTrainer:
         """Owe what was offered: all of it was written but what encoding lost or a sparse codec left out."""
         round = self.progress.round
         self._collect_progress()
-        for where, decoded in self._decoded(mine, round):
-            self._residual.restored(where, decoded, self._codec)
+        for number, (part, tensors) in enumerate(self._lying(round)):
+            self._kernels.restored(tensors, part, mine.payload(number))
         self.progress.turns.restored(round, mine.effort.staleness)
         self.progress.covered.add(mine.anchor)
         self._batches.pass_over(mine.effort.ranges)
         self._batches.mark()
-        self._start_from_anchor((round,))
+        self._begin_at_anchor((round,))
 
     def _stand_at(self, restored: OuterState) -> None:
         self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
@@ -299,18 +284,23 @@ class LocalTrainer:
             self._batches.mark()
 
     def _collect_progress(self) -> None:
-        for where, now in self._flat.each():
-            self._residual.add_progress(where, self._start[where], now)
+        for number in range(len(self.layer_sizes)):
+            self._kernels.progress(self._backend.layer(number))
 
-    def _start_from_anchor(self, rounds: Iterable[int]) -> None:
+    def _begin_at_anchor(self, rounds: Iterable[int]) -> None:
         """Have as local parameters what the anchor less the residual is, where these rounds have averaged.
 
-        With a sparse codec the anchor itself. All else stays as it is: there, that difference would round. All progress
-        is in the residual before.
+        All else stays as it is: there, that difference would round. All progress is in the residual before.
         """
-        for where in self.progress.turns.slices(rounds):
-            start_from(self.anchor.theta[where], self._residual.flat[where], self._start[where], self._codec)
-        self._flat.copy_from(self._start)
+        for part, tensors in self._lying(*rounds):
+            self._kernels.begin(tensors, part)
+
+    def _lying(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
+        """What these rounds average, each part once, and the layer in which it lies."""
+        turns = self.progress.turns
+        for fragment in sorted({round % len(turns.everything) for round in rounds}):
+            for part in turns.parts(fragment):
+                yield part, self._backend.layer(part.layer)
 
     def _found(self, anchor: bytes, round: int) -> Contribution | None:
         """What was offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
@@ -318,15 +308,6 @@ class LocalTrainer:
         if mine is not None:
             mine.check()
         return mine
-
-    def _decoded(
-        self, mine: Contribution, round: int, parts: Iterable[int] | None = None
-    ) -> Iterator[tuple[slice, Tensor]]:
-        """Where these parts of a contribution lie, all by default, and what was offered there."""
-        slices = self.progress.turns.slices((round,))
-        for part in range(len(slices)) if parts is None else parts:
-            where = slices[part]
-            yield where, torch.from_numpy(self._codec.decode(mine.payload(part))[: where.stop - where.start])
 
     # ---- on disk ----
 
@@ -341,85 +322,46 @@ class LocalTrainer:
             "offered": progress.offered is not None, "step_in_round": progress.step, "batches": self._batches.state(),
             "covered": sorted(anchor.hex() for anchor in progress.covered), "turns": progress.turns.state(),
         }  # fmt: skip
-        mine = {"residual": self._residual.flat, "start": self._start, "local": self._flat.new()}
-        return Checkpoint(
-            state=state,
-            tensors={
-                "anchor": {"theta": self.anchor.theta, "momentum": self.anchor.momentum},
-                "peer": mine | self._inner.unread_state() | generator_states(self.device),
-                "optimizer": self._inner.optimizer_state(),
-            },
-        )
+        return Checkpoint(state=state, tensors=self._backend.tensors())
 
     def restore(self, checkpoint: Checkpoint) -> None:
         """Be what `checkpoint` says, to the bit. The model must be the one it was taken of."""
         self._stand_still()
-        state, mine = checkpoint.state, checkpoint.tensors["peer"]
+        state = checkpoint.state
         self.anchor.become(**checkpoint.tensors["anchor"], round=state["round"], cursors=state["cursors"])
-        self._residual.flat.copy_(mine["residual"])
-        self._start.copy_(mine["start"])
-        self._flat.copy_from(mine["local"])
-        self._inner.load_optimizer_state(checkpoint.tensors["optimizer"])
-        set_generator_states(mine, self.device)
+        self._backend.load_tensors(checkpoint.tensors)
         progress = self.progress
         progress.round, progress.step = state["round"], state["step_in_round"]
         progress.offered = bytes.fromhex(state["anchor"]) if state["offered"] else None
         progress.covered = {bytes.fromhex(anchor) for anchor in state["covered"]}
         progress.turns.restore(state["turns"])
         self._batches.restore(state["batches"])
-        self._inner.load_unread(mine)
 
     # ---- on the device ----
 
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> HeldOutLoss | None:
-        """Held-out loss of the anchor; None if `stop` says so.
-
-        Raises MemoryFull. Where a fit says how much has room on the device, no more is tried.
-        """
+        """Held-out loss of the anchor; None if `stop` says so. Raises MemoryFull."""
         self._require_layers()
         if self._held_out is None:
             self._held_out = held_out(self._source)
-        local = self._flat.new()
-        self._flat.copy_from(self.anchor.theta)
         try:
             with self._reading():
-                sequences = min(SEQUENCES, self._micro.sequences) if self._fit else SEQUENCES
-                loss = held_out_loss(self._model, self._held_out, self.device, sequences, stop)
+                loss = self._backend.loss(self._held_out, stop)
         except Stopped:
             return None
-        finally:
-            self._flat.copy_from(local)
         return HeldOutLoss(loss, self._held_out[:, 1:].numel())
 
     def leave_device(self) -> None:
         """Give a GPU's memory to others until `take_device`; the bits stay as they are."""
-        if self.device.type == "cuda":
-            self._require_layers()
-            self._inner.residence.leave()
+        self._require_layers()
+        self._backend.offload()
 
     def take_device(self) -> bool:
-        """Whether model and optimizer are on the device (again); False while others use its memory.
-
-        What had room before may have none now, or have it again: the micro-batch is fitted to that, where memory is
-        told.
-        """
-        if not self._inner.residence.is_aside:
+        """Whether model and optimizer are on the device (again); False while others use its memory."""
+        if not self._backend.is_offloaded:
             return True
         self._require_layers()
-        has_room = True
-        try:
-            self._inner.residence.come_back()
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            has_room = False
-        if not has_room:
-            return_memory(self.device)  # of what had found room
-            return False
-        if self._fit is not None and self.device.type == "cuda":
-            room_bytes = free_bytes(self.device) + torch.cuda.memory_reserved(self.device)
-            self._micro.sequences = room_for(self._fit, room_bytes)
-        return True
+        return self._backend.reload()
 
     def _reading(self) -> AbstractContextManager[None]:
         """Forward and backward passes are made inside."""

@@ -224,7 +224,8 @@ class Ours:
         self._round += 1
         trainer = self._trainer
         trainer.begin_round(self._members)
-        trainer._inner = MadeUp(trainer._model, pattern(self._number, self._round))
+        backend = trainer._backend
+        vars(backend)["step"] = MadeUp(backend._model, pattern(self._number, self._round)).step
         step(trainer)
         self._hear_until(lambda: self._in_step)
 
@@ -297,7 +298,7 @@ def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
 
     vars(trainers)["build"] = lambda spec: Weights(sizes)
     trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"))
-    for held in (trainer.anchor.momentum, trainer._residual.flat):
+    for held in (trainer.anchor.momentum, trainer._backend.vectors.residual):
         held.fill_(0)  # else the kernel gives their pages when they are first used
     return trainer
 

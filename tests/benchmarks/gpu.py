@@ -196,7 +196,8 @@ def cost_of(plan: Plan, model: dict[str, Any], device: torch.device, folder: Pat
     trainer.begin_round((ME,))
     step(trainer)
     step_s = seconds_of(lambda: step(trainer), plan.steps, device) / plan.steps
-    to_host_s, to_device_s = copying_s([parameter.detach() for parameter in trainer._model.parameters()], device)
+    parameters = [parameter.detach() for parameter in trainer._backend._model.parameters()]
+    to_host_s, to_device_s = copying_s(parameters, device)
     freeze_s = seconds_of(lambda: submit(trainer, anchor), 1, device)
     decided = DecidedRound([trainer], anchor)
     apply_s = seconds_of(lambda: decided.apply_to(trainer), 1, device)

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection
 from pathlib import Path
+from typing import Any
 
 import torch
 import torch.nn.functional as F
 from torch import Tensor
 
+from peer.model.build import next_token_logits
 from peer.spec import RunSpec
-from peer.train.backend import InnerStep, SingleDevice, next_token_logits
+from peer.train.backend import InnerStep, SingleDevice
 from peer.train.trainer import LocalTrainer
 
 
@@ -19,9 +21,10 @@ class Mislabelled(LocalTrainer):
 
     def __init__(self, spec: RunSpec, me: str, folder: Path, device: torch.device, rounds: Collection[int]) -> None:
         super().__init__(spec, me, folder, device)
-        inner = RandomLabels(self._model, spec, self._batches, device)
-        inner.rounds = rounds
-        self._inner = inner
+        plain: Any = self._backend
+        backend = RandomLabels(plain._model, spec, self._batches, device)
+        backend.rounds, backend.vectors = rounds, plain.vectors
+        self._backend = backend
 
 
 class RandomLabels(SingleDevice):

@@ -20,6 +20,7 @@ from peer.train.atomic import is_out_of_memory
 from peer.train.backend import MicroBatch, SingleDevice, held_out_loss
 from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
+from tests.stepping import loop_with
 
 CPU = torch.device("cpu")
 
@@ -76,7 +77,7 @@ def moved(spec: RunSpec, prepare: Callable[[nn.Module], object], micro: MicroBat
     model = build(spec)
     prepare(model)
     feed = Counting(spec.model.context)
-    step = SingleDevice(model, spec, feed, CPU, sgd, micro).step(0, 0)
+    step = loop_with(sgd(model), model, spec, feed, CPU, micro).step(0, 0)
     assert feed.read == 16
     return FlatParameters(model).new(), step
 
@@ -117,7 +118,7 @@ def test_the_specs_own_micro_batch_gives_the_bits_it_always_gave(spec: RunSpec) 
         def step(self, closure: Any = None) -> None:
             kept.extend(value.grad.clone() for group in self.param_groups for value in group["params"])
 
-    SingleDevice(again, spec, Counting(spec.model.context), CPU, lambda m: Keeping(m.parameters())).step(0, 0)
+    loop_with(Keeping(again.parameters()), again, spec, Counting(spec.model.context), CPU).step(0, 0)
     assert all(mine.equal(theirs) for mine, theirs in zip(kept, by_hand, strict=True))
 
 
@@ -138,7 +139,7 @@ def test_a_device_without_room_for_one_keeps_the_sequences_for_later(spec: RunSp
     expected, _ = moved(spec, lambda model: None, MicroBatch(1))
     model = build(spec)
     small, feed, micro = Small(model, 0), Counting(spec.model.context), MicroBatch(8)
-    loop = SingleDevice(model, spec, feed, CPU, sgd, micro)
+    loop = loop_with(sgd(model), model, spec, feed, CPU, micro)
     for _ in range(2):
         with pytest.raises(MemoryFull, match="no room for even one sequence"):
             loop.step(0, 0)
@@ -153,7 +154,7 @@ def test_a_pause_after_memory_ran_out_counts_what_was_trained(spec: RunSpec) -> 
     model = build(spec)
     Small(model, 3)
     feed = Counting(spec.model.context)
-    loop = SingleDevice(model, spec, feed, CPU, sgd, MicroBatch(8))
+    loop = loop_with(sgd(model), model, spec, feed, CPU, MicroBatch(8))
     assert loop.step(0, 0, stop=lambda: True).tokens == 2 * spec.model.context
     assert loop.step(0, 1).tokens == 16 * spec.model.context
     assert feed.read == 18
@@ -237,19 +238,19 @@ def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
     basis = TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0")
     known = Tuned(basis=basis, sequences=8, step_s=1.0, tokens_per_s=1.0, fixed_bytes=1000, sequence_bytes=1000)
     trainer = LocalTrainer(spec, "me", tmp_path / "x", CPU, known)
-    residence = trainer._inner.residence
+    residence = trainer._backend.residence
     monkeypatch.setattr(residence, "come_back", lambda: setattr(residence, "is_aside", False))
     residence.is_aside = True
     assert trainer.take_device()  # a processor does not tell
-    assert trainer._micro.sequences == 8
-    trainer.device = torch.device("cuda")
+    assert trainer._backend.micro.sequences == 8
+    trainer._backend._device = torch.device("cuda")
     monkeypatch.setattr(torch.cuda, "memory_reserved", lambda device: 2000)
     for free_bytes, sequences in ((4000, 4), (0, 1), (50_000, 8)):
         monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device, free_bytes=free_bytes: (free_bytes, 10**6))
         assert trainer.take_device()  # it was not away
         residence.is_aside = True
         assert trainer.take_device()
-        assert trainer._micro.sequences == sequences
+        assert trainer._backend.micro.sequences == sequences
 
 
 @pytest.mark.cuda
@@ -264,6 +265,7 @@ def test_cuda_memory_that_runs_out_is_survived(spec: RunSpec) -> None:
         def next(self, sequences: int) -> Tensor:
             return torch.zeros((sequences, spec.model.context + 1), dtype=torch.int64)
 
-    step = SingleDevice(build(large).to(device), large, Plenty(), device, sgd, micro).step(0, 0)
+    model = build(large).to(device)
+    step = loop_with(sgd(model), model, large, Plenty(), device, micro).step(0, 0)
     assert step.tokens == large.inner.sequences * spec.model.context
     assert micro.sequences < large.inner.sequences

@@ -54,9 +54,9 @@ def test_a_layer_is_changed_in_place_and_a_backward_pass_notices(model: nn.Modul
     (number,) = (at for at, layer in enumerate(flat.layers) if layer.name == "model.norm")
     norm = model.get_parameter("model.norm.weight")
     loss = (norm * norm).sum()
-    layer = flat.of_layer(number)
-    layer[0][1].numpy()[:] = 0.5
-    flat.set_layer(number, layer)
+    ((where, values),) = flat.of_layer(number)
+    assert (where.start, where.stop) == (0, norm.numel())
+    values.copy_(torch.full_like(values, 0.5))
     assert bool((norm == 0.5).all())
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()

@@ -210,7 +210,8 @@ def test_my_parts_come_with_their_paths(tmp_path: Path) -> None:
     (tmp_path / "contributions").mkdir()
     assert disk.my_part(HEAD.anchor, 0) is None
     residual = np.arange(5, dtype=np.float32)
-    write_contribution(tmp_path / "contributions", HEAD.anchor, residual, PARTS, CODEC, WorkStats(1, 1, ()))
+    payloads = [CODEC.encode(residual[part.start : part.start + part.size]) for part in PARTS]
+    write_contribution(tmp_path / "contributions", HEAD.anchor, payloads, WorkStats(1, 1, ()))
     found = disk.my_part(HEAD.anchor, 1)
     assert found is not None
     assert found[1] == CODEC.encode(residual[2:4])

@@ -23,7 +23,8 @@ BALANCE = np.linspace(-1, 1, 137, dtype=np.float32)
 
 
 def write(folder: Path, anchor: bytes = ANCHOR, residual: np.ndarray = BALANCE) -> None:  # type: ignore[type-arg]
-    write_contribution(folder, anchor, residual, PARTS, CODEC, EFFORT)
+    payloads = [CODEC.encode(residual[part.start : part.start + part.size]) for part in PARTS]
+    write_contribution(folder, anchor, payloads, EFFORT)
 
 
 def test_what_was_written_is_found(tmp_path: Path) -> None:

@@ -52,7 +52,7 @@ class Machine:
 )
 def test_a_step_takes(monkeypatch: pytest.MonkeyPatch, arithmetic_s: float, waits_s: float, takes_s: float) -> None:
     machine: Any = Machine(monkeypatch, arithmetic_s, waits_s)
-    slow_down(machine, 0.9)
+    slow_down(machine, machine._model, 0.9)
     assert machine.step(1.5, "stop") == (1.5, "stop")
     assert machine.now - 100.0 == pytest.approx(takes_s)
 
@@ -60,7 +60,7 @@ def test_a_step_takes(monkeypatch: pytest.MonkeyPatch, arithmetic_s: float, wait
 def test_a_layer_is_read_when_the_one_before_has_computed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A third of the step is the forward pass, half of that each layer; an evaluation is not slowed down."""
     machine: Any = Machine(monkeypatch, 0.1)
-    slow_down(machine, 0.9)
+    slow_down(machine, machine._model, 0.9)
     machine.step(1.5, "stop")
     assert machine.read_at == pytest.approx([100.0, 100.15])
     machine.evaluate()

@@ -73,23 +73,24 @@ def test_tiles_do_not_show(two: list[LocalTrainer], tile: int, monkeypatch: pyte
         whole = [by_whole_vectors(trainer, decided) for trainer in two]
         decided.apply_to(*two)
         for trainer, expected in zip(two, whole, strict=True):
-            found = (trainer.anchor.theta, trainer.anchor.momentum, trainer._residual.flat, trainer._flat.new())
+            vectors = trainer._backend.vectors
+            found = (trainer.anchor.theta, trainer.anchor.momentum, vectors.residual, vectors.flat.new())
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-            assert torch.equal(trainer._start, expected[-1])
+            assert torch.equal(trainer._backend.vectors.start, expected[-1])
         anchor = decided.next_anchor
 
 
 def by_whole_vectors(trainer: LocalTrainer, decided: DecidedRound) -> tuple[Tensor, Tensor, Tensor, Tensor]:
     """θ, momentum, residual and local parameters after the update."""
-    update, spec, now = decided.update, trainer.spec, trainer._flat.new()
+    update, spec, now = decided.update, trainer.spec, trainer._backend.vectors.flat.new()
     theta, velocity, residual = (
-        vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._residual.flat)
+        vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._backend.vectors.residual)
     )
     encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
     outcomes = part_outcomes(update, trainer.me, True)
     too_old = bool(copy.deepcopy(trainer.progress).settle(update, True).too_old.fragments)
     momentum, own = momentum_at(spec, update.round - 1), None if too_old else trainer._interpolates
-    progress = trainer._start - now
+    progress = trainer._backend.vectors.start - now
     start = now.clone()
     for part, piece in enumerate(trainer.progress.turns.parts(update.round - 1)):
         where = slice(piece.start, piece.start + piece.size)

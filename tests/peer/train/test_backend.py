@@ -18,6 +18,7 @@ from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice, choose_device, held_out_loss, uses_bfloat16
 from peer.train.optimizers import learning_rate
+from tests.stepping import loop_with
 
 CPU = torch.device("cpu")
 
@@ -72,9 +73,7 @@ def test_accumulation_is_one_large_batch(spec: RunSpec) -> None:
     for accumulation, sequences in ((1, 8), (4, 2)):
         given = changed(spec, accumulation=accumulation, sequences=sequences)
         model = build(given)
-        loop = SingleDevice(
-            model, given, Repeating(spec.model.context), CPU, lambda m: torch.optim.SGD(m.parameters(), lr=0.1)
-        )
+        loop = loop_with(torch.optim.SGD(model.parameters(), lr=0.1), model, given, Repeating(spec.model.context), CPU)
         loop.step(0, 0)
         moved.append(FlatParameters(model).new())
     assert torch.allclose(moved[0], moved[1], atol=1e-6)
@@ -85,9 +84,7 @@ def test_gradients_are_clipped(spec: RunSpec) -> None:
     spec = changed(spec, clip=0.01, learning_rate=1.0, warmup_steps=0)
     model = build(spec)
     before = FlatParameters(model).new()
-    loop = SingleDevice(
-        model, spec, Repeating(spec.model.context), CPU, lambda m: torch.optim.SGD(m.parameters(), lr=1.0)
-    )
+    loop = loop_with(torch.optim.SGD(model.parameters(), lr=1.0), model, spec, Repeating(spec.model.context), CPU)
     loop.step(0, 0)
     assert (FlatParameters(model).new() - before).norm().item() == pytest.approx(0.01, rel=1e-3)
 

@@ -39,7 +39,7 @@ def train(trainers: Sequence[LocalTrainer], anchor: bytes, steps: int = STEPS) -
 
 
 def local(trainer: LocalTrainer) -> Tensor:
-    return trainer._flat.new()
+    return trainer._backend.vectors.flat.new()
 
 
 def averaged(trainer: LocalTrainer, round: int) -> Tensor:
@@ -62,16 +62,15 @@ def test_each_fragment_moves_in_its_turn_alone(make: Make, fragments: int, overl
         if overlap:
             step(first)
         first._collect_progress()
-        before = first.anchor.theta.clone(), first.anchor.momentum.clone(), first._residual.flat.clone(), local(first)
+        vectors = (first.anchor.theta, first.anchor.momentum, first._backend.vectors.residual)
+        before = (*(vector.clone() for vector in vectors), local(first))
         chain.append(DecidedRound(trainers, anchor, before=chain[-1] if chain else None))
         chain[-1].apply_to(*trainers)
         anchor, mine = chain[-1].next_anchor, averaged(first, round)
-        for was, now in zip(
-            before, (first.anchor.theta, first.anchor.momentum, first._residual.flat, local(first)), strict=True
-        ):
+        for was, now in zip(before, (*vectors, local(first)), strict=True):
             assert torch.equal(was[~mine], now[~mine])
             assert not torch.equal(was[mine], now[mine])
-        assert torch.equal(local(first)[mine], (first.anchor.theta - first._residual.flat)[mine])
+        assert torch.equal(local(first)[mine], (first.anchor.theta - first._backend.vectors.residual)[mine])
     assert len({trainer.anchor.state_digest() for trainer in trainers}) == 1
     assert all(averaged(first, round).any() for round in range(fragments))
     assert sum(averaged(first, round).int() for round in range(fragments)).eq(1).all()  # type: ignore[union-attr]
@@ -104,13 +103,13 @@ def test_age_counts_the_turns_of_a_fragment(make: Make, fragments: int) -> None:
         train(trainers, anchor)
         effort = contribution(first, anchor).effort
         assert effort.staleness == (1 if round == fragments else 0)
-        owed = first._residual.flat.clone()
+        owed = first._backend.vectors.residual.clone()
         decided = DecidedRound(trainers, anchor, left_out=("p0",) if round == 0 else ())
         decided.apply_to(*trainers)
         if round == 0:
             mine = averaged(first, 0)
-            assert torch.equal(first._residual.flat[mine], 0.5 * owed[mine])
-            assert torch.equal(first._residual.flat[~mine], owed[~mine])
+            assert torch.equal(first._backend.vectors.residual[mine], 0.5 * owed[mine])
+            assert torch.equal(first._backend.vectors.residual[~mine], owed[~mine])
         anchor = decided.next_anchor
 
 
@@ -159,12 +158,12 @@ def test_a_jump_leaves_what_is_on_offer_behind(make: Make) -> None:
     """That of one fragment; what was made for the other goes along."""
     trainer = make("p0", fragments=2)
     train([trainer], FIRST)
-    owed, mine = trainer._residual.flat.clone(), averaged(trainer, 0)
+    owed, mine = trainer._backend.vectors.residual.clone(), averaged(trainer, 0)
     elsewhere = OuterState(torch.ones(trainer.parameters), torch.zeros(trainer.parameters), 3, {})
     assert trainer.adopt(FIRST, elsewhere) > 0
-    assert torch.equal(trainer._residual.flat[~mine], owed[~mine])
-    assert trainer._residual.flat[mine].abs().max() < 0.01 * owed[mine].abs().max()
-    assert torch.equal(local(trainer), elsewhere.theta - trainer._residual.flat)
+    assert torch.equal(trainer._backend.vectors.residual[~mine], owed[~mine])
+    assert trainer._backend.vectors.residual[mine].abs().max() < 0.01 * owed[mine].abs().max()
+    assert torch.equal(local(trainer), elsewhere.theta - trainer._backend.vectors.residual)
     submit(trainer, digest("there"))
     assert contribution(trainer, digest("there")).effort.staleness == 1, "made in round 0 for the turn in round 1"
 
@@ -195,7 +194,7 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
                     trainer.layers.result(60)
                 else:
                     decided.apply_to(trainer)
-        vectors = local(first), first._residual.flat
+        vectors = local(first), first._backend.vectors.residual
         states.append((first.anchor.state_digest(), *(vector.numpy().tobytes() for vector in vectors)))
     assert states[0] == states[1]
 

@@ -14,9 +14,8 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from peer import spec as specs
-from peer.model.build import build
+from peer.model.build import build, next_token_logits
 from peer.model.flat import FlatParameters
-from peer.train.backend import next_token_logits
 from peer.train.gates import LayerGates
 
 CPU = torch.device("cpu")

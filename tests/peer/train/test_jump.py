@@ -40,7 +40,7 @@ def offered(trainer: LocalTrainer, anchor: bytes) -> torch.Tensor:
 
 
 def local(trainer: LocalTrainer) -> torch.Tensor:
-    return trainer._flat.new()
+    return trainer._backend.vectors.flat.new()
 
 
 def test_what_was_not_offered_goes_along(make: Make) -> None:
@@ -52,7 +52,7 @@ def test_what_was_not_offered_goes_along(make: Make) -> None:
     assert trainer.adopt(HERE, restored) == 0.0
     assert trainer.anchor.state_digest() == restored.state_digest()
     assert (trainer.anchor.round, trainer.anchor.cursors) == (3, {0: 5})
-    assert torch.equal(trainer._residual.flat, produced)
+    assert torch.equal(trainer._backend.vectors.residual, produced)
     assert torch.equal(local(trainer), restored.theta - produced)
     submit(trainer, THERE)
     assert contribution(trainer, THERE).effort.staleness == 3
@@ -68,7 +68,7 @@ def test_what_was_offered_stays_behind(make: Make) -> None:
     given_up = trainer.adopt(HERE, elsewhere(trainer, 3))
     gave = offered(trainer, HERE)
     assert given_up == pytest.approx(float(torch.linalg.vector_norm(gave)), rel=1e-6)
-    torch.testing.assert_close(trainer._residual.flat, produced - gave, rtol=0, atol=1e-6)
+    torch.testing.assert_close(trainer._backend.vectors.residual, produced - gave, rtol=0, atol=1e-6)
     assert not trainer.status.offered
     train(trainer)
     submit(trainer, THERE)
@@ -82,7 +82,7 @@ def test_what_a_crash_made_it_forget_stays_behind_too(make: Make) -> None:
     submit(before, HERE)
     again = make()
     assert again.adopt(HERE, elsewhere(again, 3)) > 0
-    assert not bool(again._residual.flat.any())
+    assert not bool(again._backend.vectors.residual.any())
 
 
 def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
@@ -91,7 +91,7 @@ def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     train(trainer)
     norm = float(torch.linalg.vector_norm(trainer.anchor.theta - local(trainer)))
     assert trainer.adopt(HERE, elsewhere(trainer, 3)) == pytest.approx(norm, rel=1e-6)
-    assert not bool(trainer._residual.flat.any())
+    assert not bool(trainer._backend.vectors.residual.any())
 
 
 def test_after_a_jump_rounds_go_on(make: Make) -> None:

@@ -17,8 +17,7 @@ from peer import spec as specs
 from peer.codec.blockwise import Floats
 from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest
-from peer.train import apply as move
-from peer.train import layerwise
+from peer.train import kernels, layerwise
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
@@ -169,7 +168,7 @@ def test_work_that_is_too_old_is_given_up_all_the_same(make: Make) -> None:
         away.apply(decided.update, decided.objects)
         away.finish(anchor)
         anchor = decided.next_anchor
-    assert not away.layered._residual.flat.any()
+    assert not away.layered._backend.vectors.residual.any()
     away.train(1)
 
 
@@ -187,9 +186,9 @@ class Held:
     def __init__(self, trainer: LocalTrainer, monkeypatch: pytest.MonkeyPatch) -> None:
         self.reached, self.released = threading.Event(), threading.Event()
         self.in_time = True
-        self._steps = move.outer_kernel
+        self._steps = kernels.outer_kernel
         self._last = trainer.anchor.theta[trainer.parts[-1].start :].data_ptr()
-        monkeypatch.setattr(move, "outer_kernel", self._step_tile)
+        monkeypatch.setattr(kernels, "outer_kernel", self._step_tile)
 
     def _step_tile(self, theta: Floats, *others: Any) -> None:
         if theta.ctypes.data == self._last:
@@ -203,7 +202,7 @@ def test_the_next_step_begins_while_later_layers_are_on_their_way(make: Make, mo
     trainer = make()
     decided = decide(trainer)
     held = Held(trainer, monkeypatch)
-    trainer._model.get_submodule("model.layers.2").register_forward_hook(lambda *_: held.released.set())
+    trainer._backend._model.get_submodule("model.layers.2").register_forward_hook(lambda *_: held.released.set())
     trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
     assert trainer.layers is not None
     assert not trainer.layers.done()
@@ -299,7 +298,7 @@ def test_what_fails_beside_training_ends_it(make: Make, monkeypatch: pytest.Monk
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr(move, "outer_kernel", fail)
+    monkeypatch.setattr(kernels, "outer_kernel", fail)
     trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
     for look in (lambda: step(trainer), lambda: ready(trainer), lambda: trainer.checkpoint(FIRST), trainer.evaluate):
         with pytest.raises(MemoryError, match="no room"):

@@ -160,8 +160,8 @@ def test_a_trainer_waits_for_an_update_that_is_applied_before_it_moves(
     trainer = make()
     order: list[str] = []
     monkeypatch.setattr(trainer, "_require_layers", lambda: order.append("layers"))
-    monkeypatch.setattr(trainer, "device", CUDA)
-    residence = trainer._inner.residence
+    monkeypatch.setattr(trainer._backend, "_device", CUDA)
+    residence = trainer._backend.residence
     monkeypatch.setattr(residence, "_tensors", lambda: order.append("moves") or iter(()))
     monkeypatch.setattr("peer.train.offload.return_memory", lambda device: None)
     trainer.leave_device()

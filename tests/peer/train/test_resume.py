@@ -155,21 +155,21 @@ def test_what_was_read_for_a_step_without_room_is_trained_after_a_stop(
     lives = [Life(make_spec(), tmp_path / name) for name in ("whole", "stopped")]
     for life in lives:
         life.trainer.begin_round(("p0",))
-        backward, tries = life.trainer._inner._backward_one, iter(range(1))
+        backward, tries = life.trainer._backend._backward_one, iter(range(1))
 
         def backward_one(tokens: Tensor, whole: int, backward: Any = backward, tries: Iterator[int] = tries) -> Tensor:
             if next(tries, None) is not None:
                 raise torch.OutOfMemoryError("CUDA out of memory")
             return backward(tokens, whole)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(life.trainer._inner, "_backward_one", backward_one)
+        monkeypatch.setattr(life.trainer._backend, "_backward_one", backward_one)
         assert step(life.trainer, lambda: True).tokens == 16
     whole, stopped = lives
     stopped.checkpoint()
     stopped.start_again()
     expect_equal(stopped.everything(), whole.everything(), "the stop")
     for life in lives:
-        life.trainer._micro.sequences = 1
+        life.trainer._backend.micro.sequences = 1
         life.step()
     expect_equal(stopped.everything(), whole.everything(), "the next step")
 
@@ -239,21 +239,21 @@ def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp
     life.start_again()
     assert life.trainer.status.offered
     life.commit()
-    assert not life.trainer._residual.flat.any()
+    assert not life.trainer._backend.vectors.residual.any()
     again = Life(make_spec(), tmp_path / "replayed")
     shutil.copytree(tmp_path / "contributions", again.folder / "contributions", dirs_exist_ok=True)
     shutil.copytree(tmp_path / "checkpoints", again.folder / "checkpoints")
     again.chain, again.anchor = life.chain, life.anchor
     again.start_again()
     assert again.trainer.anchor.state_digest() == life.trainer.anchor.state_digest()
-    assert not again.trainer._residual.flat.any()
+    assert not again.trainer._backend.vectors.residual.any()
 
 
 def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec: Make, tmp_path: Path) -> None:
     """It had a checkpoint within the round and offered nothing: what it learned stands on the new anchor."""
     life, other = Life(make_spec(), tmp_path / "p0"), Life(make_spec(), tmp_path / "other")
     run(life, 2)
-    learned = life.trainer._start - life.trainer._flat.new()
+    learned = life.trainer._backend.vectors.start - life.trainer._backend.vectors.flat.new()
     life.checkpoint()
     run(other, STEPS)
     submit(other.trainer, FIRST)
@@ -261,8 +261,8 @@ def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec:
     life.chain, life.anchor = other.chain, other.anchor
     life.start_again()
     assert not torch.equal(learned, torch.zeros_like(learned))
-    assert torch.equal(life.trainer._residual.flat, learned)
-    assert torch.equal(life.trainer._flat.new(), life.trainer.anchor.theta - learned)
+    assert torch.equal(life.trainer._backend.vectors.residual, learned)
+    assert torch.equal(life.trainer._backend.vectors.flat.new(), life.trainer.anchor.theta - learned)
 
 
 def run(life: Life, steps: int) -> None:

@@ -40,7 +40,7 @@ def train(trainer: LocalTrainer) -> None:
 
 
 def local(trainer: LocalTrainer) -> torch.Tensor:
-    return trainer._flat.new()
+    return trainer._backend.vectors.flat.new()
 
 
 def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
@@ -51,7 +51,7 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
     for _ in range(2):
         for peer in peers:
             train(peer)
-        produced += peers[0]._start - local(peers[0])
+        produced += peers[0]._backend.vectors.start - local(peers[0])
         for peer in peers:
             submit(peer, anchor)
         sent = contribution(peers[0], anchor)
@@ -65,8 +65,8 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
     assert peers[0].anchor.state_digest() == peers[1].anchor.state_digest()
     for peer in peers:
         assert torch.equal(local(peer), peer.anchor.theta)
-        assert torch.equal(peer._start, peer.anchor.theta)
-    owed = peers[0]._residual.flat
+        assert torch.equal(peer._backend.vectors.start, peer.anchor.theta)
+    owed = peers[0]._backend.vectors.residual
     assert float((produced - counted - owed).abs().max()) < 1e-5 * float(produced.abs().max())
     assert 0 < int(counted.count_nonzero()) < 0.2 * counted.numel()
     assert float(owed.norm()) > 0.5 * float(produced.norm()), "most waits"
@@ -76,11 +76,11 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     """Interpolation would drop a part of it in every round."""
     peer = make_sparse("p0", overlap="streaming", merge="interpolate")
     train(peer)
-    produced = peer._start - local(peer)
+    produced = peer._backend.vectors.start - local(peer)
     submit(peer, ANCHORS[0])
-    sent = peer._residual.flat.clone()
+    sent = peer._backend.vectors.residual.clone()
     train(peer)
-    produced += peer._start - local(peer)
+    produced += peer._backend.vectors.start - local(peer)
     decided = DecidedRound([peer], ANCHORS[0])
     decided.apply_to(peer)
     decoded = [peer._codec.decode(contribution(peer, ANCHORS[0]).payload(at)) for at in range(len(peer.parts))]
@@ -89,7 +89,7 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     )
     assert counted.any()
     assert not torch.equal(sent, counted)
-    assert float((produced - counted - peer._residual.flat).abs().max()) < 1e-5 * float(produced.abs().max())
+    assert float((produced - counted - peer._backend.vectors.residual).abs().max()) < 1e-5 * float(produced.abs().max())
 
 
 def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:

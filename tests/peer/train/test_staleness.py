@@ -97,7 +97,7 @@ def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     """Its norm is told, its steps are not counted again, and the next round begins from the anchor itself."""
     steady, sleeper = make("p0", max_staleness=2), make("p1", max_staleness=2)
     train(sleeper)
-    owed = float(torch.linalg.vector_norm(sleeper._start - sleeper._flat.new()))
+    owed = float(torch.linalg.vector_norm(sleeper._backend.vectors.start - sleeper._backend.vectors.flat.new()))
     rounds = []
     for anchor in ANCHORS[:3]:
         offer(steady, anchor)
@@ -106,7 +106,7 @@ def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     given_up = [sleeper.apply(item.update, item.objects.__getitem__) for item in rounds]
     assert given_up[:2] == [0.0, 0.0]
     assert given_up[2] == pytest.approx(owed, rel=1e-3)
-    assert torch.equal(sleeper._flat.new(), sleeper.anchor.theta)
+    assert torch.equal(sleeper._backend.vectors.flat.new(), sleeper.anchor.theta)
     assert offer(sleeper, ANCHORS[3]) == 0
     mine = contribution(sleeper, ANCHORS[3])
     assert mine.effort.steps == 1

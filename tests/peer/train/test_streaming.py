@@ -15,12 +15,13 @@ import torch
 from torch import Tensor
 
 from dht.errors import DiskFull
+from peer.codec.codec import Codec
 from peer.protocol.encoding import digest
+from peer.protocol.layout import Part
+from peer.train.kernels import HostKernels, LayerTensors, PartUpdate
 from peer.train.optimizers import learning_rate
-from peer.train.residual import Residual, interpolate
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
-from tests.outer_step import outer_step
 from tests.peer.train.fragments import Fragments
 from tests.stepping import step, submit
 
@@ -73,25 +74,30 @@ def recorded(
         yield list(old), [list(each) for each in local]
 
 
+EXACT = Codec("float32")
+KERNELS, WHOLE = HostKernels(EXACT), Part(layer=0, start=0, size=1)
+
+
 class Fragment:
-    """One fragment of one peer, by the product's outer step, residual and merge."""
+    """One fragment of one peer, by the product's arithmetic."""
 
     def __init__(self, value: float) -> None:
-        self.theta, self.momentum = torch.tensor([value]), torch.zeros(1)
-        self.start, self.local = self.theta.clone(), self.theta.clone()
-        self.residual = Residual.empty(1)
-        self.offered = torch.zeros(1)
+        self.theta, self.local = torch.tensor([value]), torch.tensor([value])
+        self.layer = LayerTensors(
+            first=0, local=((slice(0, 1), self.local),), start=self.local.clone(), residual=torch.zeros(1),
+            theta=self.theta, momentum=torch.zeros(1),
+        )  # fmt: skip
+        self.offered = b""
 
     def take(self) -> None:
-        self.residual.add_progress(slice(None), self.start, self.local)
-        self.offered = self.residual.flat.clone()
+        KERNELS.progress(self.layer)
+        self.offered = KERNELS.encode(self.layer, WHOLE)
 
-    def merge(self, mean: Tensor, momentum: float, share: float) -> None:
-        outer_step(self.theta, self.momentum, mean, LEARNING_RATE, momentum)
-        self.residual.counted(slice(None), self.offered)
-        interpolate(self.residual.flat.numpy(), self.theta.numpy(), self.local.numpy(), share)
-        self.local = self.theta - self.residual.flat
-        self.start = self.local.clone()
+    def merge(self, mean: bytes, momentum: float, share: float) -> None:
+        update = PartUpdate(
+            outer=(LEARNING_RATE, momentum), mean=mean, mine=self.offered, kept=None, gives_up=False, own=share
+        )
+        KERNELS.apply(self.layer, WHOLE, update)
 
 
 @pytest.mark.slow
@@ -111,7 +117,8 @@ def test_the_recorded_schedule_holds_exactly(fragments: int, share: float, momen
                     for peer in peers:
                         peer[taken].take()
                 if (merged := schedule.merged_after(made + 1)) is not None:
-                    mean = torch.stack([peer[merged].offered for peer in peers]).mean(dim=0)
+                    offers = [EXACT.decode(peer[merged].offered) for peer in peers]
+                    mean = EXACT.encode(np.mean(offers, axis=0, dtype=np.float32))
                     for peer in peers:
                         peer[merged].merge(mean, momentum, share)
                 found = (
@@ -151,7 +158,7 @@ def train(trainer: LocalTrainer, steps: int = 2) -> list[float]:
 
 
 def local(trainer: LocalTrainer) -> Tensor:
-    return trainer._flat.new()
+    return trainer._backend.vectors.flat.new()
 
 
 def decide(trainers: Sequence[LocalTrainer], anchor: bytes, **options: Any) -> DecidedRound:
@@ -242,14 +249,14 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
         train(trainer)
         submit(trainer, ANCHORS[0])
     second = trainers[1]
-    offered, submitted_at = second._residual.flat.clone(), local(second)
+    offered, submitted_at = second._backend.vectors.residual.clone(), local(second)
     train(second, 3)
     since = submitted_at - local(second)
     assert since.any()
     decide(trainers, ANCHORS[0], left_out=left_out)
     owed = offered * GAMMA if left_out else torch.zeros_like(offered)
-    assert torch.equal(second._residual.flat, owed + since)
-    assert torch.equal(local(second), second.anchor.theta - second._residual.flat)
+    assert torch.equal(second._backend.vectors.residual, owed + since)
+    assert torch.equal(local(second), second.anchor.theta - second._backend.vectors.residual)
     assert second.progress.turns.work(0).age.staleness(1) == bool(left_out)
 
 
@@ -264,7 +271,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         submit(first, anchor)
         if round == 1:
             submit(second, anchor)
-            submitted_at, offered = local(second), second._residual.flat.clone()
+            submitted_at, offered = local(second), second._backend.vectors.residual.clone()
             train(second, 3)
             since = submitted_at - local(second)
             decided = DecidedRound(trainers, anchor, left_out=frozenset({"p1"}))
@@ -274,7 +281,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         given_up = second.apply(decided.update, decided.objects.__getitem__)
         anchor = decided.next_anchor
     assert given_up == pytest.approx(float(offered.norm()), rel=1e-6)
-    assert torch.equal(second._residual.flat, since)
+    assert torch.equal(second._backend.vectors.residual, since)
     submit(second, anchor)
     mine = contribution(second, anchor)
     assert (mine.effort.steps, mine.effort.staleness) == (3, 0)
@@ -291,9 +298,9 @@ def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make
     decide([trainer], ANCHORS[0])
     expected = (1 - share) * trainer.anchor.theta.double() + share * own.double()
     torch.testing.assert_close(local(trainer).double(), expected, rtol=0, atol=1e-7)
-    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._residual.flat)
+    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._backend.vectors.residual)
     if share == 0:
-        assert not trainer._residual.flat.any()
+        assert not trainer._backend.vectors.residual.any()
 
 
 def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
@@ -304,7 +311,7 @@ def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
     submit(trainer, ANCHORS[0])
     decide([trainer], ANCHORS[0])
     assert torch.equal(local(trainer), trainer.anchor.theta)
-    assert not trainer._residual.flat.any()
+    assert not trainer._backend.vectors.residual.any()
 
 
 def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
@@ -313,10 +320,10 @@ def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
     train(first)
     submit(first, ANCHORS[0])
     train(second)
-    learned = second._start - local(second)
+    learned = second._backend.vectors.start - local(second)
     decided = DecidedRound([first], ANCHORS[0])
     decided.apply_to(second)
-    assert torch.equal(second._residual.flat, learned)
+    assert torch.equal(second._backend.vectors.residual, learned)
 
 
 # ---- written beside training ----
@@ -382,7 +389,7 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     assert (mine.effort.steps, mine.effort.tokens) == (5, 5 * 2 * trainer.spec.model.context)
     assert sum(end - begin for _, begin, end in mine.effort.ranges) == 10
     assert mine.effort.staleness == 0
-    torch.testing.assert_close(trainer._residual.flat, produced, rtol=0, atol=1e-7)
+    torch.testing.assert_close(trainer._backend.vectors.residual, produced, rtol=0, atol=1e-7)
 
 
 def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -394,7 +401,7 @@ def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: p
     gate = Gate(monkeypatch, trainer)
     gate.full = True
     train(trainer)
-    produced = trainer._start - local(trainer)
+    produced = trainer._backend.vectors.start - local(trainer)
     writing = trainer.submit(ANCHORS[0])
     with pytest.raises(AssertionError, match="being written"):
         decided.apply_to(trainer)
@@ -405,7 +412,7 @@ def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: p
         decided.apply_to(trainer)
     trainer.take_back()
     decided.apply_to(trainer)
-    assert torch.equal(trainer._residual.flat, produced)
+    assert torch.equal(trainer._backend.vectors.residual, produced)
     assert trainer.progress.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
 
 

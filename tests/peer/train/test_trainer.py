@@ -31,7 +31,7 @@ def train(trainer: LocalTrainer, steps: int = 2) -> None:
 
 def local(trainer: LocalTrainer) -> Tensor:
     """The parameters that the trainer trains now."""
-    return trainer._flat.new()
+    return trainer._backend.vectors.flat.new()
 
 
 def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
@@ -41,7 +41,7 @@ def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
 
 
 def expect_local_is_anchor_less_balance(trainer: LocalTrainer) -> None:
-    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._residual.flat)
+    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._backend.vectors.residual)
 
 
 def test_two_trainers_end_with_the_same_bits(make: Make) -> None:
@@ -67,12 +67,12 @@ def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
     """float16 keeps 11 bits; the rest is offered the next time."""
     trainer = make()
     train(trainer)
-    start = trainer._start.clone()
+    start = trainer._backend.vectors.start.clone()
     submit(trainer, ANCHORS[0])
     delta = start - local(trainer)
     decoded = np.concatenate([trainer._codec.decode(payload) for payload in offered(trainer, ANCHORS[0])])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    residue = trainer._residual.flat
+    residue = trainer._backend.vectors.residual
     assert torch.equal(residue, delta - torch.from_numpy(decoded))
     assert 0 < float(residue.abs().max()) <= float(delta.abs().max()) * 2**-11
     expect_local_is_anchor_less_balance(trainer)
@@ -84,9 +84,9 @@ def test_a_missed_round_ages_the_balance(make: Make) -> None:
     for trainer in (first, second):
         train(trainer)
         submit(trainer, ANCHORS[0])
-    owed = second._residual.flat.clone()
+    owed = second._backend.vectors.residual.clone()
     DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
-    assert torch.equal(second._residual.flat, owed * 0.75)
+    assert torch.equal(second._backend.vectors.residual, owed * 0.75)
     assert first.anchor.state_digest() == second.anchor.state_digest()
     expect_local_is_anchor_less_balance(second)
 
@@ -96,13 +96,15 @@ def test_a_void_part_ages_alone(make: Make) -> None:
     trainer = make(gamma=0.5)
     train(trainer)
     submit(trainer, ANCHORS[0])
-    theta, owed = trainer.anchor.theta.clone(), trainer._residual.flat.clone()
+    theta, owed = trainer.anchor.theta.clone(), trainer._backend.vectors.residual.clone()
     DecidedRound([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
     part = trainer.parts[0]
     void = slice(part.start, part.start + part.size)
-    assert torch.equal(trainer._residual.flat[void], owed[void] * 0.5)
+    assert torch.equal(trainer._backend.vectors.residual[void], owed[void] * 0.5)
     assert torch.equal(trainer.anchor.theta[void], theta[void])
-    assert float(trainer._residual.flat[part.size :].abs().max()) < float(owed[part.size :].abs().max()) / 100
+    assert (
+        float(trainer._backend.vectors.residual[part.size :].abs().max()) < float(owed[part.size :].abs().max()) / 100
+    )
 
 
 def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
@@ -111,9 +113,9 @@ def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
     train(first)
     submit(first, ANCHORS[0])
     train(second)
-    learned = second._start - local(second)
+    learned = second._backend.vectors.start - local(second)
     DecidedRound([first], ANCHORS[0]).apply_to(second)
-    assert torch.equal(second._residual.flat, learned)
+    assert torch.equal(second._backend.vectors.residual, learned)
     expect_local_is_anchor_less_balance(second)
     assert not second.status.offered
 
@@ -128,7 +130,7 @@ def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
     later = parameters - local(trainer)
     assert offered(trainer, ANCHORS[0]) == before
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    assert float((trainer._residual.flat - later).abs().max()) < float(later.abs().max()) / 10
+    assert float((trainer._backend.vectors.residual - later).abs().max()) < float(later.abs().max()) / 10
     expect_local_is_anchor_less_balance(trainer)
 
 
@@ -161,11 +163,11 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     train(trainer)
     submit(trainer, ANCHORS[0])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    before, owed = local(trainer), trainer._residual.flat.clone()
+    before, owed = local(trainer), trainer._backend.vectors.residual.clone()
     measured = trainer.evaluate()
     assert measured is not None
     assert torch.equal(local(trainer), before)
-    assert torch.equal(trainer._residual.flat, owed)
+    assert torch.equal(trainer._backend.vectors.residual, owed)
     assert 4.0 < measured.loss < 7.0
     assert measured.tokens > 0
     assert trainer.evaluate() == measured
@@ -185,7 +187,7 @@ def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> No
     assert trainer.evaluate(stop) is None
     assert len(asked) == 2, "of three batches"
     assert torch.equal(local(trainer), before)
-    assert trainer._model.training
+    assert trainer._backend._model.training
     assert trainer.evaluate() is not None
 
 
@@ -220,7 +222,7 @@ def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
     expect_local_is_anchor_less_balance(again)
     assert offered(again, ANCHORS[0]) == before
     DecidedRound([again], ANCHORS[0]).apply_to(again)
-    assert torch.equal(again._residual.flat, torch.zeros_like(again._residual.flat))
+    assert torch.equal(again._backend.vectors.residual, torch.zeros_like(again._backend.vectors.residual))
 
 
 def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> None:
@@ -234,17 +236,17 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     again.replay(missed.update, missed.objects.__getitem__)
     again.resume(ANCHORS[1])
     decoded = [torch.from_numpy(again._codec.decode(payload)) for payload in offered(again, ANCHORS[0])]
-    assert torch.equal(again._residual.flat, torch.cat(decoded) * 0.75)
+    assert torch.equal(again._backend.vectors.residual, torch.cat(decoded) * 0.75)
     expect_local_is_anchor_less_balance(again)
 
 
 def test_a_loss_takes_no_more_of_a_gpu_than_a_fit_allows(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
     """What has room for training has room for measuring, and its owner may need the rest."""
     asked: list[int] = []
-    monkeypatch.setattr("peer.train.trainer.held_out_loss", lambda *about: asked.append(about[3]) or 1.0)
+    monkeypatch.setattr("peer.train.backend.held_out_loss", lambda *about: asked.append(about[3]) or 1.0)
     trainer = make()
     trainer.evaluate()
-    monkeypatch.setattr(trainer, "_fit", object())
-    trainer._micro.sequences = 3
+    monkeypatch.setattr(trainer._backend, "_fit", object())
+    trainer._backend.micro.sequences = 3
     trainer.evaluate()
     assert asked == [SEQUENCES, 3]

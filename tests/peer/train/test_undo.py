@@ -98,7 +98,7 @@ def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, opti
         0,
         Moved(returned=2, lost=0),
     )
-    assert torch.equal(loser._flat.new(), loser.anchor.theta - loser._residual.flat)
+    assert torch.equal(loser._backend.vectors.flat.new(), loser.anchor.theta - loser._backend.vectors.residual)
     won.apply_to(loser)
     assert loser.anchor.momentum.any()
     assert loser.anchor.state_digest() == winner.anchor.state_digest()
@@ -133,11 +133,11 @@ def test_damage_changes_nothing(make: Make) -> None:
     rounds.append(agree([trainer], rounds[-1].next_anchor))
     path = trainer._folder / f"{FIRST.hex()}.parts"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    state, owed = trainer.anchor.state_digest(), trainer._residual.flat.clone()
+    state, owed = trainer.anchor.state_digest(), trainer._backend.vectors.residual.clone()
     with pytest.raises(BadInput, match=f"{FIRST.hex()}.parts is damaged"):
         undo(trainer, fresh.anchor, [], rounds)
     assert trainer.anchor.state_digest() == state
-    assert torch.equal(trainer._residual.flat, owed)
+    assert torch.equal(trainer._backend.vectors.residual, owed)
 
 
 def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
@@ -177,14 +177,14 @@ def on_grid(trainer: LocalTrainer) -> LocalTrainer:
     )
     trainer.progress._spec = trainer.spec
     trainer.anchor.theta.zero_()
-    trainer._start_from_anchor(trainer.progress.turns.everything)
+    trainer._begin_at_anchor(trainer.progress.turns.everything)
     return trainer
 
 
 def produce(trainer: LocalTrainer, numbers: np.random.Generator) -> Exact:
     """As inner steps would: the parameters move, by eighths."""
     movement = numbers.choice([-3, -2, -1, 1, 2, 3], size=trainer.parameters) / 8
-    trainer._flat.copy_from(trainer._flat.new() - torch.from_numpy(movement).float())
+    trainer._backend.vectors.flat.copy_from(trainer._backend.vectors.flat.new() - torch.from_numpy(movement).float())
     for fragment in trainer.progress.turns.everything:
         trainer.progress.turns.work(fragment).tokens += 64
         trainer.progress.turns.work(fragment).steps += 1
@@ -246,7 +246,7 @@ class Books:
 
     def check(self) -> None:
         """Nothing was lost, nothing counted twice."""
-        assert np.array_equal(self.trainer._residual.flat.numpy().astype(np.float64), self.owed)
+        assert np.array_equal(self.trainer._backend.vectors.residual.numpy().astype(np.float64), self.owed)
 
 
 class Pair:
@@ -429,12 +429,12 @@ def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Pa
     lived = Healing(partial(make, wire=wire), tmp_path / "lived", won)
     for action in Healing.actions:
         lived.perform(action)
-    assert lived.trainer._residual.flat.any()
+    assert lived.trainer._backend.vectors.residual.any()
     for last in range(len(Healing.actions)):
         died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}", won)
         for number, action in enumerate(Healing.actions):
             died.perform(action)
             if number == last:
                 died.die_and_start_again()
-        assert torch.equal(died.trainer._residual.flat, lived.trainer._residual.flat), last
+        assert torch.equal(died.trainer._backend.vectors.residual, lived.trainer._backend.vectors.residual), last
         assert offered(died.trainer, died.stands) == offered(lived.trainer, lived.stands), last

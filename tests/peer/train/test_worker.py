@@ -9,9 +9,11 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from dht.errors import BadInput, DiskFull, MemoryFull
 from peer.lifecycle.vocabulary import (
+    Adopt,
     Apply,
     Done,
     Evaluate,
@@ -23,6 +25,7 @@ from peer.lifecycle.vocabulary import (
     NoRoom,
     Replay,
     Resume,
+    Rewind,
     Save,
     Saved,
     Step,
@@ -37,6 +40,8 @@ from peer.lifecycle.vocabulary import (
 )  # fmt: skip
 from peer.lifecycle.vocabulary import Trainer as Driven
 from peer.protocol.encoding import digest
+from peer.store import snapshots
+from peer.store.run_directory import genesis_head, read_chain_files, read_genesis
 from peer.train import saver
 from peer.train import trainer as trainers
 from peer.train.checkpoint import Checkpoints
@@ -44,6 +49,7 @@ from peer.train.optimizers import learning_rate
 from peer.train.trainer import LocalTrainer
 from peer.train.worker import TrainerWorker
 from tests.decided import DecidedRound
+from tests.peer.export.run_on_disk import CPU, make_run, small_spec, write_corpus
 from tests.stepping import never
 
 FIRST = digest("anchor", 0)
@@ -58,7 +64,7 @@ class Driver:
     def __init__(self, trainer: LocalTrainer, directory: Path) -> None:
         self.trainer = trainer
         self.objects = directory / "chain" / "objects"
-        self.objects.mkdir(parents=True)
+        self.objects.mkdir(parents=True, exist_ok=True)
         self.warned: list[tuple[str, ...]] = []
         checkpoints = Checkpoints(directory / "checkpoints")
         self.worker = TrainerWorker(trainer, checkpoints, directory, lambda *words: self.warned.append(words))
@@ -121,7 +127,7 @@ def test_a_step_without_room_says_so(drive: Callable[..., Driver], monkeypatch: 
     def full(*args: Any) -> None:
         raise MemoryFull("no room for even one sequence")
 
-    monkeypatch.setattr(driver.trainer._inner, "step", full)
+    monkeypatch.setattr(driver.trainer._backend, "step", full)
     done = driver.do(a_step())
     assert done.result == NoRoom("no room for even one sequence")
     assert done.trainer == TrainerStatus(round=0)
@@ -228,7 +234,7 @@ def test_a_layer_that_fails_is_a_crash_and_ends_the_next_work(
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("peer.train.apply.outer_kernel", fail)
+    monkeypatch.setattr("peer.train.kernels.outer_kernel", fail)
     driver.do(Apply(decided.update, beside=True))
     assert isinstance(driver.hear(TrainerFailed).error, MemoryError)
     for work in (a_step(), Evaluate(1), LeaveDevice()):
@@ -244,7 +250,7 @@ def test_a_replayed_update_moves_and_needs_no_digest(drive: Callable[..., Driver
     driver.trainer.restore(before)
     done = driver.do(Replay(decided.update))
     assert (done.result, done.trainer.round) == (Moved(), 1)
-    assert float(driver.trainer._residual.flat.abs().max()) < 1e-3
+    assert float(driver.trainer._backend.vectors.residual.abs().max()) < 1e-3
     done = driver.do(Resume(decided.next_anchor))
     assert done.result == Moved(state=driver.trainer.anchor.state_digest())
 
@@ -261,7 +267,7 @@ def test_the_held_out_loss_is_measured_until_somebody_says_stop(
     def full(*args: Any) -> None:
         raise MemoryFull("no room to measure even one sequence")
 
-    monkeypatch.setattr(trainers, "held_out_loss", full)
+    monkeypatch.setattr(driver.trainer._backend, "loss", full)
     assert driver.do(Evaluate(0)).result == NoRoom("no room to measure even one sequence")
     monkeypatch.setattr(driver.trainer, "take_device", lambda: False)
     assert driver.do(Evaluate(0)).result is None
@@ -342,3 +348,32 @@ def test_what_moves_the_trainer_waits_for_a_snapshot(
     driver.do(Apply(decided.update, beside=False))
     assert order == ["written", "applied"]
     assert driver.warned == [("SNAPSHOT", "no room for a snapshot")]
+
+
+def test_it_goes_back_on_its_own_chain_and_on_to_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A branch was left: its snapshots go, and its work is owed again. Then there is no chain, but a snapshot."""
+    write_corpus(tmp_path / "corpus")
+    made = make_run(tmp_path, small_spec(tmp_path / "corpus", "llama"), rounds=2)
+    driver = Driver(made.trainer, made.directory)
+    worker = driver.worker
+    found = read_chain_files(made.directory, genesis_head(read_genesis(made.directory)))
+    updates = tuple(block.update for block in reversed(found.blocks))
+    _, first, second = found.heads
+    monkeypatch.setattr(worker._snapshots, "due", lambda round: True)
+    after_two = made.trainer.anchor.state_digest()
+    worker.write_snapshot(second.anchor, after_two)
+    done = driver.do(Rewind(updates[:1], first.anchor))
+    assert done.trainer == TrainerStatus(round=1)
+    assert done.result == Moved(state=made.trainer.anchor.state_digest(), returned=1)
+    assert snapshots.names(made.directory) == []
+    driver.do(Replay(updates[0]))
+    assert made.trainer.anchor.state_digest() == after_two
+    worker.write_snapshot(second.anchor, after_two)
+    assert worker._snapshots.wait() == ""
+    newcomer = Driver(LocalTrainer(made.spec, made.trainer.me, tmp_path / "contributions", CPU), made.directory)
+    newcomer.do(a_step(members=made.peers))
+    learned = newcomer.trainer.anchor.theta - newcomer.trainer._backend.vectors.flat.new()
+    done = newcomer.do(Adopt(2, second.anchor, found.heads[0].anchor))
+    assert (done.result, done.trainer.round) == (Moved(), 2)
+    assert newcomer.trainer.anchor.state_digest() == after_two
+    assert torch.equal(newcomer.trainer._backend.vectors.residual, learned)
