@@ -240,6 +240,11 @@ class Story:
     failed: Exception | None = None
     owner: OwnerChanged = field(default_factory=lambda: OwnerChanged(0.0))
     interrupted: list[bool] = field(default_factory=list)
+    finish: Callable[[], object] = lambda: None
+    """Called when who wished to finish its round may pause."""
+
+    def __post_init__(self) -> None:
+        self.finish = self._pause
 
     def feed(self, *said: Said) -> None:
         for each in said:
@@ -262,7 +267,7 @@ class Story:
             case Fail(error):
                 self.failed = error
             case GrantFinish():
-                self.queue.appendleft(lambda now: replace(self.owner, now=now, holds=(PAUSED,), finishing=False))
+                self.finish()
             case Interrupt(at_once):
                 self.interrupted.append(at_once)
 
@@ -340,6 +345,9 @@ class Story:
 
     # ---- its owner ----
 
+    def _pause(self) -> None:
+        self.queue.appendleft(lambda now: replace(self.owner, now=now, holds=(PAUSED,), finishing=False))
+
     def hold(self, *holds: Hold, finishing: bool = False) -> None:
         self.owner = OwnerChanged(self.now, holds, finishing, self.owner.min_step_s)
         self.feed(lambda now: replace(self.owner, now=now))
@@ -376,18 +384,21 @@ class Story:
         return self.life.mode is Mode.LEFT
 
 
-def beginning(run: RunSpec | None = None, *, on_device: bool = True) -> Story:
+def beginning(
+    run: RunSpec | None = None, *, on_device: bool = True, now: float = 1000.0, trainer: FakeTrainer | None = None
+) -> Story:
     """A peer that has met nobody yet."""
-    trainer = FakeTrainer(TrainerStatus(round=0, on_device=on_device))
+    trainer = trainer or FakeTrainer(TrainerStatus(round=0, on_device=on_device))
     run = run or spec()
     trainer.streams = run.round.overlap == "streaming"
-    life = begin(run, "p2", trainer.status, b"", 1000.0)
-    return Story(life, trainer)
+    return Story(begin(run, "p2", trainer.status, b"", now), trainer, now)
 
 
-def joined(run: RunSpec | None = None, *, is_in_step: bool = True) -> Story:
+def joined(
+    run: RunSpec | None = None, *, is_in_step: bool = True, now: float = 1000.0, trainer: FakeTrainer | None = None
+) -> Story:
     """A peer that has joined, at the first anchor."""
-    story = beginning(run)
+    story = beginning(run, now=now, trainer=trainer)
     # Where a chain on its disk would be replayed: nothing of that is told here.
     here = replace(story.life.round, anchor=HEAD.anchor, members=NAMES)
     story.life = replace(story.life, connection=Following(False), met=True, round=here)

@@ -5,13 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from datetime import UTC
-from types import SimpleNamespace
 from typing import Any
 
-from peer.limits.enforcer import LOOK_S, Enforcer
+from peer.events import AlertRaised, Event, PeerStateChanged
+from peer.lifecycle.vocabulary import OwnerChanged, Result, Step, Stepped, TrainerStatus, Work
+from peer.limits.desired_state import Intent
+from peer.limits.enforcer import LOOK_S, Enforcer, Throttle
 from peer.limits.policy import Readings
 from peer.settings import PeerSettings
-from tests.peer.story import Clock, Story, Trainer
+from peer.telemetry.reporter import Reporter
+from tests.peer.lifecycle.story import FakeTrainer, endless, in_step, joined
 
 FREE = Readings(
     idle_s=1e6, on_battery=False, running=(), folder_bytes=0, memory_bytes=0, temperature_c=40.0, power_w=50.0
@@ -37,78 +40,102 @@ class Traffic:
 
 
 @dataclass
-class Worker(Trainer):
-    """Makes steps of several micro-batches, and asks between them."""
+class Worker(FakeTrainer):
+    """Makes steps of several micro-batches, and asks between them whether another one follows."""
 
     micro_batches: int = 16
     micro_batch_s: float = 0.5
-    pass_time: Callable[[float], None] = lambda seconds: None
+    throttle: Callable[[], Throttle] = field(kw_only=True)
+    pass_time: Callable[[float], float] = field(kw_only=True)
+    """Returns what the clock shows then."""
     tokens: int = 0
     computed_until: float = 0.0
     """When the newest micro-batch ended."""
     computed_s: float = 0.0
 
-    def train_step(self, stop: Callable[[], bool], position: float) -> Any:
-        made = 0
-        while made < self.micro_batches and not (made and stop()):
-            self.pass_time(self.micro_batch_s)
-            self.computed_until = self.clock.now
+    def result(self, work: Work) -> Result:
+        if not isinstance(work, Step):
+            return super().result(work)
+        throttle, made = self.throttle(), 0
+        while made < self.micro_batches and not (made and throttle.rest_or_stop()):
+            self.computed_until = self.pass_time(self.micro_batch_s)
             self.computed_s += self.micro_batch_s
             made += 1
         self.tokens += 10 * made
-        self.done.append("step")
-        self.has_progress = True
-        self.step_in_round += 1
-        return SimpleNamespace(loss=2.0, tokens=10 * made, learning_rate=0.1)
+        stepped = super().result(work)
+        assert isinstance(stepped, Stepped)
+        return replace(stepped, tokens=10 * made, rest_s=throttle.left_s())
 
 
-@dataclass
 class Home:
     """A story whose clock moves only through here: the limits are looked at every LOOK_S of it."""
 
-    story: Story
-    sensors: Sensors = field(default_factory=Sensors)
-    traffic: Traffic = field(default_factory=Traffic)
-    plan: list[tuple[float, Callable[[], None]]] = field(default_factory=list)
-    """What happens when, in seconds of the story's clock."""
-
-    def __post_init__(self) -> None:
-        clock = self.story.clock
-        self.session = self.story.session
-        vars(self.session.wishes)["_clock"] = clock.monotonic
-        self.enforcer = Enforcer(
-            self.session, self.sensors, self.traffic, clock.monotonic, UTC,  # type: ignore[arg-type]
+    def __init__(self, begins_at: float, *, is_in_step: bool = True) -> None:
+        self.events: list[Event] = []
+        """Of the limits; those of the life are in the story."""
+        self.session = Reporter(self.events.append)
+        self.sensors, self.traffic = Sensors(), Traffic()
+        self.plan: list[tuple[float, Callable[[], None]]] = []
+        """What happens when, in seconds of the story's clock."""
+        wishes = self.wishes = self.session.wishes
+        vars(wishes)["_clock"] = lambda: self.story.now
+        self.worker = Worker(
+            TrainerStatus(round=0), takes_s={}, pass_time=self.pass_time,
+            throttle=lambda: Throttle(wishes, lambda: self.story.now, lambda: wishes.pausing, self._sleep),
         )  # fmt: skip
-        self.worker = Worker(clock=clock, pass_time=self.pass_time)
-        self.story.trainer = self.story.peer.trainer = self.worker  # type: ignore[assignment]
-        self.story.link.on_wait = self.pass_time
-        self._next_look = clock.now
+        self.story = joined(endless(), is_in_step=False, now=begins_at, trainer=self.worker)
+        self.story.on_wait = lambda timeout_s: self.pass_time(min(timeout_s, LOOK_S))
+        self.story.finish = wishes.round_is_given
+        self.enforcer = Enforcer(
+            self.session, self.sensors, self.traffic, lambda: self.story.now, UTC,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self._next_look = begins_at
+        wishes.listen(self._say_wishes)
+        if is_in_step:
+            self.story.feed(in_step)
 
-    @property
-    def clock(self) -> Clock:
-        return self.story.clock
+    def _say_wishes(self) -> None:
+        wishes = self.wishes
+        self.session.has_trained |= self.story.state == "TRAINING"
+        self.story.feed(
+            lambda now: OwnerChanged(now, wishes.holds, wishes.now is Intent.FINISH, wishes.min_step_s)
+        )  # fmt: skip
 
-    def pass_time(self, seconds: float) -> None:
+    def pass_time(self, seconds: float) -> float:
         """Look and happen on the way."""
-        ends = self.clock.now + seconds
+        ends = self.story.now + seconds
         while True:
             events = sorted(at for at, _ in self.plan)
             following = min([self._next_look, *events[:1]])
             if following > ends:
                 break
-            self.clock.now = max(self.clock.now, following)
-            for at, happen in [item for item in self.plan if item[0] <= self.clock.now]:
+            self.story.now = max(self.story.now, following)
+            for at, happen in [item for item in self.plan if item[0] <= self.story.now]:
                 self.plan.remove((at, happen))
                 happen()
-            if self._next_look <= self.clock.now:
+            if self._next_look <= self.story.now:
                 self._next_look += LOOK_S
                 self.enforcer.look()
-        self.clock.now = ends
+        self.story.now = ends
+        return ends
+
+    def _sleep(self, seconds: float) -> None:
+        self.pass_time(seconds)
 
     def at(self, seconds: float, happen: Callable[[], None]) -> None:
         """Have it happen so many seconds from now."""
-        self.plan.append((self.clock.now + seconds, happen))
+        self.plan.append((self.story.now + seconds, happen))
 
     def say(self, **readings: Any) -> None:
         """Have the machine say something else, as well as what it says."""
         self.sensors.says = replace(self.sensors.says, **readings)
+
+    @property
+    def alerts(self) -> list[AlertRaised]:
+        return [event for event in self.events if isinstance(event, AlertRaised)]
+
+    @property
+    def said(self) -> PeerStateChanged:
+        """The newest."""
+        newest: PeerStateChanged = self.story.all(PeerStateChanged)[-1]
+        return newest

@@ -115,7 +115,7 @@ def test_a_step_is_made_at_its_position_with_the_shards_of_its_members(drive: Ca
     assert (done.result.steps, done.result.waited_s) == (1, 0.0)
     assert done.result.tokens == spec.inner.sequences * spec.inner.accumulation * spec.model.context
     assert done.result.learning_rate == learning_rate(spec, 0, 3.5)
-    assert done.trainer == TrainerStatus(round=0, step=1, fresh=True)
+    assert done.trainer == TrainerStatus(round=0, step=1, fresh=True, can_leave=False)
     shards = {shard for shard, _, _ in driver.trainer._batches.ranges()}
     assert driver.do(a_step()).trainer.step == 2
     assert {shard for shard, _, _ in driver.trainer._batches.ranges()} >= shards
@@ -130,7 +130,7 @@ def test_a_step_without_room_says_so(drive: Callable[..., Driver], monkeypatch: 
     monkeypatch.setattr(driver.trainer._backend, "step", full)
     done = driver.do(a_step())
     assert done.result == NoRoom("no room for even one sequence")
-    assert done.trainer == TrainerStatus(round=0)
+    assert done.trainer == TrainerStatus(round=0, can_leave=False)
 
 
 def test_a_submission_is_written_after_done_by_another_thread(
@@ -200,7 +200,7 @@ def test_an_update_is_applied_at_once_or_beside_the_next_steps(drive: Callable[.
     decided = offered(waits)
     done = waits.do(Apply(decided.update, beside=False))
     assert done.result == Moved(state=waits.trainer.anchor.state_digest())
-    assert done.trainer == TrainerStatus(round=1)
+    assert done.trainer == TrainerStatus(round=1, can_leave=False)
     decided = offered(layered)
     done = layered.do(Apply(decided.update, beside=True))
     assert (done.result, done.trainer.round) == (Moved(), 1)
@@ -363,7 +363,7 @@ def test_it_goes_back_on_its_own_chain_and_on_to_a_snapshot(tmp_path: Path, monk
     after_two = made.trainer.anchor.state_digest()
     worker.write_snapshot(second.anchor, after_two)
     done = driver.do(Rewind(updates[:1], first.anchor))
-    assert done.trainer == TrainerStatus(round=1)
+    assert done.trainer == TrainerStatus(round=1, can_leave=False)
     assert done.result == Moved(state=made.trainer.anchor.state_digest(), returned=1)
     assert snapshots.names(made.directory) == []
     driver.do(Replay(updates[0]))
