@@ -63,15 +63,21 @@ def _link_ended(turn: Turn, error: Exception, connection: Joining | Following) -
             turn.set(connection=Offline("DISK", f"{error}; {words.MAKE_ROOM}", now + RETRY_S))
         case _ if clock_why:  # and the network is away: a hold may last longer than either
             turn.set(connection=Offline("CLOCK", clock_why, now + CLOCK_RETRY_S))
-        case HomefiresError() if not isinstance(error, Unreachable):  # no new link would help
-            turn.add(Fail(error))
+        case HomefiresError() if not isinstance(error, Unreachable) or not life.met:  # no new link would help
+            _give_up(turn, error)
         case _:
             lost = (*(at for at in life.links_lost if now - at < LINK_LOST_WINDOW_S), now)
-            if len(lost) > LINKS_LOST or (isinstance(error, Unreachable) and not life.met):
-                turn.add(Fail(error))
+            if len(lost) > LINKS_LOST:
+                return _give_up(turn, error)
             turn.set(links_lost=lost)
             turn.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
             reconnect(turn)
+    return None
+
+
+def _give_up(turn: Turn, error: Exception) -> None:
+    turn.set(connection=Offline("LOST"))
+    turn.add(Fail(error))
 
 
 def reconnect(turn: Turn, clock_why: str = "") -> None:

@@ -294,7 +294,7 @@ def _go_on(turn: Turn) -> None:
     if life.elapsed_s() >= life.run.round.max_train_s:
         turn.set_round(agreed_at=life.at)  # the others may be gone: it is as if the round began now
     turn.set(progress=Progress(life.at, life.times.exposed_s))
-    turn.add(Say(StepsGoOn()))
+    turn.say(StepsGoOn())
 
 
 def _train(turn: Turn) -> None:

@@ -52,7 +52,7 @@ class Following:
 class Offline:
     """No link until the cause is gone."""
 
-    cause: Literal["CLOCK", "DISK", "QUOTA"]
+    cause: Literal["CLOCK", "DISK", "QUOTA", "LOST"]
     why: str = ""
     retry_at: float = float("inf")
     link_ended: bool = True

@@ -8,7 +8,7 @@ from typing import assert_never
 from peer.events import CheckpointWritten, Evaluated, PeerStateChanged
 from peer.ipc import LossMeasured, OfferContribution, StandsAt
 from peer.lifecycle import words
-from peer.lifecycle.state import RETRY_S, AnchorState, Following, Offered, Open, Saves, Stuck, Writing
+from peer.lifecycle.state import RETRY_S, AnchorState, Offered, Open, Saves, Stuck, Writing
 from peer.lifecycle.turn import Turn, grant_finish, tell_pause, tell_progress, tell_round
 from peer.lifecycle.vocabulary import (
     Adopt,
@@ -31,7 +31,6 @@ from peer.lifecycle.vocabulary import (
     RoundDecided,
     Save,
     Saved,
-    Say,
     SnapshotTaken,
     Step,
     Stepped,
@@ -68,13 +67,15 @@ def done(turn: Turn, event: Done) -> None:
             assert move is not None
             _moved(turn, move, moved)
         case Evaluate(round), HeldOutLoss(loss, tokens):
-            turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens)), Say(LossMeasured(round, loss)))
+            turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens)))
+            turn.say(LossMeasured(round, loss))
         case Evaluate(), NoRoom(why) if why:
             turn.warn("MEMORY", f"{why}; the held-out loss of this round is not measured here")
         case Save(when="last"), _:
             turn.set(saved_last=True)
         case Save(then=then), _:
-            turn.add(*map(Say, then))
+            for message in then:
+                turn.say(message)
 
 
 def _stepped(turn: Turn, stepped: Stepped) -> None:
@@ -127,7 +128,8 @@ def _moved(turn: Turn, move: Move, moved: Moved) -> None:
             assert moved.state is not None
             _stand_at(turn, move.anchor, turn.life.round.members, turn.life.at)
             turn.set(told_at=turn.life.at, told_exposed_s=turn.life.times.exposed_s)
-            turn.add(ForgetForecast(), Say(StandsAt(move.anchor, moved.state)))
+            turn.add(ForgetForecast())
+            turn.say(StandsAt(move.anchor, moved.state))
             if turn.life.trainer.round == 0 and min(turn.life.round.members) == turn.life.me:
                 turn.add_chore(Evaluate(0))
         case _:
@@ -169,8 +171,8 @@ def written(turn: Turn, event: Written) -> None:
             turn.set(stuck=Stuck(f"{event.no_room}; {words.MAKE_ROOM}", life.at + RETRY_S))
         return
     turn.set_round(submission=Offered())
-    if not submission.quiet and isinstance(life.connection, Following):
-        turn.add(Say(OfferContribution(event.anchor)))
+    if not submission.quiet:
+        turn.say(OfferContribution(event.anchor))
     if life.in_step and life.owner.holds:
         tell_pause(turn)
     if submission.quiet or turn.life.save_is_due(round_ends=True):

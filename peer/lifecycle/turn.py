@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
-from peer.ipc import PausedAt, ReportProgress, StandsAt
+from peer.ipc import PausedAt, ReportProgress, StandsAt, ToLink
 from peer.lifecycle import words
-from peer.lifecycle.state import Life, Open, Progress
+from peer.lifecycle.state import Following, Life, Open, Progress
 from peer.lifecycle.vocabulary import (
     Do,
     Emit,
@@ -46,6 +46,11 @@ class Turn:
     def add(self, *effects: LifeEffect) -> None:
         self.effects += effects
 
+    def say(self, message: ToLink) -> None:
+        """Tell the link. One that does not follow the chain yet hears everything with its beginning."""
+        if isinstance(self.life.connection, Following):
+            self.effects.append(Say(message))
+
     def warn(self, code: str, text: str) -> None:
         self.effects.append(Emit(AlertRaised(level="warning", code=code, text=text)))
 
@@ -79,7 +84,8 @@ def tell_progress(turn: Turn) -> None:
     )  # fmt: skip
     speed = life.pace.tokens_per_s or told.tokens_per_s
     turn.set(progress=Progress(life.at, exposed_s, learning_rate=progress.learning_rate))
-    turn.add(Emit(told), Say(ReportProgress(life.share(), loss, speed, life.trainer.device_gb)))
+    turn.add(Emit(told))
+    turn.say(ReportProgress(life.share(), loss, speed, life.trainer.device_gb))
 
 
 def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
@@ -90,9 +96,9 @@ def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
             update=update, anchor=move.anchor, state=state, bytes_sent=move.bytes_sent,
             bytes_received=move.bytes_received, round_s=life.at - life.told_at,
             exposed_s=exposed_s - life.told_exposed_s, in_step=life.in_step,
-        ),
-        Say(StandsAt(move.anchor, state)),
+        )
     )  # fmt: skip
+    turn.say(StandsAt(move.anchor, state))
     turn.set(told_at=life.at, told_exposed_s=exposed_s)
     if life.in_step:
         turn.add(WriteSnapshot(move.anchor, state))
@@ -111,7 +117,8 @@ def _is_my_turn(life: Life, update: Update) -> bool:
 
 def tell_pause(turn: Turn) -> None:
     turn.set_round(pause_told=True)
-    turn.add(ForgetForecast(), Say(PausedAt(turn.life.round.anchor)))
+    turn.add(ForgetForecast())
+    turn.say(PausedAt(turn.life.round.anchor))
 
 
 def grant_finish(turn: Turn) -> None:

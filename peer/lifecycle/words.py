@@ -48,7 +48,9 @@ def _without_link(life: Life) -> Sentence | None:
     assert isinstance(connection, Joining | Offline)
     clock_why = connection.clock_why if isinstance(connection, Joining) else connection.why
     if isinstance(connection, Offline) or clock_why:
-        return ("PAUSED", why_of(holds), until_of(holds)) if holds else ("PAUSED", clock_why, None)
+        if holds:
+            return "PAUSED", why_of(holds), until_of(holds)
+        return ("PAUSED", clock_why, None) if clock_why else None
     if connection.why:
         return "JOINING", connection.why, None
     return ("JOINING", "connecting again", None) if connection.again else None
