@@ -40,3 +40,8 @@ def step(trainer: LocalTrainer, stop: Callable[[], bool] = never) -> InnerStep:
 def submit(trainer: LocalTrainer, anchor: bytes) -> None:
     """Have the contribution to `anchor` on disk. Raises DiskFull."""
     trainer.submit(anchor).result(WRITE_S)
+
+
+def slices(trainer: LocalTrainer, round: int) -> list[slice]:
+    """Where what a round averages lies in the whole model, part by part."""
+    return [slice(part.start, part.start + part.size) for part in trainer.progress.turns.parts(round)]

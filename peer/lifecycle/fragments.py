@@ -75,14 +75,10 @@ class FragmentSchedule:
         self._divided = divide(parts, fragments)
         self._works = [FragmentWork() for _ in self._divided]
 
-    def parts(self, round: int) -> tuple[Part, ...]:
-        """What the round from anchor `round` averages."""
-        return self._divided[round % len(self._divided)].parts
-
-    def slices(self, rounds: Iterable[int]) -> list[slice]:
-        """Where what these rounds average lies in the flat vector, each part once."""
+    def parts(self, *rounds: int) -> tuple[Part, ...]:
+        """What the rounds from these anchors average, each part once."""
         fragments = sorted({round % len(self._divided) for round in rounds})
-        return [slice(part.start, part.start + part.size) for at in fragments for part in self._divided[at].parts]
+        return tuple(part for fragment in fragments for part in self._divided[fragment].parts)
 
     @property
     def everything(self) -> range:

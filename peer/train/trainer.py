@@ -297,10 +297,8 @@ class LocalTrainer:
 
     def _lying(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
         """What these rounds average, each part once, and the layer in which it lies."""
-        turns = self.progress.turns
-        for fragment in sorted({round % len(turns.everything) for round in rounds}):
-            for part in turns.parts(fragment):
-                yield part, self._backend.layer(part.layer)
+        for part in self.progress.turns.parts(*rounds):
+            yield part, self._backend.layer(part.layer)
 
     def _found(self, anchor: bytes, round: int) -> Contribution | None:
         """What was offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""

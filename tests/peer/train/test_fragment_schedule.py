@@ -22,7 +22,7 @@ from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.export.run_on_disk import make_run, small_spec, write_corpus
 from tests.peer.train.conftest import Make
-from tests.stepping import step, submit
+from tests.stepping import slices, step, submit
 
 FIRST = digest("anchor", 0)
 STEPS = 2
@@ -45,7 +45,7 @@ def local(trainer: LocalTrainer) -> Tensor:
 def averaged(trainer: LocalTrainer, round: int) -> Tensor:
     """Which elements a round averages."""
     found = torch.zeros(trainer.parameters, dtype=torch.bool)
-    for where in trainer.progress.turns.slices((round,)):
+    for where in slices(trainer, round):
         found[where] = True
     return found
 

@@ -22,7 +22,7 @@ from peer.train.checkpoint import Checkpoints, newest
 from peer.train.outer import OuterState, advance
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
-from tests.stepping import step, submit
+from tests.stepping import slices, step, submit
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -160,9 +160,7 @@ def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
 def offered_values(trainer: LocalTrainer, anchor: bytes) -> Exact:
     """Zero in what the round does not average."""
     values = np.zeros(trainer.parameters)
-    for where, payload in zip(
-        trainer.progress.turns.slices((trainer.anchor.round,)), offered(trainer, anchor), strict=True
-    ):
+    for where, payload in zip(slices(trainer, trainer.anchor.round), offered(trainer, anchor), strict=True):
         values[where] = trainer._codec.decode(payload)[: where.stop - where.start]
     return values
 
@@ -233,14 +231,14 @@ class Books:
     def counts(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
         """Per element, whether the update counted this peer."""
         counted = np.zeros(self.trainer.parameters, dtype=np.bool_)
-        for at, where in enumerate(self.trainer.progress.turns.slices((decided.update.round - 1,))):
+        for at, where in enumerate(slices(self.trainer, decided.update.round - 1)):
             counted[where] = decided.update.contributed(self.trainer.me, at)
         return counted
 
     def averaged(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
         """Per element, whether the round averaged it."""
         found = np.zeros(self.trainer.parameters, dtype=np.bool_)
-        for where in self.trainer.progress.turns.slices((decided.update.round - 1,)):
+        for where in slices(self.trainer, decided.update.round - 1):
             found[where] = True
         return found
 
