@@ -313,6 +313,7 @@ class Heartbeat(Message):
     cap_bytes = 1 << 11
     readers = (
         DIGEST, COUNT, COUNT, partial(octets, most=DIGEST_BYTES), boolean, COUNT, COUNT, boolean, printable, COUNT,
+        MEMBER_BITS,
     )  # fmt: skip
     anchor: bytes
     round: int
@@ -326,6 +327,8 @@ class Heartbeat(Message):
     """What its owner calls it."""
     stuck_s: int = field(default=0, compare=False)
     """For how long it has been ready without a decision."""
+    unreachable: int = field(default=0, compare=False)
+    """Whom it cannot reach: bits over the electorate of this anchor, in its order."""
 
 
 # ---- what members show each other of one that lies ----

@@ -21,7 +21,7 @@ def poll(turn: Transition) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.tabled:
         return
-    if not exchange.closed and turn.now >= exchange.closes_at:
+    if not exchange.closed and (turn.now >= exchange.closes_at or _only_the_gone_are_missing(turn, exchange)):
         _close(turn, exchange)
     elif exchange.closed and turn.now >= exchange.repeat_at:
         turn.set(exchange=replace(exchange, repeat_at=turn.now + REPEAT_S))
@@ -164,6 +164,14 @@ def _close_if_complete(turn: Transition) -> None:
     wanted = givers(exchange.members)
     if all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
         _close(turn, exchange)
+
+
+def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
+    gone = timeouts.gone_bits(turn.state, exchange.names, turn.now)
+    wanted = givers(exchange.members) & ~gone
+    return bool(gone) and all(
+        (bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()
+    )
 
 
 def _close(turn: Transition, exchange: MemberState) -> None:

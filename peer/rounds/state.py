@@ -343,6 +343,8 @@ class State:
     strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Who says that it has no way from my chain to where it is, since when, and when it said so last."""
     heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    unreachable: Mapping[str, float] = field(default_factory=dict)
+    """To whom my streams have no way, and since when."""
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Who was asked lately what follows which anchor, and when."""

@@ -37,6 +37,8 @@ DATA_FLOOR_S = 3.0
 DOUBLINGS = 16
 HEARD_S = 20.0
 """Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
+SILENT_S = 45.0
+"""Whoever missed three of them is as good as out of reach: stopped, asleep, or behind a line that swallows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -205,6 +207,45 @@ def patience_s(state: State) -> float:
     """Silence after which the next coordinator takes over: longer than any wait of the one before."""
     current = at(state, state.acceptor.promised)
     return max(current.exchange_s, current.means_s, state.rules.ack_s) + 2 * current.ack_s
+
+
+# ---- who is waited for ----
+
+
+def is_gone(state: State, peer: str, now: float) -> bool:
+    """Whether nobody in sight reaches a voter: neither I nor any other voter that I reach, each by its own word.
+
+    Where those are no majority it is I who may be cut off, and nobody is gone.
+    """
+    voters, me = state.head.electorate, state.rules.me
+    if peer not in voters or lost_at(state, peer) > now:
+        return False
+    others = [other for other in voters if other not in (me, peer) and lost_at(state, other) > now]
+    if len(others) + (me in voters) < quorum(voters):
+        return False
+    bit = 1 << voters.index(peer)
+    words = (state.heard[other][0] if other in state.heard else None for other in others)
+    return all(said is not None and said.anchor == state.head.anchor and said.unreachable & bit for said in words)
+
+
+def gone_bits(state: State, members: Sequence[str], now: float) -> int:
+    """Who of these is gone, as bits over them."""
+    return sum(1 << index for index, peer in enumerate(members) if is_gone(state, peer, now))
+
+
+def unreachable_bits(state: State, now: float) -> int:
+    """My own word, as `Heartbeat.unreachable` has it."""
+    voters = enumerate(state.head.electorate)
+    return sum(1 << bit for bit, peer in voters if peer != state.rules.me and lost_at(state, peer) <= now)
+
+
+def lost_at(state: State, peer: str) -> float:
+    """Since when its connection is gone, or from when on I take it for lost if it stays silent on one that is not.
+
+    Of whom nothing was ever heard silence says nothing.
+    """
+    _, heard_at = state.heard.get(peer, (None, float("inf")))
+    return min(heard_at + SILENT_S, state.unreachable.get(peer, float("inf")))
 
 
 # ---- what a coordinator measures ----
