@@ -11,8 +11,8 @@ from typing import TYPE_CHECKING
 from dht.errors import MemoryFull
 from peer.credit.summary import LocalCosts, summarize
 from peer.events import Evaluated, Event, PeerStateChanged, PhaseEntered
+from peer.lifecycle.exposed_time import ExposedTime
 from peer.lifecycle.pace import Pace
-from peer.lifecycle.state import ExposedTime
 from peer.link.channel import LinkLost
 from peer.link.handle import LinkProcess
 from peer.protocol.block import Block, Update
@@ -98,7 +98,7 @@ class ChainFollower:
     def __post_init__(self) -> None:
         self.keeper, self.pace = CheckpointSaver(self.checkpoints, self.snapshotter, self.session.emit), Pace(self.spec)
         self.forecaster = Forecaster(
-            self.spec, self.trainer.me, self.trainer.parameters, self.pace,
+            self.spec, self.trainer.me, self.trainer.parameters,
             lambda: asdict(self.session.chosen.settings), self.session.emit,
         )  # fmt: skip
         self.agreed_at = time.monotonic()
@@ -123,7 +123,7 @@ class ChainFollower:
                 case "freeze":
                     self.freeze_asked = not self.trainer.frozen
                 case "speeds":
-                    self.pace.heard(fields[0])
+                    self.pace = self.pace.heard(fields[0])
                 case "in_step":
                     self.in_step = True
                 case "behind":
@@ -199,7 +199,7 @@ class ChainFollower:
         apply = self.trainer.begin_apply if beside else self.trainer.apply
         self.session.say_given_up(apply(update, self.link.load_object), update.round)
         self.anchor, self.members = anchor, update.staying
-        self.pace.was_late(ready_after_others_s(update, self.trainer.me))
+        self.pace = self.pace.was_late(ready_after_others_s(update, self.trainer.me))
         self._begin_anew()
         if beside:
             self.applying = update, bytes_sent, bytes_received
@@ -236,7 +236,7 @@ class ChainFollower:
             if self.in_step or penalty.about == self.trainer.me:  # a newcomer need not tell what was long ago
                 self.session.emit(penalty)
         if self.in_step:
-            self.forecaster.committed(update, round_s)
+            self.forecaster.committed(update, round_s, self.pace)
         # Last: it may raise LinkLost, and the round is told to people once.
         self.link.send("applied", self.anchor, state)
         if self.in_step:

@@ -400,7 +400,7 @@ class Peer(ChainFollower):
         if (left_s := resting.left_s()) > 0:
             self.rests_until = max(self.rests_until, self.stepped_at + left_s)
             self.exposure.rest(self.rests_until)
-        self.pace.stepped(max(self.stepped_at - waited_s, self.rests_until) - now, step.tokens)
+        self.pace = self.pace.stepped(max(self.stepped_at - waited_s, self.rests_until) - now, step.tokens)
         self.learning_rate = step.learning_rate
         self.progress.add(step.loss, step.tokens)
         if self.progress.due():

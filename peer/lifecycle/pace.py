@@ -12,8 +12,8 @@ The learning rate follows the share that is done, not the steps: who makes H/4 o
 
 from __future__ import annotations
 
-from collections import deque
 from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
 from statistics import median
 
 from peer.spec import RunSpec
@@ -61,87 +61,92 @@ def steps_at(speed: int, reference: int, steps: int) -> int:
     return min(max(1, steps // LEAST, whole), MOST * steps)
 
 
+@dataclass(frozen=True, slots=True)
 class Speed:
     """How fast this peer's newest inner steps were."""
 
-    def __init__(self) -> None:
-        self._steps: deque[tuple[float, int]] = deque(maxlen=MOST_MEASURED)
-        self.step_s = 0.0
-        """Seconds per step; 0 while they are not known."""
-        self.tokens_per_s = 0.0
-        """0 while it is not known."""
+    steps: tuple[tuple[float, int], ...] = ()
+    """Seconds and tokens of each."""
+    step_s: float = 0.0
+    """Seconds per step; 0 while they are not known."""
+    tokens_per_s: float = 0.0
+    """0 while it is not known."""
 
-    def add(self, seconds: float, tokens: int) -> None:
-        self._steps.append((seconds, tokens))
-        while len(self._steps) > LEAST_MEASURED and sum(seconds for seconds, _ in self._steps) > MEASURED_S:
-            self._steps.popleft()
-        longest_s = OUTLIER * median(seconds for seconds, _ in self._steps)
-        total_s = sum(min(seconds, longest_s) for seconds, _ in self._steps)
-        if len(self._steps) >= KNOWN and total_s > 0:
-            self.step_s = total_s / len(self._steps)
-            self.tokens_per_s = sum(tokens for _, tokens in self._steps) / total_s
+    def add(self, seconds: float, tokens: int) -> Speed:
+        steps = (*self.steps, (seconds, tokens))[-MOST_MEASURED:]
+        while len(steps) > LEAST_MEASURED and sum(seconds for seconds, _ in steps) > MEASURED_S:
+            steps = steps[1:]
+        if len(steps) < KNOWN:
+            return Speed(steps)
+        longest_s = OUTLIER * median(seconds for seconds, _ in steps)
+        total_s = sum(min(seconds, longest_s) for seconds, _ in steps)
+        if total_s <= 0:
+            return replace(self, steps=steps)
+        return Speed(steps, total_s / len(steps), sum(tokens for _, tokens in steps) / total_s)
 
 
+@dataclass(frozen=True, slots=True)
 class Pace:
     """When this peer's part of a round is done."""
 
-    def __init__(self, spec: RunSpec) -> None:
-        self._spec, self._speed = spec, Speed()
-        self._others: tuple[int, ...] = ()
-        self._late_s = 0.0
+    spec: RunSpec
+    speed: Speed = Speed()
+    others: tuple[int, ...] = ()
+    """Thousandths of a token per second."""
+    late_s: float = 0.0
 
     @property
     def tokens_per_s(self) -> float:
         """My own speed while I train, the rests that my owner asks for included; 0 while it is not known."""
-        return round(self._speed.tokens_per_s, 3)
+        return round(self.speed.tokens_per_s, 3)
 
     @property
     def step_s(self) -> float:
         """Seconds of an inner step of mine, rests included; 0 while that is not known."""
-        return self._speed.step_s
+        return self.speed.step_s
 
     @property
     def others_tokens_per_s(self) -> tuple[float, ...]:
         """What the others in the electorate say of themselves, those who say anything."""
-        return tuple(each / 1000 for each in self._others)
+        return tuple(each / 1000 for each in self.others)
 
-    def stepped(self, seconds: float, tokens: int) -> None:
+    def stepped(self, seconds: float, tokens: int) -> Pace:
         """I made an inner step, rest included."""
-        self._speed.add(seconds, tokens)
+        return replace(self, speed=self.speed.add(seconds, tokens))
 
-    def heard(self, speeds: Mapping[str, float]) -> None:
+    def heard(self, speeds: Mapping[str, float]) -> Pace:
         """What the others in the electorate say of their own tokens per second, all of them."""
-        self._others = tuple(whole for speed in speeds.values() if (whole := _milli(speed)) > 0)
+        return replace(self, others=tuple(whole for speed in speeds.values() if (whole := _milli(speed)) > 0))
 
-    def was_late(self, seconds: float) -> None:
+    def was_late(self, seconds: float) -> Pace:
         """My part of the newest round was there so much later than half of all.
 
-        Who trains on meanwhile would come as late to every round: its period begins with its own freeze. So its next
+        Who trains on meanwhile would come as late to every round: its period begins as it submits. So its next
         part is smaller by the steps of that time, by half at most, and from then on all are ready together.
         """
-        self._late_s = seconds
+        return replace(self, late_s=seconds)
 
     def expected(self, round: int) -> int:
         """How many inner steps this peer will probably make towards the round from anchor `round`; for people."""
-        if not self._speed.step_s:
-            return min(self._spec.steps_in(round), self.steps(round))
-        in_time = self._spec.round.max_train_s / self._speed.step_s
+        if not self.speed.step_s:
+            return min(self.spec.steps_in(round), self.steps(round))
+        in_time = self.spec.round.max_train_s / self.speed.step_s
         return max(1, int(min(in_time, self.steps(round))))
 
     def steps(self, round: int) -> int:
         """How many inner steps are my part of the round from anchor `round`, if the time suffices."""
-        steps, pace = self._spec.steps_in(round), self._spec.round.pace
+        steps, pace = self.spec.steps_in(round), self.spec.round.pace
         if pace == "time":
             return MOST * steps
         if pace == "steps":
             return steps
         mine = _milli(self.tokens_per_s)
-        return self._less_lateness(steps_at(mine, reference((mine, *self._others)), steps))
+        return self._less_lateness(steps_at(mine, reference((mine, *self.others)), steps))
 
     def _less_lateness(self, steps: int) -> int:
-        if self._spec.round.overlap != "streaming" or not self._speed.step_s:
+        if self.spec.round.overlap != "streaming" or not self.speed.step_s:
             return steps
-        return max(1, steps - min(steps // 2, int(self._late_s / self._speed.step_s)))
+        return max(1, steps - min(steps // 2, int(self.late_s / self.speed.step_s)))
 
     def share(self, round: int, steps: int, elapsed_s: float) -> float:
         """What part of my part is done after so many steps; 1 or more if no further step is to be made.
@@ -150,8 +155,8 @@ class Pace:
         """
         if steps == 0:
             return 0.0
-        limit_s = self._spec.round.max_train_s
-        if elapsed_s + self._speed.step_s > limit_s:
+        limit_s = self.spec.round.max_train_s
+        if elapsed_s + self.speed.step_s > limit_s:
             return max(1.0, elapsed_s / limit_s)
         return max(steps / self.steps(round), elapsed_s / limit_s)
 
@@ -163,11 +168,11 @@ class Pace:
         """
         if steps == 0:
             return 0.0
-        whole = self._spec.steps_in(round)
-        if self._spec.round.pace == "steps":
+        whole = self.spec.steps_in(round)
+        if self.spec.round.pace == "steps":
             return min(whole - 1.0, steps)
-        by_time = whole * (elapsed_s / self._spec.round.max_train_s)
-        if self._spec.round.pace == "time":
+        by_time = whole * (elapsed_s / self.spec.round.max_train_s)
+        if self.spec.round.pace == "time":
             return min(whole - 1.0, by_time)
         return min(whole - 1.0, max(steps * whole / self.steps(round), by_time))
 

@@ -240,7 +240,7 @@ class SimulatedPeer(SwarmPeer):
             self.waits = True
             return
         self.step_s = self.machine.step_s * self.dice.lognormvariate(0.0, self.machine.spread)
-        self.pace.stepped(self.step_s, self.world.step_tokens)
+        self.pace = self.pace.stepped(self.step_s, self.world.step_tokens)
         self.ahead_s = self._ahead_s()
         self.steps = self._part(round, self.ahead_s)
         left_s = max(0.0, self.steps * self.step_s - self.ahead_s)
@@ -270,7 +270,7 @@ class SimulatedPeer(SwarmPeer):
     def _part(self, round: int, ahead_s: float) -> int:
         """How many steps are its part of the round: by its pace, if the time suffices."""
         others = self.world.speeds(self.name, self.driver.state.electorate)
-        self.pace.heard(others)
+        self.pace = self.pace.heard(others)
         table = self.world.spec.round
         in_time = int((ahead_s + table.max_train_s - (self.world.now - self.agreed_at)) / self.step_s)
         return max(1, min(in_time, self.pace.steps(round)))
@@ -363,7 +363,7 @@ class SimulatedPeer(SwarmPeer):
         update = block.update
         self.tell(PhaseEntered(round=update.round - 1, phase="apply"))
         self._settle(update)
-        self.pace.was_late(ready_after_others_s(update, self.name))
+        self.pace = self.pace.was_late(ready_after_others_s(update, self.name))
         self.later(self.machine.apply_s, self._applied_block, update, head)
 
     def _settle(self, update: Update) -> None:

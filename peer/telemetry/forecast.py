@@ -22,10 +22,11 @@ class Forecaster:
     """Compares prediction with fact, round by round, and says both."""
 
     def __init__(
-        self, spec: RunSpec, me: str, parameters: int, pace: Pace, settings: Callable[[], Mapping[str, Any]],
+        self, spec: RunSpec, me: str, parameters: int, settings: Callable[[], Mapping[str, Any]],
         emit: Callable[[Event], None],
     ) -> None:  # fmt: skip
-        self._spec, self._me, self._pace, self._settings, self._emit = spec, me, pace, settings, emit
+        self._spec, self._me, self._settings, self._emit = spec, me, settings, emit
+        self._pace = Pace(spec)
         self._live = RoundForecaster(spec, known_shape(spec, parameters))
         self._distances = Distances()
         self._foretold_s: float | None = None
@@ -39,9 +40,10 @@ class Forecaster:
             case RoundTripsReported():
                 self._distances.tell(event.about, event.rtt_s)
 
-    def committed(self, update: Update, round_s: float) -> None:
+    def committed(self, update: Update, round_s: float, pace: Pace) -> None:
         """A round is over that took so long from anchor to anchor. Says what is expected of the next, once this peer's
         speed is known."""
+        self._pace = pace
         self._live.learn(fact_of(update, self._me, round_s))
         foretold_s, self._foretold_s = self._foretold_s, None
         if not self._pace.step_s or self._spec.run.rounds == update.round:

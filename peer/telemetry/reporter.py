@@ -8,7 +8,7 @@ from dataclasses import asdict, dataclass, field
 from typing import TYPE_CHECKING, Any
 
 from peer.events import AlertRaised, Event, InnerProgressed, PeerStateChanged, SettingsChanged
-from peer.lifecycle.state import ExposedTime
+from peer.lifecycle.exposed_time import ExposedTime
 from peer.limits.desired_state import DesiredState
 from peer.limits.policy import Decision
 from peer.live_settings import LiveSettings

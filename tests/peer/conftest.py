@@ -6,7 +6,7 @@ import pytest
 
 from peer import chain_follower
 from peer import session as sessions
-from peer.lifecycle import state
+from peer.lifecycle import exposed_time as state
 from peer.session import Peer
 from peer.telemetry import reporter
 from peer.telemetry.reporter import Reporter

@@ -106,11 +106,10 @@ def test_exposed_is_the_wait_for_the_commit_and_what_the_steps_waited_for_layers
 
 def test_the_wait_for_layers_is_no_part_of_a_step(layered: Story) -> None:
     """What a peer's speed is learned from."""
-    measured: list[float] = []
-    layered.peer.pace.stepped = lambda seconds, tokens: measured.append(seconds)  # type: ignore[method-assign]
     commit_round(layered)
     layered.turns(2)
     step_s = layered.trainer.step_s
+    measured = [seconds for seconds, _ in layered.peer.pace.speed.steps]
     assert measured == pytest.approx([step_s] * STEPS + [step_s - trainer_of(layered).waits_s, step_s])
 
 

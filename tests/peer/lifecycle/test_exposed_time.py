@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from peer.lifecycle import state
-from peer.lifecycle.state import ExposedTime
+from peer.lifecycle.exposed_time import ExposedTime
 from tests.peer.story import Clock
 
 

@@ -71,10 +71,10 @@ class PacedPeer(LogicalPeer):
         if state.head.anchor != anchor or state.header is not None:
             return
         self.steps, self.unoffered = self.steps + 1, self.unoffered + 1
-        self.pace.stepped(self.step_s, TOKENS)
+        self.pace = self.pace.stepped(self.step_s, TOKENS)
         self.paced.speeds[self.name] = self.pace.tokens_per_s
         others = (peer for peer in state.electorate if peer != self.name)
-        self.pace.heard({peer: self.paced.speeds.get(peer, 0.0) for peer in others})
+        self.pace = self.pace.heard({peer: self.paced.speeds.get(peer, 0.0) for peer in others})
         share = self.pace.share(state.head.round, self.steps, self.world.now - self.agreed_at)
         self.driver.deliver(TrainingProgress(self.world.now, share))
         if share >= 1 or self.asked:

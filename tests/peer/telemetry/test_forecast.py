@@ -24,13 +24,14 @@ class Told:
         self.events: list[Event] = []
         pace = Pace(SPEC)
         for _ in range(5 if speed_known else 0):
-            pace.stepped(STEP_S, 4096)
+            pace = pace.stepped(STEP_S, 4096)
+        self.pace = pace
         values = asdict(settings or PeerSettings())
-        self.forecaster = Forecaster(SPEC, "p0", 1_000_000, pace, lambda: values, self.events.append)
+        self.forecaster = Forecaster(SPEC, "p0", 1_000_000, lambda: values, self.events.append)
 
     def rounds(self, first: int, last: int, *, round_s: float = 60.0, ready_ms: int = 0) -> None:
         for round in range(first, last + 1):
-            self.forecaster.committed(decided(round, ready_ms), round_s)
+            self.forecaster.committed(decided(round, ready_ms), round_s, self.pace)
 
     @property
     def forecasts(self) -> list[RoundForecast]:
@@ -87,7 +88,7 @@ def test_who_was_not_there_counts_as_late() -> None:
     told = Told()
     absent = tuple(("p0", "ABSENT", 0, 2, -1, "did not answer") for _ in range(1))
     for round in range(1, 5):
-        told.forecaster.committed(replace(decided(round, 0), penalties=absent), 60.0)
+        told.forecaster.committed(replace(decided(round, 0), penalties=absent), 60.0, told.pace)
     assert told.forecasts[-1].late_s == 5.0
 
 

@@ -30,8 +30,8 @@ def make_pace(step_s: float = 0.0, others: tuple[float, ...] = (), **round: Any)
     """Of a peer whose steps take `step_s` (unknown if 0), among others with these steps per second."""
     pace = Pace(make_spec(**round))
     for _ in range(KNOWN if step_s else 0):
-        pace.stepped(step_s, TOKENS)
-    pace.heard({str(index): TOKENS * speed for index, speed in enumerate(others)})
+        pace = pace.stepped(step_s, TOKENS)
+    pace = pace.heard({str(index): TOKENS * speed for index, speed in enumerate(others)})
     return pace
 
 
@@ -115,16 +115,16 @@ def test_one_liar_shrinks_nobody_below_the_share_of_the_fastest(honest: list[int
 def test_a_speed_is_known_after_three_steps() -> None:
     speed = Speed()
     for _ in range(KNOWN - 1):
-        speed.add(2.0, 100)
+        speed = speed.add(2.0, 100)
     assert (speed.step_s, speed.tokens_per_s) == (0.0, 0.0)
-    speed.add(2.0, 100)
+    speed = speed.add(2.0, 100)
     assert (speed.step_s, speed.tokens_per_s) == (2.0, 50.0)
 
 
 def test_a_step_in_which_the_machine_slept_counts_as_three() -> None:
     speed = Speed()
     for seconds in (1.0, 1.0, 3600.0, 1.0, 1.0):
-        speed.add(seconds, 100)
+        speed = speed.add(seconds, 100)
     assert speed.step_s == pytest.approx((4 + OUTLIER) / 5)
 
 
@@ -133,10 +133,10 @@ def test_a_machine_that_gets_slower_is_known_to_be_within_seconds_or_a_few_steps
     """The others count on it: what was an hour ago says nothing."""
     speed = Speed()
     for _ in range(1000):
-        speed.add(step_s, 100)
+        speed = speed.add(step_s, 100)
     elapsed_s, steps = 0.0, 0
     while speed.step_s < 3.9 * step_s:
-        speed.add(4 * step_s, 100)
+        speed = speed.add(4 * step_s, 100)
         elapsed_s, steps = elapsed_s + 4 * step_s, steps + 1
     assert steps <= MOST_MEASURED
     assert elapsed_s <= MEASURED_S + 4 * step_s or steps <= 8
@@ -197,7 +197,7 @@ def test_a_speed_of_zero_is_none() -> None:
 
 def test_what_the_others_say_replaces_what_they_said() -> None:
     pace = make_pace(4.0, (1.0, 1.0, 1.0), pace="speed")
-    pace.heard({})
+    pace = pace.heard({})
     assert pace.steps(0) == 20
 
 
@@ -292,15 +292,15 @@ def test_who_streams_and_came_late_makes_up_for_it_once() -> None:
     """Steps go on after a freeze, so the next part would be as late again; half of it is given in any case."""
     pace = make_pace(2.0, others=(1.0,), pace="speed", steps=20, overlap="streaming")
     assert pace.steps(0) == 10
-    pace.was_late(7.0)
+    pace = pace.was_late(7.0)
     assert pace.steps(0) == 7
-    pace.was_late(60.0)
+    pace = pace.was_late(60.0)
     assert pace.steps(0) == 5
-    pace.was_late(0.3)
+    pace = pace.was_late(0.3)
     assert pace.steps(0) == 10
 
 
 def test_who_waits_for_the_round_begins_the_next_with_the_others() -> None:
     pace = make_pace(2.0, others=(1.0,), pace="speed", steps=20)
-    pace.was_late(7.0)
+    pace = pace.was_late(7.0)
     assert pace.steps(0) == 10

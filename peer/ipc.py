@@ -1,0 +1,217 @@
+"""What a peer's trainer and its link say to each other, each message a struct with a bound on every field.
+
+They are processes of one machine and share its clock that never goes back. Large things do not travel here:
+contributions and means lie in files that both sides read. `peer.link.channel` carries the messages.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Any
+
+import msgspec
+from msgspec import Meta, Struct
+
+MAX_BYTES = 1 << 30
+"""Of one message."""
+_MOST = (1 << 63) - 1
+
+Digest = Annotated[bytes, Meta(min_length=32, max_length=32)]
+DigestOrEmpty = Annotated[bytes, Meta(max_length=32)]
+Packed = Annotated[bytes, Meta(max_length=MAX_BYTES)]
+PeerId = Annotated[str, Meta(max_length=128)]
+Members = Annotated[tuple[PeerId, ...], Meta(max_length=4096)]
+Text = Annotated[str, Meta(max_length=1 << 16)]
+Count = Annotated[int, Meta(ge=0, le=_MOST)]
+Seconds = Annotated[float, Meta(ge=0, le=1e12)]
+Figure = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class ToLink(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of what the trainer says."""
+
+
+class LinkLimits(Struct, frozen=True, forbid_unknown_fields=True):
+    """Those of the owner's settings that a link obeys while it runs; see `peer.settings`."""
+
+    chain_mb: Count
+    disk_gb: Figure
+    upload_mbps: Figure
+    download_mbps: Figure
+    newcomers_mbps: Figure
+
+
+class OpenLink(ToLink, frozen=True):
+    """The first message: which run to join, and how."""
+
+    directory: Text
+    invite: Text
+    name: Text
+    listen: Annotated[tuple[Text, ...], Meta(max_length=64)]
+    limits: LinkLimits
+
+
+class ChangeLimits(ToLink, frozen=True):
+    """The owner has changed them; said at any time."""
+
+    limits: LinkLimits
+
+
+class Hello(ToLink, frozen=True):
+    """What the model looks like, and the anchor where the trainer stands: empty before its first round."""
+
+    layer_sizes: Annotated[tuple[Count, ...], Meta(min_length=1, max_length=1 << 20)]
+    first_state: Digest
+    """Of the initial parameters, which all peers of a run share."""
+    anchor: DigestOrEmpty
+
+
+class ReportProgress(ToLink, frozen=True):
+    """The share of this peer's part of the round that is made, and how training goes."""
+
+    share: Figure
+    loss: float | None
+    tokens_per_s: Figure
+    device_gb: Figure | None
+
+
+class OfferContribution(ToLink, frozen=True):
+    """What was learned for this anchor is encoded on disk."""
+
+    anchor: Digest
+
+
+class PausedAt(ToLink, frozen=True):
+    """No step follows at this anchor: what is on disk for it is offered, or nothing."""
+
+    anchor: Digest
+
+
+class StepsGoOn(ToLink, frozen=True):
+    """A pause is over."""
+
+
+class StandsAt(ToLink, frozen=True):
+    """The trainer has computed this anchor; `state` is H(θ, m)."""
+
+    anchor: Digest
+    state: Digest
+
+
+class LossMeasured(ToLink, frozen=True):
+    """Held-out loss of this round's anchor, in nats per token."""
+
+    round: Count
+    loss: float
+
+
+class Leave(ToLink, frozen=True):
+    """The last word: the run is finished here, or its owner wants this peer to leave."""
+
+    finished: bool
+
+
+class ToTrainer(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of what the link says."""
+
+
+class SpecText(ToTrainer, frozen=True):
+    """The run, as TOML."""
+
+    toml: Annotated[str, Meta(max_length=1 << 20)]
+
+
+class Waiting(ToTrainer, frozen=True):
+    """What the link waits for, in words."""
+
+    why: Text
+
+
+class BeginAt(ToTrainer, frozen=True):
+    """The chain knows this anchor: the trainer's own, or the first one. What was decided since follows."""
+
+    anchor: Digest
+    members: Members
+
+
+class ReplayBlock(ToTrainer, frozen=True):
+    """A block of the chain on this disk, which ends at `last_round`: decided before this start."""
+
+    block: Packed
+    last_round: Count
+
+
+class ResumeAt(ToTrainer, frozen=True):
+    """Here the chain on this disk ends."""
+
+    anchor: Digest
+
+
+class BlockCommitted(ToTrainer, frozen=True):
+    """A round is decided and leads to `anchor`: what it cost in bytes, and when the link heard of it."""
+
+    block: Packed
+    anchor: Digest
+    bytes_sent: Count
+    bytes_received: Count
+    agreed_at: Seconds
+
+
+class RewindTo(ToTrainer, frozen=True):
+    """The others' branch won: stand at `anchor` again. These blocks, newest first, no longer count."""
+
+    blocks: Annotated[tuple[Packed, ...], Meta(min_length=1, max_length=1 << 16)]
+    anchor: Digest
+    members: Members
+
+
+class AdoptSnapshot(ToTrainer, frozen=True):
+    """Stand where a snapshot on this disk was taken, wherever the trainer stood before; its work goes along."""
+
+    round: Count
+    anchor: Digest
+    members: Members
+
+
+class InStep(ToTrainer, frozen=True):
+    """Whether this peer stands where the electorate stands; it trains only then."""
+
+    here: bool
+
+
+class AskSubmit(ToTrainer, frozen=True):
+    """The others are done: offer what there is."""
+
+
+class OthersSpeeds(ToTrainer, frozen=True):
+    """What each other peer of the electorate says of its tokens per second."""
+
+    tokens_per_s: Annotated[dict[PeerId, Figure], Meta(max_length=4096)]
+
+
+class ReportEvent(ToTrainer, frozen=True):
+    """Something to tell people: the name of an event of `peer.events`, and its fields."""
+
+    name: Text
+    fields: dict[str, Any]
+
+
+class LinkFailed(ToTrainer, frozen=True):
+    """The last word: why the link ends, by the name of an error of `dht.errors`."""
+
+    error: Text
+    text: Text
+
+
+AnyToLink = (
+    OpenLink | ChangeLimits | Hello | ReportProgress | OfferContribution | PausedAt | StepsGoOn | StandsAt
+    | LossMeasured | Leave
+)  # fmt: skip
+AnyToTrainer = (
+    SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | RewindTo | AdoptSnapshot | InStep
+    | AskSubmit | OthersSpeeds | ReportEvent | LinkFailed
+)  # fmt: skip
+
+encode = msgspec.msgpack.Encoder().encode
+decode_to_link = msgspec.msgpack.Decoder(AnyToLink).decode
+"""Raises msgspec.ValidationError or msgspec.DecodeError for what `encode` never makes of a `ToLink`."""
+decode_to_trainer = msgspec.msgpack.Decoder(AnyToTrainer).decode

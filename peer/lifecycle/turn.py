@@ -1,0 +1,132 @@
+"""One input of a peer's life while it is handled: the state so far, what it led to, and what people hear of it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
+from peer.ipc import PausedAt, ReportProgress, StandsAt
+from peer.lifecycle import words
+from peer.lifecycle.state import Life, Open, Progress
+from peer.lifecycle.vocabulary import (
+    Do,
+    Emit,
+    EmitRound,
+    Evaluate,
+    ForgetForecast,
+    GrantFinish,
+    Interrupt,
+    LifeEffect,
+    RoundDecided,
+    Say,
+    Step,
+    Work,
+    WriteSnapshot,
+)
+from peer.protocol.block import Update
+
+
+class Turn:
+    """The state while one input is handled, and what it led to."""
+
+    __slots__ = ("effects", "last", "life")
+
+    def __init__(self, life: Life) -> None:
+        self.life = life
+        self.effects: list[LifeEffect] = []
+        self.last: tuple[LifeEffect, ...] = ()
+        """Work comes last: until it is done nothing else is asked for."""
+
+    def set(self, **changes: object) -> None:
+        self.life = replace(self.life, **changes)  # type: ignore[arg-type]
+
+    def set_round(self, **changes: object) -> None:
+        self.life = replace(self.life, round=replace(self.life.round, **changes))  # type: ignore[arg-type]
+
+    def add(self, *effects: LifeEffect) -> None:
+        self.effects += effects
+
+    def warn(self, code: str, text: str) -> None:
+        self.effects.append(Emit(AlertRaised(level="warning", code=code, text=text)))
+
+    def add_chore(self, *chores: Work) -> None:
+        """What comes before the next step."""
+        self.set(chores=(*self.life.chores, *chores))
+
+    def do(self, work: Work) -> None:
+        assert self.life.work is None, "one piece of work at a time"
+        self.last = (Do(work),)
+        self.set(work=work, work_began_at=self.life.at)
+
+    def interrupt(self, *, at_once: bool = False) -> None:
+        """The step that is made is made, but no further one; an owner need not even wait for that."""
+        if isinstance(self.life.work, Step) or (at_once and isinstance(self.life.work, Evaluate)):
+            self.add(Interrupt(at_once))
+
+
+def tell_progress(turn: Turn) -> None:
+    """Loss since people last heard, and speed in the time that was not exposed."""
+    life, progress = turn.life, turn.life.progress
+    if not progress.steps:
+        return
+    exposed_s = life.times.exposed_s
+    seconds = max(life.at - progress.since - (exposed_s - progress.exposed_s), 1e-6)
+    loss = progress.losses / progress.measured if progress.measured else None
+    told = InnerProgressed(
+        round=life.round_in_training, step=life.trainer.step, steps=life.pace.expected(life.round_in_training),
+        loss=loss, tokens=progress.tokens, tokens_per_s=round(progress.tokens / seconds, 1),
+        learning_rate=progress.learning_rate,
+    )  # fmt: skip
+    speed = life.pace.tokens_per_s or told.tokens_per_s
+    turn.set(progress=Progress(life.at, exposed_s, learning_rate=progress.learning_rate))
+    turn.add(Emit(told), Say(ReportProgress(life.share(), loss, speed, life.trainer.device_gb)))
+
+
+def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
+    life, update = turn.life, move.update
+    exposed_s = life.times.exposed_s
+    turn.add(
+        EmitRound(
+            update=update, anchor=move.anchor, state=state, bytes_sent=move.bytes_sent,
+            bytes_received=move.bytes_received, round_s=life.at - life.told_at,
+            exposed_s=exposed_s - life.told_exposed_s, in_step=life.in_step,
+        ),
+        Say(StandsAt(move.anchor, state)),
+    )  # fmt: skip
+    turn.set(told_at=life.at, told_exposed_s=exposed_s)
+    if life.in_step:
+        turn.add(WriteSnapshot(move.anchor, state))
+    if _is_my_turn(life, update):
+        turn.add_chore(Evaluate(update.round))
+
+
+def _is_my_turn(life: Life, update: Update) -> bool:
+    """All anchors are alike, so one member measures each; they take turns."""
+    every, last = life.run.data.eval_every, life.run.run.rounds
+    members = life.round.members
+    if not members or (update.round % every and update.round != last):
+        return False
+    return members[(update.round // every) % len(members)] == life.me
+
+
+def tell_pause(turn: Turn) -> None:
+    turn.set_round(pause_told=True)
+    turn.add(ForgetForecast(), Say(PausedAt(turn.life.round.anchor)))
+
+
+def grant_finish(turn: Turn) -> None:
+    """Its contribution is made: who wished to finish the round pauses now."""
+    life = turn.life
+    if life.owner.finishing and not life.granted and not isinstance(life.round.submission, Open):
+        turn.set(granted=True)
+        turn.add(GrantFinish())
+
+
+def describe(turn: Turn) -> None:
+    """People hear it once per change, before what is done about it."""
+    sentence = words.sentence(turn.life)
+    if sentence is None or not words.is_news(sentence, turn.life.said):
+        return
+    turn.set(said=sentence)
+    state, why, until = sentence
+    turn.add(Emit(PeerStateChanged(state=state, why=why, until=until)))
