@@ -212,6 +212,7 @@ def _choose(turn: Transition, lead: CoordinatorState) -> None:
         _adopt(turn, lead, *max(accepted or elsewhere))
         return
     headers = tuple(promise.header for _, promise in sorted(_taken(turn, lead).items()))
+    turn.set(deadlines=timeouts.by_lines(turn.state, headers))
     limits = timeouts.at(turn.state, lead.ballot)
     until = turn.now + limits.exchange_s + limits.ack_s
     turn.set(lead=replace(lead, stage=BallotPhase.GATHERING, until=until))

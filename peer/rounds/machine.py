@@ -148,7 +148,8 @@ def _take(turn: Transition, event: Input) -> None:
         case PartMeasured():
             member.on_measured(turn, event)
         case TrainingProgress(_, share):
-            turn.set(progress=share)
+            first = turn.state.first_progress or (turn.now, share)
+            turn.set(progress=share, first_progress=first, train_s=timeouts.train_s(first, (turn.now, share)))
         case Submitted(_, header):
             acceptor.on_submitted(turn, header)
             coordinator.poll(turn)

@@ -42,7 +42,8 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     names = [header.peer for header in message.headers]
     reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
     auditors = reassignment.draw_auditors(turn, place, names, reducers)
-    closes_at = turn.now + timeouts.at(state, place.ballot).exchange_s
+    turn.set(deadlines=timeouts.by_lines(state, message.headers))
+    closes_at = turn.now + timeouts.at(turn.state, place.ballot).exchange_s
     exchange = MemberState(
         place=place,
         round=state.head.round,

@@ -298,6 +298,12 @@ class State:
     """When I trained again after a pause in which I gave what I had: from then on I wait like anybody."""
     progress: float = 0.0
     """Share of this round's inner steps (or time) that is done."""
+    first_progress: tuple[float, float] | None = None
+    """When I heard of that first, and how much it was."""
+    train_s: int = 0
+    """How long all of it takes at that rate; 0 while it is not known."""
+    expected_by: Mapping[str, float] = field(default_factory=dict)
+    """By when each voter must be ready, by its own first word of that and with slack."""
     freeze_asked_at: float | None = None
     unanswered: Prepare | None = None
     """What waits for my freeze."""

@@ -214,7 +214,7 @@ class Transition:
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
             ready=header is not None, tokens=header.tokens if header else 0, steps=steps,
             leaving=state.leaving, name=self.rules.name, stuck_s=int(self.stuck_s()),
-            unreachable=timeouts.unreachable_bits(state, self.now),
+            unreachable=timeouts.unreachable_bits(state, self.now), train_s=state.train_s,
         )  # fmt: skip
 
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:

@@ -207,13 +207,13 @@ def test_a_death_in_any_phase_costs_until_it_is_noticed_and_an_answer(phase: str
 @pytest.mark.parametrize("phase", PHASES)
 @pytest.mark.parametrize(("seed", "peers"), WORLDS)
 def test_one_that_was_stopped_for_good_costs_once_what_silence_takes(phase: str, seed: int, peers: int) -> None:
-    """SIGSTOP: its connections stay, and nothing comes. Two rounds at most are late, both together by no more than
-    silence and the waits for what it was about to give; then it is no longer waited for."""
+    """SIGSTOP: its connections stay, and nothing comes. Three rounds at most are late, all together by no more than
+    silence and the waits for what it was about to give; then it is no longer waited for, or not in the electorate."""
     usual_s, took_s = max(story(seed, peers, "never", live)), story(seed, peers, phase, stop)
     late_s = [seconds for seconds in took_s[ROUND:] if seconds > 1.5 * usual_s]
-    assert len(late_s) <= 2
+    assert len(late_s) <= 3
     assert sum(late_s) <= len(late_s) * usual_s + SILENT_S + 4 * ACK_S
-    assert max(took_s[ROUND + 2 :], default=0.0) <= 1.5 * usual_s
+    assert max(took_s[ROUND + 3 :]) <= 1.5 * usual_s
 
 
 def test_who_restarts_is_a_member_again() -> None:
