@@ -265,6 +265,7 @@ class Node:
         await self._links.start()
         await self._relay.start()
         await self._questions.start()
+        self._links.watch(self.round_trip_s)
 
 
 @asynccontextmanager

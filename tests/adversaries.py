@@ -151,6 +151,11 @@ class TamperedStreams:
         """Set the listener."""
         self._inner.listen(on_frame)
 
+    @property
+    def unreachable(self) -> frozenset[str]:
+        """Whom the inner streams cannot reach."""
+        return self._inner.unreachable
+
 
 class Tampering(Role):
     """Sends other frames than its driver gives it. Says what with `tamper`."""

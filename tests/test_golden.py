@@ -605,7 +605,7 @@ MESSAGES: tuple[Message, ...] = (
     GetBlocks((START.anchor, digest("b"))),
     Blocks((BLOCK,)),
     Blocks(()),
-    Heartbeat(START.anchor, 3, 9, digest("s"), True, 100, 10, False, "älice", 4),
+    Heartbeat(START.anchor, 3, 9, digest("s"), True, 100, 10, False, "älice", 4, 0b101, 70),
     EquivocationProof(PLACE, (UPDATE.digest, PROPOSED), (ONE_MORE.digest, b"s" * 64)),
     MeanConflict(PLACE, dataclasses.replace(MEAN, payload=b"")),
     NormDispute(PLACE, MEASURED, 1),

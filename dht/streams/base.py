@@ -53,3 +53,8 @@ class Streams(Protocol):
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped."""
+
+    @property
+    def unreachable(self) -> frozenset[str]:
+        """Peers to whom something was sent lately, whose connections have been closed for seconds, and to whom a new
+        one was tried and failed. Whoever is connected or heard again is not among them."""

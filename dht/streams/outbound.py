@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import time
 from collections import deque
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import suppress
@@ -19,6 +20,7 @@ from functools import partial
 from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
+from dht.streams.connection_watch import ConnectionWatch
 from dht.streams.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError, Take, read_frame
 from dht.streams.inbound import InboundStreams
 from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
@@ -29,6 +31,9 @@ AllowPeer = Callable[[str], Awaitable[bool]]
 """Whether this peer may open a stream; it may be asked who it is."""
 
 log = logging.getLogger(__name__)
+
+LATELY_S = 60.0
+"""Those to whom something was sent within this time must be in reach."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,6 +81,9 @@ class Libp2pStreams:
         self._spawn = spawn
         self.limits = limits
         self.lets_in: AllowPeer = _everybody
+        self._sent_at: dict[str, float] = {}
+        """When something was last sent to whom."""
+        self._watch: ConnectionWatch | None = None
         self._at_door = 0
         """Streams whose senders are being asked."""
         self._on_frame: OnFrame | None = None
@@ -88,6 +96,21 @@ class Libp2pStreams:
         for lane, protocol in self._protocols.items():
             await self._daemon.handle(protocol, partial(self._accept, lane))
 
+    def watch(self, dial: Callable[[str, float], Awaitable[object]]) -> None:
+        """From now on see who cannot be reached; `dial` tries a peer for so many seconds, and raises Unreachable."""
+        self._watch = ConnectionWatch(self._sent_to_lately, self._daemon.connections, dial)
+        self._spawn(self._watch.follow())
+
+    def _sent_to_lately(self) -> tuple[str, ...]:
+        since = time.monotonic() - LATELY_S
+        self._sent_at = {peer: at for peer, at in self._sent_at.items() if at >= since}
+        return tuple(self._sent_at)
+
+    @property
+    def unreachable(self) -> frozenset[str]:
+        """Of those to whom something was sent lately, who is gone: `dht.streams.connection_watch`."""
+        return frozenset() if self._watch is None else self._watch.unreachable
+
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped. An error it raises ends the node."""
         self._on_frame = on_frame
@@ -95,6 +118,7 @@ class Libp2pStreams:
     def send(self, to: str, frame: bytes) -> None:
         assert len(frame) <= MAX_FRAME_BYTES, len(frame)
         if not self._is_finished:
+            self._sent_at[to] = time.monotonic()
             self._link_to(Lane.CONTROL, to).put(frame)
 
     def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
@@ -190,6 +214,8 @@ class Libp2pStreams:
                 self._unfinished.end(me)
                 self.bytes_received += HEADER_BYTES + len(frame)
                 self.tally.add(sender, received=HEADER_BYTES + len(frame))
+                if self._watch is not None:
+                    self._watch.heard(sender)
                 if self._on_frame is not None:
                     self._on_frame(sender, frame)
                 del frame  # else it would be kept until the next one is here

@@ -313,6 +313,7 @@ class Heartbeat(Message):
     cap_bytes = 1 << 11
     readers = (
         DIGEST, COUNT, COUNT, partial(octets, most=DIGEST_BYTES), boolean, COUNT, COUNT, boolean, printable, COUNT,
+        MEMBER_BITS, COUNT,
     )  # fmt: skip
     anchor: bytes
     round: int
@@ -326,6 +327,10 @@ class Heartbeat(Message):
     """What its owner calls it."""
     stuck_s: int = field(default=0, compare=False)
     """For how long it has been ready without a decision."""
+    unreachable: int = field(default=0, compare=False)
+    """Whom it cannot reach: bits over the electorate of this anchor, in its order."""
+    train_s: int = field(default=0, compare=False)
+    """How long all of its steps of this round take, by those that it has made; 0 while that is not known."""
 
 
 # ---- what members show each other of one that lies ----

@@ -291,7 +291,7 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
     turn.set(
         head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
-        header=None, progress=0.0, freeze_asked_at=None,
+        header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
         sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),

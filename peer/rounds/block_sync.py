@@ -16,7 +16,7 @@ from peer.protocol.block import VOID, Block, Update
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BallotId, GetBlocks, Heartbeat, ObjectData
-from peer.rounds import acceptor, forks
+from peer.rounds import acceptor, forks, timeouts
 from peer.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
 from peer.rounds.state import Proposal
 from peer.rounds.timeouts import HEARD_S
@@ -79,6 +79,8 @@ def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
         )  # fmt: skip
     if head.ready and head.steps and head.anchor == state.head.anchor and sender in state.electorate:
         turn.set(ready_at={sender: turn.now, **state.ready_at})
+    if head.train_s and head.anchor == state.head.anchor and sender in state.electorate:
+        turn.set(expected_by={sender: turn.now + timeouts.SLACK * head.train_s, **state.expected_by})
     _note_way_back(turn, sender, head)
     if head.anchor != state.head.anchor:
         _elsewhere(turn, sender, head.anchor)

@@ -37,9 +37,9 @@ def poll_norms(turn: Transition, lead: CoordinatorState) -> None:
     lead, exchange = turn.state.lead or lead, turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
-    if len(lead.norms) < len(set(exchange.reducers)) and turn.now < lead.until:
-        return
     silent = set(exchange.reducers) - set(lead.norms)
+    if turn.now < lead.until and not all(timeouts.is_gone(turn.state, peer, turn.now) for peer in silent):
+        return
     if not _may_commit(turn, exchange, silent):
         abort(turn, f"{len(silent)} of {len(exchange.members)} members fell silent")
         return
@@ -104,7 +104,9 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
 
 def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, missing: set[int]) -> bool:
     """Ask who has what is missing; then have it reduced again; then it is void."""
-    if turn.now < lead.until:
+    reducers = {exchange.reducers[part] for part in missing}
+    in_vain = not lead.wanted and all(timeouts.is_gone(turn.state, peer, turn.now) for peer in reducers)
+    if turn.now < lead.until and not in_vain:
         return False
     if not lead.wanted:
         turn.set(lead=replace(lead, wanted=True, until=turn.now + timeouts.at(turn.state, lead.ballot).ack_s))
@@ -112,7 +114,7 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
         return False
     left = missing - lead.repaired
     if left:
-        _repair(turn, exchange, left, {exchange.reducers[part] for part in missing})
+        _repair(turn, exchange, left, reducers)
     return not left
 
 

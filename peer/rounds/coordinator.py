@@ -64,25 +64,37 @@ def _begin_if_due(turn: Transition) -> None:
     if promised < 0 and not skipped:
         due = _all_ready(turn) or turn.now >= timeouts.asks_at(state)
     else:
-        abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
-        patience_s = timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state)
         asks_at = state.last_progress_at if promised >= 0 else timeouts.asks_at(state)  # its turn comes before mine
-        due = turn.now >= max(state.last_progress_at + patience_s, asks_at) + turn.rules.stagger_s * skipped
+        due = turn.now >= max(_given_up_at(turn, promised), asks_at) + turn.rules.stagger_s * skipped
     if due:
         _begin(turn, ballot)
 
 
+def _given_up_at(turn: Transition, promised: int) -> float:
+    """When the next in order takes over, unless something moves. What a coordinator that is gone has said came before,
+    or never will."""
+    state = turn.state
+    if promised >= 0 and timeouts.is_gone(state, turn.owner(promised), turn.now):
+        return timeouts.lost_at(state, turn.owner(promised))
+    abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
+    return state.last_progress_at + (timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state))
+
+
 def _may_lead(turn: Transition, peer: str) -> bool:
-    """Whether its ballots are waited for: not those of a peer that has left, or that was caught lying."""
-    return not takeover.has_left(turn, peer) and all(peer != liar for liar, *_ in turn.state.head.caught)
+    """Whether its ballots are waited for: not those of a peer that has left or is gone, or that was caught lying."""
+    if takeover.has_left(turn, peer) or timeouts.is_gone(turn.state, peer, turn.now):
+        return False
+    return all(peer != liar for liar, *_ in turn.state.head.caught)
 
 
 def _all_ready(turn: Transition) -> bool:
     heard, anchor = turn.state.heard, turn.state.head.anchor
     return all(
-        peer == turn.me or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
+        peer == turn.me
+        or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
+        or takeover.has_left(turn, peer)
+        or timeouts.is_gone(turn.state, peer, turn.now)
         for peer in turn.state.electorate
-        if not takeover.has_left(turn, peer)
     )
 
 
@@ -176,7 +188,7 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     electorate = turn.state.electorate
     lead = turn.state.lead or lead
     answered = sum(peer in lead.promises for peer in electorate)
-    complete = len(lead.promises) == len(lead.asked)
+    complete = all(peer in lead.promises or timeouts.is_gone(turn.state, peer, turn.now) for peer in lead.asked)
     if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
         _choose(turn, lead)
     elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
@@ -200,6 +212,7 @@ def _choose(turn: Transition, lead: CoordinatorState) -> None:
         _adopt(turn, lead, *max(accepted or elsewhere))
         return
     headers = tuple(promise.header for _, promise in sorted(_taken(turn, lead).items()))
+    turn.set(deadlines=timeouts.by_lines(turn.state, headers))
     limits = timeouts.at(turn.state, lead.ballot)
     until = turn.now + limits.exchange_s + limits.ack_s
     turn.set(lead=replace(lead, stage=BallotPhase.GATHERING, until=until))

@@ -45,6 +45,7 @@ from peer.rounds.interface import (
     PartMeasured,
     PartReduced,
     Paused,
+    PeersUnreachable,
     PersistAcceptor,
     Received,
     ReducePart,
@@ -60,6 +61,7 @@ from peer.rounds.interface import (
     StoreObject,
     Submitted,
     Tell,
+    Tick,
     TrainingProgress,
 )
 from peer.rounds.machine import step
@@ -191,9 +193,12 @@ class Driver:
     def deliver(self, event: Input) -> None:
         """Step the machine; events that arise while effects are performed wait their turn.
 
-        Once an effect has failed nothing is done any more: what is not on disk must not be told.
+        Once an effect has failed nothing is done any more: what is not on disk must not be told. With each tick the
+        machine hears whom the streams cannot reach, where that has changed.
         """
         self._events.append(event)
+        if isinstance(event, Tick) and (lost := self._streams.unreachable) != self.state.unreachable.keys():
+            self._events.append(PeersUnreachable(event.now, lost))
         if self._busy or self._broken:
             return
         self._busy = True

@@ -101,6 +101,13 @@ class Applied(Input):
 
 
 @dataclass(frozen=True, slots=True)
+class PeersUnreachable(Input):
+    """These peers cannot be reached from here any more, as the streams have found; nobody else."""
+
+    peers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
 class Leaving(Input):
     """This peer takes part in the round it is in, if it can, and not in the next."""
 

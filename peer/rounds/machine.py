@@ -73,6 +73,7 @@ from peer.rounds.interface import (
     PartMeasured,
     PartReduced,
     Paused,
+    PeersUnreachable,
     Quarantined,
     Received,
     Resumed,
@@ -147,7 +148,8 @@ def _take(turn: Transition, event: Input) -> None:
         case PartMeasured():
             member.on_measured(turn, event)
         case TrainingProgress(_, share):
-            turn.set(progress=share)
+            first = turn.state.first_progress or (turn.now, share)
+            turn.set(progress=share, first_progress=first, train_s=timeouts.train_s(first, (turn.now, share)))
         case Submitted(_, header):
             acceptor.on_submitted(turn, header)
             coordinator.poll(turn)
@@ -160,11 +162,22 @@ def _take(turn: Transition, event: Input) -> None:
             _applied(turn, anchor, digest)
         case Quarantined(_, peers):
             turn.set(quarantined=peers - {turn.me})
+        case PeersUnreachable(_, peers):
+            _unreachable(turn, peers)
         case Leaving():
             turn.set(leaving=True)
             turn.say_head()
         case _:
             raise AssertionError(f"no such event: {event}")
+
+
+def _unreachable(turn: Transition, peers: frozenset[str]) -> None:
+    """The others wait for my word before they do without a voter."""
+    before = turn.state.unreachable
+    turn.set(unreachable={peer: before.get(peer, turn.now) for peer in peers})
+    if not (before.keys() ^ peers).isdisjoint(turn.state.head.electorate):
+        turn.say_head()
+        coordinator.poll(turn)
 
 
 def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:

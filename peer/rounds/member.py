@@ -21,7 +21,7 @@ def poll(turn: Transition) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.tabled:
         return
-    if not exchange.closed and turn.now >= exchange.closes_at:
+    if not exchange.closed and (turn.now >= exchange.closes_at or _only_the_gone_are_missing(turn, exchange)):
         _close(turn, exchange)
     elif exchange.closed and turn.now >= exchange.repeat_at:
         turn.set(exchange=replace(exchange, repeat_at=turn.now + REPEAT_S))
@@ -42,7 +42,8 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     names = [header.peer for header in message.headers]
     reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
     auditors = reassignment.draw_auditors(turn, place, names, reducers)
-    closes_at = turn.now + timeouts.at(state, place.ballot).exchange_s
+    turn.set(deadlines=timeouts.by_lines(state, message.headers))
+    closes_at = turn.now + timeouts.at(turn.state, place.ballot).exchange_s
     exchange = MemberState(
         place=place,
         round=state.head.round,
@@ -164,6 +165,14 @@ def _close_if_complete(turn: Transition) -> None:
     wanted = givers(exchange.members)
     if all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
         _close(turn, exchange)
+
+
+def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
+    gone = timeouts.gone_bits(turn.state, exchange.names, turn.now)
+    wanted = givers(exchange.members) & ~gone
+    return bool(gone) and all(
+        (bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()
+    )
 
 
 def _close(turn: Transition, exchange: MemberState) -> None:

@@ -140,11 +140,13 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
         return False
     mine = [part for part, reducer in new.items() if reducer == turn.me]
     waits = timeouts.at(turn.state, message.place.ballot)
+    suspects = {exchange.reducers[part] for part in new}
+    in_vain = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in suspects)
     _change(
         turn, redo={**again.redo, **new}, orders=again.orders + 1,
-        suspects=again.suspects | {exchange.reducers[part] for part in new},
+        suspects=again.suspects | suspects,
         received={**dict.fromkeys(mine, 0), **again.received},
-        closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + waits.ack_s,
+        closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + (0.0 if in_vain else waits.ack_s),
     )  # fmt: skip
     turn.moved()
     send_parts(turn, {part: reducer for part, reducer in new.items() if again.auditors.get(part) != reducer})

@@ -298,6 +298,12 @@ class State:
     """When I trained again after a pause in which I gave what I had: from then on I wait like anybody."""
     progress: float = 0.0
     """Share of this round's inner steps (or time) that is done."""
+    first_progress: tuple[float, float] | None = None
+    """When I heard of that first, and how much it was."""
+    train_s: int = 0
+    """How long all of it takes at that rate; 0 while it is not known."""
+    expected_by: Mapping[str, float] = field(default_factory=dict)
+    """By when each voter must be ready, by its own first word of that and with slack."""
     freeze_asked_at: float | None = None
     unanswered: Prepare | None = None
     """What waits for my freeze."""
@@ -343,6 +349,8 @@ class State:
     strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
     """Who says that it has no way from my chain to where it is, since when, and when it said so last."""
     heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    unreachable: Mapping[str, float] = field(default_factory=dict)
+    """To whom my streams have no way, and since when."""
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
     """Who was asked lately what follows which anchor, and when."""

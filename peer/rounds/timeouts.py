@@ -10,16 +10,20 @@ For each wait, over the last rounds:
 A peer that did not come counts as `MISSED` times the deadline it missed. One such peer moves neither
 median nor MAD; when the whole group gets slower, the deadlines follow. Where nobody comes in time
 nothing commits and nothing is learned, so every further ballot of a round waits twice as long.
+
+Of the first rounds less is known, and that is taken with `SLACK`: before any, what voters say of their own pace, and
+what their lines carry of a model of this size; after one or two, when the slowest came.
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from math import ceil, inf
 from statistics import median
 from typing import TYPE_CHECKING
 
-from peer.protocol.block import NEVER, NOT_AWAITED, Times, Update
+from peer.protocol.block import NEVER, NOT_AWAITED, ContributionHeader, Times, Update
 from peer.protocol.electorate import quorum
 
 if TYPE_CHECKING:
@@ -29,7 +33,12 @@ if TYPE_CHECKING:
 WINDOW = 8
 """Rounds that are looked at."""
 KNOWN = 3
-"""With fewer the waits are those of the spec."""
+"""With fewer the slowest that came is given `SLACK` times as long."""
+SLACK = 3.0
+FIRST_FLOOR_S = 15.0
+"""Of waits that rest on so little."""
+MEASURED_SHARE = 0.1
+"""Of a round: after so much of it a peer says how long all of it takes."""
 MARGIN = 1.25
 MISSED = 1.5
 CONTROL_FLOOR_S = 2.0
@@ -37,6 +46,8 @@ DATA_FLOOR_S = 3.0
 DOUBLINGS = 16
 HEARD_S = 20.0
 """Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
+SILENT_S = 45.0
+"""Whoever missed three of them is as good as out of reach: stopped, asleep, or behind a line that swallows all."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +84,7 @@ def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
 def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
     known = [update for update in updates if update.took][-WINDOW:]
     most = caps(rules)
-    if len(known) < KNOWN:
+    if not known:
         return most
     # What carries bytes takes longer for a larger fragment than those that were averaged before it.
     carried = sum(rules.bytes_in(updates[-1].round))
@@ -82,12 +93,49 @@ def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
         [_arrivals(update, wait, factor if wait > 1 else 1.0) for update, factor in zip(known, larger, strict=True)]
         for wait in range(4)
     ]
+    if len(known) < KNOWN:
+        slowest_s = [max((seconds for came in rounds for seconds in came), default=inf) for rounds in arrivals]
+        gather_s, _, exchange_s, means_s = map(_with_slack, slowest_s)
+        return _capped(Deadlines(gather_s, inf, exchange_s, means_s), most)
     return Deadlines(
         deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
         deadline(arrivals[1], CONTROL_FLOOR_S, most.ack_s, rules.patience),
         deadline(arrivals[2], DATA_FLOOR_S, most.exchange_s, rules.patience),
         deadline(arrivals[3], DATA_FLOOR_S, most.means_s, rules.patience),
     )
+
+
+def _with_slack(slowest_s: float) -> float:
+    return max(FIRST_FLOOR_S, SLACK * slowest_s)
+
+
+def _capped(waits: Deadlines, most: Deadlines) -> Deadlines:
+    return Deadlines(
+        min(waits.gather_s, most.gather_s), min(waits.ack_s, most.ack_s),
+        min(waits.exchange_s, most.exchange_s), min(waits.means_s, most.means_s),
+    )  # fmt: skip
+
+
+def by_lines(state: State, headers: Sequence[ContributionHeader]) -> Deadlines:
+    """The deadlines of a ballot with these members: before anything was learned, what they declare of their lines.
+
+    The slowest sends all that it gives; as a reducer it sends its share of the means, rounded up to a part, to all. The
+    cap holds if one does not know its line.
+    """
+    first, rules = state.deadlines, state.rules
+    slowest_bps = min(header.bandwidth_bps for header in headers)
+    if first != caps(rules) or not slowest_bps:
+        return first
+    sizes = rules.bytes_in(state.head.round), rules.means_in(state.head.round)
+    most_bytes = max(sum(parts) + len(headers) * max(parts) for parts in sizes)
+    wait_s = _with_slack(8 * most_bytes / slowest_bps)
+    return _capped(replace(first, exchange_s=wait_s, means_s=wait_s), first)
+
+
+def train_s(first: tuple[float, float], now: tuple[float, float]) -> int:
+    """Seconds that all steps of a round take, from two of (time, share that is done); 0 if they are too close."""
+    (began_at, before), (at, done) = first, now
+    return ceil((at - began_at) / (done - before)) if done - before >= MEASURED_SHARE else 0
 
 
 def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: float) -> float:
@@ -138,12 +186,8 @@ def at(state: State, ballot: int) -> Deadlines:
     """The deadlines of a ballot: twice as long in each further one, up to the caps."""
     factor = 2 ** min(max(ballot, 0), DOUBLINGS)
     first, most = state.deadlines, caps(state.rules)
-    return Deadlines(
-        min(most.gather_s, factor * first.gather_s),
-        min(most.ack_s, factor * first.ack_s),
-        min(most.exchange_s, factor * first.exchange_s),
-        min(most.means_s, factor * first.means_s),
-    )
+    longer = (factor * first.gather_s, factor * first.ack_s, factor * first.exchange_s, factor * first.means_s)
+    return _capped(Deadlines(*longer), most)
 
 
 def asks_at(state: State) -> float:
@@ -157,14 +201,16 @@ def asks_at(state: State) -> float:
     first_at = _first_ready_at(state)
     mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.submitted_at
     latest = mine_at + state.rules.gather_s
-    learned_s = state.deadlines.gather_s
     ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
-    if learned_s >= state.rules.gather_s or len(ready) < quorum(state.electorate):
+    if len(ready) < quorum(state.electorate):
         return latest
     # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
     if steps_ready(state) < state.rules.min_steps * min(state.rules.fragments, state.head.round + 1):
         return latest
-    return min(latest, first_at + learned_s)
+    if state.deadlines.gather_s < state.rules.gather_s:
+        return min(latest, first_at + state.deadlines.gather_s)
+    late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in ready)
+    return min(latest, max((first_at + FIRST_FLOOR_S, *late)))
 
 
 def steps_ready(state: State) -> int:
@@ -189,7 +235,7 @@ def sits_out(state: State, peer: str) -> bool:
 def _first_ready_at(state: State) -> float:
     """Of those who do not sit out; infinity if there is none."""
     mine = () if sits_out(state, state.rules.me) else (state.submitted_at,)
-    return min((*mine, *state.ready_at.values()), default=float("inf"))
+    return min((*mine, *state.ready_at.values()), default=inf)
 
 
 def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
@@ -205,6 +251,45 @@ def patience_s(state: State) -> float:
     """Silence after which the next coordinator takes over: longer than any wait of the one before."""
     current = at(state, state.acceptor.promised)
     return max(current.exchange_s, current.means_s, state.rules.ack_s) + 2 * current.ack_s
+
+
+# ---- who is waited for ----
+
+
+def is_gone(state: State, peer: str, now: float) -> bool:
+    """Whether nobody in sight reaches a voter: neither I nor any other voter that I reach, each by its own word.
+
+    Where those are no majority it is I who may be cut off, and nobody is gone.
+    """
+    voters, me = state.head.electorate, state.rules.me
+    if peer not in voters or lost_at(state, peer) > now:
+        return False
+    others = [other for other in voters if other not in (me, peer) and lost_at(state, other) > now]
+    if len(others) + (me in voters) < quorum(voters):
+        return False
+    bit = 1 << voters.index(peer)
+    words = (state.heard[other][0] if other in state.heard else None for other in others)
+    return all(said is not None and said.anchor == state.head.anchor and said.unreachable & bit for said in words)
+
+
+def gone_bits(state: State, members: Sequence[str], now: float) -> int:
+    """Who of these is gone, as bits over them."""
+    return sum(1 << index for index, peer in enumerate(members) if is_gone(state, peer, now))
+
+
+def unreachable_bits(state: State, now: float) -> int:
+    """My own word, as `Heartbeat.unreachable` has it."""
+    voters = enumerate(state.head.electorate)
+    return sum(1 << bit for bit, peer in voters if peer != state.rules.me and lost_at(state, peer) <= now)
+
+
+def lost_at(state: State, peer: str) -> float:
+    """Since when its connection is gone, or from when on I take it for lost if it stays silent on one that is not.
+
+    Of whom nothing was ever heard silence says nothing.
+    """
+    _, heard_at = state.heard.get(peer, (None, inf))
+    return min(heard_at + SILENT_S, state.unreachable.get(peer, inf))
 
 
 # ---- what a coordinator measures ----
@@ -225,7 +310,7 @@ def measure(state: State, lead: CoordinatorState, exchange: MemberState) -> tupl
 
 
 def _was_ready(state: State, lead: CoordinatorState, peer: str) -> bool:
-    return state.ready_at.get(peer, float("inf")) <= lead.began_at
+    return state.ready_at.get(peer, inf) <= lead.began_at
 
 
 def _ready(state: State, lead: CoordinatorState, peer: str) -> int:

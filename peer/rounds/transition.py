@@ -13,6 +13,7 @@ from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.layout import Fragment
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
 from peer.protocol.rules import Rules
+from peer.rounds import timeouts
 from peer.rounds.interface import Effect, Send, Tell
 from peer.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, State
 
@@ -213,6 +214,7 @@ class Transition:
             anchor=state.head.anchor, round=state.head.round, weight=state.head.weight, state=state.state_digest,
             ready=header is not None, tokens=header.tokens if header else 0, steps=steps,
             leaving=state.leaving, name=self.rules.name, stuck_s=int(self.stuck_s()),
+            unreachable=timeouts.unreachable_bits(state, self.now), train_s=state.train_s,
         )  # fmt: skip
 
     def phase(self, name: str, ballot: int, until: float | None = None) -> None:

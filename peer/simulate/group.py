@@ -16,7 +16,7 @@ from peer.placement.pairwise_network import Regions
 from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules, Shared
-from peer.simulate.memory_network import Scheduler
+from peer.simulate.memory_network import NOTICED_S, Scheduler
 from peer.simulate.memory_store import TOKEN_BYTES, ModelKeys, is_finite
 from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
@@ -124,10 +124,17 @@ class Group:
         match change.what:
             case "crash" if peer.alive:
                 peer.crash()
+                self.scheduler.call_in(NOTICED_S, self._notice)
             case "leave" if peer.alive and not peer.leaving:
                 peer.leave()
             case "return" if not peer.alive and not peer.leaving:
                 self._return(peer)
+
+    def _notice(self) -> None:
+        """Everybody hears of it soon, also those who only train and look at nothing else."""
+        for peer in self.peers:
+            if peer.alive:
+                peer.tick_soon()
 
     def join(self, place: int = -1) -> None:
         """A newcomer takes a snapshot from whoever is furthest, and is a peer when it has it."""

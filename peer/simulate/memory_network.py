@@ -23,6 +23,10 @@ DelaysFrame = Callable[[str, str, bytes], float]
 """Called likewise; the seconds by which the frame arrives later than others do, which may overtake it."""
 
 
+NOTICED_S = 4.0
+"""From the end of a peer until the others have tried it again in vain; as `dht.streams.connection_watch` takes."""
+
+
 class Scheduler:
     """A virtual clock that runs calls in order of time, ties in order of `call_at`."""
 
@@ -57,6 +61,28 @@ class Scheduler:
             self.now, _, call, args = pop(calls)
             call(*args)
         self.now = max(self.now, until_s)
+
+
+class Departures:
+    """Who has disconnected: after NOTICED_S the others know that it cannot be reached."""
+
+    def __init__(self, scheduler: Scheduler) -> None:
+        self._scheduler = scheduler
+        self._left_at: dict[str, float] = {}
+
+    def left(self, peer_id: str) -> None:
+        self._left_at.setdefault(peer_id, self._scheduler.now)
+
+    def returned(self, peer_id: str) -> None:
+        self._left_at.pop(peer_id, None)
+
+    @property
+    def noticed(self) -> frozenset[str]:
+        """Those who left long enough ago."""
+        if not self._left_at:
+            return frozenset()
+        before = self._scheduler.now - NOTICED_S
+        return frozenset(peer for peer, at in self._left_at.items() if at <= before)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -104,6 +130,11 @@ class MemoryStreams:
         """Set the listener. Frames that arrive before are dropped."""
         self.on_frame = on_frame
 
+    @property
+    def unreachable(self) -> frozenset[str]:
+        """Whoever has disconnected."""
+        return self._network.departures.noticed
+
 
 class MemoryNetwork:
     """Connects logical peers on a `Scheduler`; faults can be switched on and off at any time.
@@ -119,6 +150,7 @@ class MemoryNetwork:
         """A targeted adversary, both."""
         self.frames_sent = 0
         self.frames_lost = 0
+        self.departures = Departures(scheduler)
         self._random = rng.random
         self._ends: dict[str, MemoryStreams] = {}
         self._last_arrival: dict[tuple[str, str], float] = {}
@@ -128,12 +160,14 @@ class MemoryNetwork:
 
     def connect(self, peer_id: str) -> MemoryStreams:
         """The peer's end. Connecting again (a restart) replaces the earlier end."""
+        self.departures.returned(peer_id)
         self._ends[peer_id] = end = MemoryStreams(self, peer_id)
         return end
 
     def disconnect(self, peer_id: str) -> None:
         """A crash or a leave: frames to and from the peer are lost until it connects again."""
         self._ends.pop(peer_id, None)
+        self.departures.left(peer_id)
 
     def partition(self, *sides: Collection[str]) -> None:
         """Frames pass within a side only; the peers not named form one more side. Replaces the last partition."""

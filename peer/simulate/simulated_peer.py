@@ -168,7 +168,8 @@ class SimulatedPeer(SwarmPeer):
         state = self.driver.state
         if type(frame) is Heartbeat and frame.anchor == state.head.anchor and not frame.ready and state.in_step:
             before, before_at = self._noted.get(sender) or state.heard.get(sender) or (None, float("-inf"))
-            if before is not None and not before.ready and not frame.leaving:
+            same = before is not None and not before.ready and before.unreachable == frame.unreachable
+            if before is not None and same and not frame.leaving:
                 self._note(sender, frame, before, before_at)
                 return
         self._read_notes()
@@ -212,7 +213,7 @@ class SimulatedPeer(SwarmPeer):
         idle_s = self.driver.state.said_at + HEAD_EVERY_S - self.world.now
         self.later(TICK_S if waits else max(TICK_S, idle_s), self._tick, self.ticks)
 
-    def _tick_soon(self) -> None:
+    def tick_soon(self) -> None:
         """It waits for something from now on."""
         self.ticks += 1
         self.later(TICK_S * self.chance(), self._tick, self.ticks)
@@ -415,7 +416,7 @@ class SimulatedPeer(SwarmPeer):
 
     def _submit(self, anchor: bytes) -> None:
         super()._submit(anchor)
-        self._tick_soon()
+        self.tick_soon()
 
     def _applied(self, anchor: bytes) -> None:
         if anchor == self.disk.head.anchor:

@@ -38,7 +38,7 @@ from peer.protocol.messages import (
     Start,
     VoteCast,
 )
-from peer.simulate.memory_network import Scheduler
+from peer.simulate.memory_network import Departures, Scheduler
 
 Delay = Callable[[str, str], float]
 """Seconds one way from a peer to another."""
@@ -55,6 +55,7 @@ class VirtualNetwork:
         self.scheduler, self.size_of = scheduler, size_of
         self.messages = 0
         """Delivered so far."""
+        self.departures = Departures(scheduler)
         self._dice, self._delay, self._pair_bps = dice, delay, pair_bps
         self._ends: dict[str, VirtualLink] = {}
         self._ways: dict[tuple[str, str], Path] = {}
@@ -63,6 +64,7 @@ class VirtualNetwork:
 
     def connect(self, peer_id: str, upload_bps: float, download_bps: float) -> VirtualLink:
         """The peer's end; connecting again replaces the one before."""
+        self.departures.returned(peer_id)
         number = self._order.setdefault(peer_id, len(self._order))
         self._ends[peer_id] = line = VirtualLink(self, peer_id, number, upload_bps, download_bps)
         return line
@@ -70,6 +72,7 @@ class VirtualNetwork:
     def disconnect(self, peer_id: str) -> None:
         """Frames to and from the peer are lost until it connects again."""
         self._ends.pop(peer_id, None)
+        self.departures.left(peer_id)
 
     def stall(self, peer_id: str, until_s: float) -> None:
         """What arrives before then is delivered at that moment."""
@@ -147,6 +150,11 @@ class VirtualLink:
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Messages that arrive before are dropped."""
         self.on_frame = on_frame
+
+    @property
+    def unreachable(self) -> frozenset[str]:
+        """Whoever has disconnected."""
+        return self._links.departures.noticed
 
     def send(self, to: str, frame: Any) -> None:
         """A small message: it takes its own time on the slowest line of its way, and keeps nobody waiting."""

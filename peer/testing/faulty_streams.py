@@ -121,6 +121,11 @@ class FaultyStreams:
         self._on_frame = on_frame
         self._inner.listen(self._arrive)
 
+    @property
+    def unreachable(self) -> frozenset[str]:
+        """Also those from whom a switch parts this peer: no new connection would come about."""
+        return self._inner.unreachable.union(filter(self.is_cut, self._cut))
+
     def reconnect(self, inner: Streams) -> None:
         """The peer restarted with new streams: what waited is gone, the switches stay as they are."""
         self._inner, self._busy = inner, False

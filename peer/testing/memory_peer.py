@@ -346,6 +346,10 @@ class FusedStreams:
     def listen(self, on_frame: OnFrame) -> None:
         self._streams.listen(on_frame)
 
+    @property
+    def unreachable(self) -> frozenset[str]:
+        return self._streams.unreachable
+
     def _unless_stalled(self, send: Callable[..., None], *args: object) -> None:
         if self._peer.stalled_until > self._peer.world.now:
             self._peer.later(0.0, send, *args)

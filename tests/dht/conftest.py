@@ -72,6 +72,13 @@ class MemoryWorld:
     async def remove_peer(self, peer_id: str) -> None:
         self._network.disconnect(peer_id)
 
+    async def until(self, happened: Callable[[], bool]) -> None:
+        """Run the clock until it has happened."""
+        async with asyncio.timeout(HANG_S):
+            while not happened():
+                self._scheduler.run_until(self._scheduler.now + 0.5)
+                await asyncio.sleep(0)
+
 
 class FaultyWorld(MemoryWorld):
     """The same peers behind switches; one is thrown, which at this rate must not be noticed."""

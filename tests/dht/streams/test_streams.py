@@ -109,6 +109,25 @@ async def test_a_peer_that_is_gone_is_no_error(world: Any) -> None:
     assert len(at_bob.frames) == 1
 
 
+async def test_who_died_is_known_to_be_unreachable_and_nobody_else_is(world: Any) -> None:
+    """Without a frame to it since; not one that stopped reading: its connection stands."""
+    _, _, alice_streams = await world.add_peer()
+    others = [await world.add_peer() for _ in range(3)]
+    bob, carol, dave = (identity.peer_id for identity, _, _ in others)
+    inboxes = [world.inbox() for _ in others]
+    for (_, _, streams), inbox in zip(others, inboxes, strict=True):
+        streams.listen(inbox)
+    for to in (bob, carol, dave):
+        alice_streams.send(to, b"hello")
+    for inbox in inboxes:
+        await inbox.wait_for(1)
+    assert alice_streams.unreachable == frozenset()
+    await world.stop_reading(carol)
+    await world.remove_peer(bob)
+    await world.until(lambda: bool(alice_streams.unreachable))
+    assert alice_streams.unreachable == {bob}
+
+
 async def test_garbage_is_no_peer_id_and_no_error(world: Any) -> None:
     _, _, alice_streams = await world.add_peer()
     bob, _, bob_streams = await world.add_peer()
@@ -146,9 +165,11 @@ async def test_frames_pass_again_after_a_restart(real_world: Any) -> None:
     await inbox.wait_for(1)
     config = real_world.nodes[bob.peer_id]._config
     await real_world.remove_peer(bob.peer_id)
+    await real_world.until(lambda: bob.peer_id in alice_streams.unreachable)
     async with open_node(config) as again:
         assert again.peer_id == bob.peer_id
         again.streams.listen(inbox)
+        await real_world.until(lambda: bob.peer_id not in alice_streams.unreachable)
         await inbox.wait_for(2, meanwhile=lambda: alice_streams.send(bob.peer_id, b"after"))
 
 

@@ -91,6 +91,7 @@ MESSAGES: tuple[Message, ...] = (
     Blocks(()),
     Heartbeat(HEAD.anchor, 3, 9, digest_of(b"s"), True, 100, 10, False),
     Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, True),
+    Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False, "a name", 4, (1 << 64) - 1),
 )
 
 
@@ -261,6 +262,7 @@ def norms_with(**changes: object) -> Norms:
         lambda: Promise(place(), header("p0", staleness=-1)),
         lambda: Heartbeat(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
         lambda: Heartbeat(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
+        lambda: Heartbeat(HEAD.anchor, 1, 0, b"", False, 0, 0, False, unreachable=-1),
     ],
 )
 def test_values_out_of_range_are_refused(spoil: Callable[[], Message]) -> None:

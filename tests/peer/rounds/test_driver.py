@@ -95,6 +95,7 @@ class Hands:
     reducing: list[Callable[[bytes], None]] = field(default_factory=list)
     measuring: list[Callable[[PartNorms], None]] = field(default_factory=list)
     has_part: bool = True
+    unreachable: frozenset[str] = frozenset()
     blocks: tuple[Block, ...] = field(default_factory=lambda: (block(),))
 
     def note(self, *what: Any) -> None:

@@ -10,10 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.protocol.block import NEVER, NOT_AWAITED, Times, Update
+from peer.protocol.block import NEVER, NOT_AWAITED, VOID, ContributionHeader, Times, Update
 from peer.protocol.messages import Heartbeat, MeanData
 from peer.protocol.rules import Rules
-from peer.rounds.interface import Received
+from peer.rounds.interface import Received, TrainingProgress
 from peer.rounds.machine import step
 from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
 from peer.rounds.timeouts import (
@@ -23,6 +23,7 @@ from peer.rounds.timeouts import (
     answers_s,
     asks_at,
     at,
+    by_lines,
     caps,
     learn,
     measure,
@@ -30,8 +31,11 @@ from peer.rounds.timeouts import (
     ready_after_others_s,
     ready_after_s,
 )
+from peer.rounds.transition import Transition
+from peer.simulate.group import Group
 from peer.testing.memory_swarm import World
 from tests.peer.rounds.build import HEAD, NAMES, PAYLOADS, header, place, rules, state_of, update
+from tests.peer.simulate.scenarios import setting, spec
 
 RULES = replace(rules("p0"), gather_s=60.0, ack_s=8.0, exchange_s=120.0)
 CAPS = Deadlines(60.0, 8.0, 120.0, 120.0)
@@ -49,11 +53,93 @@ def all_alike(*ms: int) -> Update:
     return decided(*((each, each, each, each) for each in ms))
 
 
-def test_the_spec_says_how_long_while_little_is_known() -> None:
-    """Two rounds are too few; so are updates that measured nothing."""
+def test_the_spec_says_how_long_while_nothing_is_known() -> None:
+    """Before the first round, and after updates that measured nothing."""
     assert learn([], RULES) == CAPS
-    assert learn([all_alike(0, 10)] * 2, RULES) == CAPS
     assert learn([update()] * 8, RULES) == CAPS
+
+
+@pytest.mark.parametrize("rounds", [1, 2])
+def test_after_one_round_or_two_the_slowest_is_given_three_times_as_long(rounds: int) -> None:
+    """At least 15 s, never more than the spec says, and that where somebody did not come. Answers take their time."""
+    assert learn([all_alike(0, 10, 20, 12_000)] * rounds, RULES) == Deadlines(36.0, 8.0, 36.0, 36.0)
+    assert learn([all_alike(0, 10, 20, 30)] * rounds, RULES) == Deadlines(15.0, 8.0, 15.0, 15.0)
+    assert learn([all_alike(0, 10, 30_000)] * rounds, RULES) == Deadlines(60.0, 8.0, 90.0, 90.0)
+    assert learn([all_alike(0, 10, NEVER)] * rounds, RULES) == CAPS
+    assert learn([all_alike(0, 10)] * rounds, replace(RULES, gather_s=1.0)).gather_s == 1.0
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_the_first_deadlines_cut_off_no_honest_peer(seed: int) -> None:
+    """One of five is ten times as slow as the others, and each up to half slower or faster from round to round."""
+    dice, usual_s = Random(seed), (0.0, 2.0, 2.0, 2.0, 20.0)
+    rounds = [tuple(seconds * dice.uniform(0.5, 1.5) for seconds in usual_s) for _ in range(3)]
+    for known in (1, 2):
+        first = learn([all_alike(*(round(1000 * seconds) for seconds in came)) for came in rounds[:known]], RULES)
+        assert min(first.exchange_s, first.means_s) >= max(rounds[known])
+        assert first.gather_s >= min(RULES.gather_s, max(rounds[known]))
+
+
+def with_lines(*bps: int) -> tuple[ContributionHeader, ...]:
+    return tuple(header(f"p{index}", bandwidth_bps=each) for index, each in enumerate(bps))
+
+
+def test_before_any_round_the_slowest_line_says_how_long_parts_are_waited_for() -> None:
+    """20 bytes of parts, of which the largest has 8: the slowest sends 20 + 3 · 8 bytes in 44 s at 8 bit/s, and has
+    three times as long, up to the cap. Nothing is said of it where one line is not known, or rounds have told more."""
+    most = Deadlines(60.0, 8.0, 600.0, 600.0)
+    state = state_of("p0", rules=replace(RULES, exchange_s=600.0), deadlines=most)
+    assert sum(state.rules.bytes_in(0)) == 20
+    assert by_lines(state, with_lines(8, 1000, 1000)) == replace(most, exchange_s=132.0, means_s=132.0)
+    assert by_lines(state, with_lines(10**9, 10**9)) == replace(most, exchange_s=15.0, means_s=15.0)
+    assert by_lines(state, with_lines(1, 1000, 1000)) == most
+    assert by_lines(state, with_lines(0, 1000, 1000)) == most
+    learned = replace(most, gather_s=20.0, exchange_s=20.0)
+    assert by_lines(replace(state, deadlines=learned), with_lines(8, 8, 8)) == learned
+
+
+def test_in_the_first_round_a_slow_line_is_in_time() -> None:
+    """Of five peers one has a twentieth of the others' upload. All that it gives counts, and so do its means, though
+    the group waits for less than the spec allows."""
+    alike = setting(peers=5, rounds=2, spec=spec(exchange_s=3600.0))
+    slow = replace(alike.machines[0], upload_bps=alike.machines[0].upload_bps / 20)
+    group = Group(replace(alike, machines=(slow, *alike.machines[1:])))
+    group.run()
+    first = group.peers[1].disk.blocks[0].update
+    assert len(first.members) == 5
+    assert first.waited[2] < 3_600_000
+    assert not any(NEVER in row for row in first.took)
+    assert all(bits == 0b11111 for bits in first.contributors)
+    assert VOID not in first.parts
+
+
+def test_a_peer_says_how_long_its_steps_take_once_it_has_made_a_tenth() -> None:
+    """By those that it made here: of a round that began with steps made ahead, too. The next round begins anew."""
+    state = state_of("p0", rules=RULES)
+    found = []
+    for now, share in ((5.0, 0.25), (6.0, 0.3), (8.0, 0.5), (11.0, 0.75)):
+        state, _ = step(state, TrainingProgress(now, share))
+        found.append(state.train_s)
+    assert found == [0, 0, 12, 12]
+    assert Transition(state, 11.0).my_head().train_s == 12
+
+
+def test_in_the_first_round_who_is_slow_is_waited_for_by_its_own_word() -> None:
+    """Three times as long as it says that all of its steps take, from its first word of that, whatever it says later;
+    as long as the spec allows while one has not said so; at least 15 s from the first that was ready."""
+    patient = replace(RULES, gather_s=600.0)
+    state = state_of("p0", rules=patient, deadlines=caps(patient), submitted_at=10.0, ready_at={"p1": 12.0})
+    assert asks_at(state) == 610.0
+    says = Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False, train_s=70)
+    state, _ = step(state, Received(20.0, "x", says))
+    assert asks_at(state) == 610.0, "a stranger"
+    state, _ = step(state, Received(20.0, "p2", says))
+    assert asks_at(state) == 20.0 + 3 * 70.0
+    state, _ = step(state, Received(50.0, "p2", replace(says, train_s=700)))
+    assert asks_at(state) == 20.0 + 3 * 70.0
+    assert asks_at(replace(state, expected_by={"p2": 11.0})) == 10.0 + 15.0
+    assert asks_at(replace(state, ready_at={})) == 610.0, "most are not ready"
+    assert asks_at(replace(state, rules=replace(state.rules, gather_s=60.0), deadlines=CAPS)) == 70.0
 
 
 def test_deadlines_of_known_arrivals() -> None:
