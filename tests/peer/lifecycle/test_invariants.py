@@ -110,27 +110,28 @@ class World:
     # ---- what may happen now ----
 
     def choices(self) -> Iterator[Callable[[], None]]:
+        """Each as often as it is likely: links end seldom, or no life would come far."""
         life, connection = self.life, self.life.connection
         if self.work is not None:
-            for _ in range(4):
-                yield self.finish_work
+            yield from [self.finish_work] * 12
         if self.writing is not None:
-            yield self.finish_writing
+            yield from [self.finish_writing] * 3
         if self.layers:
-            yield self.finish_layers
-        yield self.pass_time
-        yield self.change_owner
-        yield lambda: self.feed(ClockJumped(self.now))
+            yield from [self.finish_layers] * 3
+        yield from [self.pass_time] * 2
+        if self.dice.random() < 0.4:
+            yield self.change_owner
         match connection:
             case Joining(stage="spec"):
-                yield lambda: self.feed(Greeted(self.now))
+                yield from [lambda: self.feed(Greeted(self.now))] * 6
             case Joining(stage="begin"):
-                yield self.meet
+                yield from [self.meet] * 6
             case Following():
-                for _ in range(3):
-                    yield self.say_more
-        if not isinstance(connection, Joining) or life.met:
+                yield from [self.say_more] * 3
+        if (not isinstance(connection, Joining) or life.met) and self.dice.random() < 0.1:
             yield self.end_link
+        if self.dice.random() < 0.1:
+            yield lambda: self.feed(ClockJumped(self.now))
 
     def pass_time(self) -> None:
         wake_at = self.life.wake_at
@@ -150,11 +151,13 @@ class World:
         here, self.tip = self.life.round.anchor or anchor_of(0), self.life.trainer.round
         self.feed(Began(self.now, here, NAMES))
         self.move(Positioned(self.now, here))
+        if self.dice.random() < 0.8:
+            self.feed(SyncChanged(self.now, True))
 
     def say_more(self) -> None:
         here = self.tip
-        match self.dice.randrange(8):
-            case 0 | 1 | 2:
+        match self.dice.randrange(9):
+            case 0 | 1 | 2 | 8:
                 round = here + 1
                 if self.run.run.rounds and round > self.run.run.rounds:
                     return
@@ -162,7 +165,7 @@ class World:
                 self.tip = round
                 self.move(RoundDecided(self.now, decided, anchor_of(round, self.branch), 1, 1, self.now))
             case 3 | 4:
-                self.feed(SyncChanged(self.now, self.dice.random() < 0.8))
+                self.feed(SyncChanged(self.now, self.dice.random() < 0.85))
             case 5:
                 self.feed(SubmitAsked(self.now))
             case 6 if here > 0 and not self.heard:
