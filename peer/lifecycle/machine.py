@@ -148,7 +148,7 @@ def _crashed(turn: Turn, event: TrainerFailed) -> None:
     submission = life.round.submission
     turn.set_round(applying=None, submission=Offered() if isinstance(submission, Writing) else submission)
     if event.in_work:
-        turn.set(work=None, moving=None, saved_last=life.leaving)
+        turn.set(work=None, moving=None, saved_last=life.leaving and isinstance(life.work, Save))
     turn.add(Fail(event.error))
 
 

@@ -14,6 +14,7 @@ from dht.errors import BadInput, BadSpec, HomefiresError
 from peer import __main__ as command
 from peer.control.server import Commands
 from peer.link.handle import LeaveRequested, LinkProcess
+from peer.session import Inbox
 from peer.settings import PeerSettings, settings_from
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
@@ -72,8 +73,8 @@ def test_a_mistake_that_the_trainer_finds_is_told_at_once(
 def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Exit code 1, so that whoever started the peer points to the log."""
 
-    def listen(link: LinkProcess, *args: object) -> None:
-        link.receive(HANG_S)
+    def listen(link: LinkProcess, inbox: Inbox, *args: object) -> None:
+        raise inbox.get(timeout=HANG_S)  # type: ignore[misc]
 
     monkeypatch.setattr(command, "join", listen)
     assert ending("dies", tmp_path) == ("the link ended unexpectedly", HomefiresError.exit_code)
@@ -83,7 +84,7 @@ def test_a_link_that_dies_is_a_bug_not_a_mistake(tmp_path: Path, monkeypatch: py
 def test_who_leaves_as_the_link_dies_has_left(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """While the model is built: it was asked to, and nothing went wrong."""
 
-    def leave(link: LinkProcess, me: str, settings: PeerSettings, directory: Path, session: Reporter) -> None:
+    def leave(link: LinkProcess, inbox: Inbox, me: str, settings: object, directory: Path, session: Reporter) -> None:
         link._process.wait(HANG_S)
         session.stopping = True
         raise LeaveRequested
