@@ -50,7 +50,6 @@ class LinkLimits(Struct, frozen=True, forbid_unknown_fields=True):
 class OpenLink(ToLink, frozen=True):
     """The first message: which run to join, and how."""
 
-    directory: Text
     invite: Text
     name: Text
     listen: Annotated[tuple[Text, ...], Meta(max_length=64)]

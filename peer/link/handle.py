@@ -51,7 +51,7 @@ class LinkProcess:
         ended: Callable[[Exception], None],
     ) -> None:
         self.directory, self._hear, self._ended = directory, hear, ended
-        self._open = partial(OpenLink, str(directory), invite, settings.name, settings.listen)
+        self._open = partial(OpenLink, invite, settings.name, settings.listen)
         self._limits = limits_of(settings)
         self._changing = threading.Lock()
         # A process has the niceness of the thread that starts it, and ends with it: this one stays, and at 0.
@@ -61,7 +61,8 @@ class LinkProcess:
     def _start(self) -> None:
         mine, theirs = socket.socketpair()
         start = partial(
-            subprocess.Popen, [sys.executable, "-m", self.module, "--fd", str(theirs.fileno())],
+            subprocess.Popen,
+            [sys.executable, "-m", self.module, "--fd", str(theirs.fileno()), "--dir", str(self.directory)],
             pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
             env=os.environ | {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"},
         )  # fmt: skip

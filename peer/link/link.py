@@ -253,7 +253,7 @@ def _rules(spec: RunSpec, parts: Sequence[Part], notices: Announcer) -> Rules:
     )  # fmt: skip
 
 
-async def _run(fd: int, tell: Story) -> int:
+async def _run(fd: int, directory: Path, tell: Story) -> int:
     pipe = await LinkEnd.open(socket.socket(fileno=fd))
     code = 0
     try:
@@ -261,7 +261,7 @@ async def _run(fd: int, tell: Story) -> int:
             opening = await pipe.receive()
             if not isinstance(opening, OpenLink):
                 raise LinkLost
-            await _join(opening, pipe, tell)
+            await _join(opening, directory, pipe, tell)
     except* LinkLost:
         log.info("the trainer has ended")
     except* HomefiresError as errors:
@@ -272,8 +272,8 @@ async def _run(fd: int, tell: Story) -> int:
     return code
 
 
-async def _join(opening: OpenLink, pipe: LinkEnd, tell: Story) -> None:
-    directory, limits = Path(opening.directory), opening.limits
+async def _join(opening: OpenLink, directory: Path, pipe: LinkEnd, tell: Story) -> None:
+    limits = opening.limits
     invite = parse_for(directory, read_text(opening.invite), time.time())
     identity = Identity.load_or_create(directory / "identity.key")
     listen = listened_on(opening.listen)
@@ -338,14 +338,16 @@ def _ended_by_failed_callbacks() -> Iterator[None]:
 
 def main(tell: Story = story) -> int:
     parser = argparse.ArgumentParser(prog="python -m peer.link.link")
-    parser.add_argument("--fd", type=int, required=True)
+    parser.add_argument("--fd", type=int, required=True, help="of the socket to the trainer, which says all else")
+    parser.add_argument("--dir", type=Path, required=True, help="run directory, by which people know the process")
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")
     # Ctrl-C on a terminal goes to every process of the group; the trainer decides what it means.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     import uvloop
 
-    return uvloop.run(_run(parser.parse_args().fd, tell))
+    arguments = parser.parse_args()
+    return uvloop.run(_run(arguments.fd, arguments.dir, tell))
 
 
 if __name__ == "__main__":

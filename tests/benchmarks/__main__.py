@@ -21,6 +21,7 @@ from tests.benchmarks import (
     join,
     links,
     methods,
+    obeyed,
     overlap,
     parity,
     placement,
@@ -32,7 +33,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed,
 )  # fmt: skip
 
 

@@ -100,7 +100,7 @@ LIMITS = LinkLimits(4000, 0.0, 0.0, 0.0, 100.0)
 EXAMPLES: dict[str, Any] = {
     message.__class__.__name__: message
     for message in (
-        OpenLink("/run", "invite", "me", ("none",), LIMITS),
+        OpenLink("invite", "me", ("none",), LIMITS),
         ipc.ChangeLimits(LIMITS),
         Hello((1, 2), b"s" * 32, b""),
         ipc.ReportProgress(0.5, 1.5, 100.0, None),

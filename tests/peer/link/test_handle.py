@@ -151,7 +151,7 @@ def test_what_a_link_said_is_not_heard_once_another_has_taken_its_place(start: S
     before, reader = link._pipe, link._reader
     inbox.may_hear.clear()
     threading.Timer(0.2, inbox.may_hear.set).start()
-    link._open = lambda limits: handle.OpenLink("", "tells", "", (), limits)  # type: ignore[assignment]
+    link._open = lambda limits: handle.OpenLink("tells", "", (), limits)  # type: ignore[assignment]
     link.restart()
     assert not reader.is_alive()
     while isinstance(said := inbox.next(), InStep):

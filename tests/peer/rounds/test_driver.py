@@ -236,7 +236,7 @@ def test_the_machine_hears_what_a_trainer_says() -> None:
         PausedAt(anchor): Paused(7.0, header),
         StepsGoOn(): Resumed(7.0),
         StandsAt(anchor, state): Applied(7.0, anchor, state),
-        OpenLink("", "", "", (), limits): None,
+        OpenLink("", "", (), limits): None,
         ChangeLimits(limits): None,
         Hello((1,), state, b""): None,
         LossMeasured(1, 2.0): None,

@@ -1,0 +1,136 @@
+"""`python -m tests.benchmarks obeyed`: how soon a peer with a real model pauses and leaves, whatever its trainer does.
+
+The product's session, trainer and checkpoints; only the link plays its part. Two figures for each case: until people
+read that it pauses (or the others hear that it leaves), and until its trainer computes nothing any more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import tempfile
+import threading
+import time
+from contextlib import closing
+from pathlib import Path
+
+import torch
+
+from peer import ipc
+from peer.events import Event
+from peer.ipc import Leave, OfferContribution
+from peer.lifecycle.vocabulary import Apply, Evaluate, LeaveAsked, RoundDecided, Save, Work
+from peer.limits.desired_state import Intent
+from peer.protocol.head import genesis_anchor
+from peer.session import Inbox, Session
+from peer.spec import RunSpec, from_mapping
+from peer.telemetry.reporter import Reporter
+from peer.train.checkpoint import Checkpoints
+from peer.train.trainer import LocalTrainer
+from peer.train.worker import TrainerWorker
+from tests.decided import DecidedRound
+from tests.peer.test_session import PlayedLink
+
+BAR_S = 2.0
+WAIT_S = 300.0
+ME, OTHER = "p0", "p1"
+CASES: tuple[type[Work], ...] = (Apply, Save, Evaluate)
+
+
+def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+    parser = commands.add_parser("obeyed", help="how soon a peer with a large model pauses and leaves; 3 minutes")
+    parser.add_argument("--hidden", type=int, default=960, help="width of the model; 960 is 134 M parameters")
+    parser.set_defaults(run=_run)
+
+
+def _spec(hidden: int) -> RunSpec:
+    config = {
+        "hidden_size": hidden, "intermediate_size": hidden * 8 // 3, "num_hidden_layers": 12,
+        "num_attention_heads": 8, "num_key_value_heads": 8,
+    }  # fmt: skip
+    return from_mapping(
+        {
+            "run": {"name": "obeyed"},
+            "model": {"architecture": "llama", "context": 64, "config": config},
+            "data": {"eval_sequences": 256},
+            "inner": {"sequences": 1},
+            "round": {"steps": 1},
+        },
+        "obeyed",
+    )
+
+
+class Case:
+    """One peer, up to the middle of what its trainer is to do."""
+
+    def __init__(self, spec: RunSpec, folder: Path, work: type[Work]) -> None:
+        torch.manual_seed(0)
+        self.events: list[Event] = []
+        self.inbox, self.link, self.reporter = Inbox(), PlayedLink(), Reporter(self.events.append)
+        self.trainer = LocalTrainer(spec, ME, folder / "contributions", torch.device("cpu"))
+        self.worker = TrainerWorker(self.trainer, Checkpoints(folder / "checkpoints"), folder, self.reporter.warn)
+        self.anchor = genesis_anchor(spec.digest(), (ME, OTHER), self.trainer.anchor.state_digest())
+        self.work = work
+        first_state = self.trainer.anchor.state_digest()
+        self.session = Session(
+            self.link, self.inbox, self.trainer, self.worker, self.reporter, first_state, b"",  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.thread = threading.Thread(target=self._live)
+        self.thread.start()
+
+    def _live(self) -> None:
+        with closing(self.session):
+            self.session.run()
+
+    def until(self, reached: object) -> None:
+        ends = time.monotonic() + WAIT_S
+        while not reached():  # type: ignore[operator]
+            assert time.monotonic() < ends
+            time.sleep(0.001)
+
+    def is_at_work(self) -> bool:
+        return isinstance(self.session.life.work, self.work)
+
+    def begin(self) -> None:
+        """It meets the others; for an update, it also hears of one that it takes part in."""
+        members = (ME, OTHER) if self.work is Evaluate else ("another", ME)
+        for message in (ipc.BeginAt(self.anchor, members), ipc.ResumeAt(self.anchor), ipc.InStep(True)):
+            self.inbox.put(message)
+        if self.work is Apply:
+            self.until(lambda: OfferContribution(self.anchor) in self.link.told and self.session.life.work is None)
+            decided = DecidedRound([self.trainer], self.anchor)
+            vars(self.worker)["_load"] = decided.objects.__getitem__
+            self.inbox.put(lambda now: RoundDecided(now, decided.update, decided.next_anchor, 0, 0, now))
+        self.until(self.is_at_work)
+
+    def ask(self, word: str) -> tuple[float, float]:
+        """Seconds until it is obeyed, and until the trainer is idle."""
+        asked_at = time.monotonic()
+        if word == "pause":
+            self.reporter.wishes.wish(Intent.PAUSE)
+            self.until(lambda: self.reporter.state == "PAUSED")
+        else:
+            self.inbox.put(LeaveAsked)
+            self.until(lambda: Leave(finished=False) in self.link.told)
+        obeyed_s = time.monotonic() - asked_at
+        self.until(lambda: not self.is_at_work())
+        return obeyed_s, time.monotonic() - asked_at
+
+    def end(self) -> None:
+        self.inbox.put(LeaveAsked)
+        self.thread.join(WAIT_S)
+
+
+def _run(options: argparse.Namespace) -> int:
+    spec, met = _spec(options.hidden), True
+    print("| in the middle of | word | obeyed after | done with it after |\n| --- | --- | --- | --- |")
+    for work in CASES:
+        for word in ("pause", "leave"):
+            with tempfile.TemporaryDirectory() as folder:
+                case = Case(spec, Path(folder), work)
+                case.begin()
+                obeyed_s, idle_s = case.ask(word)
+                case.end()
+            met &= obeyed_s <= BAR_S
+            print(f"| {work.__name__} | {word} | {obeyed_s:.3f} s | {idle_s:.1f} s |", flush=True)
+    print(f"{case.trainer.parameters / 1e6:.0f} M parameters; bar: obeyed within {BAR_S:g} s")
+    return 0 if met else 1
