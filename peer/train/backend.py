@@ -279,12 +279,12 @@ class SingleDevice:
         return LayerGates(self._model, self.vectors.flat, self._device, enter)
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
-        """Where a fit says how much has room on the device, no more is tried."""
+        """No more at a time than in training: that has room, and whoever stops it waits for no more."""
         flat = self.vectors.flat
         local = flat.new()
         flat.copy_from(self.anchor.theta)
         try:
-            sequences = min(SEQUENCES, self.micro.sequences) if self._fit else SEQUENCES
+            sequences = min(SEQUENCES, self.micro.sequences)
             return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
         finally:
             flat.copy_from(local)

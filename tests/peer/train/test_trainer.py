@@ -240,13 +240,14 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     expect_local_is_anchor_less_balance(again)
 
 
-def test_a_loss_takes_no_more_of_a_gpu_than_a_fit_allows(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
-    """What has room for training has room for measuring, and its owner may need the rest."""
+def test_a_loss_is_measured_in_the_micro_batches_of_training(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What has room for training has room for measuring, and its owner may need the rest, or want it to stop."""
     asked: list[int] = []
     monkeypatch.setattr("peer.train.backend.held_out_loss", lambda *about: asked.append(about[3]) or 1.0)
     trainer = make()
     trainer.evaluate()
-    monkeypatch.setattr(trainer._backend, "_fit", object())
     trainer._backend.micro.sequences = 3
     trainer.evaluate()
-    assert asked == [SEQUENCES, 3]
+    trainer._backend.micro.sequences = 2 * SEQUENCES
+    trainer.evaluate()
+    assert asked == [trainer.spec.inner.sequences, 3, SEQUENCES]
