@@ -152,7 +152,7 @@ class RoundTable(StrictTable):
     alpha: Annotated[float, Bounds(0, 1)] = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
     gather_s: float = 60.0
-    """The first coordinator waits this long after its own freeze for the rest of the electorate, at most."""
+    """The first coordinator waits this long after its own submission for the rest of the electorate, at most."""
     ack_s: float = 8.0
     """Wait for promises, for norms after the parts, and for what is asked for again."""
     exchange_s: float = 120.0

@@ -45,7 +45,7 @@ class Verdict:
 
     sentence: str
     sync_s: float | None = None
-    """Of each round, from the last peer's freeze to the next anchor."""
+    """Of each round, from the last peer's submission to the next anchor."""
     round_s: float | None = None
     round_low_s: float | None = None
     round_high_s: float | None = None

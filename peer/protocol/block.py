@@ -371,14 +371,14 @@ class PartOutcome(Enum):
     COUNTED = "counted"
     """My bytes are in the mean, or were judged: they leave the residual; the encoding residue stays."""
     MISSED = "missed"
-    """I had frozen for this anchor, but the part is void or without me: the residual ages."""
+    """I had submitted for this anchor, but the part is void or without me: the residual ages."""
     NOT_SUBMITTED = "not submitted"
-    """I had not frozen for this anchor: nothing was offered, nothing changes."""
+    """I had not submitted for this anchor: nothing was offered, nothing changes."""
 
 
-def part_outcomes(update: Update, me: str, frozen: bool) -> tuple[PartOutcome, ...]:
-    """One settlement per part for peer `me`, who had `frozen` a contribution for the update's parent or not."""
-    if not frozen:
+def part_outcomes(update: Update, me: str, submitted: bool) -> tuple[PartOutcome, ...]:
+    """One settlement per part for peer `me`, who had `submitted` a contribution to the update's parent or not."""
+    if not submitted:
         return (PartOutcome.NOT_SUBMITTED,) * len(update.parts)
     return tuple(
         PartOutcome.COUNTED if update.contributed(me, part) else PartOutcome.MISSED for part in range(len(update.parts))

@@ -102,7 +102,7 @@ def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
 
 
 def _freezing_first(turn: Transition) -> bool:
-    """A peer still training freezes if half the round is over, and answers then; the coordinator waits `ack_s`."""
+    """A peer still training submits if half the round is over, and answers then; the coordinator waits `ack_s`."""
     state = turn.state
     if state.header is not None or state.progress < HALF:
         return False

@@ -306,7 +306,7 @@ class State:
     """By when each voter must be ready, by its own first word of that and with slack."""
     freeze_asked_at: float | None = None
     unanswered: Prepare | None = None
-    """What waits for my freeze."""
+    """What waits for my submission."""
     leaving: bool = False
     submitted_at: float = 0.0
     last_progress_at: float = 0.0

@@ -15,7 +15,7 @@ from peer.rounds.timeouts import HEARD_S
 from peer.rounds.transition import Transition
 
 LATE_SHARE = 0.7
-"""Who has waited for this share of the time may take part: clocks and freezes differ."""
+"""Who has waited for this share of the time may take part: clocks and submissions differ."""
 OUTSIDER = 1.5
 """A peer outside the electorate waits this many times as long."""
 LOST_ANYWAY = 3.0

@@ -195,7 +195,7 @@ def asks_at(state: State) -> float:
 
     Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
     quorum is ready, or while they have made too few steps together, it waits for the cap, which counts from its own
-    freeze: too few steps stop nothing. Who sits out is ready before others can
+    submission: too few steps stop nothing. Who sits out is ready before others can
     be, and hurries nobody; once it trains again the cap counts for it as well, since the others may be gone.
     """
     first_at = _first_ready_at(state)

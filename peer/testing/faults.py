@@ -141,7 +141,7 @@ class Partition(_Strike):
 
 @dataclass(frozen=True, kw_only=True)
 class Odd(_PeerStrike):
-    """What the peer has learned and not yet given is `factor` times what it should be when it freezes this round.
+    """What the peer has learned and not yet given is `factor` times what it should be when it submits this round.
 
     `layer` is the name of the layer to which it happens ("0", "1", … among logical peers), or empty for all.
     The peer itself knows nothing of it, as with memory that is not to be trusted.
@@ -152,10 +152,10 @@ class Odd(_PeerStrike):
     layer: str = ""
 
     def __post_init__(self) -> None:
-        """Raises BadInput also for a phase in which nothing is frozen."""
+        """Raises BadInput also for a phase in which nothing is submitted."""
         super().__post_init__()
         if self.phase != "submit":
-            raise BadInput(f"{self}: what a peer gives is fixed at the freeze; leave the phase out")
+            raise BadInput(f"{self}: what a peer gives is fixed as it submits; leave the phase out")
 
 
 Fault = Crash | Stall | Slow | Corrupt | Loss | Duplicate | Reorder | Cut | Partition | Odd

@@ -68,7 +68,7 @@ class WatchedOutput(io.TextIOBase):
         self._odd += [fault for fault in self._striker.enter(phase, round) if isinstance(fault, Odd)]
 
     def take_odd(self) -> list[Odd]:
-        """What is to be odd in the contribution that is frozen now."""
+        """What is to be odd in the contribution that is submitted now."""
         odd, self._odd = self._odd, []
         return odd
 

@@ -127,7 +127,7 @@ class _Contributions:
         """What these blocks counted of it, in double precision. A contribution that is gone is an AssertionError."""
         total = torch.zeros(sum(self._layers), dtype=torch.float64)
         for block in blocks:
-            outcomes = part_outcomes(block.update, self._me, frozen=True)
+            outcomes = part_outcomes(block.update, self._me, submitted=True)
             if PartOutcome.COUNTED not in outcomes:
                 continue
             mine = Contribution.find(self._folder, block.update.parent, self._parts, self._codec)

@@ -1,4 +1,4 @@
-"""The owner of the anchor: trains towards it, freezes what was learned, applies what was decided.
+"""The owner of the anchor: trains towards it, submits what was learned, applies what was decided.
 
 Holds four flat float32 vectors on the CPU beside the model: θ and m of the anchor, the residual,
 and the parameters at which the current stretch of inner steps began.
@@ -212,7 +212,7 @@ class LocalTrainer:
         self._collect_progress()
         returned = lost = 0
         for update, mine in zip(updates, offers, strict=True):
-            outcomes = part_outcomes(update, self.me, frozen=True)
+            outcomes = part_outcomes(update, self.me, submitted=True)
             counted = [part for part, outcome in enumerate(outcomes) if outcome is PartOutcome.COUNTED]
             lost += bool(counted) and mine is None
             if counted and mine is not None:

@@ -213,9 +213,9 @@ def test_a_part_is_rolled_back_only_if_all_that_came_was_refused() -> None:
 
 def test_refused_work_was_judged_and_does_not_come_back() -> None:
     """The residual of every contributor is rid of it; whose part did not come keeps it."""
-    assert part_outcomes(rolled_back(SPOILT), "p1", frozen=True) == (PartOutcome.COUNTED,) * 3
+    assert part_outcomes(rolled_back(SPOILT), "p1", submitted=True) == (PartOutcome.COUNTED,) * 3
     some = replace(rolled_back(SPOILT), contributors=(7, 0b101, 7))
-    assert part_outcomes(some, "p1", frozen=True)[SPOILT] is PartOutcome.MISSED
+    assert part_outcomes(some, "p1", submitted=True)[SPOILT] is PartOutcome.MISSED
     ledger = Ledger(HEAD.anchor, residual=[80, 80, 80])
     objects = {name: encoded(160) for name in rolled_back(SPOILT).parts if name != VOID}
     ledger.apply("p1", rolled_back(SPOILT), [encoded(80)] * 3, objects)

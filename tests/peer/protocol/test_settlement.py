@@ -55,13 +55,13 @@ def test_who_gives_nothing_weighs_nothing() -> None:
 def test_settlement_is_per_part() -> None:
     """Counted where the bits say so, missed where a part is void or without me, untouched if nothing was frozen."""
     decided = update(contributors=(0b111, 0b101, 0), parts=(b"x" * 32, b"y" * 32, VOID))
-    assert part_outcomes(decided, "p0", frozen=True) == (COUNTED, COUNTED, MISSED)
-    assert part_outcomes(decided, "p1", frozen=True) == (COUNTED, MISSED, MISSED)
-    assert part_outcomes(decided, "p1", frozen=False) == (UNTOUCHED,) * 3
-    assert part_outcomes(decided, "stranger", frozen=True) == (MISSED,) * 3
+    assert part_outcomes(decided, "p0", submitted=True) == (COUNTED, COUNTED, MISSED)
+    assert part_outcomes(decided, "p1", submitted=True) == (COUNTED, MISSED, MISSED)
+    assert part_outcomes(decided, "p1", submitted=False) == (UNTOUCHED,) * 3
+    assert part_outcomes(decided, "stranger", submitted=True) == (MISSED,) * 3
 
 
 def test_a_zero_weight_still_counts_as_contributed() -> None:
     """What was judged must not return."""
     decided = update(weights=((0, 32768, 32768),))
-    assert part_outcomes(decided, "p0", frozen=True)[0] is COUNTED
+    assert part_outcomes(decided, "p0", submitted=True)[0] is COUNTED

@@ -28,7 +28,7 @@ def test_every_phase_is_one_that_peers_report() -> None:
         (lambda: Loss(peer=0, phase="exchange", round=1, seconds=1, rate=1.5), "a rate above 1; it is a share"),
         (lambda: Cut(peer=2, other=2, phase="exchange", round=1, seconds=1), "cuts a peer off from itself"),
         (lambda: Partition(peers=(), phase="exchange", round=1, seconds=1), "about nobody"),
-        (lambda: Odd(peer=0, phase="exchange", round=1, factor=2), "fixed at the freeze; leave the phase out"),
+        (lambda: Odd(peer=0, phase="exchange", round=1, factor=2), "fixed as it submits; leave the phase out"),
         (lambda: Odd(peer=0, round=1, factor=-2), "negative factor"),
         (lambda: LogicalSwarm(peers=0, seed=1), "at least 1"),
     ],
