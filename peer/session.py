@@ -11,10 +11,12 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import closing
-from dataclasses import asdict, replace
+from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
 from typing import TYPE_CHECKING, assert_never
+
+from msgspec.structs import replace
 
 from dht.clock import ClockWatch
 from dht.errors import HomefiresError, Unreachable

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from dht.errors import ClockOff, DiskFull, HomefiresError, RunMismatch, Unreachable
 from peer.lifecycle import words
@@ -64,22 +64,25 @@ def _link_ended(turn: Turn, error: Exception, connection: Joining | Following) -
         case _ if clock_why:  # and the network is away: a hold may last longer than either
             turn.set(connection=Offline("CLOCK", clock_why, now + CLOCK_RETRY_S))
         case HomefiresError() if not isinstance(error, Unreachable) or not life.met:  # no new link would help
-            _give_up(turn, error)
+            give_up(turn, error)
         case _:
             lost = (*(at for at in life.links_lost if now - at < LINK_LOST_WINDOW_S), now)
             if len(lost) > LINKS_LOST:
-                return _give_up(turn, error)
+                return give_up(turn, error)
             turn.set(links_lost=lost)
             turn.warn("LINK", "the link ended unexpectedly and is started again; nothing is lost")
             reconnect(turn)
     return None
 
 
-def _give_up(turn: Turn, error: Exception) -> None:
+def give_up(turn: Turn, error: Exception) -> None:
+    """No further link would help."""
     turn.set(connection=Offline("LOST"))
     turn.add(Fail(error))
 
 
 def reconnect(turn: Turn, clock_why: str = "") -> None:
-    turn.set(connection=Joining("spec", True, turn.life.at + SPEC_TIMEOUT_S, "", clock_why))
+    # By a wrong clock nothing may answer for hours; the link says so itself.
+    spec_by = None if clock_why else turn.life.at + SPEC_TIMEOUT_S
+    turn.set(connection=Joining("spec", True, spec_by, "", clock_why))
     turn.add(Reconnect())

@@ -6,13 +6,14 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from dht.errors import Unreachable
 from peer.events import PhaseEntered, RoundStarted
 from peer.ipc import Leave, StepsGoOn
-from peer.lifecycle.link_changes import link_says, reconnect
+from peer.lifecycle.link_changes import give_up, link_says, reconnect
 from peer.lifecycle.pace import Pace
 from peer.lifecycle.state import (
     SPEC_TIMEOUT_S,
@@ -159,7 +160,7 @@ def _woken(turn: Turn) -> None:
     if life.stuck is not None and life.at >= life.stuck.retry_at:
         turn.set(stuck=None)
     if isinstance(life.connection, Joining) and life.at >= (life.connection.spec_by or float("inf")):
-        turn.add(Fail(Unreachable(f"the link did not get the run's spec within {SPEC_TIMEOUT_S:.0f} s")))
+        give_up(turn, Unreachable(f"the link did not get the run's spec within {SPEC_TIMEOUT_S:.0f} s"))
 
 
 def leave(turn: Turn, *, finished: bool) -> None:

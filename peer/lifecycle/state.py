@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
 from enum import Enum
 from typing import Literal
+
+from msgspec import Struct
+from msgspec.structs import replace
 
 from peer.lifecycle.pace import Pace
 from peer.lifecycle.vocabulary import Move, OwnerChanged, RoundDecided, Step, TrainerStatus, Work
@@ -26,8 +28,7 @@ SAVE_EVERY_S = 600.0
 # ---- what it is connected to ----
 
 
-@dataclass(frozen=True, slots=True)
-class Joining:
+class Joining(Struct, frozen=True):
     """A link was started, which has not said yet where the chain stands."""
 
     stage: Literal["spec", "hello", "begin"]
@@ -41,15 +42,13 @@ class Joining:
     """Why this peer holds back, if the link before ended for a wrong clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class Following:
+class Following(Struct, frozen=True):
     """The link follows the chain; `in_step`: this peer stands where the electorate stands."""
 
     in_step: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Offline:
+class Offline(Struct, frozen=True):
     """No link until the cause is gone."""
 
     cause: Literal["CLOCK", "DISK", "QUOTA", "LOST"]
@@ -64,15 +63,13 @@ Connection = Joining | Following | Offline
 # ---- what it has offered ----
 
 
-@dataclass(frozen=True, slots=True)
-class Open:
+class Open(Struct, frozen=True):
     """Nothing is offered for this anchor; `asked`: the others ask for what there is."""
 
     asked: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Writing:
+class Writing(Struct, frozen=True):
     """The contribution is written beside training."""
 
     quiet: bool = False
@@ -81,16 +78,14 @@ class Writing:
     """There was no room: it is to be taken back."""
 
 
-@dataclass(frozen=True, slots=True)
-class Offered:
+class Offered(Struct, frozen=True):
     """It is on disk, and the link knows."""
 
 
 Submission = Open | Writing | Offered
 
 
-@dataclass(frozen=True, slots=True)
-class AnchorState:
+class AnchorState(Struct, frozen=True):
     """All that ends with this anchor."""
 
     anchor: bytes
@@ -115,8 +110,7 @@ class AnchorState:
 # ---- what it counts ----
 
 
-@dataclass(frozen=True, slots=True)
-class TimeSpent:
+class TimeSpent(Struct, frozen=True):
     """Seconds of this life: each is exactly one of these."""
 
     training_s: float = 0.0
@@ -127,8 +121,7 @@ class TimeSpent:
     """No step could be made, for whatever reason but its owner's."""
 
 
-@dataclass(frozen=True, slots=True)
-class Progress:
+class Progress(Struct, frozen=True):
     """What was made since people last heard of it."""
 
     since: float
@@ -143,8 +136,7 @@ class Progress:
     learning_rate: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class Saves:
+class Saves(Struct, frozen=True):
     """Of checkpoints: when the newest was written and what it took, whether one is being written, or found no room."""
 
     at: float
@@ -153,8 +145,7 @@ class Saves:
     failed: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Stuck:
+class Stuck(Struct, frozen=True):
     """No room on the disk or the device."""
 
     why: str
@@ -174,8 +165,7 @@ class Mode(Enum):
     LEFT = "GONE"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Life:
+class Life(Struct, frozen=True, kw_only=True):
     """The whole state. `at` is when it was last looked at, by a clock that never goes back."""
 
     run: RunSpec
@@ -312,12 +302,14 @@ class Life:
     @property
     def wake_at(self) -> float:
         """When a `Woken` would change something, if nothing else comes: nobody polls."""
+        if self.leaving:
+            return float("inf")
         times = [self.overdue_at]
         if self.rests_until > self.at:
             times.append(self.rests_until)
         if self.stuck is not None:
             times.append(self.stuck.retry_at)
-        if isinstance(self.connection, Offline) and not self.over_quota:
+        if isinstance(self.connection, Offline) and not self.over_quota and self.work is None:
             times.append(self.connection.retry_at)
         if isinstance(self.connection, Joining) and self.connection.spec_by is not None:
             times.append(self.connection.spec_by)

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from typing import assert_never
+
+from msgspec.structs import replace
 
 from peer.events import CheckpointWritten, Evaluated, PeerStateChanged
 from peer.ipc import LossMeasured, OfferContribution, StandsAt

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+from msgspec.structs import replace
 
 from peer.events import AlertRaised, InnerProgressed, PeerStateChanged
 from peer.ipc import PausedAt, ReportProgress, StandsAt, ToLink
@@ -38,10 +38,10 @@ class Turn:
         """Work comes last: until it is done nothing else is asked for."""
 
     def set(self, **changes: object) -> None:
-        self.life = replace(self.life, **changes)  # type: ignore[arg-type]
+        self.life = replace(self.life, **changes)
 
     def set_round(self, **changes: object) -> None:
-        self.life = replace(self.life, round=replace(self.life.round, **changes))  # type: ignore[arg-type]
+        self.life = replace(self.life, round=replace(self.life.round, **changes))
 
     def add(self, *effects: LifeEffect) -> None:
         self.effects += effects

@@ -6,8 +6,9 @@ No clock, no torch and no files here: whoever drives the lifecycle has those (`p
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Literal, Protocol
+
+from msgspec import Struct
 
 from peer.events import Event
 from peer.ipc import ToLink
@@ -17,8 +18,7 @@ from peer.protocol.block import Update
 # ---- what a trainer is ----
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class TrainerStatus:
+class TrainerStatus(Struct, frozen=True, kw_only=True):
     """All that anybody may know of a trainer."""
 
     round: int
@@ -53,8 +53,7 @@ class Trainer(Protocol):
 # ---- what it does: one at a time ----
 
 
-@dataclass(frozen=True, slots=True)
-class Step:
+class Step(Struct, frozen=True):
     """Inner steps, at most so many: a real trainer makes one, a simulated one many at once."""
 
     most: int
@@ -64,21 +63,18 @@ class Step:
     """Who shares the data from now on; None: as before."""
 
 
-@dataclass(frozen=True, slots=True)
-class Submit:
+class Submit(Struct, frozen=True):
     """Offer what was learned for this anchor. `Done` follows at once, `Written` when all is on disk."""
 
     anchor: bytes
     members: tuple[str, ...] | None
 
 
-@dataclass(frozen=True, slots=True)
-class TakeBack:
+class TakeBack(Struct, frozen=True):
     """The contribution could not be written: nothing is offered, nothing is lost."""
 
 
-@dataclass(frozen=True, slots=True)
-class Apply:
+class Apply(Struct, frozen=True):
     """Move to the next anchor.
 
     `beside`: `Done` follows once every byte was checked, and the layers beside the next steps; then `LayersReady`.
@@ -88,23 +84,20 @@ class Apply:
     beside: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Replay:
+class Replay(Struct, frozen=True):
     """Move to the next anchor, which was decided before this start."""
 
     update: Update
 
 
-@dataclass(frozen=True, slots=True)
-class Rewind:
+class Rewind(Struct, frozen=True):
     """Stand at an earlier anchor again: these updates, newest first, no longer count."""
 
     updates: tuple[Update, ...]
     anchor: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Adopt:
+class Adopt(Struct, frozen=True):
     """Stand where the snapshot of `anchor` was taken; `left` names the anchor where the trainer stood before."""
 
     round: int
@@ -112,22 +105,19 @@ class Adopt:
     left: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Resume:
+class Resume(Struct, frozen=True):
     """Stand at `anchor`, where the trainer is: what it offered for that is offered again."""
 
     anchor: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Evaluate:
+class Evaluate(Struct, frozen=True):
     """Measure the held-out loss of this round's anchor."""
 
     round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(Struct, frozen=True):
     """Write a checkpoint: `due` beside the next steps, `now` before anything else happens, `last` before the end."""
 
     anchor: bytes
@@ -136,21 +126,18 @@ class Save:
     """What the link hears once that is done."""
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveDevice:
+class LeaveDevice(Struct, frozen=True):
     """Give the device's memory to others."""
 
 
-@dataclass(frozen=True, slots=True)
-class TakeDevice:
+class TakeDevice(Struct, frozen=True):
     """Have the model on the device again."""
 
 
 Work = Step | Submit | TakeBack | Apply | Replay | Rewind | Adopt | Resume | Evaluate | Save | LeaveDevice | TakeDevice
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Stepped:
+class Stepped(Struct, frozen=True, kw_only=True):
     """Inner steps were made."""
 
     steps: int = 1
@@ -164,8 +151,7 @@ class Stepped:
     """The rest that its owner's limits ask for after it."""
 
 
-@dataclass(frozen=True, slots=True)
-class Moved:
+class Moved(Struct, frozen=True):
     """The trainer stands at another anchor."""
 
     given_up: float = 0.0
@@ -178,16 +164,14 @@ class Moved:
     """In how many that is not on its disk any more."""
 
 
-@dataclass(frozen=True, slots=True)
-class HeldOutLoss:
+class HeldOutLoss(Struct, frozen=True):
     """Held-out loss in nats per token."""
 
     loss: float
     tokens: int
 
 
-@dataclass(frozen=True, slots=True)
-class NoRoom:
+class NoRoom(Struct, frozen=True):
     """The device has no room (`why` in words), or others use its memory (none)."""
 
     why: str = ""
@@ -199,8 +183,7 @@ Result = Stepped | Moved | HeldOutLoss | NoRoom | None
 # ---- what it is told ----
 
 
-@dataclass(frozen=True, slots=True)
-class LifeInput:
+class LifeInput(Struct, frozen=True):
     """Base of all inputs. `now` is in seconds of a clock that never goes back."""
 
     now: float
@@ -210,33 +193,28 @@ Post = Callable[[Callable[[float], LifeInput]], None]
 """Hand an input on: whoever drives adds the time."""
 
 
-@dataclass(frozen=True, slots=True)
-class Woken(LifeInput):
+class Woken(LifeInput, frozen=True):
     """`wake_at` has come."""
 
 
-@dataclass(frozen=True, slots=True)
-class Greeted(LifeInput):
+class Greeted(LifeInput, frozen=True):
     """A link has begun, and wants to hear where the trainer stands."""
 
 
-@dataclass(frozen=True, slots=True)
-class LinkWaits(LifeInput):
+class LinkWaits(LifeInput, frozen=True):
     """For what, in words."""
 
     why: str
 
 
-@dataclass(frozen=True, slots=True)
-class Began(LifeInput):
+class Began(LifeInput, frozen=True):
     """The chain knows this anchor: the trainer's own, or the first one."""
 
     anchor: bytes
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class RoundDecided(LifeInput):
+class RoundDecided(LifeInput, frozen=True):
     """A round was decided and leads to `anchor`: the bytes it cost, and when the link heard of it."""
 
     update: Update
@@ -246,8 +224,7 @@ class RoundDecided(LifeInput):
     agreed_at: float
 
 
-@dataclass(frozen=True, slots=True)
-class Replayed(LifeInput):
+class Replayed(LifeInput, frozen=True):
     """A round of the chain on this disk, which ends at `last_round`."""
 
     update: Update
@@ -255,8 +232,7 @@ class Replayed(LifeInput):
     last_round: int
 
 
-@dataclass(frozen=True, slots=True)
-class Rewound(LifeInput):
+class Rewound(LifeInput, frozen=True):
     """The others' branch won: these updates, newest first, are off the chain; it stands at `anchor` again."""
 
     updates: tuple[Update, ...]
@@ -264,8 +240,7 @@ class Rewound(LifeInput):
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class SnapshotTaken(LifeInput):
+class SnapshotTaken(LifeInput, frozen=True):
     """A snapshot is on disk, from which the run goes on."""
 
     round: int
@@ -273,8 +248,7 @@ class SnapshotTaken(LifeInput):
     members: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class Positioned(LifeInput):
+class Positioned(LifeInput, frozen=True):
     """The chain on this disk ends at `anchor`."""
 
     anchor: bytes
@@ -283,39 +257,33 @@ class Positioned(LifeInput):
 Move = RoundDecided | Replayed | Rewound | SnapshotTaken | Positioned
 
 
-@dataclass(frozen=True, slots=True)
-class SyncChanged(LifeInput):
+class SyncChanged(LifeInput, frozen=True):
     """Whether this peer stands where the electorate stands."""
 
     in_step: bool
 
 
-@dataclass(frozen=True, slots=True)
-class SubmitAsked(LifeInput):
+class SubmitAsked(LifeInput, frozen=True):
     """The others are done."""
 
 
-@dataclass(frozen=True, slots=True)
-class SpeedsHeard(LifeInput):
+class SpeedsHeard(LifeInput, frozen=True):
     """What each other peer of the electorate says of its tokens per second."""
 
     tokens_per_s: Mapping[str, float]
 
 
-@dataclass(frozen=True, slots=True)
-class LinkEnded(LifeInput):
+class LinkEnded(LifeInput, frozen=True):
     """With a word of `dht.errors`, or without one: any other exception."""
 
     error: Exception
 
 
-@dataclass(frozen=True, slots=True)
-class ClockJumped(LifeInput):
+class ClockJumped(LifeInput, frozen=True):
     """Somebody has set this machine's clock."""
 
 
-@dataclass(frozen=True, slots=True)
-class OwnerChanged(LifeInput):
+class OwnerChanged(LifeInput, frozen=True):
     """What the owner and the limits ask for now."""
 
     holds: tuple[Hold, ...] = ()
@@ -325,36 +293,31 @@ class OwnerChanged(LifeInput):
     min_step_s: float = 0.0
 
 
-@dataclass(frozen=True, slots=True)
-class LeaveAsked(LifeInput):
+class LeaveAsked(LifeInput, frozen=True):
     """This peer is to leave the run."""
 
 
-@dataclass(frozen=True, slots=True)
-class Done(LifeInput):
+class Done(LifeInput, frozen=True):
     """The work is done: exactly one for each."""
 
     result: Result
     trainer: TrainerStatus
 
 
-@dataclass(frozen=True, slots=True)
-class Written(LifeInput):
+class Written(LifeInput, frozen=True):
     """The contribution to this anchor is on disk; or there was no room, in words."""
 
     anchor: bytes
     no_room: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class LayersReady(LifeInput):
+class LayersReady(LifeInput, frozen=True):
     """The update is applied to the last layer; `state` is H(θ, m)."""
 
     state: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Saved(LifeInput):
+class Saved(LifeInput, frozen=True):
     """A checkpoint is on disk; or there was no room, in words. It took so long."""
 
     round: int
@@ -364,8 +327,7 @@ class Saved(LifeInput):
     no_room: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class TrainerFailed(LifeInput):
+class TrainerFailed(LifeInput, frozen=True):
     """What the trainer does beside its work went wrong, or (`in_work`) the work itself, and it cannot go on."""
 
     error: Exception
@@ -375,43 +337,37 @@ class TrainerFailed(LifeInput):
 # ---- what it asks for ----
 
 
-@dataclass(frozen=True, slots=True)
-class Do:
+class Do(Struct, frozen=True):
     """Have the trainer do this, and answer with `Done`. The last effect of its list, and one at a time."""
 
     work: Work
 
 
-@dataclass(frozen=True, slots=True)
-class Interrupt:
+class Interrupt(Struct, frozen=True):
     """End what the trainer does: after the step that is made, or (`at_once`) after its micro-batch."""
 
     at_once: bool
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(Struct, frozen=True):
     """Say this to the link. One that has ended hears nothing."""
 
     message: ToLink
 
 
-@dataclass(frozen=True, slots=True)
-class Greet:
+class Greet(Struct, frozen=True):
     """Tell the link what the model looks like, and that the trainer stands at `anchor`."""
 
     anchor: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class Emit:
+class Emit(Struct, frozen=True):
     """Tell people."""
 
     event: Event
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class EmitRound:
+class EmitRound(Struct, frozen=True, kw_only=True):
     """Tell people of a decided round, once."""
 
     update: Update
@@ -425,31 +381,26 @@ class EmitRound:
     """Whether it is news: of one that was decided long ago people hear no penalties of others."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteSnapshot:
+class WriteSnapshot(Struct, frozen=True):
     """For newcomers, if it is time. The anchor does not change before `Apply`."""
 
     anchor: bytes
     state: bytes
 
 
-@dataclass(frozen=True, slots=True)
-class ForgetForecast:
+class ForgetForecast(Struct, frozen=True):
     """The round in training is none of the usual ones."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reconnect:
+class Reconnect(Struct, frozen=True):
     """Start a new link in place of one that has ended."""
 
 
-@dataclass(frozen=True, slots=True)
-class GrantFinish:
+class GrantFinish(Struct, frozen=True):
     """The contribution is made: who wished to finish it pauses now. `OwnerChanged` follows."""
 
 
-@dataclass(frozen=True, slots=True)
-class Fail:
+class Fail(Struct, frozen=True):
     """It cannot go on."""
 
     error: Exception

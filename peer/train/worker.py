@@ -8,12 +8,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from dataclasses import replace
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import torch
+from msgspec.structs import replace
 
 from dht.errors import DiskFull, MemoryFull
 from peer.lifecycle.vocabulary import (

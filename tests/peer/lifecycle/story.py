@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import Any
+
+from msgspec.structs import replace
 
 from peer.events import Event
 from peer.ipc import ToLink
@@ -79,7 +82,7 @@ def spec(**tables: Any) -> RunSpec:
 def endless(**tables: Any) -> RunSpec:
     """Without a last round."""
     run = spec(**tables)
-    return replace(run, run=replace(run.run, rounds=0))
+    return dataclasses.replace(run, run=dataclasses.replace(run.run, rounds=0))
 
 
 def commit(item: Update | None = None, agreed_at: float | None = None) -> Said:

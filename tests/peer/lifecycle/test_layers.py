@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from dht.errors import BadInput
 from peer.events import Evaluated, PhaseEntered, RoundStarted
@@ -146,7 +147,9 @@ def test_where_no_step_follows_it_is_applied_at_once(layered: Story, case: str) 
     match case:
         case "last round":
             run = layered.life.run
-            layered.life = replace(layered.life, run=replace(run, run=replace(run.run, rounds=1)))
+            layered.life = replace(
+                layered.life, run=dataclasses.replace(run, run=dataclasses.replace(run.run, rounds=1))
+            )
         case "behind":
             layered.feed(behind)
         case _:

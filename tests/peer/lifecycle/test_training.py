@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
+import dataclasses
 
 import pytest
+from msgspec.structs import replace
 
 from peer.events import (
     AlertRaised,
@@ -413,7 +414,7 @@ def test_exactly_one_member_measures_an_anchor(every: int, last: int, expected: 
     evaluated, told = [], 0
     for me in NAMES:
         run = spec(data={"eval_every": every})
-        story = joined(replace(run, run=replace(run.run, rounds=last)), is_in_step=False)
+        story = joined(dataclasses.replace(run, run=dataclasses.replace(run.run, rounds=last)), is_in_step=False)
         story.life = replace(story.life, me=me)
         for round in range(1, 7):
             before = len(story.all(Evaluated))

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from datetime import UTC
 from typing import Any
+
+from msgspec.structs import replace
 
 from peer.events import AlertRaised, Event, PeerStateChanged
 from peer.lifecycle.vocabulary import OwnerChanged, Result, Step, Stepped, TrainerStatus, Work
@@ -128,7 +131,7 @@ class Home:
 
     def say(self, **readings: Any) -> None:
         """Have the machine say something else, as well as what it says."""
-        self.sensors.says = replace(self.sensors.says, **readings)
+        self.sensors.says = dataclasses.replace(self.sensors.says, **readings)
 
     @property
     def alerts(self) -> list[AlertRaised]:
