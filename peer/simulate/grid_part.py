@@ -147,6 +147,8 @@ class Side:
 
     def sums(self) -> Sums:
         groups = list(self.groups.values())
+        for group in groups:
+            group.finish()
         rounds = [found for group in groups for found in group.tally.rounds.values()]
         machines = [machine for group in groups for machine in group.setting.machines]
         return Sums(
@@ -215,9 +217,7 @@ def _group(
         spec=_spec(setting, side), part_elements=math.ceil(elements / len(members)), most_s=float("inf"),
         seed=setting.seed * 1_000_003 + side * 10_007 + number,
     )  # fmt: skip
-    group = Group(own, sink=sink, name="" if side == 0 and number == 0 else f"{side}.{number}.")
-    group.gate()
-    return group
+    return Group(own, sink=sink, name="" if side == 0 and number == 0 else f"{side}.{number}.", gates=True)
 
 
 def _machine(machine: PeerProfile, side: int) -> PeerProfile:

@@ -12,6 +12,8 @@ from random import Random
 
 from peer.codec.run_rules import rules_of
 from peer.events import Event, EventLine
+from peer.lifecycle.vocabulary import OwnerChanged
+from peer.limits.policy import Hold
 from peer.placement.pairwise_network import Regions
 from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.messages import Heartbeat
@@ -28,6 +30,7 @@ EPOCH = 1_600_000_000.0
 LONGEST = 40.0
 """Times the expected length of a run, after which it is given up."""
 AGREEMENT_S = 20.0
+NEVER_S = 1e12
 STATE_BYTES = 8
 """θ and momentum of one parameter in a snapshot."""
 
@@ -37,7 +40,8 @@ Sink = Callable[[EventLine], None]
 class Group:
     """Founders, a network, a clock and a seed."""
 
-    def __init__(self, setting: Scenario, *, sink: Sink | None = None, name: str = "") -> None:
+    def __init__(self, setting: Scenario, *, sink: Sink | None = None, name: str = "", gates: bool = False) -> None:
+        """`gates`: each round of each peer begins only when it is released, and there is no last one."""
         self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
         self.parts, self.step_tokens = setting.parts, setting.step_tokens
         self.keep_rounds = setting.spec.round.keep_rounds
@@ -46,8 +50,13 @@ class Group:
         self.peers: list[SimulatedPeer] = []
         self._sink, self._name, self._run = sink, name, setting.spec.digest().hex()[:16]
         self._shared = Shared()
-        self.gates = False
-        """Whether each round of each peer begins only when it is released."""
+        self.gates = gates
+        table, round = setting.spec.run, setting.spec.round
+        self.run_spec = dataclasses.replace(
+            setting.spec, run=dataclasses.replace(table, rounds=0 if gates else setting.rounds),
+            round=dataclasses.replace(round, gather_s=NEVER_S) if gates else round,  # sides wait for each other
+        )  # fmt: skip
+        """What its lifecycles go by."""
         self._speeds: dict[str, float] = {}
         self._places: dict[str, int] = {}
         """Of every peer that ever came: the founder whose machine and place it has."""
@@ -129,6 +138,10 @@ class Group:
                 peer.leave()
             case "return" if not peer.alive and not peer.leaving:
                 self._return(peer)
+            case "pause" if peer.alive:
+                peer.feed(OwnerChanged(self.now, (Hold(change.why, "its owner asks for it"),)))
+            case "resume" if peer.alive:
+                peer.feed(OwnerChanged(self.now))
 
     def _notice(self) -> None:
         """Everybody hears of it soon, also those who only train and look at nothing else."""
@@ -161,10 +174,6 @@ class Group:
     def late_s(self) -> float:
         """How much later than the first of a group a member may have what it decided, and still be of use."""
         return self.spec.round.ack_s
-
-    def gate(self) -> None:
-        """From now on each round of each peer begins only when it is released."""
-        self.gates = True
 
     def _return(self, peer: SimulatedPeer) -> None:
         """From its own chain, or from a snapshot if the others have gone too far ahead."""
@@ -211,6 +220,12 @@ class Group:
 
     def run_until(self, at_s: float) -> None:
         self.scheduler.run_until(at_s)
+
+    def finish(self) -> None:
+        """Where rounds are gated, let everybody have the last one that was decided."""
+        for peer in self.peers:
+            peer.release(peer.disk.head.round)
+        self.run_until(self.now + max(machine.apply_s for machine in self.setting.machines))
 
     def is_done(self) -> bool:
         """Whether all who are there have made all rounds."""

@@ -49,12 +49,14 @@ class PeerProfile:
 
 @dataclass(frozen=True, kw_only=True)
 class ChurnEvent:
-    """Something that happens to a peer at a time: `crash`, `return`, `leave` or `join`."""
+    """Something that happens to a peer at a time: `crash`, `return`, `leave`, `join`, `pause` or `resume`."""
 
     at_s: float
     peer: int
     """Counted from 0; whoever joins has the next free number."""
     what: str
+    why: str = "PAUSED"
+    """Of a pause, as in `peer.limits.policy.Hold`: who is over its QUOTA leaves the network meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -214,7 +216,7 @@ def read_attackers(text: str) -> tuple[str, ...]:
 
 
 HOUR_S = 3600.0
-WHAT = ("crash", "return", "leave", "join")
+WHAT = ("crash", "return", "leave", "join", "pause", "resume")
 
 
 def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[ChurnEvent, ...]:
@@ -264,7 +266,8 @@ def _life(churn: Churn, peer: int, at: float, dice: Random, until_s: float) -> l
 def read_churn(text: str) -> Churn:
     """`crash=0.1,leave=0.05,join=0.1,back=600` (per hour, and seconds), or a file of recorded changes.
 
-    A line of the file is `{"t": 12.5, "peer": 3, "do": "crash"}`. Raises BadInput.
+    A line of the file is `{"t": 12.5, "peer": 3, "do": "crash"}`; one that pauses may say `"why": "QUOTA"`. Raises
+    BadInput.
     """
     path = Path(text)
     if "=" not in text:
@@ -294,7 +297,8 @@ def _recorded(path: Path) -> tuple[ChurnEvent, ...]:
     found = []
     for number, row in enumerate(rows, 1):
         try:
-            change = ChurnEvent(at_s=float(row["t"]), peer=int(row.get("peer", -1)), what=str(row["do"]))
+            at_s, peer = float(row["t"]), int(row.get("peer", -1))
+            change = ChurnEvent(at_s=at_s, peer=peer, what=str(row["do"]), why=str(row.get("why", "PAUSED")))
         except (KeyError, TypeError, ValueError) as error:
             text = 'write {"t": 12.5, "peer": 3, "do": "crash"}'
             raise BadInput(f"--churn {path}: line {number} is no change; {text}") from error

@@ -1,29 +1,30 @@
-"""One peer of a swarm in memory: the product's own driver and round machine, on a virtual clock.
+"""One peer of a swarm in memory: the product's own lifecycle, driver and round machine, on a virtual clock.
 
-It lives, crashes, stalls and comes back, ticks, follows the board, and trains when it is in step. What it learns and
-gives is for those who derive from it: integers whose books must residual in the tests (`peer.testing`), declared times
-and sizes in the simulator (`simulated_peer.py`).
+It lives, crashes, stalls and comes back, ticks and follows the board. What it learns and gives is for those who derive
+from it: integers whose books must balance in the tests (`peer.testing`), declared times and sizes in the simulator
+(`simulated_peer.py`).
 """
 
 from __future__ import annotations
 
-from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from abc import abstractmethod
+from collections.abc import Callable
 from typing import Protocol
 
 from dht.streams.base import Streams
 from peer.events import Event as Reported
-from peer.events import PhaseEntered
-from peer.protocol.block import Block, ContributionHeader
+from peer.protocol.block import ContributionHeader
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.rounds.driver import Driver
-from peer.rounds.interface import Applied, Received, Submitted, Tick
+from peer.rounds.interface import Received, Tick
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.state import State
+from peer.simulate.life_host import LifeHost
 from peer.simulate.memory_network import Scheduler
 from peer.simulate.memory_store import MemoryDisk
+from peer.spec import RunSpec
 
 MEET_AGAIN_S = 20.0
 """A peer that was silent for so long is looked for there again."""
@@ -71,32 +72,50 @@ class PeerWorld(Protocol):
     def now(self) -> float:
         """Virtual seconds since the world began."""
 
+    @property
+    def run_spec(self) -> RunSpec:
+        """What the lifecycle of each goes by."""
+
     def rules(self, name: str) -> Rules:
         """The rules of a peer."""
 
 
-class SwarmPeer(ABC):
+class SwarmPeer(LifeHost):
     """One peer of a swarm."""
-
-    driver: Driver
 
     def __init__(self, world: PeerWorld, name: str, disk: MemoryDisk) -> None:
         self.world, self.name, self.disk = world, name, disk
-        self.life = 0
+        self.lives = 0
         self.alive = False
         self.stalled_until = 0.0
+
+    @property
+    def now(self) -> float:
+        return self.world.now
+
+    @property
+    def head(self) -> ChainHead:
+        return self.disk.head
+
+    def header(self, anchor: bytes) -> ContributionHeader:
+        return self.disk.header(anchor) or ContributionHeader(self.name, anchor, b"", 0, 0, 0, False)
 
     # ---- life and death ----
 
     def boot(self) -> None:
-        self.alive, self.life = True, self.life + 1
+        self.alive, self.lives = True, self.lives + 1
         self.recover()
+        self.open_link()
+        self.begin_life(self.world.run_spec)
+        self.later(0.0, self.start)
+
+    def open_link(self) -> None:
+        """Begin to take part with what is on disk."""
         streams = self.connect()
         self.driver = self.make_driver(streams)
-        streams.listen(self._guarded(self.hear))
+        streams.listen(self._guarded(self.on_frame))
         self.later(TICK_S * self.chance(), self._tick)
         self.later(READ_BOARD_S * self.chance(), self._follow_board)
-        self.later(0.0, self._resume)
 
     @abstractmethod
     def recover(self) -> None:
@@ -147,10 +166,10 @@ class SwarmPeer(ABC):
 
     def _guarded(self, call: Callable[..., None]) -> Callable[..., None]:
         """`call` for this life only; a crash inside it ends the life."""
-        life = self.life
+        life = self.lives
 
         def guard(*args: object) -> None:
-            if not self.alive or life != self.life:
+            if not self.alive or life != self.lives:
                 return
             if self.stalled_until > self.world.now:
                 self.world.scheduler.call_at(self.stalled_until, guard, *args)
@@ -164,12 +183,13 @@ class SwarmPeer(ABC):
 
     # ---- what goes on all the time ----
 
-    def hear(self, sender: str, frame: bytes) -> None:
+    def on_frame(self, sender: str, frame: bytes) -> None:
         self.driver.on_frame(sender, frame)
+        self._look()
 
     def _tick(self) -> None:
         self.later(TICK_S, self._tick)
-        self.driver.deliver(Tick(self.world.now))
+        self.deliver(Tick(self.world.now))
 
     def publish(self, head: Heartbeat) -> None:
         """Have newcomers read it."""
@@ -180,7 +200,7 @@ class SwarmPeer(ABC):
         self.later(self.board_s(), self._follow_board)
         for author, head in sorted(self.world.board.items()):
             if author != self.name and self._is_news(author, head) and not self.is_cut_off(author):
-                self.driver.deliver(Received(self.world.now, author, head))
+                self.deliver(Received(self.world.now, author, head))
 
     def board_s(self) -> float:
         """How long until it looks there again."""
@@ -194,71 +214,6 @@ class SwarmPeer(ABC):
         """Whether the network lets nothing pass from another peer; then the board is split likewise."""
         return self.world.network.is_parted(other, self.name)
 
+    @abstractmethod
     def report(self, event: Reported) -> None:
-        if isinstance(event, PhaseEntered):
-            self.entered(event.phase, event.round)
-
-    @abstractmethod
-    def entered(self, phase: str, round: int) -> None:
-        """The peer enters a phase of the round from anchor `round`; may raise `Crashed`."""
-
-    # ---- the trainer ----
-
-    def _resume(self) -> None:
-        """Say which bits are here, and train unless this anchor's contribution was submitted before a crash."""
-        self.driver.deliver(Applied(self.world.now, self.disk.head.anchor, self.state_digest()))
-        if self.driver.state.header is None:
-            self._train_when_in_step()
-
-    def _train_when_in_step(self) -> None:
-        """A peer trains once its machine is in step, as in `peer.link.link`."""
-        if self.driver.state.in_step:
-            self._train()
-        else:
-            self.later(TICK_S, self._train_when_in_step)
-
-    @abstractmethod
-    def _train(self) -> None:
-        """Begin the inner steps of a round."""
-
-    def request_submit(self) -> None:
-        """Asked by the driver."""
-        self.later(0.0, self._submit, self.driver.state.head.anchor)
-
-    def _submit(self, anchor: bytes) -> None:
-        state = self.driver.state
-        if state.head.anchor != anchor or state.header is not None:
-            return
-        self.entered("submit", state.head.round)
-        self._end_training()
-        header = self.disk.header(anchor) or self._offer(anchor)
-        self.driver.deliver(Submitted(self.world.now, header))
-
-    @abstractmethod
-    def _end_training(self) -> None:
-        """What was learned until now is given."""
-
-    @abstractmethod
-    def _offer(self, anchor: bytes) -> ContributionHeader:
-        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
-
-    @abstractmethod
-    def committed(self, block: Block, head: ChainHead) -> None:
-        """Told by the driver; the block is on disk."""
-
-    @abstractmethod
-    def undone(self, blocks: Sequence[Block], head: ChainHead) -> None:
-        """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
-
-    @abstractmethod
-    def resync(self, why: str) -> None:
-        """Told by the driver: the chain cannot be followed any more."""
-
-    def _applied(self, anchor: bytes) -> None:
-        self.driver.deliver(Applied(self.world.now, anchor, self.state_digest()))
-        if self.driver.state.head.anchor == anchor:
-            self._train_when_in_step()
-
-    @abstractmethod
-    def state_digest(self) -> bytes:
-        """H(θ, m) of the newest anchor that was applied."""
+        """Told by the driver."""

@@ -1,12 +1,12 @@
-"""One logical peer: the product's own driver and round machine over memory, with a trainer of integers.
+"""One logical peer: the product's own lifecycle, driver and round machine over memory, with a trainer of integers.
 
-It trains (makes random movements), freezes, takes part, applies; it can crash, stall and come back. What it shares
-with the peers of the simulator is `peer.simulate.simulated_peer`.
+It trains (makes random movements), submits, takes part, applies; it can crash, stall and come back. What it shares
+with the peers of the simulator is `peer.simulate.swarm_peer`.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from random import Random
 from typing import Protocol
@@ -14,6 +14,19 @@ from typing import Protocol
 from dht.errors import BadInput
 from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.events import Event as Reported
+from peer.events import PhaseEntered, RoundStarted
+from peer.lifecycle.vocabulary import (
+    Apply,
+    Moved,
+    Result,
+    Resume,
+    Rewind,
+    RoundDecided,
+    Stepped,
+    Submit,
+    TrainerStatus,
+    Work,
+)
 from peer.protocol import merkle
 from peer.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Update, part_outcomes
 from peer.protocol.encoding import digest_of
@@ -21,7 +34,7 @@ from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, divide
 from peer.protocol.norms import PartNorms
 from peer.rounds.driver import Driver
-from peer.rounds.interface import BufferPart, ReducePart, TrainingProgress
+from peer.rounds.interface import BufferPart, ReducePart
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.memory_store import ModelKeys as ModelKeys
@@ -32,6 +45,8 @@ from peer.testing.faulty_streams import FaultyStreams
 TRAIN_S = (2.0, 6.0)
 """Shortest and longest time of the inner steps of a round."""
 APPLY_S = 0.05
+STEPS, STEP_TOKENS = 10, 10
+"""Inner steps of a round, and tokens in each."""
 
 
 class LogicalWorld(PeerWorld, Protocol):
@@ -62,8 +77,11 @@ class LogicalWorld(PeerWorld, Protocol):
     def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
         """The peer has written what it gives for an anchor."""
 
-    def applied(self, peer: LogicalPeer, block: Block) -> None:
-        """The peer has taken the outer step of a block, perhaps again after a crash."""
+    def undone(self, peer: LogicalPeer, update: Update) -> None:
+        """The peer stands before the outer step of an update again."""
+
+    def applied(self, peer: LogicalPeer, update: Update) -> None:
+        """The peer has taken the outer step of an update, perhaps again after a crash."""
 
     def entered(self, peer: LogicalPeer, phase: str, round: int) -> None:
         """The peer enters a phase of the round from anchor `round`; may raise `Crashed`."""
@@ -137,6 +155,11 @@ class IntegerDisk(MemoryDisk):
 
     ledger: Ledger
 
+    def _sweep(self) -> None:
+        """Once the books have followed the chain: until then they need what was offered."""
+        if any(self.ledger.anchor == head.anchor for head in (self.genesis, *self.heads)[-2:]):
+            super()._sweep()
+
 
 class LogicalPeer(SwarmPeer):
     """One peer of a world of logical peers. Public fields are there for tests to look at and break."""
@@ -163,6 +186,8 @@ class LogicalPeer(SwarmPeer):
             world.network.connect(name), lambda: world.now, self.later, Random(f"{name} {world.rng.random()}")
         )
         self._unsaved = [0] * PARTS
+        self._unoffered = 0
+        """Inner steps since the newest contribution; those that were only in memory are lost in a crash."""
         self.boot()
 
     # ---- life and death ----
@@ -171,6 +196,7 @@ class LogicalPeer(SwarmPeer):
         """The books as they were written."""
         self.fuse = None
         self.ledger = self.disk.ledger.copy()
+        self._step, self._step_s, self._offered = 0, 1.0, False
         self._follow_the_chain()
 
     def connect(self) -> Streams:
@@ -194,16 +220,16 @@ class LogicalPeer(SwarmPeer):
         disk = self.disk
         on_chain = {disk.genesis.anchor, *(head.anchor for head in disk.heads)}
         while self.ledger.anchor not in on_chain:
-            self._undo(disk.undone[self.ledger.anchor])
+            self._undo(disk.undone[self.ledger.anchor].update)
         for block in disk.blocks[self.ledger.round :]:
-            self._apply(block)
+            self._apply(block.update)
 
     def crash(self) -> None:
         """Everything in memory is gone."""
         super().crash()
         for part in range(PARTS):
             self.lost[part] += self._unsaved[part]
-        self._unsaved = [0] * PARTS
+        self._unsaved, self._unoffered = [0] * PARTS, 0
 
     def distort(self, factor: float, layer: str) -> None:
         """What it owes is `factor` times as much from now on, in the part called `layer` or, if that is empty, in all.
@@ -235,61 +261,79 @@ class LogicalPeer(SwarmPeer):
 
     def report(self, event: Reported) -> None:
         self.reports.append(event)
-        super().report(event)
+        self.tell(event)
 
-    def entered(self, phase: str, round: int) -> None:
-        self.world.entered(self, phase, round)
+    def tell(self, event: Reported) -> None:
+        match event:
+            case PhaseEntered(phase=phase, round=round):
+                self.world.entered(self, phase, round)
+            case RoundStarted(round=round):
+                self.world.entered(self, "train", round)
 
     # ---- the trainer ----
 
-    def _train(self) -> None:
-        head = self.driver.state.head
-        self.entered("train", head.round)
-        seconds = self.world.rng.uniform(*TRAIN_S)
-        self.later(seconds / 2, self._half, head.anchor)
-        self.later(seconds, self._submit, head.anchor)
+    @property
+    def status(self) -> TrainerStatus:
+        return TrainerStatus(
+            round=self.ledger.round, step=self._step, fresh=self._unoffered > 0, offered=self._offered, can_leave=False
+        )  # fmt: skip
 
-    def _half(self, anchor: bytes) -> None:
-        if self.driver.state.head.anchor == anchor and self.driver.state.header is None:
-            self._move()
-            self.driver.deliver(TrainingProgress(self.world.now, 0.6))
+    def step_s(self) -> float:
+        life = self.life
+        waits = life.held() or life.owner.holds or not life.in_step
+        assert not waits, "no step begins while it waits"
+        if not life.trainer.step:
+            self._step_s = self.world.rng.uniform(*TRAIN_S) / STEPS
+        return self._step_s
 
-    def _move(self) -> None:
+    def train(self, steps: int, whole: float) -> Stepped:
         for part in range(PARTS):
             movement = self.world.rng.randrange(-1000, 1000)
             self.produced[part] += movement
             self._unsaved[part] += movement
             self.ledger.residual[part] += movement
+        self._step, self._unoffered = self._step + steps, self._unoffered + steps
+        return Stepped(steps=steps, tokens=STEP_TOKENS * steps, loss=None)
 
-    def _end_training(self) -> None:
-        self._move()
+    def seconds(self, work: Work) -> float:
+        match work, self.life.moving:
+            case Apply(), RoundDecided(agreed_at=agreed_at):
+                return agreed_at + APPLY_S - self.now
+            case Rewind(), _:
+                return APPLY_S
+        return 0.0
 
-    def _offer(self, anchor: bytes) -> ContributionHeader:
+    def do(self, work: Work) -> Result:
+        match work:
+            case Submit(anchor=anchor):
+                self._submit(anchor)
+                return None
+            case Apply(update=update):
+                self._apply(update)
+            case Rewind(updates=updates, anchor=anchor):
+                for update in updates:
+                    self._undo(update)
+                assert self.ledger.anchor == anchor
+            case Resume(anchor=anchor):
+                self._offered = self.disk.header(anchor) is not None
+        self.burn()
+        self._save()
+        return Moved(state=self.state_digest())
+
+    def _submit(self, anchor: bytes) -> None:
+        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
+        self._offered = True
+        if self.disk.header(anchor) is not None:
+            return
         payloads = self.ledger.encoded_balance()
         root = merkle.root([digest_of(payload) for payload in payloads])
-        header = ContributionHeader(self.name, anchor, root, tokens=100, steps=10, bandwidth_bps=0, leaving=False)
-        header = header.signed(self.driver.state.rules.keys)
+        steps, self._unoffered = self._unoffered, 0
+        header = ContributionHeader(
+            self.name, anchor, root, tokens=STEP_TOKENS * steps, steps=steps, bandwidth_bps=0, leaving=False
+        ).signed(self.driver.state.rules.keys)  # fmt: skip
         self.disk.save_contribution(header, payloads)
         self.world.offered(self, anchor, payloads)
         self._save()
-        return header
-
-    def committed(self, block: Block, head: ChainHead) -> None:
-        """Told by the driver; the block is on disk."""
-        self.entered("apply", block.update.round - 1)
-        self._apply(block)
-        self.burn()
-        self._save()
-        self.later(APPLY_S, self._applied, head.anchor)
-
-    def undone(self, blocks: Sequence[Block], head: ChainHead) -> None:
-        """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
-        for block in blocks:
-            self._undo(block)
-        assert self.ledger.anchor == head.anchor
-        self.burn()
-        self._save()
-        self.later(APPLY_S, self._applied, head.anchor)
 
     def resync(self, why: str) -> None:
         """Told by the driver: begin anew from what another has, if one is in reach, and keep the residual.
@@ -320,12 +364,15 @@ class LogicalPeer(SwarmPeer):
         self.disk.ledger = self.ledger.copy()
         self._unsaved = [0] * PARTS
 
-    def _apply(self, block: Block) -> None:
-        self.ledger.apply(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
-        self.world.applied(self, block)
+    def _apply(self, update: Update) -> None:
+        self._step, self._offered = 0, False
+        self.ledger.apply(self.name, update, self.disk.offered(update.parent), self.disk.objects)
+        self.world.applied(self, update)
 
-    def _undo(self, block: Block) -> None:
-        self.ledger.undo(self.name, block.update, self.disk.offered(block.update.parent), self.disk.objects)
+    def _undo(self, update: Update) -> None:
+        self._step, self._offered = 0, False
+        self.ledger.undo(self.name, update, self.disk.offered(update.parent), self.disk.objects)
+        self.world.undone(self, update)
 
 
 class FusedStreams:

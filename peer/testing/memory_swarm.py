@@ -9,16 +9,18 @@ from random import Random
 from dht.errors import BadInput
 from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.events import AlertRaised
-from peer.protocol.block import VOID, Block
+from peer.protocol.block import VOID, Block, Update
 from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
+from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Cut, Fault, Odd, Partition, Stall
 from peer.testing.memory_peer import (
     MODEL,
     PART_BYTES,
     PARTS,
+    STEPS,
     Crashed,
     IntegerDisk,
     Ledger,
@@ -32,6 +34,15 @@ from peer.testing.swarm_contract import Committed, Swarm
 RUN = b"r" * 32
 ACCUSED = ("EQUIVOCATION", "MISDECLARED")
 """What only liars do."""
+
+
+_RUN_SPEC = from_mapping(
+    {
+        "run": {"name": "integers"},
+        "model": {"architecture": "llama", "context": 8},
+        "round": {"steps": STEPS, "gather_s": 3.0, "ack_s": 1.0, "exchange_s": 2.0},
+    }
+)
 
 
 class World:
@@ -105,6 +116,11 @@ class World:
         self.peers.append(LogicalPeer(self, name))
         return self.peers[-1]
 
+    @property
+    def run_spec(self) -> RunSpec:
+        """What their lifecycles go by."""
+        return _RUN_SPEC
+
     def rules(self, name: str) -> Rules:
         """The rules of a peer: a round takes some 8 s."""
         return Rules(
@@ -145,10 +161,13 @@ class World:
         self.counts["refused"] += sum(row.count(0) for row in block.update.weights)
 
     def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """A fork is left: what the peer has committed is the branch that it goes back to."""
+        """A fork is left."""
         assert self.takeover_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
         self.counts["undone"] += len(blocks)
-        del self.history[self.index[peer.name]][head.round :]
+
+    def undone(self, peer: LogicalPeer, update: Update) -> None:
+        """What the peer has committed is the branch that it goes back to."""
+        del self.history[self.index[peer.name]][update.round - 1 :]
 
     def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
         """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
@@ -175,9 +194,9 @@ class World:
         first = self.contributions.setdefault((peer.name, anchor), payloads)
         assert first == payloads, f"{peer.name} offers two contributions for one anchor"
 
-    def applied(self, peer: LogicalPeer, block: Block) -> None:
+    def applied(self, peer: LogicalPeer, update: Update) -> None:
         """A peer stands at a new anchor; standing there again after a crash, it has the same bits."""
-        update, history = block.update, self.history[self.index[peer.name]]
+        history = self.history[self.index[peer.name]]
         state = peer.state_digest().hex()
         if update.round <= len(history):
             assert history[update.round - 1].state == state, f"{peer.name} replays round {update.round} to other bits"

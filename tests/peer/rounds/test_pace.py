@@ -12,15 +12,18 @@ from dataclasses import replace
 from functools import cache
 from typing import Any
 
+import msgspec
 import pytest
 
+from peer.ipc import AnyToLink, ReportProgress
 from peer.lifecycle.pace import Pace
-from peer.protocol.block import Block, ContributionHeader
+from peer.lifecycle.vocabulary import SpeedsHeard
+from peer.protocol.block import Block
 from peer.protocol.electorate import order
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
-from peer.rounds.interface import Received, Submitted, Tick, TrainingProgress
+from peer.rounds.interface import Received, Submitted, Tick
 from peer.rounds.machine import step
 from peer.rounds.state import State
 from peer.rounds.timeouts import Deadlines, asks_at, steps_ready
@@ -30,7 +33,7 @@ from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import LogicalSwarm, World
 from tests.peer.rounds.build import HEAD, header, rules, state_of
 
-STEPS, TOKENS = 20, 64
+STEPS = 20
 FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
 
 
@@ -45,58 +48,33 @@ def spec(**round: Any) -> RunSpec:
 
 
 class PacedPeer(LogicalPeer):
-    """Makes one inner step after the other, each of `step_s`, and asks its pace when its part is done.
+    """Makes inner steps of `paced_s`, and says how fast it is."""
 
-    As a peer does it (`peer.session`): a freeze that is asked for comes after the step that is being made.
-    """
+    world: PacedWorld
 
-    def __init__(self, world: PacedWorld, name: str, step_s: float) -> None:
-        self.step_s, self.pace = step_s, Pace(world.spec)
-        self.steps = self.unoffered = 0
-        self.agreed_at = 0.0
-        self.asked = False
-        self.paced = world
+    def __init__(self, world: PacedWorld, name: str, paced_s: float) -> None:
+        self.paced_s = paced_s
         super().__init__(world, name)
 
+    def step_s(self) -> float:
+        return self.paced_s
+
+    def say(self, message: AnyToLink) -> None:
+        if isinstance(message, ReportProgress):
+            self.world.speeds[self.name] = message.tokens_per_s
+        super().say(message)
+
     def committed(self, block: Block, head: ChainHead) -> None:
-        self.agreed_at = self.world.now
+        others = {peer: speed for peer, speed in self.world.speeds.items() if peer != self.name}
+        self.feed(SpeedsHeard(self.now, others))
         super().committed(block, head)
-
-    def _train(self) -> None:
-        self.steps, self.asked = 0, False
-        self.later(self.step_s, self._stepped, self.driver.state.head.anchor)
-
-    def _stepped(self, anchor: bytes) -> None:
-        state = self.driver.state
-        if state.head.anchor != anchor or state.header is not None:
-            return
-        self.steps, self.unoffered = self.steps + 1, self.unoffered + 1
-        self.pace = self.pace.stepped(self.step_s, TOKENS)
-        self.paced.speeds[self.name] = self.pace.tokens_per_s
-        others = (peer for peer in state.electorate if peer != self.name)
-        self.pace = self.pace.heard({peer: self.paced.speeds.get(peer, 0.0) for peer in others})
-        share = self.pace.share(state.head.round, self.steps, self.world.now - self.agreed_at)
-        self.driver.deliver(TrainingProgress(self.world.now, share))
-        if share >= 1 or self.asked:
-            self._submit(anchor)
-        else:
-            self.later(self.step_s, self._stepped, anchor)
-
-    def request_submit(self) -> None:
-        """Asked by the driver."""
-        self.asked = True
-
-    def _offer(self, anchor: bytes) -> ContributionHeader:
-        offered = super()._offer(anchor)
-        made, self.unoffered = self.unoffered, 0
-        return replace(offered, tokens=TOKENS * made, steps=made).signed(self.driver.state.rules.keys)
 
 
 class PacedWorld(World):
     """Peers with these seconds per step."""
 
     def __init__(self, step_s: Sequence[float], seed: int, **round: Any) -> None:
-        self.step_s, self.spec = step_s, spec(**round)
+        self.step_s, self.spec = step_s, spec(gather_s=60.0, ack_s=8.0, exchange_s=40.0, **round)
         self.speeds: dict[str, float] = {}
         """What the board says."""
         super().__init__(seed, len(step_s))
@@ -107,6 +85,10 @@ class PacedWorld(World):
         self.history.append([])
         self.peers.append(PacedPeer(self, name, self.step_s[len(self.peers)]))
         return self.peers[-1]
+
+    @property
+    def run_spec(self) -> RunSpec:
+        return self.spec
 
     def rules(self, name: str) -> Rules:
         """With caps that leave something to learn."""
@@ -204,7 +186,7 @@ def test_a_peer_that_gets_slower_in_the_middle_of_a_run_is_late_once_at_most() -
     """Its owner begins to use the machine: the others hear it, and so does its own part."""
     world = PacedWorld((1.0, 1.0, 1.0, 1.0), 7, pace="speed")
     world.run(8)
-    world.peers[3].step_s = 4.0  # type: ignore[attr-defined]
+    world.peers[3].paced_s = 4.0  # type: ignore[attr-defined]
     blocks = world.run(20)
     late = [block.update.round for block in blocks for about, *_ in block.update.penalties if about == "p3"]
     assert len(late) <= 1
@@ -216,7 +198,8 @@ def test_one_that_lies_about_its_speed_shrinks_nobodys_part() -> None:
     """A thousand times as fast, so it says: the others go on making their steps."""
     world = PacedWorld((1.0, 1.0, 1.0, 1.0), 8, pace="speed")
     liar = world.peers[3]
-    liar.pace = type("Boaster", (Pace,), {"tokens_per_s": property(lambda self: 1e6)})(world.spec)  # type: ignore[attr-defined]
+    boaster = type("Boaster", (Pace,), {"tokens_per_s": property(lambda self: 1e6)})(world.spec)
+    liar.life = msgspec.structs.replace(liar.life, pace=boaster)
     for block in world.run(10)[WARM:]:
         assert {header.steps for header in block.update.members if header.peer != "p3"} == {STEPS}
 

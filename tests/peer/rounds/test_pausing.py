@@ -6,6 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from peer.lifecycle.vocabulary import OwnerChanged
+from peer.limits.policy import Hold
 from peer.protocol.block import NOT_AWAITED, ContributionHeader
 from peer.protocol.electorate import order
 from peer.protocol.messages import Heartbeat, Prepare, Promise
@@ -186,15 +188,7 @@ def test_a_pause_at_another_anchor_is_ignored() -> None:
 
 def pause(swarm: LogicalSwarm, index: int) -> None:
     """Have one peer make no more steps."""
-    peer = swarm.world.peers[index]
-
-    def sit_out() -> None:
-        state = peer.driver.state
-        if peer.alive and state.header is None:
-            mine = peer.disk.header(state.head.anchor)
-            peer.driver.deliver(Paused(swarm.now_s, mine or replace(nothing(peer.name), anchor=state.head.anchor)))
-
-    setattr(peer, "_train", sit_out)  # noqa: B010 (mypy refuses the assignment)
+    swarm.world.peers[index].feed(OwnerChanged(swarm.now_s, (Hold("PAUSED", "its owner asks for it"),)))
 
 
 def duration_s(swarm: LogicalSwarm, first: int, last: int) -> float:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from peer.rounds import forks
 from peer.rounds.transition import Transition
-from peer.testing.memory_peer import PARTS, LogicalPeer
+from peer.testing.memory_peer import PARTS, STEPS, TRAIN_S, LogicalPeer
 from peer.testing.memory_swarm import World
 
 
@@ -27,6 +27,7 @@ def test_what_undone_blocks_counted_is_owed_again() -> None:
         theta = [a + b for a, b in zip(theta, _step(peer, block.update.parts), strict=True)]
     undone = peer.disk.undo(anchor)
     peer.undone(undone, anchor)
+    world.scheduler.run_until(world.now + TRAIN_S[1] / STEPS)  # the step that it makes
     world.check()
     assert [block.update.round for block in undone] == [4, 3]
     assert (peer.ledger.anchor, peer.ledger.round, peer.ledger.theta) == (anchor.anchor, 2, theta)
