@@ -12,6 +12,7 @@ from collections import defaultdict
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Any
@@ -23,15 +24,27 @@ from dht.streams.base import Streams
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
 from peer.credit.summary import penalties_of
-from peer.events import AlertRaised, PenaltyImposed
-from peer.events import Event as Reported
+from peer.events import AlertRaised, Event, PenaltyImposed
+from peer.lifecycle.vocabulary import (
+    Apply,
+    Evaluate,
+    Moved,
+    Result,
+    Resume,
+    Save,
+    Stepped,
+    Submit,
+    TrainerStatus,
+    Work,
+)
 from peer.link.link import RunKeys
 from peer.link.reduction import ReductionWorker
-from peer.protocol.block import Block, ContributionHeader
-from peer.protocol.head import ChainHead, genesis_anchor
+from peer.protocol.block import ContributionHeader, Update
+from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.rounds.driver import ChainPort, Driver, ReductionPort
-from peer.rounds.interface import Applied, Submitted, Tick, TrainingProgress
+from peer.rounds.interface import Tick
 from peer.rounds.machine import TICK_S, begin
+from peer.simulate.life_host import LifeHost
 from peer.simulate.memory_network import MemoryNetwork, Scheduler
 from peer.spec import RunSpec
 from peer.store.chain import ChainStore
@@ -97,8 +110,8 @@ class Reached:
     state: str
 
 
-class TrainingPeer:
-    """One peer of the swarm: a trainer and a driver, wired as `peer.session` and `peer.link.link` wire them."""
+class TrainingPeer(LifeHost):
+    """One peer of the swarm: a trainer and a driver under the product's own lifecycle."""
 
     def __init__(self, swarm: TrainingSwarm, identity: Identity, role: Role) -> None:
         self.name, self.role, self._swarm = identity.peer_id, role, swarm
@@ -108,12 +121,12 @@ class TrainingPeer:
         self._rng = Random(f"{swarm.spec.run.seed} {self.name}")
         self.trainer = role.trainer(swarm.spec, self.name, self._folder / "contributions")
         self.history: list[Reached] = []
-        self.updates: list[Block] = []
+        self.updates: list[Update] = []
         self.penalties: list[PenaltyImposed] = []
         """What the people at this machine were told, with the updates and by the machine itself."""
         self.alerts: list[AlertRaised] = []
 
-    def start(self, genesis: ChainHead) -> None:
+    def join(self, genesis: ChainHead) -> None:
         """Take part from the first anchor on."""
         swarm, spec, codec = self._swarm, self._swarm.spec, Codec(self._swarm.spec.codec.wire)
         self.disk = ChainStore(
@@ -129,91 +142,84 @@ class TrainingPeer:
         rules = rules_of(spec, self.trainer.parts, hands.keys, me=self.name, wall_offset_s=WALL_S)
         self.driver = Driver(
             begin(rules, genesis, swarm.now), clock=lambda: swarm.now, streams=hands.streams, disk=hands.disk,
-            arithmetic=hands.arithmetic, trainer=self, report=self._report,
+            arithmetic=hands.arithmetic, trainer=self, report=self.tell,
         )  # fmt: skip
         hands.streams.listen(self.driver.on_frame)
-        self._later(TICK_S * self._rng.random(), self._tick)
-        self._soon(lambda: self._applied(genesis.anchor))
+        self.begin_life(spec)
+        self.later(TICK_S * self._rng.random(), self._tick)
+        self.later(0.0, self.start)
+
+    # ---- its clock and its trainer ----
 
     @property
-    def finished(self) -> bool:
-        """Whether it stands at the last anchor of the run."""
-        return self.trainer.anchor.round >= self._swarm.spec.run.rounds
+    def now(self) -> float:
+        return self._swarm.now
 
-    # ---- the trainer ----
+    def later(self, delay_s: float, call: Callable[..., None], *args: object) -> None:
+        self._swarm.scheduler.call_in(delay_s, call, *args)
 
-    def _applied(self, anchor: bytes) -> None:
-        self.driver.deliver(Applied(self._swarm.now, anchor, self.trainer.anchor.state_digest()))
-        self._train_when_in_step(anchor)
+    def _soon(self, call: Callable[[], object]) -> None:
+        self._swarm.scheduler.call_in(0.0, call)
 
-    def _train_when_in_step(self, anchor: bytes) -> None:
-        if self.finished or self.driver.state.head.anchor != anchor:
-            return
-        if not self.driver.state.in_step:
-            self._later(TICK_S, lambda: self._train_when_in_step(anchor))
-            return
-        self.trainer.begin_round(self._swarm.readers)
-        seconds = self._rng.uniform(*TRAIN_S)
-        self._later(seconds / 2, lambda: self._progress(anchor))
-        self._later(seconds, lambda: self._submit(anchor))
+    def _tick(self) -> None:
+        self.later(TICK_S, self._tick)
+        self.deliver(Tick(self.now, WALL_S))
 
-    def _progress(self, anchor: bytes) -> None:
-        if self.driver.state.head.anchor == anchor:
-            self.driver.deliver(TrainingProgress(self._swarm.now, 0.6))
+    @property
+    def head(self) -> ChainHead:
+        return self.disk.head
 
-    def _submit(self, anchor: bytes) -> None:
-        if self.driver.state.head.anchor != anchor or self.trainer.status.offered:
-            return
-        while self.trainer.progress.step < steps_in_round(self.trainer):
-            step(self.trainer)
-        submit(self.trainer, anchor)
+    def header(self, anchor: bytes) -> ContributionHeader:
         mine = self.disk.contribution(anchor)
         assert mine is not None
-        self.driver.deliver(Submitted(self._swarm.now, self.role.header(mine.header(self.name))))
+        return self.role.header(mine.header(self.name))
 
-    # ---- what the driver asks for ----
+    @property
+    def status(self) -> TrainerStatus:
+        return self.trainer.status
 
-    def request_submit(self) -> None:
-        """At once, with all inner steps of the round."""
-        anchor = self.driver.state.head.anchor
-        self._soon(lambda: self._submit(anchor))
+    def step_s(self) -> float:
+        return self._rng.uniform(*TRAIN_S) / steps_in_round(self.trainer)
 
-    def committed(self, block: Block, head: ChainHead) -> None:
-        """Apply the update; everybody at this machine hears of its penalties."""
-        update = block.update
-        self.trainer.apply(update, lambda digest: load_object(self._folder, digest))
-        self.updates.append(block)
-        self.penalties += penalties_of(update)
-        state = self.trainer.anchor.state_digest().hex()
-        self.history.append(Reached(round=update.round, digest=head.anchor.hex(), state=state))
-        self._swarm.committed(self)
-        self._later(APPLY_S, lambda: self._applied(head.anchor))
+    def train(self, steps: int, whole: float) -> Stepped:
+        self.trainer.begin_round(self._swarm.readers)
+        made = [step(self.trainer) for _ in range(steps)]
+        return Stepped(steps=steps, tokens=sum(each.tokens for each in made), loss=None)
 
-    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """Nothing forks here."""
-        raise AssertionError(f"{self.name} undoes round {blocks[0].update.round}")
+    def seconds(self, work: Work) -> float:
+        return APPLY_S if isinstance(work, Apply) else 0.0
 
-    def resync(self, why: str) -> None:
-        """Nobody is left so far behind here."""
-        raise AssertionError(f"{self.name} has lost the chain: {why}")
+    def do(self, work: Work) -> Result:
+        match work:
+            case Submit(anchor=anchor):
+                submit(self.trainer, anchor)
+            case Apply(update=update):
+                given_up = self.trainer.apply(update, partial(load_object, self._folder))
+                state = self.trainer.anchor.state_digest()
+                self.updates.append(update)
+                self.penalties += penalties_of(update)
+                anchor = next_anchor(update.parent, update.digest)
+                self.history.append(Reached(round=update.round, digest=anchor.hex(), state=state.hex()))
+                self._swarm.committed(self)
+                return Moved(given_up, state)
+            case Resume(anchor=anchor):
+                self.trainer.resume(anchor)
+                return Moved(state=self.trainer.anchor.state_digest())
+            case Evaluate() | Save():  # the swarm measures
+                return None
+            case _:
+                raise AssertionError(f"{self.name} shall {work}, though nothing forks and nobody pauses here")
+        return None
 
-    def _report(self, event: Reported) -> None:
+    def tell(self, event: Event) -> None:
         if isinstance(event, PenaltyImposed):
             self.penalties.append(event)
         elif isinstance(event, AlertRaised):
             self.alerts.append(event)
 
-    # ---- time ----
-
-    def _tick(self) -> None:
-        self._later(TICK_S, self._tick)
-        self.driver.deliver(Tick(self._swarm.now, WALL_S))
-
-    def _soon(self, call: Callable[[], object]) -> None:
-        self._later(0.0, call)
-
-    def _later(self, delay_s: float, call: Callable[[], object]) -> None:
-        self._swarm.scheduler.call_in(delay_s, call)
+    def resync(self, why: str) -> None:
+        """Nobody is left so far behind here."""
+        raise AssertionError(f"{self.name} has lost the chain: {why}")
 
 
 class TrainingSwarm:
@@ -243,7 +249,7 @@ class TrainingSwarm:
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=names, members=names)
         for peer in self.peers:
-            peer.start(genesis)
+            peer.join(genesis)
 
     @property
     def now(self) -> float:

@@ -126,7 +126,7 @@ def train(variant: str, spec: RunSpec, report: Report) -> AttackOutcome:
 
 def point(swarm: TrainingSwarm, round: int) -> Point:
     """The newest loss when all honest peers have committed `round`."""
-    tokens = sum(member.tokens for block in swarm.honest[0].updates[:round] for member in block.update.members)
+    tokens = sum(member.tokens for update in swarm.honest[0].updates[:round] for member in update.members)
     measured = max(known for known in swarm.losses if known <= round)
     return Point(round=round, tokens=tokens, loss=swarm.losses[measured])
 

@@ -35,7 +35,7 @@ def swarm_of(base: RunSpec, folder: Path, attack: str, reducer: str = "edit", ro
 def headers(swarm: TrainingSwarm, index: int) -> list[ContributionHeader]:
     """What a peer pledged to the rounds of the chain."""
     name = swarm.peers[index].name
-    members = (member for block in swarm.honest[0].updates for member in block.update.members)
+    members = (member for update in swarm.honest[0].updates for member in update.members)
     return [member for member in members if member.peer == name]
 
 

@@ -127,9 +127,9 @@ def test_rounds_of_real_machines_commit(spec: RunSpec, tmp_path: Path, reducer: 
     swarm.until_round(3)
     assert swarm.differing() == []
     codec = Codec("sparse").of_means
-    for block in swarm.peers[0].updates:
-        assert VOID not in block.update.parts
-        assert len(block.update.members) == 3
-        for name, piece in zip(block.update.parts, swarm.peers[0].trainer.parts, strict=True):
+    for update in swarm.peers[0].updates:
+        assert VOID not in update.parts
+        assert len(update.members) == 3
+        for name, piece in zip(update.parts, swarm.peers[0].trainer.parts, strict=True):
             assert len(load_object(tmp_path / swarm.peers[0].name, name)) == codec.part_bytes(piece.size)
     assert all(peer.alerts == [] and peer.penalties == [] for peer in swarm.peers)
