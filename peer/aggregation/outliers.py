@@ -75,7 +75,9 @@ def screen(
     """
     roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
     sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
-    histories = tuple(stat if stat.count else replace(swarm, rejected=stat.rejected) for stat in own)
+    histories = tuple(
+        stat if stat.count else NormStats(swarm.mean, swarm.variance, swarm.count, stat.rejected) for stat in own
+    )
     blank = tuple(member for member in sorted(counted) if sizes[member] is None)
     screened = ScreenedLayer(
         layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
@@ -204,7 +206,7 @@ def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standar
 
 def drifted(stat: NormStats, factor: float) -> NormStats:
     """The statistics as they would be if every value had been `factor` times as large."""
-    return replace(stat, mean=stat.mean * factor, variance=stat.variance * factor * factor)
+    return NormStats(stat.mean * factor, stat.variance * factor * factor, stat.count, stat.rejected)
 
 
 def swarm_history(stats: Iterable[NormStats], standards: AggregationRules) -> NormStats:

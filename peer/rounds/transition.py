@@ -173,6 +173,8 @@ class Transition:
     def ask_others(self) -> None:
         """Sources that gave nothing for a while: what they were asked for is asked of others."""
         wanted = self.state.wanted
+        if not wanted.digests and not wanted.asked:
+            return
         silent = wanted.silent | {asked.source for asked in wanted.awaited() if self.now >= asked.until}
         if silent >= set(wanted.sources):
             silent = frozenset()
