@@ -133,7 +133,7 @@ class Estimate(Grid):
         self._spread = np.array([machine.spread for machine in setting.machines])
         self._speeds = [round(1000 * setting.step_tokens / machine.step_s) for machine in setting.machines]
         """Declared, in thousandths of a token per second."""
-        self._freeze_s = np.array([machine.freeze_s for machine in setting.machines])
+        self._submit_s = np.array([machine.submit_s for machine in setting.machines])
         self._ahead = deque(self.changes)
         self._gone_at = np.full(len(setting.machines), np.inf)
         """When whoever has a seat is gone; infinity while somebody is there."""
@@ -219,7 +219,7 @@ class Estimate(Grid):
         step_s = self._step_s * np.exp(self._spread * self._dice.standard_normal(len(times)))
         in_time = self.setting.spec.round.max_train_s // step_s
         part_s = np.maximum(1, np.minimum(in_time, self._steps(len(self.began) - 1))) * step_s
-        ready = times + part_s + self._freeze_s
+        ready = times + part_s + self._submit_s
         drawn = self._draw(side, np.where(self._gone_at <= ready, np.nan, ready))
         decided = np.maximum(drawn.decided, times)
         # Whoever goes on to the next round makes no more steps for this one.

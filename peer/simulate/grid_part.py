@@ -224,7 +224,7 @@ def _machine(machine: PeerProfile, side: int) -> PeerProfile:
     """Whoever passes on what a group agreed on has it encoded already."""
     if side == 0:
         return machine
-    return dataclasses.replace(machine, step_s=NO_STEP_S, freeze_s=0.0, apply_s=0.0, attack="")
+    return dataclasses.replace(machine, step_s=NO_STEP_S, submit_s=0.0, apply_s=0.0, attack="")
 
 
 def _spec(setting: Scenario, side: int) -> RunSpec:
@@ -252,7 +252,7 @@ def agree(group: Group, released: Times) -> Agreed:
     found = nothing(len(released))
     for place, holder in there.items():
         if holder.planned_for == round:
-            found.ready[place] = holder.planned_at + holder.machine.freeze_s
+            found.ready[place] = holder.planned_at + holder.machine.submit_s
         if holder.made_at >= released[place]:
             if holder.made_at < holder.planned_at:
                 found.stopped[place] = holder.made_at

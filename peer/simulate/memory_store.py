@@ -129,7 +129,7 @@ class MemoryDisk:
         self.contributions[header.anchor] = (self.head.round, header, payloads)
 
     def header(self, anchor: bytes) -> ContributionHeader | None:
-        """What this peer pledged for `anchor`; None if it had not frozen."""
+        """What this peer pledged for `anchor`; None if it had not submitted."""
         return self.contributions[anchor][1] if anchor in self.contributions else None
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
@@ -146,7 +146,7 @@ class MemoryDisk:
         return merkle.path(leaves, part), payloads[part]
 
     def offered(self, anchor: bytes) -> list[bytes] | None:
-        """Every part of what this peer offered for `anchor`; None if it had not frozen."""
+        """Every part of what this peer offered for `anchor`; None if it had not submitted."""
         return self.contributions[anchor][2] if anchor in self.contributions else None
 
 

@@ -31,7 +31,7 @@ class PeerProfile:
     """Seconds of an inner step."""
     spread: float = 0.0
     """Standard deviation of the logarithm of its speed from round to round."""
-    freeze_s: float = 0.05
+    submit_s: float = 0.05
     """From its last step until what it gives is encoded and on disk."""
     apply_s: float = 0.05
     """From a commit until the new anchor is computed."""
@@ -120,7 +120,7 @@ class Scenario:
         return self.regions.delay_s[pairs], self.regions.bandwidth_bps[pairs]
 
 
-FREEZE_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
+SUBMIT_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
 """Per parameter: to encode what is given, to take the outer step, to add one part to a mean. One core;
 assumptions, where nothing is declared."""
 MOST_DIGITS = 5
@@ -185,7 +185,7 @@ class ScenarioOptions:
         flops = machine.flops or HOME_FLOPS
         return PeerProfile(
             step_s=machine.step_s or self.shape.flops_per_token(self.spec.model.context) * tokens / flops,
-            spread=self.spread, freeze_s=LEAST_S + FREEZE_S * parameters, apply_s=LEAST_S + APPLY_S * parameters,
+            spread=self.spread, submit_s=LEAST_S + SUBMIT_S * parameters, apply_s=LEAST_S + APPLY_S * parameters,
             reduce_s=REDUCE_S * min(parameters, self.spec.codec.part_elements),
             upload_bps=1e6 * machine.upload_mbps, download_bps=1e6 * machine.download_mbps,
             skew_s=dice.uniform(-self.skew_s, self.skew_s),

@@ -325,7 +325,7 @@ class SimulatedPeer(SwarmPeer):
     def seconds(self, work: Work) -> float:
         match work, self.life.moving:
             case Submit(), _:
-                return self.machine.freeze_s
+                return self.machine.submit_s
             case Apply(), RoundDecided(agreed_at=agreed_at):
                 return agreed_at + self.machine.apply_s - self.now
             case Rewind(), _:

@@ -198,13 +198,13 @@ def cost_of(plan: Plan, model: dict[str, Any], device: torch.device, folder: Pat
     step_s = seconds_of(lambda: step(trainer), plan.steps, device) / plan.steps
     parameters = [parameter.detach() for parameter in trainer._backend._model.parameters()]
     to_host_s, to_device_s = copying_s(parameters, device)
-    freeze_s = seconds_of(lambda: submit(trainer, anchor), 1, device)
+    submit_s = seconds_of(lambda: submit(trainer, anchor), 1, device)
     decided = DecidedRound([trainer], anchor)
     apply_s = seconds_of(lambda: decided.apply_to(trainer), 1, device)
     return Cost(
         model=model["name"], parameters=trainer.parameters, step_s=step_s, round_steps=plan.round_steps,
         to_host_s=to_host_s, to_device_s=to_device_s, encode_s=encode_s(spec, trainer.parameters),
-        freeze_s=freeze_s, apply_s=apply_s,
+        submit_s=submit_s, apply_s=apply_s,
     )  # fmt: skip
 
 

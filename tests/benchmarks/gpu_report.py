@@ -49,7 +49,7 @@ class Cost:
     """All parameters from the device to main memory."""
     to_device_s: float
     encode_s: float
-    freeze_s: float
+    submit_s: float
     """Collect what was learned, encode it and have it on disk."""
     apply_s: float
     """Check and decode the means, outer step, new local parameters."""
@@ -57,12 +57,12 @@ class Cost:
     @property
     def share(self) -> float:
         """Of a round that overlaps nothing, without network and agreement."""
-        exposed_s = self.freeze_s + self.apply_s
+        exposed_s = self.submit_s + self.apply_s
         return exposed_s / (exposed_s + self.round_steps * self.step_s)
 
     def told(self) -> str:
         """A line while it is measured."""
-        return f"{self.model}: freeze {self.freeze_s:.3f} s, apply {self.apply_s:.3f} s: {self.share:.2%} of a round"
+        return f"{self.model}: freeze {self.submit_s:.3f} s, apply {self.apply_s:.3f} s: {self.share:.2%} of a round"
 
 
 def table(speeds: Sequence[Speed], costs: Sequence[Cost], reached: float) -> str:
@@ -81,7 +81,7 @@ def table(speeds: Sequence[Speed], costs: Sequence[Cost], reached: float) -> str
     dear += [
         [
             cost.model, *(f"{seconds:.3f}" for seconds in
-            (cost.to_host_s, cost.to_device_s, cost.encode_s, cost.freeze_s, cost.apply_s, cost.step_s)),
+            (cost.to_host_s, cost.to_device_s, cost.encode_s, cost.submit_s, cost.apply_s, cost.step_s)),
             f"{cost.share:.2%}",
         ]
         for cost in costs
