@@ -26,6 +26,8 @@ POLL_S = 0.5
 START_S = 60.0
 STOP_S = 20.0
 GOODBYE_S = 3.0
+FLUSH_S = 2.0
+"""A link that has said its last ends in this time."""
 
 
 class LeaveRequested(Exception):
@@ -85,6 +87,8 @@ class LinkProcess:
             error = _error_of(message)
         except LinkLost as lost:
             error = lost
+        with suppress(subprocess.TimeoutExpired):  # or it stays in the table of processes until the next one begins
+            self._process.wait(FLUSH_S)
         self._ended(error)
 
     def send(self, message: ToLink) -> None:

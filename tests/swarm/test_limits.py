@@ -7,7 +7,7 @@ import shutil
 import subprocess
 import time
 from collections.abc import Callable, Iterator
-from contextlib import closing
+from contextlib import closing, suppress
 from pathlib import Path
 from typing import Any
 
@@ -214,8 +214,12 @@ def test_without_traffic_left_its_link_leaves_and_comes_back_with_a_quota(run: R
 def links_of(run: RealSwarm) -> list[psutil.Process]:
     """The link processes of peer 0."""
     pid = asked(run, "status")["pid"]
-    living = [child for child in psutil.Process(pid).children() if child.status() != psutil.STATUS_ZOMBIE]
-    return [child for child in living if LINK_MODULE in child.cmdline()]
+    found = []
+    for child in psutil.Process(pid).children():
+        with suppress(psutil.NoSuchProcess):  # it may end just now
+            if child.status() != psutil.STATUS_ZOMBIE and LINK_MODULE in child.cmdline():
+                found.append(child)
+    return found
 
 
 def _until(reached: Callable[[], object]) -> None:
