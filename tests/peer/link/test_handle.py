@@ -48,10 +48,11 @@ class Inbox:
         self.said: Queue[AnyToTrainer | Exception] = Queue()
         self.threads: set[str] = set()
         self.endings = 0
-        self.may_hear = threading.Event()
+        self.may_hear, self.waits = threading.Event(), threading.Event()
         self.may_hear.set()
 
     def hear(self, message: AnyToTrainer) -> None:
+        self.waits.set()
         self.may_hear.wait(HANG_S)
         self.threads.add(threading.current_thread().name)
         self.said.put(message)
@@ -150,7 +151,9 @@ def test_what_a_link_said_is_not_heard_once_another_has_taken_its_place(start: S
     assert inbox.next() == InStep(True)
     before, reader = link._pipe, link._reader
     inbox.may_hear.clear()
-    threading.Timer(0.2, inbox.may_hear.set).start()
+    inbox.waits.clear()
+    assert inbox.waits.wait(HANG_S), "it is in the middle of a word"
+    threading.Timer(0.5, inbox.may_hear.set).start()
     link._open = lambda limits: handle.OpenLink("tells", "", (), limits)  # type: ignore[assignment]
     link.restart()
     assert not reader.is_alive()
