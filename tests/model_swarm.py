@@ -43,6 +43,7 @@ class FaultyWorld(World):
         faults(self)
         self.scheduler.run_until(fault_s)
         self.check()
+        self.counts["came back"] = sum(peer.lives - 1 for peer in self.peers)  # amid the faults
         self.on_commit = None
         self.network.heal()
         self.network.link = LinkModel()

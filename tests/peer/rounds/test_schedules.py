@@ -29,6 +29,7 @@ def test_the_round_keeps_its_promises(kind: str, takeover_s: float) -> None:
     messages. Targeted: an adversary that aims at promises, proposals and votes, first committers and coordinators."""
     worlds = [run_schedule(FIRST + seed, kind, takeover_s=takeover_s) for seed in range(SCHEDULES)]
     assert sum(world.commits for world in worlds) > 10 * SCHEDULES
+    assert kind != "random" or sum(world.counts["came back"] for world in worlds) > SCHEDULES
     assert sum(world.forked for world in worlds) == 0 or takeover_s
 
 
