@@ -43,6 +43,7 @@ class FaultyWorld(World):
         faults(self)
         self.scheduler.run_until(fault_s)
         self.check()
+        self.counts["came back"] = sum(peer.lives - 1 for peer in self.peers)  # amid the faults
         self.on_commit = None
         self.network.heal()
         self.network.link = LinkModel()
@@ -222,12 +223,12 @@ def _crash_soon(world: FaultyWorld, peer: LogicalPeer, down_s: float, fuse: int 
     if not peer.alive or peer.fuse is not None:
         return
     peer.fuse = fuse or world.rng.randrange(1, 30)
-    life = peer.life
+    life = peer.lives
 
     def revive() -> None:
-        if peer.life == life and peer.alive:
+        if peer.lives == life and peer.alive:
             peer.fuse = None
-        elif not peer.alive and peer.life == life:
+        elif not peer.alive and peer.lives == life:
             peer.boot()
 
     world.scheduler.call_in(down_s, revive)

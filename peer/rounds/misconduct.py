@@ -239,14 +239,15 @@ def on_conflict(turn: Transition, sender: str, message: MeanConflict) -> None:
         return
     mine = exchange.means[theirs.part]
     alike = (mine.reducer, mine.attempt, mine.basis) == (theirs.reducer, theirs.attempt, theirs.basis)
-    if not alike or mine.digest == theirs.digest:
+    if not alike or mine.digest == theirs.digest or not theirs.genuine(turn.rules.keys):
         return
-    if theirs.reducer in exchange.told_of or not theirs.genuine(turn.rules.keys):
+    if theirs.reducer not in exchange.told:  # else all have got mine
+        turn.send((sender,), MeanConflict(message.place, mine))
+    if theirs.reducer in exchange.told_of:
         return
     _note(turn, exchange, theirs.reducer)
     layer = turn.rules.fragment(exchange.round).parts[mine.part].layer
     catch(turn, mine.reducer, layer, f"two means of part {mine.part}: {_short(mine)} and {_short(theirs)}")
-    turn.send((sender,), MeanConflict(message.place, mine))
 
 
 def _note(turn: Transition, exchange: MemberState, peer: str) -> None:

@@ -7,6 +7,7 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised
+from peer.lifecycle.vocabulary import Result, Rewind, Work
 from peer.protocol import validation
 from peer.protocol.block import Block
 from peer.protocol.head import next_anchor
@@ -78,13 +79,15 @@ def test_what_the_losing_branch_held_of_a_peers_work_is_offered_again() -> None:
     loser = world.peers[0]
     counted = list(loser.ledger.counted)
     returned: list[list[int]] = []
-    undone = loser.undone
+    do = loser.do
 
-    def note(*args: object) -> None:
-        undone(*args)  # type: ignore[arg-type]
-        returned.append(list(loser.ledger.counted))
+    def note(work: Work) -> Result:
+        result = do(work)
+        if isinstance(work, Rewind):
+            returned.append(list(loser.ledger.counted))
+        return result
 
-    loser.undone = note  # type: ignore[method-assign]
+    loser.do = note  # type: ignore[method-assign]
     heal(world)
     assert len(returned) == 1
     assert returned[0] != counted
@@ -210,10 +213,6 @@ def test_silence_gives_nothing_up() -> None:
             "forks",
             3677,
         ),  # one went on alone for fifteen rounds, of six others who made six: it gives up, and they go on
-        (
-            "forks",
-            2143,
-        ),  # two pairs that parted too long ago, of each of which the other knows one: somebody is to give up
     ],
 )
 def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, number: int) -> None:
@@ -221,6 +220,27 @@ def test_what_can_be_undone_is_undone_and_nothing_else_is_given_up(plan: str, nu
     result = run_one(plan, number)
     assert not result.failure
     assert result.counts["forked"] == 1
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("seed", range(2))
+def test_two_pairs_that_know_one_of_each_other_do_not_stay_apart(seed: int) -> None:
+    """Both founders went on alone and each met another, longer ago than can be undone: somebody is to give up."""
+    world = FaultyWorld(seed, 2, takeover_s=TAKEOVER_S)
+    world.network.partition(["p0", "p2"])
+    world.scheduler.run_until(30.0)
+    world.join()
+    world.join()
+    world.scheduler.run_until(150.0)
+    for peer, known in zip(world.peers, ("p1", "p0", "p1", "p0"), strict=True):
+        assert set(peer.driver.state.voters) - set(peer.disk.head.electorate) == {known}
+        assert len(peer.disk.head.electorate) == 2
+        assert peer.disk.head.round > 2 * peer.disk.keep_rounds
+    heal(world)
+    assert world.counts["resynced"] == 2
+    assert world.forked == 1
+    assert not world.apart(), world.apart()
+    world.check()
 
 
 # ---- blocks that wait for their bytes ----

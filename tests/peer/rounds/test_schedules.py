@@ -12,7 +12,9 @@ import pytest
 
 from peer.aggregation.evidence import AggregationRules
 from peer.protocol.messages import MeanData, ObjectData
+from peer.rounds.interface import Tick
 from peer.testing.memory_peer import LogicalPeer
+from peer.testing.memory_swarm import World
 from tests.model_swarm import CALM_S, TAKEOVER_S, FaultyWorld, run_schedule
 
 pytestmark = pytest.mark.slow
@@ -29,6 +31,7 @@ def test_the_round_keeps_its_promises(kind: str, takeover_s: float) -> None:
     messages. Targeted: an adversary that aims at promises, proposals and votes, first committers and coordinators."""
     worlds = [run_schedule(FIRST + seed, kind, takeover_s=takeover_s) for seed in range(SCHEDULES)]
     assert sum(world.commits for world in worlds) > 10 * SCHEDULES
+    assert kind != "random" or sum(world.counts["came back"] for world in worlds) > SCHEDULES
     assert sum(world.forked for world in worlds) == 0 or takeover_s
 
 
@@ -168,3 +171,12 @@ def test_a_divided_swarm_heals(apart_s: float, side: tuple[str, ...]) -> None:
     assert not world.apart(), world.apart()
     assert world.peers[0].disk.head.electorate == ("p0", "p1", "p2", "p3")
     world.check()
+
+
+def test_what_the_round_machine_says_before_a_peer_has_joined_is_said_again() -> None:
+    """After a stall its first tick may come before its life begins."""
+    world = World(1, 1)
+    peer = world.peers[0]
+    peer.deliver(Tick(world.now))
+    world.scheduler.run_until(30.0)
+    assert peer.disk.head.round > 2
