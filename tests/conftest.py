@@ -7,6 +7,7 @@ import os
 import sys
 from pathlib import Path
 
+import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
@@ -21,6 +22,10 @@ pytest_plugins = [
     "tests.devices",
     "tests.namespaces",
 ]
+
+# An example that takes long says that the machine is shared, and nothing of the code: pytest has a time-out of its own.
+hypothesis.settings.register_profile("suite", deadline=None)
+hypothesis.settings.load_profile("suite")
 
 SWARM = "tests/swarm/"
 """Several processes each, that train, keep deadlines, and wait for most of the time."""
