@@ -57,6 +57,7 @@ from peer.lifecycle.vocabulary import (
     Stepped,
     SubmitAsked,
     SyncChanged,
+    Trainer,
     TrainerFailed,
     Woken,
     Work,
@@ -75,7 +76,6 @@ from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.train.trainer import LocalTrainer
-    from peer.train.worker import TrainerWorker
 
 LONGEST_S = 3600.0
 """Nothing waits longer without a look."""
@@ -138,7 +138,7 @@ class Session:
     """One life, with what it needs to happen."""
 
     def __init__(
-        self, link: LinkProcess, inbox: Inbox, trainer: LocalTrainer, worker: TrainerWorker, reporter: Reporter,
+        self, link: LinkProcess, inbox: Inbox, trainer: LocalTrainer, worker: Trainer, reporter: Reporter,
         first_state: bytes, anchor: bytes,
     ) -> None:  # fmt: skip
         self._link, self._inbox, self._trainer, self._worker = link, inbox, trainer, worker

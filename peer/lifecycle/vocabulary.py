@@ -43,6 +43,12 @@ class Trainer(Protocol):
     @property
     def status(self) -> TrainerStatus: ...
 
+    def enter_thread(self) -> None:
+        """Called once by the thread that will `do` everything."""
+
+    def write_snapshot(self, anchor: bytes, state: bytes) -> None:
+        """Begin to write the anchor where it stands, if it is time; from any thread, which does not wait for it."""
+
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
         """Do it, and post one `Done`; later perhaps `Written`, `LayersReady` and `Saved`, from any thread.
 

@@ -20,7 +20,6 @@ from dht import errors
 from peer.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.link.channel import LinkLost, TrainerEnd
 from peer.settings import PeerSettings
-from peer.store.objects import load_object
 
 POLL_S = 0.5
 START_S = 60.0
@@ -149,10 +148,6 @@ class LinkProcess:
             self._process.wait()
         self._reader.join(STOP_S)
         self._pipe.close()
-
-    def load_object(self, digest: bytes) -> bytes:
-        """Bytes that the link stored under a digest. Raises BadInput if they are not what they were."""
-        return load_object(self.directory, digest)
 
 
 def limits_of(settings: PeerSettings) -> LinkLimits:

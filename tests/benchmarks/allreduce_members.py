@@ -7,6 +7,7 @@ import multiprocessing
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from queue import Empty, Queue
 from typing import Any
@@ -31,6 +32,7 @@ from peer.link.handle import LinkProcess
 from peer.protocol.block import VOID, Block
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse
+from peer.store.objects import load_object
 from peer.train.backend import InnerStep
 from tests.benchmarks.allreduce_crew import Failed, Words
 from tests.stepping import step, submit
@@ -239,7 +241,7 @@ class Ours:
         commit = self._hear_commit()
         watch.lap("agree")
         update = Block.from_bytes(commit.block).update
-        trainer.apply(update, link.load_object)
+        trainer.apply(update, partial(load_object, link.directory))
         watch.lap("apply")
         self._anchor, self._members = commit.anchor, update.staying
         state = trainer.anchor.state_digest()

@@ -10,6 +10,7 @@ import argparse
 import tempfile
 import threading
 import time
+from collections.abc import Callable
 from contextlib import closing
 from pathlib import Path
 
@@ -28,7 +29,7 @@ from peer.train.checkpoint import Checkpoints
 from peer.train.trainer import LocalTrainer
 from peer.train.worker import TrainerWorker
 from tests.decided import DecidedRound
-from tests.peer.test_session import PlayedLink
+from tests.peer.test_session import PlayedLink, watched
 
 BAR_S = 2.0
 WAIT_S = 300.0
@@ -74,6 +75,7 @@ class Case:
         self.session = Session(
             self.link, self.inbox, self.trainer, self.worker, self.reporter, first_state, b"",  # type: ignore[arg-type]
         )  # fmt: skip
+        self.stepped = watched(self.session)
         self.thread = threading.Thread(target=self._live)
         self.thread.start()
 
@@ -81,11 +83,9 @@ class Case:
         with closing(self.session):
             self.session.run()
 
-    def until(self, reached: object) -> None:
-        ends = time.monotonic() + WAIT_S
-        while not reached():  # type: ignore[operator]
-            assert time.monotonic() < ends
-            time.sleep(0.001)
+    def until(self, reached: Callable[[], object]) -> None:
+        with self.stepped:
+            assert self.stepped.wait_for(reached, WAIT_S)
 
     def is_at_work(self) -> bool:
         return isinstance(self.session.life.work, self.work)

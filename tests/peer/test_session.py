@@ -23,6 +23,7 @@ from peer.lifecycle.vocabulary import (
     Evaluate,
     LayersReady,
     LeaveAsked,
+    LifeInput,
     Moved,
     Post,
     Save,
@@ -106,6 +107,19 @@ class Worker:
             post(lambda now: LayersReady(now, STATE))
 
 
+def watched(session: Session) -> threading.Condition:
+    """Is notified after every input that the session has taken in: all that can be seen of it changes there."""
+    stepped, feed = threading.Condition(), session._feed
+
+    def feed_and_tell(event: LifeInput) -> None:
+        feed(event)
+        with stepped:
+            stepped.notify_all()
+
+    vars(session)["_feed"] = feed_and_tell
+    return stepped
+
+
 class Driven:
     """A session in a thread of the test, which can be looked at."""
 
@@ -125,17 +139,26 @@ class Driven:
             self.link, self.inbox, facts, self.worker, self.reporter, STATE, b"",  # type: ignore[arg-type]
         )  # fmt: skip
         self.error: BaseException | None = None
+        self._stepped = watched(self.session)
+        self.reporter.emit = self._emit
         self._thread = threading.Thread(target=self._run, daemon=True)
 
     def _note_link(self) -> None:
         self.began += 1
+
+    def _emit(self, event: Event) -> None:
+        with self._stepped:
+            self.events.append(event)
+            self._stepped.notify_all()
 
     def _run(self) -> None:
         try:
             with closing(self.session):
                 self.session.run()
         except BaseException as error:  # for the test to look at
-            self.error = error
+            with self._stepped:
+                self.error = error
+                self._stepped.notify_all()
 
     def start(self) -> None:
         self._thread.start()
@@ -154,10 +177,8 @@ class Driven:
 
     def until(self, reached: Callable[[], object], within_s: float = HANG_S) -> None:
         """AssertionError if it is not reached in time."""
-        ends = time.monotonic() + within_s
-        while not reached():
-            assert time.monotonic() < ends, (self.link.told, self.events, self.error)
-            time.sleep(0.002)
+        with self._stepped:
+            assert self._stepped.wait_for(reached, within_s), (self.link.told, self.events, self.error)
 
     def has_told(self, kind: type[ToLink]) -> bool:
         return any(isinstance(message, kind) for message in self.link.told)
@@ -303,8 +324,7 @@ def test_damage_ends_the_peer_with_everything_kept(driven: Driven) -> None:
     driven.meet()
     driven.until(lambda: driven.has_told(OfferContribution))
     driven.commit()
-    driven.end()
-    assert driven.error is driven.worker.fails
+    driven.until(lambda: driven.error is driven.worker.fails)
     assert driven.worker.saved[-1] == "last"
 
 
