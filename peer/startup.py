@@ -17,7 +17,7 @@ from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
-    from peer.train.checkpoint import Checkpoints
+    from peer.checkpoint.checkpoint import Checkpoints
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
@@ -130,8 +130,8 @@ def make_trainer(
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
+    from peer.checkpoint.checkpoint import Checkpoints, newest
     from peer.train.atomic import telling_full_memory
-    from peer.train.checkpoint import Checkpoints, newest
 
     checkpoints = Checkpoints(directory / "checkpoints")
 
