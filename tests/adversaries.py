@@ -363,7 +363,7 @@ class MisMeasuring(Role):
         """Scales that lie."""
         disk = NotedParts(hands.disk)
         arithmetic: ReductionPort = LyingScales(hands.arithmetic, disk, self._factor)
-        return dataclasses.replace(hands, disk=cast(ChainPort, disk), arithmetic=arithmetic)
+        return dataclasses.replace(hands, disk=cast("ChainPort", disk), arithmetic=arithmetic)
 
 
 HUGE = 1 << 62

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import numpy as np
+import torch
 from torch import Tensor
 
 from peer.outer.outer_step import outer_kernel
@@ -10,5 +10,4 @@ from peer.outer.outer_step import outer_kernel
 
 def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_rate: float, factor: float) -> None:
     """Update `theta` and `momentum` in place."""
-    gradient, scratch = None if mean is None else mean.numpy(), np.empty(theta.numel(), np.float32)
-    outer_kernel(theta.numpy(), momentum.numpy(), gradient, scratch, learning_rate, factor)
+    outer_kernel(theta, momentum, mean, torch.empty_like(theta), learning_rate, factor)

@@ -85,7 +85,7 @@ from peer.live_settings import LiveSettings
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.outer.apply import LayerUpdate
-from peer.outer.kernels import HostKernels
+from peer.outer.kernels import TorchKernels
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import advance
 from peer.protocol.block import (
@@ -146,7 +146,7 @@ from peer.sync.blob_server import CHUNK, MANIFEST, ask_chunk
 from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask_chain_status
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
-from peer.train.backend import HostVectors
+from peer.train.round_vectors import RoundVectors
 from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
@@ -299,7 +299,7 @@ class Site:
 
     keys: RunKeys
     folder: Path
-    vectors: HostVectors
+    vectors: RoundVectors
 
     @property
     def me(self) -> str:
@@ -311,7 +311,7 @@ class Site:
         flat.copy_from(flat.new() - torch.from_numpy(drawn(seed, flat.size)) / 64)
 
     def freeze(self, anchor: bytes, parts: tuple[Part, ...], codec: Codec, effort: WorkStats) -> Contribution:
-        kernels, layer = HostKernels(codec), self.vectors.layer
+        kernels, layer = TorchKernels(codec), self.vectors.layer
         for number in range(len(self.vectors.flat.layers)):
             kernels.progress(layer(number))
         write_contribution(self.folder, anchor, (kernels.encode(layer(part.layer), part) for part in parts), effort)
@@ -347,7 +347,9 @@ def site_of(keys: RunKeys, folder: Path) -> Site:
     return Site(
         keys,
         where,
-        HostVectors(flat, OuterState(theta.split(layers), (momentum / 64).split(layers), FIRST_ROUND, {5: 7})),
+        RoundVectors(
+            flat, OuterState(theta.split(layers), (momentum / 64).split(layers), FIRST_ROUND, {5: 7}), torch.empty
+        ),
     )
 
 
@@ -397,7 +399,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
             LayerUpdate(
                 spec=spec, update=update, means=means.payloads, mine=mine,
                 outcomes=part_outcomes(update, site.me, True), parts=pieces, layers=len(site.vectors.flat.layers),
-                layer=site.vectors.layer, kernels=HostKernels(codec), own=own,
+                layer=site.vectors.layer, kernels=TorchKernels(codec), own=own,
             ).apply()  # fmt: skip
             site.vectors.anchor.arrive([item for member in update.members for item in member.ranges])
             assert site.vectors.anchor.state_digest() == at_once.state_digest()

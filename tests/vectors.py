@@ -23,8 +23,11 @@ def fill(layers: Sequence[Tensor], flat: Tensor) -> None:
 
 
 def starts(trainer: LocalTrainer) -> Tensor:
-    """Where the present stretch of a trainer's inner steps began."""
-    return whole(trainer._backend.vectors.start)  # type: ignore[attr-defined]
+    """Where the present stretch of a trainer's inner steps began; it is kept from then on."""
+    layers = [trainer._backend.layer(number) for number in range(len(trainer.layer_sizes))]
+    for layer in layers:
+        trainer._kernels.keep_start(layer)
+    return whole([layer.kept for layer in layers])
 
 
 def cut_like(state: OuterState, flat: Tensor) -> tuple[Tensor, ...]:

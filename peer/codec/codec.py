@@ -68,6 +68,16 @@ class Codec:
     def _format(self) -> Format:
         return FORMATS[self.wire]
 
+    @property
+    def unit(self) -> int:
+        """Elements that are encoded together."""
+        return self._format.unit
+
+    @property
+    def sections(self) -> tuple[int, ...]:
+        """Bytes of a unit in each section."""
+        return self._format.sections
+
     def part_bytes(self, elements: int) -> int:
         return self.whole(elements) // self._format.unit * sum(self._format.sections)
 

@@ -6,7 +6,8 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from peer.outer.kernels import Kernels, LayerTensors, PartUpdate
+from peer.outer.kernels import Kernels, PartUpdate
+from peer.outer.layer_tensors import LayerTensors
 from peer.outer.outer_step import momentum_at
 from peer.protocol.block import VOID, PartOutcome, Update
 from peer.protocol.layout import Part
@@ -45,15 +46,18 @@ class LayerUpdate:
         """
         tensors = self.layer(number)
         here = [(part, piece) for part, piece in enumerate(self.parts) if piece.layer == number]
-        if not here:
-            self.kernels.progress(tensors)
-        return math.hypot(*(self.kernels.apply(tensors, piece, self._of(part)) for part, piece in here))
+        if here:
+            return self.kernels.apply(tensors, [self._of(part, piece) for part, piece in here])
+        self.kernels.progress(tensors)
+        self.kernels.keep_start(tensors)  # steps may follow at once
+        return 0.0
 
-    def _of(self, part: int) -> PartUpdate:
+    def _of(self, part: int, piece: Part) -> PartUpdate:
         name, outcome, outer = self.update.parts[part], self.outcomes[part], self.spec.outer
         counted = outcome is PartOutcome.COUNTED
         assert self.mine is not None or not counted
         return PartUpdate(
+            part=piece,
             outer=(
                 None if self.update.rolled_back(part)
                 else (outer.learning_rate, momentum_at(self.spec, self.update.round - 1))

@@ -1,4 +1,4 @@
-"""The arithmetic of a round, on one layer where it lies: what was learned, encoded, counted, given up, gone on from.
+"""The arithmetic of a round, on one layer where the model is: learned, encoded, counted, given up, gone on from.
 
 A peer's residual is what it has produced minus what decided updates counted. Never sending, never voting: only a
 decided update moves work out, so that a missed commit, a void part, a crash and a fork all end with the right amount
@@ -9,48 +9,28 @@ from __future__ import annotations
 
 import math
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Protocol, TypeVar
+from queue import Empty, SimpleQueue
+from typing import Protocol
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.autograd.graph import increment_version
 
-from peer.codec.blockwise import Floats
-from peer.codec.codec import TILE, Codec, tiles
-from peer.outer.outer_step import outer_kernel, reader
+from peer.codec.codec import Codec
+from peer.codec.torch_codec import DecodeSlice, TorchCodec
+from peer.outer.host_copy import download, octets_on, octets_on_host, upload
+from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.outer_step import outer_kernel, tile_of, tiles
 from peer.protocol.layout import Part
-
-CHUNK = 1 << 16
-"""Elements that are worked on at a time: what several operations go over stays in the processor's cache."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class LayerTensors:
-    """One layer of a model and of all that goes with it, where it lies. They are changed in place."""
-
-    first: int
-    """Where the layer begins in the whole model, in elements."""
-    local: tuple[tuple[slice, Tensor], ...]
-    """The parameters that are trained, flat, of any floating dtype; and where each lies in the layer, in order."""
-    start: Tensor
-    """Where the present stretch of inner steps began. This and what follows is flat float32, of the whole layer."""
-    residual: Tensor
-    """What is owed, in the units of Δ."""
-    theta: Tensor
-    momentum: Tensor
-
-    def of(self, part: Part) -> slice:
-        """Where a part of the model lies in this layer."""
-        return slice(part.start - self.first, part.start - self.first + part.size)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class PartUpdate:
     """What a decided update does to one part."""
 
+    part: Part
     outer: tuple[float, float] | None
     """Learning rate and momentum of the outer step; None where the update is rolled back."""
     mean: bytes | None
@@ -69,173 +49,272 @@ class Kernels(Protocol):
     """One layer at a time, or one part of it. Payloads are encoded by the run's codec."""
 
     def progress(self, t: LayerTensors) -> None:
-        """Owe what was learned since `start`; what comes is measured from here."""
+        """Owe what was learned since the start; what comes is measured from here."""
 
     def encode(self, t: LayerTensors, part: Part) -> bytes:
         """What is owed."""
 
-    def apply(self, t: LayerTensors, part: Part, update: PartUpdate) -> float:
-        """Outer step, settlement and new local parameters. Returns the norm of what was given up."""
+    def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
+        """Outer step, settlement and new local parameters of all parts. Returns the norm of what was given up."""
 
-    def begin(self, t: LayerTensors, part: Part) -> None:
+    def begin(self, t: LayerTensors) -> None:
         """Have as local parameters what the anchor less the residual is. All progress is in the residual before.
 
         With a sparse codec the anchor itself: most is owed for many rounds, and peers who took it along would share
         little.
         """
 
+    def keep_start(self, t: LayerTensors) -> None:
+        """Before anything else changes the anchor, the residual or the parameters: where steps began is kept."""
+
     def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
         """What this peer has offered is owed no more: what stays is what encoding left. Returns its squared norm."""
 
     def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        """An update that had counted this was undone by fork choice: it is owed again."""
+        """What an undone update had counted is owed again."""
 
     def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        """After a crash: at least what had been offered is owed. What a sparse codec left out stays as it is."""
+        """What is owed is what was offered, as far as it was; what a sparse codec left out stays owed."""
 
     def give_up(self, t: LayerTensors, part: Part) -> float:
-        """Owe nothing. Returns the norm of what was owed."""
+        """Returns the norm of what was owed."""
 
 
-class HostKernels:
-    """On the processor, by numpy. Parameters on a device are copied here, and back where they change.
+@dataclass(frozen=True, slots=True)
+class Scratch:
+    """A tile of each, float32 on one device."""
 
-    Outer step, settlement and new local parameters of a tile come one after the other before the next tile is touched,
-    so that what they share is read from memory once: two thirds of the time of the same operations over whole vectors.
+    since_N: Tensor
+    mean_N: Tensor
+    mine_N: Tensor
+    other_N: Tensor
+
+    @classmethod
+    def on(cls, device: torch.device) -> Scratch:
+        return cls(*(torch.empty(tile_of(device), device=device) for _ in range(4)))
+
+    @property
+    def device(self) -> torch.device:
+        return self.since_N.device
+
+    def here(self, values: Tensor) -> Tensor:
+        """On its device; no copy if they lie there."""
+        if values.device == self.device:
+            return values
+        return upload(values, self.device) if values.device.type == "cpu" else values.to(self.device)
+
+    def opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
+        return codec.opened(octets_on(payload, self.device))
+
+
+CPU = torch.device("cpu")
+APART = 2
+"""Threads that work on layers at a time: one applies, one submits."""
+
+
+class TorchKernels:
+    """In torch operations where the parameters are.
+
+    What lies elsewhere is copied there and back. A tile goes through all operations before the next one is touched: so
+    what they share is read from memory once, and what is needed beside the model is a few tiles.
     """
 
-    def __init__(self, codec: Codec) -> None:
+    def __init__(self, codec: Codec, device: torch.device = CPU) -> None:
+        """`device` gives the bits of a processor; what lies on another one is worked on by the processor."""
         self._codec = codec
+        self._mine, self._means = TorchCodec(codec), TorchCodec(codec.of_means)
+        self._scratches = {each: SimpleQueue[Scratch]() for each in {device, CPU}}
+        for _ in range(APART):  # a device that is full later would have no room for them
+            self._scratches[device].put(Scratch.on(device))
 
     @torch.no_grad()
     def progress(self, t: LayerTensors) -> None:
-        for where, parameter in t.local:
-            now, residual, start = _here(parameter), t.residual[where], t.start[where]
-            scratch = torch.empty(min(CHUNK, now.numel()), dtype=torch.float32)
-            for first in range(0, now.numel(), CHUNK):
-                piece = slice(first, min(first + CHUNK, now.numel()))
-                residual[piece].add_(torch.sub(start[piece], now[piece], out=scratch[: piece.stop - piece.start]))
-                start[piece] = now[piece]
+        with self._scratch(t) as scratch:
+            for tile in tiles(t.elements, scratch.device):
+                residual = scratch.here(t.residual[tile])
+                residual.add_(self._since(t, tile, scratch))
+                _put(residual, t.residual[tile])
+        t.start = Start.AT_PARAMETERS
 
     def encode(self, t: LayerTensors, part: Part) -> bytes:
-        return self._codec.encode(t.residual[t.of(part)].numpy())
+        residual = t.residual[t.of(part)]
+        with self._scratch(t) as scratch:
+            if scratch.device == CPU:
+                return self._codec.encode(residual.cpu().numpy())  # several times faster than torch's operations
+            return octets_on_host(self._mine.encode(scratch.here(residual), tile_of(scratch.device)))
 
     @torch.no_grad()
-    def apply(self, t: LayerTensors, part: Part, update: PartUpdate) -> float:
-        mean = None if update.mean is None else reader(self._codec.of_means, update.mean)
-        mine = None if update.mine is None else reader(self._codec, update.mine)
-        vectors = (vector[t.of(part)].numpy() for vector in (t.theta, t.momentum, t.residual, t.start))
-        theta_N, momentum_N, residual_N, start_N = vectors
-        local = [(where, piece, _here(piece)) for where, piece in _pieces(t, part)]
-        numbered = [(where, values.numpy()) for where, _, values in local]
-        scratch, given_up = np.empty(TILE, np.float32), list[float]()
-        for tile in tiles(part.size):
-            theta, residual = theta_N[tile], residual_N[tile]
-            if update.outer is not None:
-                gradient = None if mean is None else mean(tile)
-                outer_kernel(theta, momentum_N[tile], gradient, scratch, *update.outer)
-            if mine is not None:
-                residual -= mine(tile)
-            elif update.kept is not None:
-                residual *= np.float32(update.kept)
-            if update.gives_up:
-                given_up.append(float(np.linalg.norm(residual.astype(np.float64))))
-                residual[:] = 0
-            for some, values in _within(numbered, tile):
-                self._go_on(theta_N[some], residual_N[some], start_N[some], values, scratch, update.own)
-        for _, piece, changed in local:
-            _put_back(piece, changed)
+    def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
+        with self._scratch(t) as scratch:
+            given_up = [self._apply_part(t, update, scratch) for update in updates]
+        t.start = Start.AT_ANCHOR
         return math.hypot(*given_up)
 
-    def _go_on(
-        self, theta: Floats, residual: Floats, start: Floats, values: Floats, scratch: Floats, own: float | None
+    def _apply_part(self, t: LayerTensors, update: PartUpdate, scratch: Scratch) -> float:
+        mean = None if update.mean is None else scratch.opened(self._means, update.mean)
+        mine = None if update.mine is None else scratch.opened(self._mine, update.mine)
+        first, given_up = t.of(update.part).start, list[float]()
+        for tile in tiles(update.part.size, scratch.device):
+            where = slice(first + tile.start, first + tile.stop)
+            theta, momentum, residual = (scratch.here(vector[where]) for vector in (t.theta, t.momentum, t.residual))
+            since = self._since(t, where, scratch) if update.own is None else None
+            gradient = None if mean is None else mean(tile, scratch.mean_N)
+            offered = None if mine is None else mine(tile, scratch.mine_N)
+            if update.outer is not None:
+                outer_kernel(theta, momentum, gradient, scratch.other_N, *update.outer)
+            if offered is not None:
+                residual.sub_(offered)
+            elif update.kept is not None:
+                residual.mul_(update.kept)
+            if update.gives_up:
+                given_up.append(_norm(residual))
+                residual.zero_()
+            if since is not None:
+                residual.add_(since)
+            else:
+                self._interpolate(t, where, theta, residual, update.own or 0.0, scratch)
+            self._go_on(t, where, theta, residual, scratch)
+            for changed, vector in ((theta, t.theta), (momentum, t.momentum), (residual, t.residual)):
+                _put(changed, vector[where])
+        return math.hypot(*given_up)
+
+    def _since(self, t: LayerTensors, where: slice, scratch: Scratch) -> Tensor:
+        """What was learned since the start, in `scratch`."""
+        since = scratch.since_N[: where.stop - where.start]
+        start: Tensor | None = None
+        if t.start is Start.KEPT:
+            start = scratch.here(t.kept[where])
+        elif t.start is Start.AT_ANCHOR:
+            start = self._beginning(scratch.here(t.theta[where]), scratch.here(t.residual[where]), since)
+        for some, values in _within(t.local, where):
+            now = scratch.here(values).to(torch.float32)
+            torch.sub(now if start is None else start[some], now, out=since[some])
+        return since
+
+    def _beginning(self, theta: Tensor, residual: Tensor, out: Tensor) -> Tensor:
+        """Where steps begin at an anchor."""
+        return out.copy_(theta) if self._codec.is_sparse else torch.sub(theta, residual, out=out)
+
+    def _interpolate(
+        self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, own: float, scratch: Scratch
     ) -> None:
-        """Collect what was learned since the submission, and set the local parameters to where it goes on from."""
-        if own is None:
-            residual += np.subtract(start, values, out=scratch[: start.size])
-        else:
-            interpolate(residual, theta, values, own)
-        if self._codec.is_sparse:
-            start[:] = theta
-        else:
-            np.subtract(theta, residual, out=start)
-        values[:] = start
+        for some, values in _within(t.local, where):
+            now = scratch.here(values).to(torch.float32)
+            interpolate(residual[some], theta[some], now, own, scratch.other_N)
+
+    def _go_on(self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, scratch: Scratch) -> None:
+        """Have the parameters where the next steps begin, rounded to their dtype."""
+        start = self._beginning(theta, residual, scratch.other_N[: theta.numel()])
+        for some, values in _within(t.local, where):
+            _put(start[some], values)
 
     @torch.no_grad()
-    def begin(self, t: LayerTensors, part: Part) -> None:
-        here = t.of(part)
-        if self._codec.is_sparse:
-            t.start[here] = t.theta[here]
-        else:
-            torch.sub(t.theta[here], t.residual[here], out=t.start[here])
-        for where, piece in _pieces(t, part):
-            piece.copy_(t.start[here][where])
+    def begin(self, t: LayerTensors) -> None:
+        with self._scratch(t) as scratch:
+            for tile in tiles(t.elements, scratch.device):
+                self._go_on(t, tile, scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), scratch)
+        t.start = Start.AT_ANCHOR
+
+    @torch.no_grad()
+    def keep_start(self, t: LayerTensors) -> None:
+        if t.start is Start.KEPT:
+            return
+        kept = t.room_for_start()
+        with self._scratch(t) as scratch:
+            for tile in tiles(t.elements, scratch.device):
+                start = scratch.since_N[: tile.stop - tile.start]
+                if t.start is Start.AT_ANCHOR:
+                    self._beginning(scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), start)
+                else:
+                    for some, values in _within(t.local, tile):
+                        start[some] = scratch.here(values)
+                _put(start, kept[tile])
+        t.start = Start.KEPT
 
     @torch.no_grad()
     def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
-        decoded = self._decoded(part, payload)
-        t.residual[t.of(part)].sub_(decoded)
-        return float(torch.linalg.vector_norm(decoded, dtype=torch.float64)) ** 2
+        squared = list[float]()
+
+        def count(mine: Tensor, offered: Tensor) -> None:
+            mine.sub_(offered)
+            squared.append(_norm(offered) ** 2)
+
+        self._settle(t, part, payload, count)
+        return math.fsum(squared)
 
     @torch.no_grad()
     def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        t.residual[t.of(part)].add_(self._decoded(part, payload))
+        self._settle(t, part, payload, lambda mine, offered: mine.add_(offered))
 
     @torch.no_grad()
     def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        decoded, mine = self._decoded(part, payload), t.residual[t.of(part)]
-        mine.copy_(torch.where(decoded != 0, decoded, mine) if self._codec.is_sparse else decoded)
+        def restore(mine: Tensor, offered: Tensor) -> None:
+            mine.copy_(torch.where(offered != 0, offered, mine) if self._codec.is_sparse else offered)
+
+        self._settle(t, part, payload, restore)
 
     @torch.no_grad()
     def give_up(self, t: LayerTensors, part: Part) -> float:
+        self.keep_start(t)
         mine = t.residual[t.of(part)]
-        norm = float(torch.linalg.vector_norm(mine, dtype=torch.float64))
+        norm = math.hypot(*(_norm(mine[tile]) for tile in tiles(part.size, mine.device)))
         mine.zero_()
         return norm
 
-    def _decoded(self, part: Part, payload: bytes) -> Tensor:
-        return torch.from_numpy(self._codec.decode(payload)[: part.size])
+    def _settle(self, t: LayerTensors, part: Part, payload: bytes, change: Callable[[Tensor, Tensor], object]) -> None:
+        """Have `change` done to what is owed, by what `payload` says, tile by tile."""
+        self.keep_start(t)
+        mine = t.residual[t.of(part)]
+        with self._scratch(t) as scratch:
+            offered = scratch.opened(self._mine, payload)
+            for tile in tiles(part.size, scratch.device):
+                here = scratch.here(mine[tile])
+                change(here, offered(tile, scratch.mine_N))
+                _put(here, mine[tile])
+
+    @contextmanager
+    def _scratch(self, t: LayerTensors) -> Iterator[Scratch]:
+        """Where the work on a layer is done, of this thread alone inside."""
+        lies = t.local[0][1].device
+        free = self._scratches[lies if lies in self._scratches else CPU]
+        try:
+            scratch = free.get_nowait()
+        except Empty:
+            scratch = Scratch.on(lies if lies in self._scratches else CPU)
+        yield scratch
+        free.put(scratch)
 
 
-def interpolate(residual: Floats, theta: Floats, now: Floats, own: float) -> None:
+def interpolate(residual: Tensor, theta: Tensor, now: Tensor, own: float, scratch: Tensor) -> None:
     """Owe what lies between the new anchor θ and a point `own` of the way from θ − residual to the parameters `now`.
 
     That point, (1 − α) (θ − residual) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The books are not
     exact any more: progress since the submission counts α of itself, and so does what `now` has not followed of θ.
     """
-    apart = theta - residual
-    apart -= now
-    apart *= np.float32(own)
-    residual += apart
+    apart = torch.sub(theta, residual, out=scratch[: theta.numel()])
+    residual.add_(apart.sub_(now).mul_(own))
 
 
-Elements = TypeVar("Elements", Tensor, Floats)
-
-
-def _pieces(t: LayerTensors, part: Part) -> list[tuple[slice, Tensor]]:
-    """The parameters of a part as far as they lie in it, and where, counted from its beginning."""
-    here = t.of(part)
-    return [(slice(some.start - here.start, some.stop - here.start), piece) for some, piece in _within(t.local, here)]
-
-
-def _within(lying: Sequence[tuple[slice, Elements]], where: slice) -> Iterator[tuple[slice, Elements]]:
-    """What lies in `where`, as far as it does."""
+def _within(lying: Sequence[tuple[slice, Tensor]], where: slice) -> Iterator[tuple[slice, Tensor]]:
+    """What lies in `where`, as far as it does, and where, counted from its beginning."""
     first = bisect_right(lying, where.start, key=lambda each: each[0].start) - 1
     for lies, values in lying[first:]:
         if lies.start >= where.stop:
             return
         some = slice(max(lies.start, where.start), min(lies.stop, where.stop))
-        yield some, values[some.start - lies.start : some.stop - lies.start]
+        here = slice(some.start - where.start, some.stop - where.start)
+        yield here, values[some.start - lies.start : some.stop - lies.start]
 
 
-def _here(parameter: Tensor) -> Tensor:
-    """Its values, float32 in main memory: no copy if it can be."""
-    return parameter.to("cpu", torch.float32)
-
-
-def _put_back(parameter: Tensor, values: Tensor) -> None:
-    """Have `values`, which `_here` gave and one has changed, rounded to the parameter's dtype."""
-    if values.data_ptr() != parameter.data_ptr():
-        parameter.copy_(values)
+def _put(changed: Tensor, vector: Tensor) -> None:
+    """Have what `_here` gave, and one has changed, where it lies."""
+    if changed.data_ptr() == vector.data_ptr() and changed.device == vector.device:
+        return
+    if vector.device.type == "cpu":
+        download(changed, vector)
     else:
-        increment_version(parameter)  # or a backward pass would not notice that its forward pass read another
+        vector.copy_(changed)
+
+
+def _norm(values: Tensor) -> float:
+    return float(torch.linalg.vector_norm(values.cpu(), dtype=torch.float64))

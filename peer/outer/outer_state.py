@@ -8,11 +8,10 @@ from itertools import chain
 import torch
 from torch import Tensor
 
+from peer.outer.host_copy import host_chunks
 from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part
-from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, layer_digest, state_digest
-
-CHUNK_ELEMENTS = CHUNK_BYTES // FLOAT32_BYTES
+from peer.protocol.state_digest import layer_digest, state_digest
 
 
 class OuterState:
@@ -74,9 +73,3 @@ class OuterState:
         """See `peer.protocol.state_digest`."""
         layers = [layer_digest(self.chunk_digests(number)) for number in range(len(self.theta))]
         return state_digest(layers, self.cursors.items())
-
-
-def host_chunks(vector: Tensor) -> Iterator[memoryview]:
-    """A vector's little-endian bytes, CHUNK_BYTES at a time; each is there until the next is asked for."""
-    for chunk in torch.split(vector, CHUNK_ELEMENTS):
-        yield chunk.cpu().numpy().astype("<f4", copy=False).view("u1").data

@@ -6,35 +6,39 @@ a fused multiply-add rounds once where these round twice, and not every processo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
-import numpy as np
+import torch
+from torch import Tensor
 
-from peer.codec.blockwise import Floats
-from peer.codec.codec import TILE, Codec, tiles
+from peer.codec.codec import TILE, Codec
+from peer.codec.torch_codec import TorchCodec
+from peer.outer.host_copy import octets_on
 from peer.outer.outer_state import OuterState
 from peer.protocol.block import VOID, Update
 from peer.protocol.layout import Part, divide
 from peer.spec import RunSpec
 
+DEVICE_TILE = 1 << 20
+"""Elements that a device works on at a time: enough to keep it busy, and little memory beside the model."""
+
 
 def outer_kernel(
-    theta: Floats, velocity: Floats, gradient: Floats | None, scratch: Floats, learning_rate: float, factor: float
+    theta: Tensor, velocity: Tensor, gradient: Tensor | None, scratch: Tensor, learning_rate: float, factor: float
 ) -> None:
     """Update `theta` and `velocity` in place; `scratch` holds at least as many elements and is overwritten.
 
     With μ = `factor` and the mean pseudo-gradient g (θ_anchor − θ_local; None means zero):
     v ← μ v + g, then θ ← θ − lr (μ v + g), as torch.optim.SGD with nesterov (arXiv:2311.08105).
     """
-    move = scratch[: theta.size]
-    velocity *= np.float32(factor)
+    move = scratch[: theta.numel()]
+    velocity.mul_(factor)
     if gradient is not None:
-        velocity += gradient
-    np.multiply(velocity, np.float32(factor), out=move)
+        velocity.add_(gradient)
+    torch.mul(velocity, factor, out=move)
     if gradient is not None:
-        move += gradient
-    move *= np.float32(learning_rate)
-    theta -= move
+        move.add_(gradient)
+    theta.sub_(move.mul_(learning_rate))
 
 
 def momentum_at(spec: RunSpec, round: int) -> float:
@@ -50,10 +54,9 @@ def momentum_at(spec: RunSpec, round: int) -> float:
 
 LoadObject = Callable[[bytes], bytes]
 """Bytes of an encoded mean by its digest."""
-Read = Callable[[slice], Floats]
-"""The values of a tile of a part. They are there until the next tile is read."""
 
 
+@torch.no_grad()
 def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[Part], load: LoadObject) -> None:
     """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
 
@@ -62,25 +65,28 @@ def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[
     assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
     payloads = [None if name == VOID else load(name) for name in update.parts]  # or else, before anything has changed
-    codec, factor = Codec(spec.codec.wire).of_means, momentum_at(spec, anchor.round)
-    scratch = np.empty(TILE, np.float32)
+    codec, factor = TorchCodec(Codec(spec.codec.wire).of_means), momentum_at(spec, anchor.round)
     for part, (piece, payload) in enumerate(zip(pieces, payloads, strict=True)):
         if update.rolled_back(part):
             continue
-        mean = None if payload is None else reader(codec, payload)
-        theta, momentum = (vector[anchor.of(piece)].numpy() for vector in anchor.layer(piece.layer))
-        for tile in tiles(piece.size):
-            gradient = None if mean is None else mean(tile)
+        theta, momentum = (vector[anchor.of(piece)] for vector in anchor.layer(piece.layer))
+        mean = None if payload is None else codec.opened(octets_on(payload, theta.device))
+        buffer, scratch = (torch.empty(tile_of(theta.device), device=theta.device) for _ in range(2))
+        for tile in tiles(piece.size, theta.device):
+            gradient = None if mean is None else mean(tile, buffer)
             outer_kernel(theta[tile], momentum[tile], gradient, scratch, spec.outer.learning_rate, factor)
     anchor.arrive([item for member in update.members for item in member.ranges])
 
 
-def reader(codec: Codec, payload: bytes) -> Read:
-    """Decodes a part tile by tile: as a whole, all parts would take as much memory as the model."""
-    decode, scratch = codec.opened(payload), np.empty(TILE, np.float32)
+def tile_of(device: torch.device) -> int:
+    """Elements that are worked on at a time there, whole units of every format.
 
-    def read(tile: slice) -> Floats:
-        elements = tile.stop - tile.start
-        return decode(tile, scratch[: codec.whole(elements)])[:elements]
+    On a processor so few that they stay in its cache, and that torch takes no further thread for them: threads that
+    wait for each other stand still where the machine has other work.
+    """
+    return TILE if device.type == "cpu" else DEVICE_TILE
 
-    return read
+
+def tiles(elements: int, device: torch.device) -> Iterator[slice]:
+    size = tile_of(device)
+    return (slice(first, min(first + size, elements)) for first in range(0, elements, size))

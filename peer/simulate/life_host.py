@@ -174,7 +174,7 @@ class LifeHost(ABC):
             case Interrupt(at_once):
                 self._cut_short(at_once)
             case Say(message):
-                self.say(cast(ipc.AnyToLink, message))  # all that there are
+                self.say(cast("ipc.AnyToLink", message))  # all that there are
             case Greet(anchor):
                 self._in_step = False  # what was said of it before is not heard by one that still joins
                 self.hear(Began(self.now, anchor, self.head.members))

@@ -20,7 +20,8 @@ from peer.checkpoint.checkpoint import Checkpoint
 from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.outer.kernels import HostKernels, LayerTensors, PartUpdate
+from peer.outer.kernels import PartUpdate, TorchKernels
+from peer.outer.layer_tensors import LayerTensors
 from peer.protocol.block import Block, PartOutcome, part_outcomes
 from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
@@ -28,14 +29,14 @@ from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Sequence
 
     from peer.train.trainer import LocalTrainer
 
 FILE = "books.safetensors"
 
 
-class BookedKernels(HostKernels):
+class BookedKernels(TorchKernels):
     """Arithmetic beside which double precision says what went into the residual, and what was given up for its age."""
 
     def __init__(self, codec: Codec, size: int) -> None:
@@ -43,18 +44,19 @@ class BookedKernels(HostKernels):
         self.produced, self.discounted = (torch.zeros(size, dtype=torch.float64) for _ in range(2))
 
     def progress(self, t: LayerTensors) -> None:
-        self._produce(t, slice(0, len(t.start)))
+        self._produce(t, slice(0, t.elements))
         super().progress(t)
 
-    def apply(self, t: LayerTensors, part: Part, update: PartUpdate) -> float:
-        here = t.of(part)
-        self._produce(t, here)
-        owed = t.residual[here].double()
-        if update.mine is not None:
-            owed -= self._decoded(part, update.mine).double()
-        lost = 1.0 if update.gives_up else 0.0 if update.kept is None else 1 - update.kept
-        self.discounted[part.start : part.start + part.size] += owed * lost
-        return super().apply(t, part, update)
+    def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
+        for update in updates:
+            here, part = t.of(update.part), update.part
+            self._produce(t, here)
+            owed = t.residual[here].double()
+            if update.mine is not None:
+                owed -= torch.from_numpy(self._codec.decode(update.mine)[: part.size]).double()
+            lost = 1.0 if update.gives_up else 0.0 if update.kept is None else 1 - update.kept
+            self.discounted[part.start : part.start + part.size] += owed * lost
+        return super().apply(t, updates)
 
     def give_up(self, t: LayerTensors, part: Part) -> float:
         self.discounted[part.start : part.start + part.size] += t.residual[t.of(part)].double()
@@ -62,8 +64,9 @@ class BookedKernels(HostKernels):
 
     @torch.no_grad()
     def _produce(self, t: LayerTensors, here: slice) -> None:
+        self.keep_start(t)
         now = torch.cat([parameter.to("cpu", torch.float64) for _, parameter in t.local])
-        self.produced[t.first + here.start : t.first + here.stop] += t.start[here].double() - now[here]
+        self.produced[t.first + here.start : t.first + here.stop] += t.kept[here].double() - now[here]
 
 
 def keep_books(trainer: LocalTrainer, directory: Path) -> None:

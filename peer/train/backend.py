@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 import torch
@@ -14,15 +15,18 @@ from torch import Tensor, nn
 
 from dht.errors import BadInput, MemoryFull
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
+from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
 from peer.model.flat import FlatParameters, Layer, trained
-from peer.outer.kernels import LayerTensors
+from peer.model.footprint import size_of
+from peer.outer.layer_tensors import LayerTensors, Start
 from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps, free_bytes, is_out_of_memory
 from peer.train.gates import Enter, LayerGates
 from peer.train.offload import Offload, return_memory
 from peer.train.optimizers import learning_rate, make_optimizers
+from peer.train.round_vectors import VECTOR_BYTES, Places, RoundVectors, choose_places
 from peer.train.tuned import Tuned, room_for
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
@@ -105,49 +109,42 @@ class Backend(Protocol):
         """Whether all is on the device (again); False while others use its memory."""
 
 
-class HostVectors:
-    """θ, momentum, residual and start of a whole model, flat, in main memory beside its parameters."""
-
-    def __init__(self, flat: FlatParameters, anchor: OuterState | None = None) -> None:
-        self.flat = flat
-        self.anchor = anchor or OuterState.initial(flat.by_layer())
-        self.residual = tuple(torch.zeros_like(theta) for theta in self.anchor.theta)
-        self.start = tuple(theta.clone() for theta in self.anchor.theta)
-
-    def layer(self, number: int) -> LayerTensors:
-        layer = self.flat.layers[number]
-        theta, momentum = self.anchor.layer(number)
-        return LayerTensors(
-            first=layer.start, local=self.flat.of_layer(number), start=self.start[number],
-            residual=self.residual[number], theta=theta, momentum=momentum,
-        )  # fmt: skip
-
-
 class SingleDevice:
-    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds.
-
-    What a round needs beside the model is in main memory.
-    """
+    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
-        micro: MicroBatch | None = None, fit: Tuned | None = None,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
     ) -> None:  # fmt: skip
+        """`folder` has room for what no memory has."""
+        self._folder = folder
         self._model, self._spec, self._batches, self._device = model, spec, batches, device
         self._fit = fit
         self._optimizers = make_optimizers(model, spec, device)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
-        self.residence = Offload(model, self._optimizers, device)
+        self.residence = Offload(model, self._optimizers, device, self._beside)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
         self._unread: list[Tensor] = []
         """Sequences that were read for a step that could not be made, the next one first."""
 
     @cached_property
-    def vectors(self) -> HostVectors:
+    def vectors(self) -> RoundVectors:
         """Made when first asked for, at the parameters of that moment: a loop that only trains needs none."""
-        return HostVectors(FlatParameters(self._model))
+        assert self._folder is not None
+        return RoundVectors.at(FlatParameters(self._model), self.places, self._device, self._folder)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the vectors lie, decided once."""
+        parameters = sum(parameter.numel() for parameter in self._parameters)
+        spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
+        return choose_places(parameters, self._device, spare_bytes, available_bytes())
+
+    def _beside(self) -> Iterator[Tensor]:
+        """Of the vectors, those that lie on the device when they are not aside."""
+        return self.vectors.tensors() if "vectors" in vars(self) else iter(())
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -259,7 +256,9 @@ class SingleDevice:
         Also what was read and waits for a step that has room, for nobody else reads it.
         """
         vectors = self.vectors
-        mine = _numbered(residual=vectors.residual, start=vectors.start, local=vectors.flat.by_layer())
+        mine = _numbered(residual=vectors.residual, local=vectors.flat.by_layer())
+        for number, layer in enumerate(vectors.layers):
+            mine |= starts_of(number, layer)
         unread = {UNREAD: torch.cat(self._unread)} if self._unread else {}
         return {
             "anchor": _numbered(theta=vectors.anchor.theta, momentum=vectors.anchor.momentum),
@@ -269,9 +268,9 @@ class SingleDevice:
 
     def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         vectors, mine = self.vectors, tensors["peer"]
-        for layer, (residual, start) in enumerate(zip(vectors.residual, vectors.start, strict=True)):
-            residual.copy_(mine[f"residual.{layer}"])
-            start.copy_(mine[f"start.{layer}"])
+        for number, layer in enumerate(vectors.layers):
+            layer.residual.copy_(mine[f"residual.{number}"])
+            load_start(number, layer, mine)
         vectors.flat.copy_layers([mine[f"local.{layer}"] for layer in range(len(self.layers))])
         self.load_optimizer_state(tensors["optimizer"])
         set_generator_states(mine, self._device)
@@ -330,6 +329,24 @@ def _numbered(**vectors: Sequence[Tensor]) -> dict[str, Tensor]:
     return {f"{name}.{layer}": vector for name, layers in vectors.items() for layer, vector in enumerate(layers)}
 
 
+def starts_of(number: int, layer: LayerTensors) -> dict[str, Tensor]:
+    """Nothing where it is the parameters', an empty vector where it follows from the anchor."""
+    kept = {Start.KEPT: lambda: layer.kept, Start.AT_ANCHOR: lambda: torch.empty(0)}
+    return {f"start.{number}": kept[layer.start]()} if layer.start in kept else {}
+
+
+def load_start(number: int, layer: LayerTensors, tensors: Mapping[str, Tensor]) -> None:
+    """The inverse of `starts_of`."""
+    kept = tensors.get(f"start.{number}")
+    if kept is None:
+        layer.start = Start.AT_PARAMETERS
+    elif not kept.numel():
+        layer.start = Start.AT_ANCHOR
+    else:
+        layer.room_for_start().copy_(kept)
+        layer.start = Start.KEPT
+
+
 SEQUENCES = 32
 """At a time, where there is room for them."""
 
@@ -382,6 +399,16 @@ def _halved(sequences: int, device: torch.device) -> int:
     if sequences == 1:
         raise MemoryFull(f"the memory of {device} has no room to measure even one sequence")
     return (sequences + 1) // 2
+
+
+def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
+    """What training will take of a device that holds the parameters already."""
+    footprint = size_of(spec)
+    if fit is not None and fit.sequence_bytes:
+        taken = fit.fixed_bytes + sequences * fit.sequence_bytes
+    else:
+        taken = footprint.training_bytes + footprint.activation_bytes
+    return taken - VECTOR_BYTES * footprint.parameters
 
 
 def use_attention(model: nn.Module, fit: Tuned | None) -> None:

@@ -7,7 +7,7 @@ few hundred MB and a workspace of the matrix library, goes only when the process
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
 
 import torch
 from torch import Tensor, nn
@@ -20,8 +20,14 @@ ASIDE = torch.device("cpu")
 class Offload:
     """Of one model and its optimizers on one device. Whoever holds a parameter keeps holding it wherever it lies."""
 
-    def __init__(self, model: nn.Module, optimizers: Optimizers, device: torch.device) -> None:
-        self._model, self._optimizers, self._device = model, optimizers, device
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers, device: torch.device,
+        beside: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> None:  # fmt: skip
+        """`beside` gives what else may lie on the device."""
+        self._model, self._optimizers, self._device, self._beside = model, optimizers, device, beside
+        self._left: list[Tensor] = []
+        """Of what lies beside: that which has left the device."""
         self._places: dict[tuple[int, str], torch.device] = {}
         """Where the optimizers' tensors were, by parameter and key: counts of steps may lie in main memory anyway."""
         self.is_aside = False
@@ -30,6 +36,7 @@ class Offload:
         """Have nothing on the device but what any process has that used it. Said again it changes nothing."""
         if self.is_aside:
             return
+        self._left = [tensor for tensor in self._beside() if tensor.device.type == self._device.type]
         for tensor in self._tensors():
             tensor.data = copied(tensor.data, ASIDE)
             tensor.grad = None
@@ -55,9 +62,10 @@ class Offload:
         self.is_aside = False
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Parameters, tied ones once, and buffers."""
+        """Parameters, tied ones once, and buffers; and what else has left the device."""
         yield from self._model.parameters()
         yield from self._model.buffers()
+        yield from self._left
 
     def _states(self) -> Iterator[tuple[tuple[int, str], MutableMapping[str, Tensor], str]]:
         for member in self._optimizers.members:

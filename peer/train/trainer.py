@@ -25,7 +25,8 @@ from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
 from peer.model.build import build
 from peer.outer.apply import LayerUpdate
-from peer.outer.kernels import HostKernels, Kernels, LayerTensors
+from peer.outer.kernels import Kernels, TorchKernels
+from peer.outer.layer_tensors import LayerTensors, Start
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import LoadObject
 from peer.protocol.block import VOID, PartOutcome, Update, part_outcomes
@@ -52,9 +53,9 @@ class LocalTrainer:
         use_attention(model, fit)
         self._batches = ShardSampler(self._source, spec, me, (me,), {})
         micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
-        self._backend: Backend = SingleDevice(model, spec, self._batches, device, micro, fit)
+        self._backend: Backend = SingleDevice(model, spec, self._batches, device, micro, fit, folder)
         self._codec = Codec(spec.codec.wire)
-        self._kernels: Kernels = HostKernels(self._codec)
+        self._kernels: Kernels = TorchKernels(self._codec, device)
         self.anchor = self._backend.anchor
         self.layer_sizes = tuple(layer.size for layer in self._backend.layers)
         self.layer_names = tuple(layer.name for layer in self._backend.layers)
@@ -97,6 +98,7 @@ class LocalTrainer:
 
         `position` says where between step 0 and step H of the round in training its learning rate is taken.
         """
+        self._keep_starts()
         with self._reading():
             step = self._backend.step(self.progress.in_training, position, stop)
         self.progress.stepped(step.tokens)
@@ -274,6 +276,9 @@ class LocalTrainer:
         self._begin_at_anchor((round,))
 
     def _stand_at(self, restored: OuterState) -> None:
+        for tensors in self._all_layers():
+            if tensors.start is Start.AT_ANCHOR:
+                self._kernels.keep_start(tensors)
         self.anchor.become(restored)
         self.progress.stand_at(restored.round)
 
@@ -284,17 +289,31 @@ class LocalTrainer:
         if too_old.everything:
             self._batches.mark()
 
+    def _keep_starts(self) -> None:
+        """Before the parameters move away from where the present stretch of steps begins.
+
+        Layers that are on their way begin at the anchor, or have theirs kept already.
+        """
+        if self.layers is not None and not self.layers.done():
+            return
+        for tensors in self._all_layers():
+            if tensors.start is Start.AT_PARAMETERS:
+                self._kernels.keep_start(tensors)
+
     def _collect_progress(self) -> None:
-        for number in range(len(self.layer_sizes)):
-            self._kernels.progress(self._backend.layer(number))
+        for tensors in self._all_layers():
+            self._kernels.progress(tensors)
+
+    def _all_layers(self) -> Iterator[LayerTensors]:
+        return (self._backend.layer(number) for number in range(len(self.layer_sizes)))
 
     def _begin_at_anchor(self, rounds: Iterable[int]) -> None:
         """Have as local parameters what the anchor less the residual is, where these rounds have averaged.
 
         All else stays as it is: there, that difference would round. All progress is in the residual before.
         """
-        for part, tensors in self._lying(*rounds):
-            self._kernels.begin(tensors, part)
+        for number in sorted({part.layer for part in self.progress.turns.parts(*rounds)}):
+            self._kernels.begin(self._backend.layer(number))
 
     def _lying(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
         """What these rounds average, each part once, and the layer in which it lies."""

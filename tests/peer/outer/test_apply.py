@@ -13,6 +13,7 @@ from torch import Tensor
 
 from peer.codec import codec
 from peer.codec.codec import Codec
+from peer.outer import outer_step
 from peer.outer.outer_step import momentum_at
 from peer.protocol.block import VOID, PartOutcome, part_outcomes
 from peer.protocol.encoding import digest
@@ -57,7 +58,7 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[L
 def test_tiles_do_not_show(two: list[LocalTrainer], tile: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """θ, momentum, residual and local parameters, bit for bit; with tiles that end within parts and parameters, too."""
     if two[0].spec.codec.wire != "sparse":  # whose units are larger
-        monkeypatch.setattr(codec, "TILE", tile)
+        monkeypatch.setattr(outer_step, "TILE", tile)
     anchor = FIRST
     for kind in KINDS:
         for trainer in two:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.codec.codec import Codec
-from peer.outer import kernels
-from peer.outer.kernels import HostKernels, LayerTensors
+from peer.outer import kernels, outer_step
+from peer.outer.kernels import TorchKernels
+from peer.outer.layer_tensors import LayerTensors, Start
 from peer.protocol.layout import Part
 
 SIZE = 6
@@ -33,10 +34,18 @@ def a_layer(residual: Tensor, now: Tensor | None = None, start: Tensor | None = 
     zeros = torch.zeros_like(residual)
     now = zeros.clone() if now is None else now
     cut = len(now) // 3
-    return LayerTensors(
-        first=FIRST, local=((slice(0, cut), now[:cut]), (slice(cut, len(now)), now[cut:])),
-        start=zeros.clone() if start is None else start, residual=residual, theta=zeros.clone(), momentum=zeros.clone(),
+    layer = LayerTensors(
+        first=FIRST, local=((slice(0, cut), now[:cut]), (slice(cut, len(now)), now[cut:])), residual=residual,
+        theta=zeros.clone(), momentum=zeros.clone(),
     )  # fmt: skip
+    began(layer, zeros if start is None else start)
+    return layer
+
+
+def began(layer: LayerTensors, start: Tensor) -> None:
+    """The present stretch of inner steps, there."""
+    layer.room_for_start().copy_(start)
+    layer.start = Start.KEPT
 
 
 def encoded(values: Tensor) -> bytes:
@@ -46,10 +55,10 @@ def encoded(values: Tensor) -> bytes:
 @given(st.lists(operation, max_size=12))
 def test_the_residual_equals_exact_bookkeeping(operations: list[tuple[object, ...]]) -> None:
     """Produced − counted + returned, less what was given up: exact in float32 for small integers."""
-    layer, exact, arithmetic = a_layer(torch.zeros(SIZE)), [Fraction(0)] * SIZE, HostKernels(EXACT)
+    layer, exact, arithmetic = a_layer(torch.zeros(SIZE)), [Fraction(0)] * SIZE, TorchKernels(EXACT)
     for name, *arguments in operations:
         if name == "produce":
-            layer.start.copy_(torch.tensor(arguments[0], dtype=torch.float32))
+            began(layer, torch.tensor(arguments[0], dtype=torch.float32))
             arithmetic.progress(layer)
             exact = [have + value for have, value in zip(exact, arguments[0], strict=True)]
             continue
@@ -68,10 +77,10 @@ def test_the_residual_equals_exact_bookkeeping(operations: list[tuple[object, ..
 
 def test_what_the_encoding_lost_is_offered_again() -> None:
     """Error feedback: over many rounds the counted sum follows the produced sum."""
-    layer, counted, arithmetic = a_layer(torch.zeros(3)), torch.zeros(3), HostKernels(EXACT)
+    layer, counted, arithmetic = a_layer(torch.zeros(3)), torch.zeros(3), TorchKernels(EXACT)
     step = torch.tensor([0.3, -1.7, 1e-4])
     for _ in range(1000):
-        layer.start.copy_(step)
+        began(layer, step)
         arithmetic.progress(layer)
         decoded = layer.residual.round()
         arithmetic.counted(layer, HALF[0], encoded(decoded))
@@ -83,30 +92,32 @@ def test_what_the_encoding_lost_is_offered_again() -> None:
 def test_a_small_move_of_a_large_parameter_is_kept() -> None:
     """The difference is taken before it is added, so 2^-20 of a parameter of size 1 survives."""
     layer = a_layer(torch.full((1,), 2.0**-30), torch.ones(1) - 2.0**-20, torch.ones(1))
-    HostKernels(EXACT).progress(layer)
+    TorchKernels(EXACT).progress(layer)
     assert layer.residual.item() == 2.0**-20 + 2.0**-30
 
 
 def test_a_part_that_is_given_up_reports_its_norm() -> None:
     """The other part is untouched."""
     layer = a_layer(torch.tensor([3.0, 4.0, 0.0, 7.0, 8.0, 9.0]))
-    assert HostKernels(EXACT).give_up(layer, HALF[0]) == pytest.approx(5.0)
+    assert TorchKernels(EXACT).give_up(layer, HALF[0]) == pytest.approx(5.0)
     assert layer.residual.tolist() == [0.0, 0.0, 0.0, 7.0, 8.0, 9.0]
 
 
 def test_what_is_counted_reports_its_squared_norm() -> None:
     layer = a_layer(torch.ones(SIZE))
-    assert HostKernels(EXACT).counted(layer, HALF[1], encoded(torch.tensor([1.0, 2.0, 2.0]))) == pytest.approx(9.0)
+    assert TorchKernels(EXACT).counted(layer, HALF[1], encoded(torch.tensor([1.0, 2.0, 2.0]))) == pytest.approx(9.0)
     assert layer.residual.tolist() == [1.0, 1.0, 1.0, 0.0, -1.0, -1.0]
 
 
 def test_steps_begin_at_the_anchor_less_what_is_owed() -> None:
-    """Of one part; its parameters lie in two tensors, and the other part stays."""
-    layer = a_layer(torch.arange(6.0), torch.full((6,), 9.0))
+    """Its parameters lie in two tensors; where steps begin follows from the anchor, until that changes."""
+    layer, arithmetic = a_layer(torch.arange(6.0), torch.full((6,), 9.0)), TorchKernels(EXACT)
     layer.theta.fill_(10.0)
-    HostKernels(EXACT).begin(layer, HALF[0])
-    assert torch.cat([values for _, values in layer.local]).tolist() == [10.0, 9.0, 8.0, 9.0, 9.0, 9.0]
-    assert layer.start.tolist() == [10.0, 9.0, 8.0, 0.0, 0.0, 0.0]
+    arithmetic.begin(layer)
+    assert torch.cat([values for _, values in layer.local]).tolist() == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
+    assert layer.start is Start.AT_ANCHOR
+    arithmetic.keep_start(layer)
+    assert layer.kept.tolist() == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
 
 
 @pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
@@ -115,18 +126,18 @@ def test_a_backward_pass_notices_that_a_parameter_was_changed(dtype: torch.dtype
     parameter = torch.nn.Parameter(torch.ones(3, dtype=dtype))
     loss = (parameter * parameter).sum()
     layer = a_layer(torch.zeros(3), parameter.detach().view(-1))
-    update = kernels.PartUpdate(outer=None, mean=None, mine=None, kept=None, gives_up=False, own=None)
-    HostKernels(EXACT).apply(layer, HALF[0], update)
+    update = kernels.PartUpdate(part=HALF[0], outer=None, mean=None, mine=None, kept=None, gives_up=False, own=None)
+    TorchKernels(EXACT).apply(layer, [update])
     with pytest.raises(RuntimeError, match="modified by an inplace operation"):
         loss.backward()
 
 
-def test_chunks_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Any chunk size gives the same bits."""
+def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Any size of them gives the same bits."""
     start, now = torch.linspace(0, 1, 101), torch.linspace(1, 3, 101)
-    whole, chunked = a_layer(torch.zeros(101), now, start.clone()), a_layer(torch.zeros(101), now, start)
-    HostKernels(EXACT).progress(whole)
-    monkeypatch.setattr(kernels, "CHUNK", 7)
-    HostKernels(EXACT).progress(chunked)
-    assert torch.equal(whole.residual, chunked.residual)
-    assert torch.equal(start, now), "what comes next is measured from here"
+    at_once, tiled = a_layer(torch.zeros(101), now, start), a_layer(torch.zeros(101), now, start)
+    TorchKernels(EXACT).progress(at_once)
+    monkeypatch.setattr(outer_step, "TILE", 7)
+    TorchKernels(EXACT).progress(tiled)
+    assert torch.equal(at_once.residual, tiled.residual)
+    assert tiled.start is Start.AT_PARAMETERS, "what comes next is measured from here"

@@ -12,8 +12,8 @@ import pytest
 import torch
 from blake3 import blake3
 
-from peer.codec import codec
 from peer.codec.codec import Codec
+from peer.outer import outer_step
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import advance
 from peer.protocol.block import VOID, Ranges
@@ -90,7 +90,7 @@ def test_tiles_do_not_show(exact: RunSpec, monkeypatch: pytest.MonkeyPatch) -> N
     flat, mean = torch.linspace(0, 1, 1001), np.linspace(-1, 1, 1001, dtype=np.float32)
     layout = (Part(0, 0, 1001),)
     at_once = step(OuterState.initial([flat.clone()]), exact, [mean], layout)
-    monkeypatch.setattr(codec, "TILE", 64)
+    monkeypatch.setattr(outer_step, "TILE", 64)
     tiled = step(OuterState.initial([flat.clone()]), exact, [mean], layout)
     assert at_once.state_digest() == tiled.state_digest()
     assert not torch.equal(tiled.theta[0], flat)

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 import torch
+from torch import Tensor
 
 from dht.errors import BadInput
 from peer import spec as specs
-from peer.codec.blockwise import Floats
 from peer.outer import kernels
 from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest
@@ -192,8 +192,8 @@ class Held:
         self._last = trainer.anchor.theta[-1][trainer.anchor.of(trainer.parts[-1])].data_ptr()
         monkeypatch.setattr(kernels, "outer_kernel", self._step_tile)
 
-    def _step_tile(self, theta: Floats, *others: Any) -> None:
-        if theta.ctypes.data == self._last:
+    def _step_tile(self, theta: Tensor, *others: Any) -> None:
+        if theta.data_ptr() == self._last:
             self.reached.set()
             self.in_time &= self.released.wait(TIMEOUT_S)
         self._steps(theta, *others)

@@ -16,7 +16,8 @@ from torch import Tensor
 
 from dht.errors import DiskFull
 from peer.codec.codec import Codec
-from peer.outer.kernels import HostKernels, LayerTensors, PartUpdate
+from peer.outer.kernels import PartUpdate, TorchKernels
+from peer.outer.layer_tensors import LayerTensors, Start
 from peer.protocol.encoding import digest
 from peer.protocol.layout import Part
 from peer.train.optimizers import learning_rate
@@ -76,7 +77,7 @@ def recorded(
 
 
 EXACT = Codec("float32")
-KERNELS, WHOLE = HostKernels(EXACT), Part(layer=0, start=0, size=1)
+KERNELS, WHOLE = TorchKernels(EXACT), Part(layer=0, start=0, size=1)
 
 
 class Fragment:
@@ -85,20 +86,27 @@ class Fragment:
     def __init__(self, value: float) -> None:
         self.theta, self.local = torch.tensor([value]), torch.tensor([value])
         self.layer = LayerTensors(
-            first=0, local=((slice(0, 1), self.local),), start=self.local.clone(), residual=torch.zeros(1),
-            theta=self.theta, momentum=torch.zeros(1),
+            first=0, local=((slice(0, 1), self.local),), residual=torch.zeros(1), theta=self.theta,
+            momentum=torch.zeros(1), start=Start.AT_ANCHOR,
         )  # fmt: skip
         self.offered = b""
 
     def take(self) -> None:
         KERNELS.progress(self.layer)
         self.offered = KERNELS.encode(self.layer, WHOLE)
+        KERNELS.keep_start(self.layer)
 
     def merge(self, mean: bytes, momentum: float, share: float) -> None:
         update = PartUpdate(
-            outer=(LEARNING_RATE, momentum), mean=mean, mine=self.offered, kept=None, gives_up=False, own=share
+            part=WHOLE,
+            outer=(LEARNING_RATE, momentum),
+            mean=mean,
+            mine=self.offered,
+            kept=None,
+            gives_up=False,
+            own=share,
         )
-        KERNELS.apply(self.layer, WHOLE, update)
+        KERNELS.apply(self.layer, [update])
 
 
 @pytest.mark.slow

@@ -188,6 +188,7 @@ def on_grid(trainer: LocalTrainer) -> LocalTrainer:
 def produce(trainer: LocalTrainer, numbers: np.random.Generator) -> Exact:
     """As inner steps would: the parameters move, by eighths."""
     movement = numbers.choice([-3, -2, -1, 1, 2, 3], size=trainer.parameters) / 8
+    trainer._keep_starts()
     trainer._backend.vectors.flat.copy_from(trainer._backend.vectors.flat.new() - torch.from_numpy(movement).float())
     for fragment in trainer.progress.turns.everything:
         trainer.progress.turns.work(fragment).tokens += 64
