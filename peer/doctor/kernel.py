@@ -11,7 +11,7 @@ import sys
 import time
 from typing import Any
 
-from dht.errors import HomefiresError, MemoryFull
+from dht.errors import HomefiresError
 from dht.process import die_with_parent
 
 WIDTH = 64
@@ -20,14 +20,14 @@ LIST = "list"
 
 
 def main(wanted: str) -> int:
-    """One JSON object on stdout, or one line on stderr and exit code 1, 12 where others leave the device no room."""
+    """One JSON object on stdout, or one line on stderr and the exit code of `dht.errors`, else 1."""
     die_with_parent()
     try:
         print(json.dumps({"devices": devices()} if wanted == LIST else execute(wanted)))
     except (HomefiresError, RuntimeError, AssertionError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"homefires: {first}", file=sys.stderr)
-        return error.exit_code if isinstance(error, MemoryFull) else 1
+        return error.exit_code if isinstance(error, HomefiresError) else 1
     return 0
 
 
