@@ -82,10 +82,10 @@ def _attempt(
 def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
 ) -> Prepared:
-    from peer.train.device import choose_device, telling_lost
+    from peer.train.device import choose_device, telling_full, telling_lost
 
     device = choose_device(settings.device)
-    with telling_lost(device):
+    with telling_lost(device), telling_full(device):
         require_room(spec, device, again=again)
         fit = fit_for(spec, settings, directory, session)
         session.say("JOINING", "building the model and reading the data")
@@ -241,23 +241,21 @@ def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
 def make_trainer(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
 ) -> LocalTrainer:
-    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
+    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, and what torch does without room."""
     import torch
 
-    from peer.train.device import choose_device, telling_full
+    from peer.train.device import choose_device
     from peer.train.trainer import LocalTrainer
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
-    with telling_full(device):
-        return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
+    return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
 
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
     from peer.train.checkpoint import Checkpoints, newest
-    from peer.train.device import telling_full
 
     checkpoints = Checkpoints(directory / "checkpoints")
 
@@ -268,8 +266,7 @@ def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[
     found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
     if found is None:
         return checkpoints, b""
-    with telling_full(trainer.device):
-        trainer.restore(found)
+    trainer.restore(found)
     session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
     return checkpoints, found.anchor
 
