@@ -24,7 +24,7 @@ from peer.telemetry.reporter import Reporter
 if TYPE_CHECKING:
     import torch
 
-    from peer.train.checkpoint import Checkpoints
+    from peer.checkpoint.checkpoint import Checkpoints
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
@@ -255,7 +255,7 @@ def make_trainer(
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
-    from peer.train.checkpoint import Checkpoints, newest
+    from peer.checkpoint.checkpoint import Checkpoints, newest
 
     checkpoints = Checkpoints(directory / "checkpoints")
 

@@ -17,6 +17,7 @@ from torch import Tensor
 
 from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.link.link import RunKeys
+from peer.outer.outer_step import LoadObject
 from peer.protocol import merkle
 from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
 from peer.protocol.encoding import digest_of, pack
@@ -25,10 +26,10 @@ from peer.protocol.norms import PartNorms
 from peer.rounds.driver import ChainPort, ReductionPort
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats
-from peer.train.outer import LoadObject
 from peer.train.trainer import LocalTrainer
 from tests.stepping import steps_in_round
 from tests.training_swarm import CPU, Hands, Role
+from tests.vectors import fill, whole
 
 # ---- contributions ----
 
@@ -53,15 +54,16 @@ class Forger(LocalTrainer):
         return [slice(start, start + size) for start, size in zip(starts, self.layer_sizes, strict=True)]
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
-        learned = self._backend.vectors.residual.clone()
-        self._backend.vectors.residual.copy_(self._forge(self, learned))
+        learned = whole(self._backend.vectors.residual)
+        fill(self._backend.vectors.residual, self._forge(self, learned))
         super()._write_contribution(anchor, effort)
-        self._backend.vectors.residual.copy_(learned)
+        fill(self._backend.vectors.residual, learned)
 
     def apply(self, update: Update, load: LoadObject) -> float:
         """Nothing is owed to it: neither what it learned nor what it offered comes back."""
         given_up = super().apply(update, load)
-        self._backend.vectors.residual.zero_()
+        for residual in self._backend.vectors.residual:
+            residual.zero_()
         self.progress.turns.work(self.anchor.round - 1).age.counted()
         self._begin_at_anchor(self.progress.turns.everything)
         return given_up

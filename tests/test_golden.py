@@ -7,6 +7,7 @@ A refactoring changes nothing here but the imports.
 
 from __future__ import annotations
 
+import copy
 import dataclasses
 import hashlib
 import json
@@ -38,6 +39,7 @@ from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, sign_record
 from dht.records import pack as pack_record
 from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
 from peer.codec.codec import FORMATS, Codec
 from peer.control import store
 from peer.control.server import Commands, ControlServer
@@ -82,6 +84,10 @@ from peer.link.reduction import ReductionWorker
 from peer.live_settings import LiveSettings
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.apply import LayerUpdate
+from peer.outer.kernels import HostKernels
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import advance
 from peer.protocol.block import (
     VOID,
     Block,
@@ -140,11 +146,7 @@ from peer.sync.blob_server import CHUNK, MANIFEST, ask_chunk
 from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask_chain_status
 from peer.sync.run_discovery import LAYERS
 from peer.telemetry.reporter import Reporter
-from peer.train.apply import LayerUpdate
 from peer.train.backend import HostVectors
-from peer.train.checkpoint import Checkpoint, Checkpoints
-from peer.train.kernels import HostKernels
-from peer.train.outer import OuterState, advance
 from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
 from peer.watch.watch_session import GUEST
@@ -153,6 +155,7 @@ from tests.peer.rounds.build import measured_by_all
 from tests.peer.rounds.build import update as model_update
 from tests.peer.sync.donors import AtOnce
 from tests.stepping import step
+from tests.vectors import whole
 
 FOLDER = Path(__file__).parent / "golden"
 VALUES, EVENTS, TRANSCRIPT = FOLDER / "golden.json", FOLDER / "events.jsonl", FOLDER / "control.jsonl"
@@ -219,7 +222,7 @@ def specs(folder: Path) -> Any:
 def first_anchors(folder: Path) -> Any:
     """From PCG64's raw draws."""
     flats = {name: FlatParameters(build(load(name))) for name in ("micro", "tiny")}
-    return {name: [flat.size, OuterState.initial(flat.new()).state_digest().hex()] for name, flat in flats.items()}
+    return {name: [flat.size, OuterState.initial(flat.by_layer()).state_digest().hex()] for name, flat in flats.items()}
 
 
 def layouts(folder: Path) -> Any:
@@ -338,9 +341,14 @@ def site_of(keys: RunKeys, folder: Path) -> Site:
     flat = FlatParameters(nn.Sequential(nn.Linear(70, 60), nn.Linear(130, 70), nn.Linear(10, 9)))
     theta, momentum = (torch.from_numpy(drawn(seed, flat.size)) for seed in (1, 2))
     flat.copy_from(theta)
+    layers = [layer.size for layer in flat.layers]
     where = folder / keys.identity.peer_id
     where.mkdir()
-    return Site(keys, where, HostVectors(flat, OuterState(theta, momentum / 64, FIRST_ROUND, {5: 7})))
+    return Site(
+        keys,
+        where,
+        HostVectors(flat, OuterState(theta.split(layers), (momentum / 64).split(layers), FIRST_ROUND, {5: 7})),
+    )
 
 
 def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = None) -> Any:
@@ -383,10 +391,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
             contributors=tuple(contributors), weights=((30_000, 20_000, 15_536),), penalties=(), weight=3 * round,
             ballot=0, coordinator=NAMES[0],
         )  # fmt: skip
-        at_once = OuterState(
-            *(vector.clone() for vector in (sites[0].vectors.anchor.theta, sites[0].vectors.anchor.momentum)), round, {}
-        )
-        at_once.cursors |= sites[0].vectors.anchor.cursors
+        at_once = copy.deepcopy(sites[0].vectors.anchor)
         advance(at_once, update, spec, parts, means.payloads.__getitem__)
         for site, mine in zip(sites, offers, strict=True):
             LayerUpdate(
@@ -399,7 +404,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         found.append([update.digest.hex(), at_once.state_digest().hex()])
         name = next_anchor(name, update.digest)
     return {
-        "rounds": found, "residuals": [told(octets_of(site.vectors.residual)) for site in sites],
+        "rounds": found, "residuals": [told(octets_of(whole(site.vectors.residual))) for site in sites],
         "local": [told(octets_of(site.vectors.flat.new())) for site in sites], "x": told_files(sites[0].folder),
     }  # fmt: skip
 
@@ -651,23 +656,22 @@ def chains(folder: Path) -> Any:
 def write_one_snapshot(folder: Path, disk: ChainStore) -> None:
     if disk.head.round in (2, 4, 5):
         theta, momentum = drawn(disk.head.round, 5), drawn(disk.head.round + 10, 5)
-        anchor = OuterState(torch.from_numpy(theta), torch.from_numpy(momentum), disk.head.round, {3: 7, 1: 20})
+        layers = ([torch.from_numpy(vector[:3]), torch.from_numpy(vector[3:])] for vector in (theta, momentum))
+        anchor = OuterState(*layers, disk.head.round, {3: 7, 1: 20})
         base = ChainBase.after(disk.updates_up_to(disk.head.anchor))
         state = anchor.state_digest()
-        write_snapshot(folder, theta, momentum, run=RUN, base=base, cursors={3: 7, 1: 20}, state=state)
+        write_snapshot(folder, anchor.sizes, anchor.chunks, run=RUN, base=base, cursors={3: 7, 1: 20}, state=state)
 
 
 def bases(folder: Path) -> Any:
     """A base, a tally, and the manifest of a snapshot of several chunks."""
     base = ChainBase.after((UPDATE,))
     counting = Counting(parts=(PARTS,), tokens_cap=2000)
-    chunks = tuple(digest(number) for number in range(3))
-    manifest = SnapshotManifest(
-        run=RUN, base=base, cursors=((1, 20), (3, 7)), state=digest("state"), elements=300_000, chunks=chunks
-    )
+    chunks = tuple(digest(number) for number in range(6))
+    manifest = SnapshotManifest(run=RUN, base=base, cursors=((1, 20), (3, 7)), layers=(300_000, 100), chunks=chunks)
     assert SnapshotManifest.from_bytes(manifest.to_bytes()) == manifest
     return {
-        "base": told(base.to_bytes()), "manifest": [told(manifest.to_bytes()), manifest.name],
+        "base": told(base.to_bytes()), "manifest": [told(manifest.to_bytes()), manifest.name, manifest.state.hex()],
         "tally": told(Tally.after(START).plus(counting.of(UPDATE), base.head).to_bytes()),
     }  # fmt: skip
 

@@ -8,13 +8,15 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
-import torch
-
 from peer.audit.run_files import BadLink, RunFiles, SignatureChecker, blaming, require, signed_for_its_parent
+from peer.checkpoint.checkpoint import newest
+from peer.checkpoint.replay import become_snapshot
 from peer.codec.run_rules import rules_of
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import advance
 from peer.protocol.block import VOID, Block, Update
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, cut
@@ -23,8 +25,6 @@ from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import base_path, block_files, block_path, undone_path
 from peer.store.snapshots import SnapshotManifest
-from peer.train.checkpoint import newest
-from peer.train.outer import OuterState, advance
 
 Say = Callable[[int, int], None]
 """Told which round was checked, and which is the last."""
@@ -76,7 +76,7 @@ class _Audit:
         self._spec, self._genesis = files.beginning()
         flat = FlatParameters(build(self._spec))
         layout = cut([layer.size for layer in flat.layers], self._spec.codec.part_elements)
-        initial = OuterState.initial(flat.new())
+        initial = OuterState.initial(flat.by_layer())
         rules = rules_of(self._spec, layout, SignatureChecker(self._genesis.run))
         self._pointer = files.pointer(self._genesis)
         self._base = files.base(self._pointer, self._genesis)
@@ -242,9 +242,7 @@ class States:
         advance(self._anchor, update, self._spec, self._layout, load)
 
     def become(self, manifest: SnapshotManifest) -> None:
-        path = snapshots.path_of(self._directory, manifest.round, manifest.anchor)
-        theta, momentum = (torch.from_numpy(vector) for vector in snapshots.read_vectors(path, manifest))
-        self._anchor.become(theta, momentum, manifest.round, manifest.cursors)
+        become_snapshot(self._anchor, self._directory, manifest.round, manifest.anchor)
         self.known = True
 
     def compare(self, head: ChainHead, state: bytes) -> None:
@@ -267,8 +265,7 @@ def _said(directory: Path, spec: RunSpec) -> Said:
             said[line.event.digest] = [(directory / "events.jsonl", line.event.state)]
     found = newest(directory / "checkpoints", spec.digest().hex(), None, _log_unused, files="anchor")
     if found is not None:
-        anchor = OuterState(**found.tensors["anchor"], round=found.state["round"], cursors=dict(found.state["cursors"]))
-        checkpoint = (directory / "checkpoints", anchor.state_digest().hex())
+        checkpoint = (directory / "checkpoints", found.outer_state.state_digest().hex())
         said.setdefault(found.anchor.hex(), []).append(checkpoint)
     return said
 

@@ -8,10 +8,10 @@ from importlib.metadata import version
 
 from huggingface_hub import ModelCardData
 
+from peer.checkpoint.replay import Chain
 from peer.events import Evaluated
 from peer.protocol.block import Update
 from peer.spec import RunSpec
-from peer.train.replay import Chain
 
 
 @dataclass(frozen=True, kw_only=True)

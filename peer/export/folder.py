@@ -14,14 +14,14 @@ from transformers.utils import logging as transformers_logging
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
+from peer.checkpoint.replay import Chain, read_chain, restore_anchor
 from peer.data.tokenizer import Tokenizer, load_tokenizer
 from peer.events import Evaluated, RoundCommitted, read_events
 from peer.export.card import CardFacts, model_card
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec, dump, load
-from peer.train.outer import OuterState
-from peer.train.replay import Chain, read_chain, restore_anchor
 
 SPARE_BYTES = 64 << 20
 """Room for everything but the weights; the largest tokenizers take about half of it."""
@@ -43,7 +43,7 @@ def export(directory: Path, to: Path | None) -> str:
     flat = FlatParameters(model)
     anchor = restore_anchor(chain, spec, flat)
     checked = _check_state(chain, anchor)
-    flat.copy_from(anchor.theta)
+    flat.copy_layers(anchor.theta)
     _require_room(out.parent, flat.size)
     facts = CardFacts(
         spec=spec, chain=chain, state=anchor.state_digest(), state_checked=checked, parameters=flat.size,

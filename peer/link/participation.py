@@ -292,7 +292,9 @@ def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
         if disk.ancestors.get(anchor) == round:
             path = snapshots.path_of(directory, round, anchor)
             try:
-                snapshots.read_vectors(path, snapshots.read_manifest(path))
+                manifest = snapshots.read_manifest(path)
+                for layer in range(len(manifest.layers)):
+                    snapshots.read_layer(path, manifest, layer)
             except BadInput:
                 continue
             return disk.head_at(anchor)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import chain
 
@@ -51,6 +51,20 @@ class FlatParameters:
         for parameter, part in self._parts(flat):
             part.copy_(parameter.view(-1))
         return flat
+
+    @torch.no_grad()
+    def by_layer(self) -> tuple[Tensor, ...]:
+        """A float32 vector per layer of the parameters' present values."""
+        return tuple(
+            torch.cat([each.view(-1).to("cpu", torch.float32) for each in members]) for members in self.members
+        )
+
+    @torch.no_grad()
+    def copy_layers(self, vectors: Sequence[Tensor]) -> None:
+        """Set the parameters to the values in `vectors`, one per layer, rounded to their dtype."""
+        for number, vector in enumerate(vectors):
+            for where, parameter in self.of_layer(number):
+                parameter.copy_(vector[where])
 
     @torch.no_grad()
     def copy_from(self, flat: Tensor) -> None:

@@ -132,7 +132,7 @@ class Keys(Protocol):
         """Whether `peer` signed (run, kind, payload)."""
 
 
-def digest_of(payload: bytes) -> bytes:
+def digest_of(payload: bytes | memoryview) -> bytes:
     """The name of some bytes. Every byte of a round is named several times, so by BLAKE3, which is fast."""
     return blake3(payload).digest()
 

@@ -1,7 +1,7 @@
 """Snapshots of the anchor, alike to the byte on all peers, for newcomers and for whoever goes back to an earlier one.
 
 snapshots/00000016-<anchor hex>/    the newest `KEPT` of them
-    vectors                         θ, then m, as little-endian float32
+    vectors                         θ and m of the first layer, of the second one and so on, as little-endian float32
     manifest                        what they are, a digest per chunk, and the updates that led here
 
 A snapshot proves itself only as far as its manifest goes: that the manifest is the run's is what
@@ -12,24 +12,25 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any
 
 import msgpack
 import numpy as np
-from blake3 import blake3
 
 from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
 from peer.protocol.encoding import DIGEST_BYTES, digest_of, pack
+from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunks_in, layer_digest, state_digest
 from peer.store.run_directory import ChainBase
 
-VERSION = 1
+VERSION = 2
 KEPT = 2
-CHUNK_BYTES = 1 << 20
 MANIFEST_BYTES = 16 << 20
 """No manifest is larger."""
 VECTORS = "vectors"
@@ -46,12 +47,10 @@ class SnapshotManifest:
     """The anchor, and the updates that led to it: one more than a fork can go back."""
     cursors: tuple[tuple[int, int], ...]
     """(shard, windows used), by shard."""
-    state: bytes
-    """H(θ, m, cursors), as `Anchor.state_digest` computes it."""
-    elements: int
-    """Of θ, and of m."""
+    layers: tuple[int, ...]
+    """Elements of each layer's θ, and of its m."""
     chunks: tuple[bytes, ...]
-    """The digest of each CHUNK_BYTES of the vectors; the last may be shorter."""
+    """Digests, in the order of the file: of each layer's θ, and then of its m, each vector cut by itself."""
 
     @property
     def anchor(self) -> bytes:
@@ -62,72 +61,113 @@ class SnapshotManifest:
         return self.base.head.round
 
     @property
-    def vector_bytes(self) -> int:
-        return 8 * self.elements
-
-    @property
     def name(self) -> str:
         return f"{self.round:08d}-{self.anchor.hex()}"
 
+    @property
+    def elements(self) -> int:
+        """Parameters of the model."""
+        return sum(self.layers)
+
+    @property
+    def vector_bytes(self) -> int:
+        return 2 * FLOAT32_BYTES * self.elements
+
+    @cached_property
+    def state(self) -> bytes:
+        """Digest of the outer state, as voters know it: who has the chunks of the manifest has that state."""
+        layers = [layer_digest(self.chunks[numbers.start : numbers.stop]) for numbers in self._chunks_of_layer]
+        return state_digest(layers, self.cursors)
+
+    def chunks_of(self, layer: int) -> range:
+        """The chunks of a layer: as many of its θ, then of its m."""
+        return self._chunks_of_layer[layer]
+
+    def offset_bytes(self, chunk: int) -> int:
+        """Where a chunk begins in the file."""
+        return self._places[chunk][0]
+
     def chunk_bytes(self, chunk: int) -> int:
-        return min(CHUNK_BYTES, self.vector_bytes - chunk * CHUNK_BYTES)
+        return self._places[chunk][1]
+
+    @cached_property
+    def _chunks_of_layer(self) -> tuple[range, ...]:
+        ends = list(accumulate((2 * chunks_in(size) for size in self.layers), initial=0))
+        return tuple(range(first, last) for first, last in pairwise(ends))
+
+    @cached_property
+    def _places(self) -> tuple[tuple[int, int], ...]:
+        """Offset and size of each chunk, in bytes."""
+        found, start = [], 0
+        for size in self.layers:
+            for _ in ("theta", "momentum"):
+                end = start + FLOAT32_BYTES * size
+                found += [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
+                start = end
+        return tuple(found)
 
     def to_bytes(self) -> bytes:
         return pack(
-            (VERSION, self.run, self.base.to_bytes(), self.cursors, self.state, self.elements, CHUNK_BYTES, self.chunks)
+            (VERSION, self.run, self.base.to_bytes(), self.cursors, self.state, self.layers, CHUNK_BYTES, self.chunks)
         )
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> SnapshotManifest:
         """Raises ValueError for anything but the canonical bytes of a manifest of this version."""
         try:
-            fields = msgpack.unpackb(packed, use_list=False)
-            version, run, base, cursors, state, elements, chunk_bytes, chunks = fields
+            version, run, base, cursors, _, layers, chunk_bytes, chunks = msgpack.unpackb(packed, use_list=False)
             if (version, chunk_bytes) != (VERSION, CHUNK_BYTES):
                 raise ValueError(f"version {version} with chunks of {chunk_bytes} bytes")
-            manifest = cls(
-                run=run, base=ChainBase.from_bytes(base), cursors=cursors, state=state, elements=elements, chunks=chunks
-            )
-            if manifest.to_bytes() != packed or not manifest._is_sound():
+            manifest = cls(run=run, base=ChainBase.from_bytes(base), cursors=cursors, layers=layers, chunks=chunks)
+            # The state is told beside what it follows from: so damage to either is damage to the manifest.
+            if not manifest._is_sound() or manifest.to_bytes() != packed:
                 raise ValueError("its fields do not fit each other")
         except (TypeError, msgpack.UnpackException) as error:
             raise ValueError(str(error) or type(error).__name__) from error
         return manifest
 
     def _is_sound(self) -> bool:
-        digests = (self.run, self.state, *self.chunks)
-        numbers = (self.elements, *(number for pair in self.cursors for number in pair))
+        digests = (self.run, *self.chunks)
+        numbers = [number for pair in self.cursors for number in pair]
         return (
             all(type(digest) is bytes and len(digest) == DIGEST_BYTES for digest in digests)
             and all(type(number) is int and number >= 0 for number in numbers)
+            and all(type(size) is int and size > 0 for size in self.layers)
             and list(self.cursors) == sorted({shard: end for shard, end in self.cursors}.items())
-            and len(self.chunks) == -(-self.vector_bytes // CHUNK_BYTES)
+            and 0 < len(self.chunks) == sum(2 * chunks_in(size) for size in self.layers)
         )
 
 
 # ---- writing ----
 
 
+LayerChunks = Callable[[int], Iterable[memoryview]]
+"""The chunks of a layer's θ and then its m, by number; each is there until the next is asked for."""
+
+
 def write(
-    directory: Path, theta: Floats, momentum: Floats, *, run: bytes, base: ChainBase, cursors: dict[int, int],
-    state: bytes,
+    directory: Path, layers: Sequence[int], chunks_of: LayerChunks, *, run: bytes, base: ChainBase,
+    cursors: dict[int, int], state: bytes,
 ) -> Path:  # fmt: skip
-    """Have a snapshot on disk as one of the newest `KEPT`. Raises DiskFull, and then nothing is left of it."""
+    """Have a snapshot of `layers`, by their elements, on disk as one of the newest `KEPT`.
+
+    Raises DiskFull, and then nothing is left of it. AssertionError if it is not of `state`.
+    """
     folder = directory / FOLDER
     folder.mkdir(exist_ok=True)
     name = f"{base.head.round:08d}-{base.head.anchor.hex()}"
     scratch = folder / f"{name}.new"
     for old in folder.glob("*.new"):
         shutil.rmtree(old)
-    _require_room(folder, theta.nbytes + momentum.nbytes)
+    _require_room(folder, 2 * FLOAT32_BYTES * sum(layers))
     try:
         with raising_disk_full(folder):
             scratch.mkdir()
-            chunks = _write_vectors(scratch / VECTORS, (theta, momentum))
+            chunks = _write_vectors(scratch / VECTORS, (chunks_of(layer) for layer in range(len(layers))))
             manifest = SnapshotManifest(
-                run=run, base=base, cursors=tuple(sorted(cursors.items())), state=state, elements=theta.size,
-                chunks=chunks,
-            )  # fmt: skip
+                run=run, base=base, cursors=tuple(sorted(cursors.items())), layers=tuple(layers), chunks=chunks
+            )
+            assert manifest.state == state, "the outer state has changed while it was written"
             write_atomic(scratch / MANIFEST, manifest.to_bytes())
             return publish(directory, scratch, manifest)
     except DiskFull:
@@ -149,25 +189,15 @@ def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
     return path
 
 
-def _write_vectors(path: Path, vectors: Sequence[Floats]) -> tuple[bytes, ...]:
+def _write_vectors(path: Path, layers: Iterable[Iterable[memoryview]]) -> tuple[bytes, ...]:
     digests = []
     with path.open("wb") as file:
-        for chunk in _chunks([vector.astype("<f4", copy=False).view(np.uint8).data for vector in vectors]):
+        for chunk in chain.from_iterable(layers):
             digests.append(digest_of(chunk))
             file.write(chunk)
         file.flush()
         os.fsync(file.fileno())
     return tuple(digests)
-
-
-def _chunks(buffers: Sequence[memoryview]) -> Iterator[bytes]:
-    total_bytes = sum(len(buffer) for buffer in buffers)
-    for start in range(0, total_bytes, CHUNK_BYTES):
-        pieces, offset = [], 0
-        for buffer in buffers:
-            pieces.append(buffer[max(0, start - offset) : max(0, start + CHUNK_BYTES - offset)])
-            offset += len(buffer)
-        yield b"".join(pieces)
 
 
 def _require_room(folder: Path, needed_bytes: int) -> None:
@@ -225,28 +255,20 @@ def read_chunk(path: Path, manifest: SnapshotManifest, chunk: int) -> bytes | No
 
 def chunk_at(vectors: int, manifest: SnapshotManifest, chunk: int) -> bytes | None:
     """`read_chunk` from an open file, by its descriptor."""
-    payload = os.pread(vectors, manifest.chunk_bytes(chunk), chunk * CHUNK_BYTES)
+    payload = os.pread(vectors, manifest.chunk_bytes(chunk), manifest.offset_bytes(chunk))
     return payload if digest_of(payload) == manifest.chunks[chunk] else None
 
 
-def read_vectors(path: Path, manifest: SnapshotManifest) -> tuple[Floats, Floats]:
-    """θ and m, every byte checked. Raises BadInput."""
-    whole = np.empty(2 * manifest.elements, dtype="<f4")
+def read_layer(path: Path, manifest: SnapshotManifest, layer: int) -> tuple[Floats, Floats]:
+    """θ and m of one layer, every byte checked. Raises BadInput."""
+    whole = np.empty(2 * manifest.layers[layer], dtype="<f4")
     target: Any = memoryview(whole.view(np.uint8).data)
-    for chunk in range(len(manifest.chunks)):
+    at = 0
+    for chunk in manifest.chunks_of(layer):
         payload = read_chunk(path, manifest, chunk)
         if payload is None:
             raise BadInput(f"{path / VECTORS} is damaged; remove {path}")
-        target[chunk * CHUNK_BYTES : chunk * CHUNK_BYTES + len(payload)] = payload
+        target[at : at + len(payload)] = payload
+        at += len(payload)
     values = whole.astype(np.float32, copy=False)
-    return values[: manifest.elements], values[manifest.elements :]
-
-
-def state_digest(path: Path, manifest: SnapshotManifest) -> bytes:
-    """H(θ, m, cursors) of what lies in the folder."""
-    state = blake3()
-    with (path / VECTORS).open("rb") as file:
-        while piece := file.read(CHUNK_BYTES):
-            state.update(piece)
-    state.update(msgpack.packb([list(pair) for pair in manifest.cursors]))
-    return state.digest()
+    return values[: manifest.layers[layer]], values[manifest.layers[layer] :]

@@ -15,7 +15,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 
 from dht.atomic_files import raising_disk_full, write_atomic
-from dht.errors import BadInput, DiskFull, Unreachable
+from dht.errors import DiskFull, Unreachable
 from dht.streams.base import Asking
 from peer.events import AlertRaised, Event, TransferProgressed
 from peer.protocol.encoding import digest_of
@@ -102,7 +102,7 @@ class BlobDownload:
         """Have the snapshot on disk, whole and under its name.
 
         Raises Unreachable if all donors are left out: what has arrived stays for the next try. Raises
-        DiskFull, and BadInput if the chunks are those of the manifest but not the state that it names.
+        DiskFull.
         """
         loop = asyncio.get_running_loop()
         self._missing.extend(await loop.run_in_executor(self._executor, self._prepare))
@@ -112,10 +112,6 @@ class BlobDownload:
             await self._fetch_all(file.fileno())
             await loop.run_in_executor(self._executor, os.fsync, file.fileno())
         self._tell(last=True)
-        state = await loop.run_in_executor(self._executor, snapshots.state_digest, self._part, self._manifest)
-        if state != self._manifest.state:
-            shutil.rmtree(self._part)
-            raise BadInput(f"the snapshot of round {self._manifest.round} is not of the state that it names")
         return snapshots.publish(self._directory, self._part, self._manifest)
 
     def _prepare(self) -> list[int]:
@@ -215,7 +211,7 @@ class BlobDownload:
         if self._asked.pop(chunk, None) is None:
             return
         with raising_disk_full(self._part):
-            written = os.pwrite(file, payload, chunk * snapshots.CHUNK_BYTES)
+            written = os.pwrite(file, payload, self._manifest.offset_bytes(chunk))
         if written < len(payload):
             raise DiskFull(f"the disk that holds {self._part} is full")
         self._done_bytes += len(payload)

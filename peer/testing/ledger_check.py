@@ -16,16 +16,16 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
+from peer.checkpoint.checkpoint import Checkpoint
 from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.kernels import HostKernels, LayerTensors, PartUpdate
 from peer.protocol.block import Block, PartOutcome, part_outcomes
 from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
-from peer.train.checkpoint import Checkpoint
-from peer.train.kernels import HostKernels, LayerTensors, PartUpdate
 
 if TYPE_CHECKING:
     from collections.abc import Iterable
@@ -73,7 +73,8 @@ def keep_books(trainer: LocalTrainer, directory: Path) -> None:
 
     def take_both(anchor: bytes) -> Checkpoint:
         checkpoint = take_checkpoint(anchor)
-        residual = checkpoint.tensors["peer"]["residual"]
+        mine = checkpoint.tensors["peer"]
+        residual = torch.cat([mine[f"residual.{layer}"] for layer in range(len(trainer.layer_sizes))])
         vectors = {"produced": kernels.produced, "discounted": kernels.discounted, "residual": residual}
         save_file(vectors, directory / FILE, {"anchor": anchor.hex()})
         return checkpoint

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from typing import Protocol
@@ -13,17 +13,17 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull
+from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.model.build import next_token_logits
 from peer.model.flat import FlatParameters, Layer, trained
+from peer.outer.kernels import LayerTensors
+from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps
-from peer.train.checkpoint import generator_states, set_generator_states
 from peer.train.device import free_bytes, is_out_of_memory
 from peer.train.gates import Enter, LayerGates
-from peer.train.kernels import LayerTensors
 from peer.train.offload import Offload, return_memory
 from peer.train.optimizers import learning_rate, make_optimizers
-from peer.train.outer import OuterState
 from peer.train.tuned import Tuned, room_for
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
@@ -111,15 +111,16 @@ class HostVectors:
 
     def __init__(self, flat: FlatParameters, anchor: OuterState | None = None) -> None:
         self.flat = flat
-        self.anchor = anchor or OuterState.initial(flat.new())
-        self.residual, self.start = torch.zeros_like(self.anchor.theta), self.anchor.theta.clone()
+        self.anchor = anchor or OuterState.initial(flat.by_layer())
+        self.residual = tuple(torch.zeros_like(theta) for theta in self.anchor.theta)
+        self.start = tuple(theta.clone() for theta in self.anchor.theta)
 
     def layer(self, number: int) -> LayerTensors:
         layer = self.flat.layers[number]
-        here = slice(layer.start, layer.start + layer.size)
+        theta, momentum = self.anchor.layer(number)
         return LayerTensors(
-            first=layer.start, local=self.flat.of_layer(number), start=self.start[here], residual=self.residual[here],
-            theta=self.anchor.theta[here], momentum=self.anchor.momentum[here],
+            first=layer.start, local=self.flat.of_layer(number), start=self.start[number],
+            residual=self.residual[number], theta=theta, momentum=momentum,
         )  # fmt: skip
 
 
@@ -259,19 +260,20 @@ class SingleDevice:
         Also what was read and waits for a step that has room, for nobody else reads it.
         """
         vectors = self.vectors
-        mine = {"residual": vectors.residual, "start": vectors.start, "local": vectors.flat.new()}
+        mine = _numbered(residual=vectors.residual, start=vectors.start, local=vectors.flat.by_layer())
         unread = {UNREAD: torch.cat(self._unread)} if self._unread else {}
         return {
-            "anchor": {"theta": vectors.anchor.theta, "momentum": vectors.anchor.momentum},
+            "anchor": _numbered(theta=vectors.anchor.theta, momentum=vectors.anchor.momentum),
             "peer": mine | unread | generator_states(self._device),
             "optimizer": self.optimizer_state(),
         }
 
     def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
         vectors, mine = self.vectors, tensors["peer"]
-        vectors.residual.copy_(mine["residual"])
-        vectors.start.copy_(mine["start"])
-        vectors.flat.copy_from(mine["local"])
+        for layer, (residual, start) in enumerate(zip(vectors.residual, vectors.start, strict=True)):
+            residual.copy_(mine[f"residual.{layer}"])
+            start.copy_(mine[f"start.{layer}"])
+        vectors.flat.copy_layers([mine[f"local.{layer}"] for layer in range(len(self.layers))])
         self.load_optimizer_state(tensors["optimizer"])
         set_generator_states(mine, self._device)
         self._unread = [mine[UNREAD]] if UNREAD in mine else []
@@ -283,7 +285,7 @@ class SingleDevice:
         """No more at a time than in training: that has room, and whoever stops it waits for no more."""
         flat = self.vectors.flat
         local = flat.new()
-        flat.copy_from(self.anchor.theta)
+        flat.copy_layers(self.anchor.theta)
         try:
             sequences = min(SEQUENCES, self.micro.sequences)
             return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
@@ -322,6 +324,11 @@ class SingleDevice:
         with context:
             logits_BTV = next_token_logits(self._model, tokens_BT)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
+
+
+def _numbered(**vectors: Sequence[Tensor]) -> dict[str, Tensor]:
+    """By name and layer."""
+    return {f"{name}.{layer}": vector for name, layers in vectors.items() for layer, vector in enumerate(layers)}
 
 
 SEQUENCES = 32

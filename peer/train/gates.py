@@ -10,9 +10,9 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 from torch.utils._pytree import tree_leaves
 
+from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.model.build import next_token_logits
 from peer.model.flat import FlatParameters
-from peer.train.checkpoint import generator_states, set_generator_states
 
 PROBE_TOKENS = 3
 

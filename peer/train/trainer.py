@@ -16,6 +16,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import DiskFull
+from peer.checkpoint.checkpoint import VERSION, Checkpoint
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
@@ -23,16 +24,16 @@ from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
 from peer.model.build import build
+from peer.outer.apply import LayerUpdate
+from peer.outer.kernels import HostKernels, Kernels, LayerTensors
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import LoadObject
 from peer.protocol.block import VOID, PartOutcome, Update, part_outcomes
 from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
-from peer.train.apply import LayerUpdate
 from peer.train.backend import Backend, InnerStep, MicroBatch, SingleDevice, Stopped, use_attention
-from peer.train.checkpoint import VERSION, Checkpoint
-from peer.train.kernels import HostKernels, Kernels, LayerTensors
 from peer.train.layerwise import Layerwise
-from peer.train.outer import LoadObject, OuterState
 from peer.train.tuned import Tuned
 
 
@@ -273,7 +274,7 @@ class LocalTrainer:
         self._begin_at_anchor((round,))
 
     def _stand_at(self, restored: OuterState) -> None:
-        self.anchor.become(restored.theta, restored.momentum, restored.round, restored.cursors.items())
+        self.anchor.become(restored)
         self.progress.stand_at(restored.round)
 
     def _drop(self, too_old: TooOld) -> None:
@@ -326,7 +327,7 @@ class LocalTrainer:
         """Be what `checkpoint` says, to the bit. The model must be the one it was taken of."""
         self._stand_still()
         state = checkpoint.state
-        self.anchor.become(**checkpoint.tensors["anchor"], round=state["round"], cursors=state["cursors"])
+        self.anchor.become(checkpoint.outer_state)
         self._backend.load_tensors(checkpoint.tensors)
         progress = self.progress
         progress.round, progress.step = state["round"], state["step_in_round"]

@@ -16,6 +16,9 @@ import torch
 from msgspec.structs import replace
 
 from dht.errors import DiskFull, MemoryFull
+from peer.checkpoint.checkpoint import Checkpoints
+from peer.checkpoint.replay import read_anchor, restore_at
+from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
@@ -45,10 +48,7 @@ from peer.lifecycle.vocabulary import (
 )  # fmt: skip
 from peer.store.objects import load_object
 from peer.store.snapshots import drop_after
-from peer.train.checkpoint import Checkpoints
 from peer.train.device import telling_lost
-from peer.train.replay import read_anchor, restore_at
-from peer.train.saver import CheckpointSaver, SnapshotWriter
 from peer.train.trainer import LocalTrainer
 
 T = TypeVar("T")

@@ -12,17 +12,19 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peer.checkpoint.replay import read_chain
 from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import advance
 from peer.protocol.layout import cut
 from peer.spec import RunSpec
 from peer.store.objects import load_object
 from peer.train.backend import SingleDevice, held_out_loss
-from peer.train.outer import OuterState, advance
-from peer.train.replay import read_chain
 from tests.benchmarks.variants import CPU, Together
+from tests.vectors import whole
 
 
 class HeldOut:
@@ -67,7 +69,7 @@ class HeldOut:
         losses = [self.of_initial()]
         for update in chain.updates:
             advance(anchor, update, spec, layout, partial(load_object, directory))
-            losses.append(self.loss(anchor.theta))
+            losses.append(self.loss(whole(anchor.theta)))
         return losses
 
     def of_synchronous(

@@ -11,10 +11,10 @@ from peer.data.sampler import ShardSampler
 from peer.data.source import Source
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.outer_step import momentum_at
 from peer.protocol.encoding import digest_of
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice, held_out_loss
-from peer.train.outer import momentum_at
 from tests.benchmarks.delayed_nesterov import DelayedNesterov
 from tests.benchmarks.variants import CPU, Outcome, Report, is_measured, measured, names_of, steps_of
 

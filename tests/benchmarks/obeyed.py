@@ -17,6 +17,7 @@ from pathlib import Path
 import torch
 
 from peer import ipc
+from peer.checkpoint.checkpoint import Checkpoints
 from peer.events import Event
 from peer.ipc import Leave, OfferContribution
 from peer.lifecycle.vocabulary import Apply, Evaluate, LeaveAsked, RoundDecided, Save, Work
@@ -25,7 +26,6 @@ from peer.protocol.head import genesis_anchor
 from peer.session import Inbox, Session
 from peer.spec import RunSpec, from_mapping
 from peer.telemetry.reporter import Reporter
-from peer.train.checkpoint import Checkpoints
 from peer.train.trainer import LocalTrainer
 from peer.train.worker import TrainerWorker
 from tests.decided import DecidedRound

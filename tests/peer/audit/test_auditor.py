@@ -22,6 +22,8 @@ from dht.identity import Identity, verify
 from peer.audit import auditor, run_files
 from peer.audit.auditor import audit
 from peer.audit.run_files import BadLink
+from peer.checkpoint.checkpoint import Checkpoints
+from peer.checkpoint.replay import restore_at
 from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build
@@ -40,8 +42,6 @@ from peer.store.run_directory import (
     read_genesis,
 )
 from peer.testing.child_process import HANG_S
-from peer.train.checkpoint import Checkpoints
-from peer.train.replay import restore_at
 from tests.peer.export.run_on_disk import RunOnDisk, certify, judged, make_run, small_spec, write_corpus
 
 ROUNDS = 5
@@ -131,7 +131,7 @@ def write_snapshot(made: RunOnDisk, directory: Path, head: ChainHead) -> Path:
     anchor = restore_at(directory, made.spec, head.anchor, head.round)
     base = read_base_at(directory, genesis_head(read_genesis(directory)), head.anchor, head.round, 9)
     return snapshots.write(
-        directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=made.spec.digest(), base=base,
+        directory, anchor.sizes, anchor.chunks, run=made.spec.digest(), base=base,
         cursors=anchor.cursors, state=anchor.state_digest(),
     )  # fmt: skip
 
@@ -368,7 +368,7 @@ def test_a_state_that_the_peer_did_not_report_is_named(made: RunOnDisk, copied: 
     Checkpoints(copied / "checkpoints").write(checkpoint)
     audit(copied)
     tensors = checkpoint.tensors["anchor"]
-    anchor = {**tensors, "theta": torch.zeros_like(tensors["theta"])}
+    anchor = {**tensors, "theta.0": torch.zeros_like(tensors["theta.0"])}
     wrong = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "anchor": anchor})
     Checkpoints(copied / "checkpoints").write(wrong)
     with pytest.raises(BadLink, match=r"round 5: .*checkpoints: it says state"):

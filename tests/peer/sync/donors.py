@@ -8,11 +8,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import torch
 
 from dht.errors import Unreachable
 from peer.codec.codec import Codec
+from peer.outer.outer_state import OuterState
 from peer.protocol.block import VOID, Block
 from peer.protocol.encoding import digest_of
 from peer.store import snapshots
@@ -21,11 +21,10 @@ from peer.store.run_directory import ChainBase
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_server import BlobServer
 from peer.sync.chain_status import SnapshotChoice
-from peer.train.outer import OuterState
 from tests.peer.rounds.build import HEAD, PARTS, block, update
 
 RUN = b"r" * 32
-ELEMENTS = 600_000
+LAYERS = (500_000, 100_000)
 """Of θ and of m: five chunks, of which the third holds the end of θ and the beginning of m."""
 CURSORS = {3: 7, 1: 20}
 OPEN: list[BlobServer] = []
@@ -62,7 +61,7 @@ def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainStore:
 def anchor_at(round: int, seed: int = 0) -> OuterState:
     """Parameters and momentum that differ from element to element and round to round."""
     generator = torch.Generator().manual_seed(100 * round + seed)
-    theta, momentum = (torch.rand(ELEMENTS, generator=generator) for _ in range(2))
+    theta, momentum = ([torch.rand(size, generator=generator) for size in LAYERS] for _ in range(2))
     return OuterState(theta, momentum, round, CURSORS)
 
 
@@ -71,8 +70,7 @@ def write_snapshot(directory: Path, disk: ChainStore, round: int, seed: int = 0)
     anchor = anchor_at(round, seed)
     base = ChainBase.after(disk.updates_up_to(disk.heads[round - disk.base.head.round].anchor))
     path = snapshots.write(
-        directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=RUN, base=base, cursors=anchor.cursors,
-        state=anchor.state_digest(),
+        directory, anchor.sizes, anchor.chunks, run=RUN, base=base, cursors=anchor.cursors, state=anchor.state_digest(),
     )  # fmt: skip
     return snapshots.read_manifest(path)
 
@@ -131,9 +129,10 @@ def choice_of(manifest: SnapshotManifest, *donors: str) -> SnapshotChoice:
 
 def vectors_of(anchor: OuterState) -> bytes:
     """The bytes that a snapshot of this anchor holds."""
-    return b"".join(vector.numpy().astype("<f4").tobytes() for vector in (anchor.theta, anchor.momentum))
+    return b"".join(chunk.tobytes() for layer in range(len(LAYERS)) for chunk in anchor.chunks(layer))
 
 
-def same(found: tuple[np.ndarray[Any, Any], np.ndarray[Any, Any]], anchor: OuterState) -> bool:
-    """Whether θ and m are those of the anchor, to the bit."""
-    return found[0].tobytes() + found[1].tobytes() == vectors_of(anchor)
+def same(path: Path, manifest: SnapshotManifest, anchor: OuterState) -> bool:
+    """Whether θ and m that lie there are those of the anchor, to the bit."""
+    layers = (snapshots.read_layer(path, manifest, layer) for layer in range(len(LAYERS)))
+    return b"".join(vector.tobytes() for layer in layers for vector in layer) == vectors_of(anchor)

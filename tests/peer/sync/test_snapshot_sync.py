@@ -18,10 +18,10 @@ from peer.sync import snapshot_sync
 from peer.sync.snapshot_sync import SnapshotSync
 from peer.testing.child_process import HANG_S
 from tests.peer.rounds.build import NAMES
-from tests.peer.sync.donors import ELEMENTS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
+from tests.peer.sync.donors import LAYERS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
 
 GOES_ON = "this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
-MODEL_BYTES = 8 * ELEMENTS
+MODEL_BYTES = 8 * sum(LAYERS)
 
 
 @pytest.fixture(autouse=True)
@@ -73,7 +73,7 @@ class Newcomer:
             RUN,
             self.notices.read_others,
             self.directory,
-            ELEMENTS,
+            sum(LAYERS),
             round_bytes,
             keep_rounds,
             AtOnce(),  # type: ignore[arg-type]
@@ -136,7 +136,7 @@ async def test_the_chain_begins_at_the_snapshot(tmp_path: Path, monkeypatch: pyt
     assert disk.heads == [donor.heads[4]]
     assert disk.updates_up_to(disk.head.anchor) == donor.updates_up_to(disk.head.anchor)
     path = snapshots.path_of(me.directory, 4, disk.head.anchor)
-    assert same(snapshots.read_vectors(path, manifest), anchor_at(4))
+    assert same(path, manifest, anchor_at(4))
     alerts = [event.text for event in me.told if isinstance(event, AlertRaised)]
     assert alerts == [f"cut off: {GOES_ON}"]
     says = [event.why for event in me.told if isinstance(event, PeerStateChanged)]
@@ -178,7 +178,7 @@ async def test_a_snapshot_of_another_model_is_refused(tmp_path: Path, monkeypatc
     me = Newcomer(tmp_path, monkeypatch, rounds=2)
     for name in "ab":
         disk = me.add(name, 8, 4)
-        monkeypatch.setattr("tests.peer.sync.donors.ELEMENTS", 10)
+        monkeypatch.setattr("tests.peer.sync.donors.LAYERS", (6, 4))
         write_snapshot(me.root / name, disk, 8)
         monkeypatch.undo()
     for name in ("LOOK_AGAIN_S", "TRY_AGAIN_S"):

@@ -22,7 +22,7 @@ from peer.sync.blob_server import BUSY, CHUNK, MANIFEST
 from peer.testing.child_process import HANG_S
 from tests.peer.sync.donors import (
     CURSORS,
-    ELEMENTS,
+    LAYERS,
     OPEN,
     AtOnce,
     Network,
@@ -33,7 +33,7 @@ from tests.peer.sync.donors import (
     write_snapshot,
 )
 
-CHUNKS = 5
+CHUNKS = 6
 
 
 @pytest.fixture(autouse=True)
@@ -54,13 +54,13 @@ def test_a_snapshot_is_read_as_it_was_written(tmp_path: Path) -> None:
     path = snapshots.path_of(tmp_path, 11, disk.heads[11].anchor)
     assert snapshots.read_manifest(path) == manifest
     assert SnapshotManifest.from_bytes(manifest.to_bytes()) == manifest
-    assert same(snapshots.read_vectors(path, manifest), anchor_at(11))
+    assert same(path, manifest, anchor_at(11))
     assert manifest.base.head == disk.heads[11]
     assert [update.round for update in manifest.base.before] == list(range(3, 12))
     assert dict(manifest.cursors) == CURSORS
-    assert snapshots.state_digest(path, manifest) == manifest.state == anchor_at(11).state_digest()
+    assert manifest.state == anchor_at(11).state_digest()
     assert len(manifest.chunks) == CHUNKS
-    assert manifest.chunk_bytes(CHUNKS - 1) == 8 * ELEMENTS - (CHUNKS - 1) * CHUNK_BYTES
+    assert manifest.chunk_bytes(CHUNKS - 1) == 4 * LAYERS[1]
 
 
 def test_all_peers_write_the_same_bytes(tmp_path: Path) -> None:
@@ -110,7 +110,7 @@ def test_damage_is_named(tmp_path: Path) -> None:
     assert snapshots.read_chunk(path, manifest, CHUNKS - 1) is None
     assert snapshots.read_chunk(path, manifest, 0) == vectors[:CHUNK_BYTES]
     with pytest.raises(BadInput, match=f"{path / 'vectors'} is damaged"):
-        snapshots.read_vectors(path, manifest)
+        snapshots.read_layer(path, manifest, 1)
     (path / "vectors").unlink()
     assert snapshots.read_chunk(path, manifest, 0) is None
     (path / "manifest").write_bytes((path / "manifest").read_bytes()[:-1])
@@ -121,8 +121,9 @@ def test_damage_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "changed",
     [
-        {0: 2}, {1: b"short"}, {2: b""}, {2: b"\x90"}, {3: ((1, 1), (0, 1))}, {3: ((0, -1),)}, {3: ((0, "x"),)},
-        {4: b""}, {5: ELEMENTS + CHUNK_BYTES}, {5: -1}, {5: 1.5}, {6: 7}, {7: (b"x",) * CHUNKS}, {7: None},
+        {0: 1}, {1: b"short"}, {2: b""}, {2: b"\x90"}, {3: ((1, 1), (0, 1))}, {3: ((0, -1),)}, {3: ((0, "x"),)},
+        {4: b"s" * 32}, {5: b""}, {5: ()}, {5: (LAYERS[0],)}, {5: (*LAYERS, 0)}, {5: (-1, 1)}, {5: (1.5, 1)},
+        {6: 7}, {7: (b"x",) * CHUNKS}, {7: (b"x" * 32,) * CHUNKS}, {7: None},
     ],
 )  # fmt: skip
 def test_a_manifest_is_checked_before_anything_is_allocated(tmp_path: Path, changed: dict[int, Any]) -> None:
@@ -187,8 +188,9 @@ class Taking:
 
     def whole(self, path: Path) -> bool:
         """Whether the snapshot is there, and nothing else."""
-        found = snapshots.read_vectors(path, snapshots.read_manifest(path))
-        return same(found, anchor_at(4)) and [path] == list((self.directory / "snapshots").iterdir())
+        return same(path, snapshots.read_manifest(path), anchor_at(4)) and [path] == list(
+            (self.directory / "snapshots").iterdir()
+        )
 
     def chunks_of(self, donor: str) -> int:
         """How many chunks a donor was asked for."""
@@ -203,7 +205,7 @@ async def test_chunks_come_from_all_donors(tmp_path: Path) -> None:
     assert all(taking.chunks_of(donor) > 0 for donor in "abc")
     assert taking.alerts == []
     progress = [event for event in taking.told if isinstance(event, TransferProgressed)]
-    assert progress[-1].bytes_done == progress[-1].bytes_total == 8 * ELEMENTS
+    assert progress[-1].bytes_done == progress[-1].bytes_total == 8 * sum(LAYERS)
     assert len(progress) <= 3, "not one for each chunk"
 
 
@@ -352,24 +354,13 @@ async def test_a_full_disk_is_said_before_anything_is_asked(tmp_path: Path, monk
     assert taking.chunks_of("a") == 0
 
 
-async def test_a_manifest_that_names_another_state_is_refused(tmp_path: Path) -> None:
-    """Its chunks are right, and still the whole is not what it says: nothing of it stays."""
-    taking = Taking(tmp_path, "a")
-    path = snapshots.path_of(tmp_path / "a", 4, taking.manifest.anchor)
-    taking.manifest = replace(taking.manifest, state=b"s" * 32)
-    (path / "manifest").write_bytes(taking.manifest.to_bytes())
-    with pytest.raises(BadInput, match="not of the state that it names"):
-        await taking.run()
-    assert list((taking.directory / "snapshots").iterdir()) == []
-
-
 async def test_the_manifest_is_taken_from_whoever_has_it(tmp_path: Path) -> None:
     """Bytes of another digest count for nothing."""
     taking = Taking(tmp_path, "liar", "honest")
     await taking.survey()
 
     async def lie(peer: str, request: bytes) -> bytes | None:
-        return replace(taking.manifest, state=b"s" * 32).to_bytes()
+        return replace(taking.manifest, cursors=()).to_bytes()
 
     taking.network.answers["liar"][MANIFEST] = lie
     assert await fetch_manifest(taking.network, choice_of(taking.manifest, "gone", "liar", "honest")) == taking.manifest

@@ -15,14 +15,15 @@ from dht.errors import BadSpec
 from peer.audit.auditor import audit
 from peer.export.folder import export
 from peer.model.footprint import size_of
+from peer.outer.outer_state import OuterState
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
-from peer.train.outer import OuterState
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.export.run_on_disk import make_run, small_spec, write_corpus
 from tests.peer.train.conftest import Make
 from tests.stepping import slices, step, submit
+from tests.vectors import whole
 
 FIRST = digest("anchor", 0)
 STEPS = 2
@@ -62,15 +63,17 @@ def test_each_fragment_moves_in_its_turn_alone(make: Make, fragments: int, overl
         if overlap:
             step(first)
         first._collect_progress()
-        vectors = (first.anchor.theta, first.anchor.momentum, first._backend.vectors.residual)
-        before = (*(vector.clone() for vector in vectors), local(first))
+        vectors = first.anchor.theta, first.anchor.momentum, first._backend.vectors.residual
+        before = (*map(whole, vectors), local(first))
         chain.append(DecidedRound(trainers, anchor, before=chain[-1] if chain else None))
         chain[-1].apply_to(*trainers)
         anchor, mine = chain[-1].next_anchor, averaged(first, round)
-        for was, now in zip(before, (*vectors, local(first)), strict=True):
+        for was, now in zip(before, (*map(whole, vectors), local(first)), strict=True):
             assert torch.equal(was[~mine], now[~mine])
             assert not torch.equal(was[mine], now[mine])
-        assert torch.equal(local(first)[mine], (first.anchor.theta - first._backend.vectors.residual)[mine])
+        assert torch.equal(
+            local(first)[mine], (whole(first.anchor.theta) - whole(first._backend.vectors.residual))[mine]
+        )
     assert len({trainer.anchor.state_digest() for trainer in trainers}) == 1
     assert all(averaged(first, round).any() for round in range(fragments))
     assert sum(averaged(first, round).int() for round in range(fragments)).eq(1).all()  # type: ignore[union-attr]
@@ -103,13 +106,13 @@ def test_age_counts_the_turns_of_a_fragment(make: Make, fragments: int) -> None:
         train(trainers, anchor)
         effort = contribution(first, anchor).effort
         assert effort.staleness == (1 if round == fragments else 0)
-        owed = first._backend.vectors.residual.clone()
+        owed = whole(first._backend.vectors.residual)
         decided = DecidedRound(trainers, anchor, left_out=("p0",) if round == 0 else ())
         decided.apply_to(*trainers)
         if round == 0:
             mine = averaged(first, 0)
-            assert torch.equal(first._backend.vectors.residual[mine], 0.5 * owed[mine])
-            assert torch.equal(first._backend.vectors.residual[~mine], owed[~mine])
+            assert torch.equal(whole(first._backend.vectors.residual)[mine], 0.5 * owed[mine])
+            assert torch.equal(whole(first._backend.vectors.residual)[~mine], owed[~mine])
         anchor = decided.next_anchor
 
 
@@ -158,12 +161,12 @@ def test_a_jump_leaves_what_is_on_offer_behind(make: Make) -> None:
     """That of one fragment; what was made for the other goes along."""
     trainer = make("p0", fragments=2)
     train([trainer], FIRST)
-    owed, mine = trainer._backend.vectors.residual.clone(), averaged(trainer, 0)
-    elsewhere = OuterState(torch.ones(trainer.parameters), torch.zeros(trainer.parameters), 3, {})
+    owed, mine = whole(trainer._backend.vectors.residual), averaged(trainer, 0)
+    elsewhere = OuterState(*([make(size) for size in trainer.layer_sizes] for make in (torch.ones, torch.zeros)), 3, {})
     assert trainer.adopt(FIRST, elsewhere) > 0
-    assert torch.equal(trainer._backend.vectors.residual[~mine], owed[~mine])
-    assert trainer._backend.vectors.residual[mine].abs().max() < 0.01 * owed[mine].abs().max()
-    assert torch.equal(local(trainer), elsewhere.theta - trainer._backend.vectors.residual)
+    assert torch.equal(whole(trainer._backend.vectors.residual)[~mine], owed[~mine])
+    assert whole(trainer._backend.vectors.residual)[mine].abs().max() < 0.01 * owed[mine].abs().max()
+    assert torch.equal(local(trainer), whole(elsewhere.theta) - whole(trainer._backend.vectors.residual))
     submit(trainer, digest("there"))
     assert contribution(trainer, digest("there")).effort.staleness == 1, "made in round 0 for the turn in round 1"
 
@@ -194,7 +197,7 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
                     trainer.layers.result(60)
                 else:
                     decided.apply_to(trainer)
-        vectors = local(first), first._backend.vectors.residual
+        vectors = local(first), whole(first._backend.vectors.residual)
         states.append((first.anchor.state_digest(), *(vector.numpy().tobytes() for vector in vectors)))
     assert states[0] == states[1]
 

@@ -7,11 +7,12 @@ from collections.abc import Callable
 import pytest
 import torch
 
+from peer.outer.outer_state import OuterState
 from peer.protocol.encoding import digest
-from peer.train.outer import OuterState
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.vectors import whole
 
 Make = Callable[..., LocalTrainer]
 HERE = digest("here")
@@ -21,7 +22,7 @@ THERE = digest("there")
 def elsewhere(trainer: LocalTrainer, round: int) -> OuterState:
     """Where others came without this peer."""
     generator = torch.Generator().manual_seed(round)
-    theta, momentum = (torch.rand(trainer.parameters, generator=generator) for _ in range(2))
+    theta, momentum = ([torch.rand(size, generator=generator) for size in trainer.layer_sizes] for _ in range(2))
     return OuterState(theta, momentum, round, {0: 5})
 
 
@@ -47,13 +48,13 @@ def test_what_was_not_offered_goes_along(make: Make) -> None:
     """It is owed as before, measured from the new anchor."""
     trainer = make()
     train(trainer)
-    produced = trainer.anchor.theta - local(trainer)
+    produced = whole(trainer.anchor.theta) - local(trainer)
     restored = elsewhere(trainer, 3)
     assert trainer.adopt(HERE, restored) == 0.0
     assert trainer.anchor.state_digest() == restored.state_digest()
     assert (trainer.anchor.round, trainer.anchor.cursors) == (3, {0: 5})
-    assert torch.equal(trainer._backend.vectors.residual, produced)
-    assert torch.equal(local(trainer), restored.theta - produced)
+    assert torch.equal(whole(trainer._backend.vectors.residual), produced)
+    assert torch.equal(local(trainer), whole(restored.theta) - produced)
     submit(trainer, THERE)
     assert contribution(trainer, THERE).effort.staleness == 3
 
@@ -64,11 +65,11 @@ def test_what_was_offered_stays_behind(make: Make) -> None:
     train(trainer)
     submit(trainer, HERE)
     train(trainer, 1)
-    produced = trainer.anchor.theta - local(trainer)
+    produced = whole(trainer.anchor.theta) - local(trainer)
     given_up = trainer.adopt(HERE, elsewhere(trainer, 3))
     gave = offered(trainer, HERE)
     assert given_up == pytest.approx(float(torch.linalg.vector_norm(gave)), rel=1e-6)
-    torch.testing.assert_close(trainer._backend.vectors.residual, produced - gave, rtol=0, atol=1e-6)
+    torch.testing.assert_close(whole(trainer._backend.vectors.residual), produced - gave, rtol=0, atol=1e-6)
     assert not trainer.status.offered
     train(trainer)
     submit(trainer, THERE)
@@ -82,16 +83,16 @@ def test_what_a_crash_made_it_forget_stays_behind_too(make: Make) -> None:
     submit(before, HERE)
     again = make()
     assert again.adopt(HERE, elsewhere(again, 3)) > 0
-    assert not bool(again._backend.vectors.residual.any())
+    assert not bool(whole(again._backend.vectors.residual).any())
 
 
 def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     """With the limit of the run, here two rounds."""
     trainer = make(max_staleness=2)
     train(trainer)
-    norm = float(torch.linalg.vector_norm(trainer.anchor.theta - local(trainer)))
+    norm = float(torch.linalg.vector_norm(whole(trainer.anchor.theta) - local(trainer)))
     assert trainer.adopt(HERE, elsewhere(trainer, 3)) == pytest.approx(norm, rel=1e-6)
-    assert not bool(trainer._backend.vectors.residual.any())
+    assert not bool(whole(trainer._backend.vectors.residual).any())
 
 
 def test_after_a_jump_rounds_go_on(make: Make) -> None:

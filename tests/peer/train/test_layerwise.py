@@ -15,12 +15,14 @@ import torch
 from dht.errors import BadInput
 from peer import spec as specs
 from peer.codec.blockwise import Floats
+from peer.outer import kernels
 from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest
-from peer.train import kernels, layerwise
+from peer.train import layerwise
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.vectors import whole
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -168,7 +170,7 @@ def test_work_that_is_too_old_is_given_up_all_the_same(make: Make) -> None:
         away.apply(decided.update, decided.objects)
         away.finish(anchor)
         anchor = decided.next_anchor
-    assert not away.layered._backend.vectors.residual.any()
+    assert not whole(away.layered._backend.vectors.residual).any()
     away.train(1)
 
 
@@ -187,7 +189,7 @@ class Held:
         self.reached, self.released = threading.Event(), threading.Event()
         self.in_time = True
         self._steps = kernels.outer_kernel
-        self._last = trainer.anchor.theta[trainer.parts[-1].start :].data_ptr()
+        self._last = trainer.anchor.theta[-1][trainer.anchor.of(trainer.parts[-1])].data_ptr()
         monkeypatch.setattr(kernels, "outer_kernel", self._step_tile)
 
     def _step_tile(self, theta: Floats, *others: Any) -> None:

@@ -14,12 +14,13 @@ import torch
 from torch import Tensor
 
 from peer import spec as specs
+from peer.checkpoint.checkpoint import Checkpoint, Checkpoints, newest
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
-from peer.train.checkpoint import Checkpoint, Checkpoints, newest
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
 from tests.stepping import step, submit
+from tests.vectors import starts, whole
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -239,21 +240,21 @@ def test_a_contribution_after_the_checkpoint_is_the_balance(make_spec: Make, tmp
     life.start_again()
     assert life.trainer.status.offered
     life.commit()
-    assert not life.trainer._backend.vectors.residual.any()
+    assert not whole(life.trainer._backend.vectors.residual).any()
     again = Life(make_spec(), tmp_path / "replayed")
     shutil.copytree(tmp_path / "contributions", again.folder / "contributions", dirs_exist_ok=True)
     shutil.copytree(tmp_path / "checkpoints", again.folder / "checkpoints")
     again.chain, again.anchor = life.chain, life.anchor
     again.start_again()
     assert again.trainer.anchor.state_digest() == life.trainer.anchor.state_digest()
-    assert not again.trainer._backend.vectors.residual.any()
+    assert not whole(again.trainer._backend.vectors.residual).any()
 
 
 def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec: Make, tmp_path: Path) -> None:
     """It had a checkpoint within the round and offered nothing: what it learned stands on the new anchor."""
     life, other = Life(make_spec(), tmp_path / "p0"), Life(make_spec(), tmp_path / "other")
     run(life, 2)
-    learned = life.trainer._backend.vectors.start - life.trainer._backend.vectors.flat.new()
+    learned = starts(life.trainer) - life.trainer._backend.vectors.flat.new()
     life.checkpoint()
     run(other, STEPS)
     submit(other.trainer, FIRST)
@@ -261,8 +262,8 @@ def test_steps_before_a_round_that_went_on_without_this_peer_are_kept(make_spec:
     life.chain, life.anchor = other.chain, other.anchor
     life.start_again()
     assert not torch.equal(learned, torch.zeros_like(learned))
-    assert torch.equal(life.trainer._backend.vectors.residual, learned)
-    assert torch.equal(life.trainer._backend.vectors.flat.new(), life.trainer.anchor.theta - learned)
+    assert torch.equal(whole(life.trainer._backend.vectors.residual), learned)
+    assert torch.equal(life.trainer._backend.vectors.flat.new(), whole(life.trainer.anchor.theta) - learned)
 
 
 def run(life: Life, steps: int) -> None:

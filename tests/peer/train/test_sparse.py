@@ -19,6 +19,7 @@ from tests.decided import DecidedRound, contribution
 from tests.peer.train.conftest import Make
 from tests.stepping import step, submit
 from tests.training_swarm import TrainingSwarm
+from tests.vectors import starts, whole
 
 ANCHORS = (b"a" * 32, b"b" * 32)
 
@@ -51,7 +52,7 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
     for _ in range(2):
         for peer in peers:
             train(peer)
-        produced += peers[0]._backend.vectors.start - local(peers[0])
+        produced += starts(peers[0]) - local(peers[0])
         for peer in peers:
             submit(peer, anchor)
         sent = contribution(peers[0], anchor)
@@ -64,9 +65,9 @@ def test_what_is_not_sent_is_owed_and_not_trained_on(make_sparse: Make) -> None:
         anchor = last.next_anchor
     assert peers[0].anchor.state_digest() == peers[1].anchor.state_digest()
     for peer in peers:
-        assert torch.equal(local(peer), peer.anchor.theta)
-        assert torch.equal(peer._backend.vectors.start, peer.anchor.theta)
-    owed = peers[0]._backend.vectors.residual
+        assert torch.equal(local(peer), whole(peer.anchor.theta))
+        assert torch.equal(starts(peer), whole(peer.anchor.theta))
+    owed = whole(peers[0]._backend.vectors.residual)
     assert float((produced - counted - owed).abs().max()) < 1e-5 * float(produced.abs().max())
     assert 0 < int(counted.count_nonzero()) < 0.2 * counted.numel()
     assert float(owed.norm()) > 0.5 * float(produced.norm()), "most waits"
@@ -76,11 +77,11 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     """Interpolation would drop a part of it in every round."""
     peer = make_sparse("p0", overlap="streaming", merge="interpolate")
     train(peer)
-    produced = peer._backend.vectors.start - local(peer)
+    produced = starts(peer) - local(peer)
     submit(peer, ANCHORS[0])
-    sent = peer._backend.vectors.residual.clone()
+    sent = whole(peer._backend.vectors.residual)
     train(peer)
-    produced += peer._backend.vectors.start - local(peer)
+    produced += starts(peer) - local(peer)
     decided = DecidedRound([peer], ANCHORS[0])
     decided.apply_to(peer)
     decoded = [peer._codec.decode(contribution(peer, ANCHORS[0]).payload(at)) for at in range(len(peer.parts))]
@@ -89,13 +90,15 @@ def test_whoever_streams_owes_all_that_was_not_sent(make_sparse: Make) -> None:
     )
     assert counted.any()
     assert not torch.equal(sent, counted)
-    assert float((produced - counted - peer._backend.vectors.residual).abs().max()) < 1e-5 * float(produced.abs().max())
+    assert float((produced - counted - whole(peer._backend.vectors.residual)).abs().max()) < 1e-5 * float(
+        produced.abs().max()
+    )
 
 
 def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:
     """Where neither sent anything the anchor does not move."""
     peers = [make_sparse("p0"), make_sparse("p1")]
-    before = peers[0].anchor.theta.clone()
+    before = whole(peers[0].anchor.theta)
     sent = torch.zeros(peers[0].parameters, dtype=torch.bool)
     for peer in peers:
         train(peer)
@@ -105,7 +108,7 @@ def test_a_mean_of_two_has_what_either_sent(make_sparse: Make) -> None:
             decoded = torch.from_numpy(peer._codec.decode(mine.payload(number))[: piece.size])
             sent[piece.start : piece.start + piece.size] |= decoded != 0
     DecidedRound(peers, ANCHORS[0]).apply_to(*peers)
-    moved = peers[0].anchor.theta != before
+    moved = whole(peers[0].anchor.theta) != before
     assert not bool((moved & ~sent).any())
     assert int(moved.sum()) > 0.9 * int(sent.sum())
 

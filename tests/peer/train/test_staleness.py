@@ -10,12 +10,13 @@ import pytest
 import torch
 
 from peer.aggregation.weights import integer_weights
+from peer.checkpoint.checkpoint import Checkpoints, newest
 from peer.protocol.block import token_share
 from peer.protocol.encoding import digest
-from peer.train.checkpoint import Checkpoints, newest
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(12)]
 Make = Callable[..., LocalTrainer]
@@ -85,7 +86,7 @@ def test_the_age_survives_restarts(make: Make, tmp_path: Path) -> None:
     assert offer(restored, ANCHORS[2]) == 2
     offer(first, ANCHORS[2])
     again = make("p1")
-    again.anchor.become(first.anchor.theta, first.anchor.momentum, first.anchor.round, first.anchor.cursors.items())
+    again.anchor.become(first.anchor)
     again.progress.stand_at(first.anchor.round)
     again.resume(ANCHORS[2])
     assert again.status.offered
@@ -97,7 +98,7 @@ def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     """Its norm is told, its steps are not counted again, and the next round begins from the anchor itself."""
     steady, sleeper = make("p0", max_staleness=2), make("p1", max_staleness=2)
     train(sleeper)
-    owed = float(torch.linalg.vector_norm(sleeper._backend.vectors.start - sleeper._backend.vectors.flat.new()))
+    owed = float(torch.linalg.vector_norm(starts(sleeper) - sleeper._backend.vectors.flat.new()))
     rounds = []
     for anchor in ANCHORS[:3]:
         offer(steady, anchor)
@@ -106,7 +107,7 @@ def test_work_beyond_the_age_limit_is_given_up(make: Make) -> None:
     given_up = [sleeper.apply(item.update, item.objects.__getitem__) for item in rounds]
     assert given_up[:2] == [0.0, 0.0]
     assert given_up[2] == pytest.approx(owed, rel=1e-3)
-    assert torch.equal(sleeper._backend.vectors.flat.new(), sleeper.anchor.theta)
+    assert torch.equal(sleeper._backend.vectors.flat.new(), whole(sleeper.anchor.theta))
     assert offer(sleeper, ANCHORS[3]) == 0
     mine = contribution(sleeper, ANCHORS[3])
     assert mine.effort.steps == 1

@@ -16,14 +16,15 @@ from torch import Tensor
 
 from dht.errors import DiskFull
 from peer.codec.codec import Codec
+from peer.outer.kernels import HostKernels, LayerTensors, PartUpdate
 from peer.protocol.encoding import digest
 from peer.protocol.layout import Part
-from peer.train.kernels import HostKernels, LayerTensors, PartUpdate
 from peer.train.optimizers import learning_rate
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.train.fragments import Fragments
 from tests.stepping import step, submit
+from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
 Make = Callable[..., LocalTrainer]
@@ -201,7 +202,7 @@ def test_plain_diloco_is_what_its_paper_says(make: Make) -> None:
     trainer = exact(make, "p0", **STREAMING)
     table = trainer.spec.outer
     trainer.spec = dataclasses.replace(trainer.spec, outer=dataclasses.replace(table, momentum_warmup_rounds=0))
-    theta, anchor = trainer.anchor.theta.numpy().copy(), ANCHORS[0]
+    theta, anchor = whole(trainer.anchor.theta).numpy(), ANCHORS[0]
     velocity = np.zeros_like(theta)
     lr, mu = np.float32(table.learning_rate), np.float32(table.momentum)
     for _ in range(3):
@@ -211,7 +212,7 @@ def test_plain_diloco_is_what_its_paper_says(make: Make) -> None:
         theta = theta - lr * (mu * velocity + delta)
         submit(trainer, anchor)
         anchor = decide([trainer], anchor).next_anchor
-        assert trainer.anchor.theta.numpy().tobytes() == theta.tobytes()
+        assert whole(trainer.anchor.theta).numpy().tobytes() == theta.tobytes()
         assert local(trainer).numpy().tobytes() == theta.tobytes()
 
 
@@ -249,14 +250,14 @@ def test_progress_made_meanwhile_is_kept_whole(make: Make, left_out: frozenset[s
         train(trainer)
         submit(trainer, ANCHORS[0])
     second = trainers[1]
-    offered, submitted_at = second._backend.vectors.residual.clone(), local(second)
+    offered, submitted_at = whole(second._backend.vectors.residual), local(second)
     train(second, 3)
     since = submitted_at - local(second)
     assert since.any()
     decide(trainers, ANCHORS[0], left_out=left_out)
     owed = offered * GAMMA if left_out else torch.zeros_like(offered)
-    assert torch.equal(second._backend.vectors.residual, owed + since)
-    assert torch.equal(local(second), second.anchor.theta - second._backend.vectors.residual)
+    assert torch.equal(whole(second._backend.vectors.residual), owed + since)
+    assert torch.equal(local(second), whole(second.anchor.theta) - whole(second._backend.vectors.residual))
     assert second.progress.turns.work(0).age.staleness(1) == bool(left_out)
 
 
@@ -271,7 +272,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         submit(first, anchor)
         if round == 1:
             submit(second, anchor)
-            submitted_at, offered = local(second), second._backend.vectors.residual.clone()
+            submitted_at, offered = local(second), whole(second._backend.vectors.residual)
             train(second, 3)
             since = submitted_at - local(second)
             decided = DecidedRound(trainers, anchor, left_out=frozenset({"p1"}))
@@ -281,7 +282,7 @@ def test_what_is_given_up_for_its_age_is_what_was_offered(make: Make) -> None:
         given_up = second.apply(decided.update, decided.objects.__getitem__)
         anchor = decided.next_anchor
     assert given_up == pytest.approx(float(offered.norm()), rel=1e-6)
-    assert torch.equal(second._backend.vectors.residual, since)
+    assert torch.equal(whole(second._backend.vectors.residual), since)
     submit(second, anchor)
     mine = contribution(second, anchor)
     assert (mine.effort.steps, mine.effort.staleness) == (3, 0)
@@ -296,11 +297,11 @@ def test_interpolation_lies_between_the_anchor_and_the_own_parameters(make: Make
     train(trainer, 3)
     own = local(trainer)
     decide([trainer], ANCHORS[0])
-    expected = (1 - share) * trainer.anchor.theta.double() + share * own.double()
+    expected = (1 - share) * whole(trainer.anchor.theta).double() + share * own.double()
     torch.testing.assert_close(local(trainer).double(), expected, rtol=0, atol=1e-7)
-    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._backend.vectors.residual)
+    assert torch.equal(local(trainer), whole(trainer.anchor.theta) - whole(trainer._backend.vectors.residual))
     if share == 0:
-        assert not trainer._backend.vectors.residual.any()
+        assert not whole(trainer._backend.vectors.residual).any()
 
 
 def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
@@ -310,8 +311,8 @@ def test_without_a_step_meanwhile_there_is_nothing_to_merge(make: Make) -> None:
     train(trainer)
     submit(trainer, ANCHORS[0])
     decide([trainer], ANCHORS[0])
-    assert torch.equal(local(trainer), trainer.anchor.theta)
-    assert not trainer._backend.vectors.residual.any()
+    assert torch.equal(local(trainer), whole(trainer.anchor.theta))
+    assert not whole(trainer._backend.vectors.residual).any()
 
 
 def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
@@ -320,10 +321,10 @@ def test_who_offered_nothing_loses_nothing_by_interpolation(make: Make) -> None:
     train(first)
     submit(first, ANCHORS[0])
     train(second)
-    learned = second._backend.vectors.start - local(second)
+    learned = starts(second) - local(second)
     decided = DecidedRound([first], ANCHORS[0])
     decided.apply_to(second)
-    assert torch.equal(second._backend.vectors.residual, learned)
+    assert torch.equal(whole(second._backend.vectors.residual), learned)
 
 
 # ---- written beside training ----
@@ -374,7 +375,7 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     gate.full = True
     gate.open.set()
     train(trainer)
-    start = trainer.anchor.theta - local(trainer)
+    start = whole(trainer.anchor.theta) - local(trainer)
     writing = trainer.submit(ANCHORS[0])
     train(trainer, 3)
     with pytest.raises(DiskFull):
@@ -382,14 +383,14 @@ def test_without_room_nothing_is_offered_and_nothing_is_lost(make: Make, monkeyp
     trainer.take_back()
     assert (trainer.status.offered, trainer.status.fresh, trainer.progress.step) == (False, True, 5)
     gate.full = False
-    produced = trainer.anchor.theta - local(trainer)
+    produced = whole(trainer.anchor.theta) - local(trainer)
     assert not torch.equal(produced, start)
     submit(trainer, ANCHORS[0])
     mine = contribution(trainer, ANCHORS[0])
     assert (mine.effort.steps, mine.effort.tokens) == (5, 5 * 2 * trainer.spec.model.context)
     assert sum(end - begin for _, begin, end in mine.effort.ranges) == 10
     assert mine.effort.staleness == 0
-    torch.testing.assert_close(trainer._backend.vectors.residual, produced, rtol=0, atol=1e-7)
+    torch.testing.assert_close(whole(trainer._backend.vectors.residual), produced, rtol=0, atol=1e-7)
 
 
 def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -401,7 +402,7 @@ def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: p
     gate = Gate(monkeypatch, trainer)
     gate.full = True
     train(trainer)
-    produced = trainer._backend.vectors.start - local(trainer)
+    produced = starts(trainer) - local(trainer)
     writing = trainer.submit(ANCHORS[0])
     with pytest.raises(AssertionError, match="being written"):
         decided.apply_to(trainer)
@@ -412,7 +413,7 @@ def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: p
         decided.apply_to(trainer)
     trainer.take_back()
     decided.apply_to(trainer)
-    assert torch.equal(trainer._backend.vectors.residual, produced)
+    assert torch.equal(whole(trainer._backend.vectors.residual), produced)
     assert trainer.progress.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
 
 

@@ -15,6 +15,7 @@ from peer.train.backend import SEQUENCES
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
 NAMES = ("p0", "p1")
@@ -41,7 +42,7 @@ def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
 
 
 def expect_local_is_anchor_less_balance(trainer: LocalTrainer) -> None:
-    assert torch.equal(local(trainer), trainer.anchor.theta - trainer._backend.vectors.residual)
+    assert torch.equal(local(trainer), whole(trainer.anchor.theta) - whole(trainer._backend.vectors.residual))
 
 
 def test_two_trainers_end_with_the_same_bits(make: Make) -> None:
@@ -67,12 +68,12 @@ def test_what_was_counted_leaves_the_encoding_residue(make: Make) -> None:
     """float16 keeps 11 bits; the rest is offered the next time."""
     trainer = make()
     train(trainer)
-    start = trainer._backend.vectors.start.clone()
+    start = starts(trainer)
     submit(trainer, ANCHORS[0])
     delta = start - local(trainer)
     decoded = np.concatenate([trainer._codec.decode(payload) for payload in offered(trainer, ANCHORS[0])])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    residue = trainer._backend.vectors.residual
+    residue = whole(trainer._backend.vectors.residual)
     assert torch.equal(residue, delta - torch.from_numpy(decoded))
     assert 0 < float(residue.abs().max()) <= float(delta.abs().max()) * 2**-11
     expect_local_is_anchor_less_balance(trainer)
@@ -84,9 +85,9 @@ def test_a_missed_round_ages_the_balance(make: Make) -> None:
     for trainer in (first, second):
         train(trainer)
         submit(trainer, ANCHORS[0])
-    owed = second._backend.vectors.residual.clone()
+    owed = whole(second._backend.vectors.residual)
     DecidedRound([first, second], ANCHORS[0], left_out=frozenset({"p1"})).apply_to(first, second)
-    assert torch.equal(second._backend.vectors.residual, owed * 0.75)
+    assert torch.equal(whole(second._backend.vectors.residual), owed * 0.75)
     assert first.anchor.state_digest() == second.anchor.state_digest()
     expect_local_is_anchor_less_balance(second)
 
@@ -96,14 +97,15 @@ def test_a_void_part_ages_alone(make: Make) -> None:
     trainer = make(gamma=0.5)
     train(trainer)
     submit(trainer, ANCHORS[0])
-    theta, owed = trainer.anchor.theta.clone(), trainer._backend.vectors.residual.clone()
+    theta, owed = whole(trainer.anchor.theta), whole(trainer._backend.vectors.residual)
     DecidedRound([trainer], ANCHORS[0], void=frozenset({0})).apply_to(trainer)
     part = trainer.parts[0]
     void = slice(part.start, part.start + part.size)
-    assert torch.equal(trainer._backend.vectors.residual[void], owed[void] * 0.5)
-    assert torch.equal(trainer.anchor.theta[void], theta[void])
+    assert torch.equal(whole(trainer._backend.vectors.residual)[void], owed[void] * 0.5)
+    assert torch.equal(whole(trainer.anchor.theta)[void], theta[void])
     assert (
-        float(trainer._backend.vectors.residual[part.size :].abs().max()) < float(owed[part.size :].abs().max()) / 100
+        float(whole(trainer._backend.vectors.residual)[part.size :].abs().max())
+        < float(owed[part.size :].abs().max()) / 100
     )
 
 
@@ -113,9 +115,9 @@ def test_a_round_that_came_too_early_takes_nothing(make: Make) -> None:
     train(first)
     submit(first, ANCHORS[0])
     train(second)
-    learned = second._backend.vectors.start - local(second)
+    learned = starts(second) - local(second)
     DecidedRound([first], ANCHORS[0]).apply_to(second)
-    assert torch.equal(second._backend.vectors.residual, learned)
+    assert torch.equal(whole(second._backend.vectors.residual), learned)
     expect_local_is_anchor_less_balance(second)
     assert not second.status.offered
 
@@ -130,7 +132,7 @@ def test_steps_after_the_freeze_belong_to_the_next_round(make: Make) -> None:
     later = parameters - local(trainer)
     assert offered(trainer, ANCHORS[0]) == before
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    assert float((trainer._backend.vectors.residual - later).abs().max()) < float(later.abs().max()) / 10
+    assert float((whole(trainer._backend.vectors.residual) - later).abs().max()) < float(later.abs().max()) / 10
     expect_local_is_anchor_less_balance(trainer)
 
 
@@ -163,11 +165,11 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     train(trainer)
     submit(trainer, ANCHORS[0])
     DecidedRound([trainer], ANCHORS[0]).apply_to(trainer)
-    before, owed = local(trainer), trainer._backend.vectors.residual.clone()
+    before, owed = local(trainer), whole(trainer._backend.vectors.residual)
     measured = trainer.evaluate()
     assert measured is not None
     assert torch.equal(local(trainer), before)
-    assert torch.equal(trainer._backend.vectors.residual, owed)
+    assert torch.equal(whole(trainer._backend.vectors.residual), owed)
     assert 4.0 < measured.loss < 7.0
     assert measured.tokens > 0
     assert trainer.evaluate() == measured
@@ -207,7 +209,7 @@ def test_a_replayed_chain_ends_where_the_others_are(make: Make) -> None:
     again.resume(ANCHORS[2])
     assert again.anchor.state_digest() == first.anchor.state_digest()
     assert not again.status.offered
-    assert torch.equal(local(again), again.anchor.theta)
+    assert torch.equal(local(again), whole(again.anchor.theta))
 
 
 def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
@@ -222,7 +224,7 @@ def test_a_crash_after_the_freeze_offers_the_same_again(make: Make) -> None:
     expect_local_is_anchor_less_balance(again)
     assert offered(again, ANCHORS[0]) == before
     DecidedRound([again], ANCHORS[0]).apply_to(again)
-    assert torch.equal(again._backend.vectors.residual, torch.zeros_like(again._backend.vectors.residual))
+    assert torch.equal(whole(again._backend.vectors.residual), torch.zeros_like(whole(again._backend.vectors.residual)))
 
 
 def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> None:
@@ -236,7 +238,7 @@ def test_a_crash_after_a_missed_round_still_owes_what_it_missed(make: Make) -> N
     again.replay(missed.update, missed.objects.__getitem__)
     again.resume(ANCHORS[1])
     decoded = [torch.from_numpy(again._codec.decode(payload)) for payload in offered(again, ANCHORS[0])]
-    assert torch.equal(again._backend.vectors.residual, torch.cat(decoded) * 0.75)
+    assert torch.equal(whole(again._backend.vectors.residual), torch.cat(decoded) * 0.75)
     expect_local_is_anchor_less_balance(again)
 
 

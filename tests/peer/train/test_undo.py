@@ -16,13 +16,15 @@ import torch
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.checkpoint.checkpoint import Checkpoints, newest
 from peer.lifecycle.vocabulary import Moved
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import advance
 from peer.protocol.encoding import digest
-from peer.train.checkpoint import Checkpoints, newest
-from peer.train.outer import OuterState, advance
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import slices, step, submit
+from tests.vectors import whole
 
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
@@ -98,9 +100,12 @@ def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, opti
         0,
         Moved(returned=2, lost=0),
     )
-    assert torch.equal(loser._backend.vectors.flat.new(), loser.anchor.theta - loser._backend.vectors.residual)
+    assert torch.equal(
+        loser._backend.vectors.flat.new(),
+        whole(loser.anchor.theta) - whole(loser._backend.vectors.residual),
+    )
     won.apply_to(loser)
-    assert loser.anchor.momentum.any()
+    assert whole(loser.anchor.momentum).any()
     assert loser.anchor.state_digest() == winner.anchor.state_digest()
     agree([loser, winner], won.next_anchor)
     assert loser.anchor.state_digest() == winner.anchor.state_digest()
@@ -133,11 +138,11 @@ def test_damage_changes_nothing(make: Make) -> None:
     rounds.append(agree([trainer], rounds[-1].next_anchor))
     path = trainer._folder / f"{FIRST.hex()}.parts"
     path.write_bytes(path.read_bytes()[:-1] + b"?")
-    state, owed = trainer.anchor.state_digest(), trainer._backend.vectors.residual.clone()
+    state, owed = trainer.anchor.state_digest(), whole(trainer._backend.vectors.residual)
     with pytest.raises(BadInput, match=f"{FIRST.hex()}.parts is damaged"):
         undo(trainer, fresh.anchor, [], rounds)
     assert trainer.anchor.state_digest() == state
-    assert torch.equal(trainer._backend.vectors.residual, owed)
+    assert torch.equal(whole(trainer._backend.vectors.residual), owed)
 
 
 def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
@@ -174,7 +179,8 @@ def on_grid(trainer: LocalTrainer) -> LocalTrainer:
         round=dataclasses.replace(spec.round, gamma=GAMMA, max_staleness=64),
     )
     trainer.progress._spec = trainer.spec
-    trainer.anchor.theta.zero_()
+    for theta in trainer.anchor.theta:
+        theta.zero_()
     trainer._begin_at_anchor(trainer.progress.turns.everything)
     return trainer
 
@@ -244,7 +250,7 @@ class Books:
 
     def check(self) -> None:
         """Nothing was lost, nothing counted twice."""
-        assert np.array_equal(self.trainer._backend.vectors.residual.numpy().astype(np.float64), self.owed)
+        assert np.array_equal(whole(self.trainer._backend.vectors.residual).numpy().astype(np.float64), self.owed)
 
 
 class Pair:
@@ -254,7 +260,7 @@ class Pair:
         self.choose, self.numbers = random.Random(seed), np.random.default_rng(seed)
         self.meanwhile = random.Random(f"{seed} meanwhile")
         self.trainers = [on_grid(make(name, wire, fragments=fragments)) for name in ("p0", "p1")]
-        self.first = OuterState.initial(torch.zeros(self.trainers[0].parameters))
+        self.first = OuterState.initial([torch.zeros(size) for size in self.trainers[0].layer_sizes])
         self.books = [Books(trainer) for trainer in self.trainers]
         self.chain: list[DecidedRound] = []
         self.left: list[list[DecidedRound]] = []
@@ -293,7 +299,7 @@ class Pair:
         count = self.choose.randint(1, len(self.chain) - 1)
         undone, self.chain = self.chain[-count:], self.chain[:-count]
         for books in self.books:
-            first = OuterState.initial(self.first.theta.clone())
+            first = OuterState.initial([theta.clone() for theta in self.first.theta])
             result = undo(books.trainer, first, self.chain, undone)
             assert result == Moved(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
             for decided in reversed(undone):
@@ -396,7 +402,7 @@ class Healing:
         """From wherever on the lost branch the trainer stands, if it does."""
         made = [decided.next_anchor for decided in self.undone]
         if self.stands in made:
-            zeros = torch.zeros(self.trainer.parameters)
+            zeros = [torch.zeros(size) for size in self.trainer.layer_sizes]
             undo(self.trainer, OuterState.initial(zeros), [], self.undone[: made.index(self.stands) + 1])
             self.stands = FIRST
 
@@ -427,12 +433,14 @@ def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Pa
     lived = Healing(partial(make, wire=wire), tmp_path / "lived", won)
     for action in Healing.actions:
         lived.perform(action)
-    assert lived.trainer._backend.vectors.residual.any()
+    assert whole(lived.trainer._backend.vectors.residual).any()
     for last in range(len(Healing.actions)):
         died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}", won)
         for number, action in enumerate(Healing.actions):
             died.perform(action)
             if number == last:
                 died.die_and_start_again()
-        assert torch.equal(died.trainer._backend.vectors.residual, lived.trainer._backend.vectors.residual), last
+        assert torch.equal(
+            whole(died.trainer._backend.vectors.residual), whole(lived.trainer._backend.vectors.residual)
+        ), last
         assert offered(died.trainer, died.stands) == offered(lived.trainer, lived.stands), last

@@ -12,6 +12,8 @@ import pytest
 import torch
 
 from dht.errors import BadInput, DeviceLost, DiskFull, MemoryFull
+from peer.checkpoint import saver
+from peer.checkpoint.checkpoint import Checkpoints
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
@@ -42,15 +44,14 @@ from peer.lifecycle.vocabulary import Trainer as Driven
 from peer.protocol.encoding import digest
 from peer.store import snapshots
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis
-from peer.train import saver
 from peer.train import trainer as trainers
-from peer.train.checkpoint import Checkpoints
 from peer.train.optimizers import learning_rate
 from peer.train.trainer import LocalTrainer
 from peer.train.worker import TrainerWorker
 from tests.decided import DecidedRound
 from tests.peer.export.run_on_disk import CPU, make_run, small_spec, write_corpus
 from tests.stepping import never
+from tests.vectors import whole
 
 FIRST = digest("anchor", 0)
 WAIT_S = 60.0
@@ -234,7 +235,7 @@ def test_a_layer_that_fails_is_a_crash_and_ends_the_next_work(
     def fail(*args: Any) -> None:
         raise MemoryError("no room")
 
-    monkeypatch.setattr("peer.train.kernels.outer_kernel", fail)
+    monkeypatch.setattr("peer.outer.kernels.outer_kernel", fail)
     driver.do(Apply(decided.update, beside=True))
     assert isinstance(driver.hear(TrainerFailed).error, MemoryError)
     for work in (a_step(), Evaluate(1), LeaveDevice()):
@@ -255,7 +256,7 @@ def test_a_device_that_has_failed_is_told_from_a_mistake_of_ours(
 
     driver = drive(overlap="layerwise")
     decided = offered(driver)
-    monkeypatch.setattr("peer.train.kernels.outer_kernel", fail)
+    monkeypatch.setattr("peer.outer.kernels.outer_kernel", fail)
     driver.do(Apply(decided.update, beside=True))
     beside = driver.hear(TrainerFailed).error
     assert isinstance(beside, DeviceLost)
@@ -273,7 +274,7 @@ def test_a_replayed_update_moves_and_needs_no_digest(drive: Callable[..., Driver
     driver.trainer.restore(before)
     done = driver.do(Replay(decided.update))
     assert (done.result, done.trainer.round) == (Moved(), 1)
-    assert float(driver.trainer._backend.vectors.residual.abs().max()) < 1e-3
+    assert float(whole(driver.trainer._backend.vectors.residual).abs().max()) < 1e-3
     done = driver.do(Resume(decided.next_anchor))
     assert done.result == Moved(state=driver.trainer.anchor.state_digest())
 
@@ -395,8 +396,8 @@ def test_it_goes_back_on_its_own_chain_and_on_to_a_snapshot(tmp_path: Path, monk
     assert worker._snapshots.wait() == ""
     newcomer = Driver(LocalTrainer(made.spec, made.trainer.me, tmp_path / "contributions", CPU), made.directory)
     newcomer.do(a_step(members=made.peers))
-    learned = newcomer.trainer.anchor.theta - newcomer.trainer._backend.vectors.flat.new()
+    learned = whole(newcomer.trainer.anchor.theta) - newcomer.trainer._backend.vectors.flat.new()
     done = newcomer.do(Adopt(2, second.anchor, found.heads[0].anchor))
     assert (done.result, done.trainer.round) == (Moved(), 2)
     assert newcomer.trainer.anchor.state_digest() == after_two
-    assert torch.equal(newcomer.trainer._backend.vectors.residual, learned)
+    assert torch.equal(whole(newcomer.trainer._backend.vectors.residual), learned)

@@ -16,7 +16,7 @@ from peer.store.chain import ChainStore
 from peer.store.run_directory import read_chain_files
 from peer.watch.archive import Agreement, Archive, Retention
 from tests.peer.rounds.build import HEAD
-from tests.peer.sync.donors import ELEMENTS, OPEN, RUN, Answer, AtOnce, Network, anchor_at, chain_of
+from tests.peer.sync.donors import LAYERS, OPEN, RUN, Answer, AtOnce, Network, anchor_at, chain_of, same
 
 DONORS = ("a", "b", "c")
 AGREED = Agreement(run=RUN, spec=b"the spec", genesis=b"the genesis")
@@ -66,11 +66,10 @@ def test_the_newest_snapshot_of_a_checked_round_is_kept_as_a_run_directory(netwo
     assert found.heads[-1] == disk.heads[4]
     assert list(found.blocks) == disk.blocks[:4]
     manifest = snapshots.read_manifest(snapshots.path_of(path, 4, disk.heads[4].anchor))
-    theta, _ = snapshots.read_vectors(snapshots.path_of(path, 4, disk.heads[4].anchor), manifest)
-    assert (theta == anchor_at(4).theta.numpy()).all()
+    assert same(snapshots.path_of(path, 4, disk.heads[4].anchor), manifest, anchor_at(4))
     assert ((path / "spec.toml").read_bytes(), (path / "genesis").read_bytes()) == (b"the spec", b"the genesis")
     assert isinstance(keeping.told[-1], CheckpointWritten)
-    assert keeping.told[-1].bytes == 8 * ELEMENTS
+    assert keeping.told[-1].bytes == 8 * sum(LAYERS)
     assert not keeping.look(steps_of(disk)), "there is no newer one"
 
 
@@ -147,7 +146,7 @@ def test_a_download_that_was_cut_goes_on(network: Network, tmp_path: Path) -> No
     asked.clear()
     left[0] = 1000
     assert Keeping(tmp_path / "keep", network).look(steps)
-    assert len(asked) == -(-8 * ELEMENTS // snapshots.CHUNK_BYTES) - 2
+    assert len(asked) == 4
     assert [path.name for path in (tmp_path / "keep").iterdir()] == ["round-00000004"]
 
 

@@ -252,7 +252,7 @@ def snapshot_of(world: World, round: int, run: bytes = RUN) -> SnapshotManifest:
     """A snapshot of this round, as far as a watcher reads it."""
     updates = [block.update for block in world.peers[0].disk.blocks[:round]]
     base = ChainBase.after(updates[-3:])
-    return SnapshotManifest(run=run, base=base, cursors=(), state=b"s" * 32, elements=1, chunks=(b"c" * 32,))
+    return SnapshotManifest(run=run, base=base, cursors=(), layers=(1,), chunks=(b"c" * 32, b"d" * 32))
 
 
 async def test_where_the_first_rounds_are_gone_it_begins_at_a_snapshot_and_says_so() -> None:

@@ -6,12 +6,12 @@ import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
+from peer.outer.kernels import Kernels, LayerTensors, PartUpdate
+from peer.outer.outer_step import momentum_at
 from peer.protocol.block import VOID, PartOutcome, Update
 from peer.protocol.layout import Part
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution
-from peer.train.kernels import Kernels, LayerTensors, PartUpdate
-from peer.train.outer import momentum_at
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -14,16 +14,20 @@ from blake3 import blake3
 
 from peer.codec import codec
 from peer.codec.codec import Codec
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import advance
 from peer.protocol.block import VOID, Ranges
 from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part
 from peer.spec import RunSpec
-from peer.train.outer import OuterState, advance
 from tests.peer.rounds.build import update
+from tests.vectors import whole
+
+LAYERS = (6, 4)
 
 
 def make_anchor() -> OuterState:
-    return OuterState.initial(torch.arange(10, dtype=torch.float32))
+    return OuterState.initial(torch.arange(10, dtype=torch.float32).split(LAYERS))
 
 
 def test_the_first_anchor_has_no_momentum() -> None:
@@ -31,11 +35,11 @@ def test_the_first_anchor_has_no_momentum() -> None:
     anchor = make_anchor()
     assert anchor.round == 0
     assert anchor.cursors == {}
-    assert not anchor.momentum.any()
+    assert not whole(anchor.momentum).any()
 
 
 LAYOUT = (Part(0, 0, 3), Part(0, 3, 3), Part(1, 6, 4))
-WHOLE = (Part(0, 0, 10),)
+WHOLE = (Part(0, 0, 6), Part(1, 6, 4))
 MEAN = np.linspace(-1, 1, 10, dtype=np.float32)
 Mean = np.ndarray[Any, np.dtype[np.float32]] | None
 
@@ -68,16 +72,16 @@ def step(
 
 def moving(spec: RunSpec) -> OuterState:
     """An anchor with momentum."""
-    return step(make_anchor(), spec, [MEAN], WHOLE)
+    return step(make_anchor(), spec, [MEAN[:6], MEAN[6:]], WHOLE)
 
 
 def test_parts_are_the_whole_in_pieces(exact: RunSpec) -> None:
     """Applied part by part or at once, the bits are the same; a void part is a zero mean."""
     mean = MEAN.copy()
     mean[3:6] = 0
-    whole = step(make_anchor(), exact, [mean], WHOLE)
+    at_once = step(make_anchor(), exact, [mean[:6], mean[6:]], WHOLE)
     pieces = step(make_anchor(), exact, [mean[:3], None, mean[6:]], contributors=(7, 0, 7))
-    assert whole.state_digest() == pieces.state_digest()
+    assert at_once.state_digest() == pieces.state_digest()
     assert pieces.round == 1
 
 
@@ -85,18 +89,19 @@ def test_tiles_do_not_show(exact: RunSpec, monkeypatch: pytest.MonkeyPatch) -> N
     """Any size of them gives the same bits."""
     flat, mean = torch.linspace(0, 1, 1001), np.linspace(-1, 1, 1001, dtype=np.float32)
     layout = (Part(0, 0, 1001),)
-    whole = step(OuterState.initial(flat.clone()), exact, [mean], layout)
+    at_once = step(OuterState.initial([flat.clone()]), exact, [mean], layout)
     monkeypatch.setattr(codec, "TILE", 64)
-    tiled = step(OuterState.initial(flat.clone()), exact, [mean], layout)
-    assert whole.state_digest() == tiled.state_digest()
-    assert not torch.equal(tiled.theta, flat)
+    tiled = step(OuterState.initial([flat.clone()]), exact, [mean], layout)
+    assert at_once.state_digest() == tiled.state_digest()
+    assert not torch.equal(tiled.theta[0], flat)
 
 
 def test_a_part_that_is_rolled_back_stays_as_it_is(exact: RunSpec) -> None:
     """Momentum is untouched, and does not move the parameters; a void part is a zero mean, which lets it run out."""
     anchor, before = moving(exact), moving(exact)
     step(anchor, exact, [None, None, np.ones(4, np.float32)], contributors=(0, 7, 7))
-    for vector, old in ((anchor.theta, before.theta), (anchor.momentum, before.momentum)):
+    pairs = (anchor.theta, before.theta), (anchor.momentum, before.momentum)
+    for vector, old in ((whole(now), whole(then)) for now, then in pairs):
         assert torch.equal(vector[3:6], old[3:6])
         assert not torch.equal(vector[:3], old[:3])
         assert not torch.equal(vector[6:], old[6:])
@@ -107,37 +112,40 @@ def test_a_round_whose_layers_are_all_rolled_back_changes_no_bit(exact: RunSpec)
     """It counts as a round, and the data behind it as read; the next round is as if it had not been."""
     anchor, before = moving(exact), moving(exact)
     step(anchor, exact, [None, None, None], ranges=((0, 0, 5),))
-    assert anchor.theta.numpy().tobytes() == before.theta.numpy().tobytes()
-    assert anchor.momentum.numpy().tobytes() == before.momentum.numpy().tobytes()
+    assert whole(anchor.theta).numpy().tobytes() == whole(before.theta).numpy().tobytes()
+    assert whole(anchor.momentum).numpy().tobytes() == whole(before.momentum).numpy().tobytes()
     assert anchor.round == before.round + 1
     assert anchor.cursors == {0: 5}
     step(before, exact, [None, None, None], contributors=(0, 0, 7))
-    assert not torch.equal(before.theta[:6], anchor.theta[:6]), "a void layer runs on"
-    assert torch.equal(before.theta[6:], anchor.theta[6:])
+    assert not torch.equal(before.theta[0], anchor.theta[0]), "a void layer runs on"
+    assert torch.equal(before.theta[1], anchor.theta[1])
 
 
 def test_one_layer_is_rolled_back_beside_others_that_move(exact: RunSpec) -> None:
     """All parts of it, and no other."""
     anchor, before = moving(exact), moving(exact)
     step(anchor, exact, [None, None, np.array([1.0, 2.0, 3.0, 4.0], np.float32)])
-    assert torch.equal(anchor.theta[:6], before.theta[:6])
-    assert torch.equal(anchor.momentum[:6], before.momentum[:6])
-    assert not torch.equal(anchor.momentum[6:], before.momentum[6:])
+    assert torch.equal(anchor.theta[0], before.theta[0])
+    assert torch.equal(anchor.momentum[0], before.momentum[0])
+    assert not torch.equal(anchor.momentum[1], before.momentum[1])
 
 
 def test_cursors_advance_and_never_go_back(exact: RunSpec) -> None:
     """A range that was read before, by a carried contribution, changes nothing."""
-    anchor = step(make_anchor(), exact, [None], WHOLE, ranges=((3, 0, 8), (1, 0, 2)))
-    step(anchor, exact, [None], WHOLE, ranges=((3, 2, 5),))
+    anchor = step(make_anchor(), exact, [None, None], WHOLE, ranges=((3, 0, 8), (1, 0, 2)))
+    step(anchor, exact, [None, None], WHOLE, ranges=((3, 2, 5),))
     assert anchor.cursors == {1: 2, 3: 8}
 
 
 def test_the_digest_is_what_the_protocol_says() -> None:
-    """BLAKE3-256 over little-endian θ, m and the sorted cursors."""
-    anchor = OuterState(torch.tensor([1.0, 2.0]), torch.tensor([3.0, 4.0]), 5, {9: 1, 2: 7})
-    bits = b"".join(bytes.fromhex(word) for word in ("0000803f", "00000040", "00004040", "00008040"))
-    expected = blake3(bits + msgpack.packb([[2, 7], [9, 1]])).digest()
-    assert anchor.state_digest() == expected
+    """A Merkle root over the layers' little-endian θ and m, and the sorted cursors."""
+    anchor = OuterState(
+        [torch.tensor([1.0]), torch.tensor([2.0])], [torch.tensor([3.0]), torch.tensor([4.0])], 5, {9: 1, 2: 7}
+    )
+    chunks = [blake3(bytes.fromhex(word)).digest() for word in ("0000803f", "00004040", "00000040", "00008040")]
+    layers = [blake3(chunks[0] + chunks[1]).digest(), blake3(chunks[2] + chunks[3]).digest()]
+    model = blake3(layers[0] + layers[1]).digest()
+    assert anchor.state_digest() == blake3(msgpack.packb([model, [[2, 7], [9, 1]]])).digest()
 
 
 @pytest.mark.parametrize("change", ["theta", "momentum", "cursors"])
@@ -147,6 +155,6 @@ def test_every_bit_of_state_shows_in_the_digest(change: str) -> None:
     if change == "cursors":
         other.cursors[0] = 1
     else:
-        vector = getattr(other, change)
-        vector[7] = torch.nextafter(vector[7], torch.tensor(100.0))
+        vector = getattr(other, change)[1]
+        vector[1] = torch.nextafter(vector[1], torch.tensor(100.0))
     assert anchor.state_digest() != other.state_digest()

@@ -10,12 +10,12 @@ import pytest
 import torch
 
 from dht.errors import BadInput
+from peer.checkpoint import saver
+from peer.checkpoint.replay import become_snapshot, read_anchor, read_chain
+from peer.checkpoint.saver import SnapshotWriter
+from peer.outer.outer_state import OuterState
 from peer.protocol.head import ChainHead
 from peer.store import snapshots
-from peer.train import saver
-from peer.train.outer import OuterState
-from peer.train.replay import become_snapshot, read_anchor, read_chain
-from peer.train.saver import SnapshotWriter
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 
@@ -55,11 +55,11 @@ def test_a_snapshot_is_the_anchor(run: RunOnDisk) -> None:
     manifest = snapshots.read_manifest(snapshots.path_of(run.directory, ROUNDS, head.anchor))
     assert manifest.base.head == head
     assert manifest.run == run.spec.digest()
-    became = OuterState.initial(torch.zeros_like(anchor.theta))
+    became = OuterState.initial([torch.zeros(size) for size in anchor.sizes])
     become_snapshot(became, run.directory, ROUNDS, head.anchor)
     assert became.state_digest() == anchor.state_digest()
     with pytest.raises(BadInput, match="is of another model"):
-        become_snapshot(OuterState.initial(torch.zeros(7)), run.directory, ROUNDS, head.anchor)
+        become_snapshot(OuterState.initial([torch.zeros(7)]), run.directory, ROUNDS, head.anchor)
 
 
 def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(

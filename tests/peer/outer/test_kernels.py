@@ -12,9 +12,9 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.codec.codec import Codec
+from peer.outer import kernels
+from peer.outer.kernels import HostKernels, LayerTensors
 from peer.protocol.layout import Part
-from peer.train import kernels
-from peer.train.kernels import HostKernels, LayerTensors
 
 SIZE = 6
 FIRST = 100

@@ -11,8 +11,11 @@ import torch
 
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
+from peer.checkpoint.checkpoint import newest
 from peer.model.build import build
 from peer.model.flat import FlatParameters
+from peer.outer.outer_state import OuterState
+from peer.outer.outer_step import advance
 from peer.protocol.block import Block, Update
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import cut
@@ -27,8 +30,6 @@ from peer.store.run_directory import (
     require_same_start,
     undone_path,
 )
-from peer.train.checkpoint import newest
-from peer.train.outer import OuterState, advance
 
 log = logging.getLogger(__name__)
 
@@ -41,7 +42,7 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Outer
     """
     taken = set(snapshots.names(directory))
     flat = FlatParameters(build(spec))
-    anchor = OuterState.initial(flat.new())
+    anchor = OuterState.initial(flat.by_layer())
     way: list[Update] = []
     while round > 0 and not ((round, name) in taken and _is_at_snapshot(anchor, directory, round, name)):
         way.append(_update_that_made(directory, round, name))
@@ -98,7 +99,7 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Oute
 
     Raises RunMismatch if the run began with others, BadInput if bytes on disk are missing or damaged.
     """
-    anchor = OuterState.initial(initial.new())
+    anchor = OuterState.initial(initial.by_layer())
     require_same_start(chain.genesis, anchor.state_digest())
     layout = cut([layer.size for layer in initial.layers], spec.codec.part_elements)
     _start_late(anchor, chain)
@@ -122,7 +123,7 @@ def _start_late(anchor: OuterState, chain: Chain) -> None:
         partial(log.warning, "not using checkpoint %s: %s"),
     )
     if found is not None and found.anchor in rounds:
-        anchor.become(**found.tensors["anchor"], round=found.state["round"], cursors=found.state["cursors"])
+        anchor.become(found.outer_state)
     for round, name in reversed(snapshots.names(chain.directory)):
         if rounds.get(name) == round and round > anchor.round and _is_at_snapshot(anchor, chain.directory, round, name):
             return
@@ -142,13 +143,14 @@ def read_anchor(directory: Path, round: int, name: bytes) -> OuterState:
     """The anchor that the snapshot of this round and name holds. Raises BadInput if that is damaged."""
     path = snapshots.path_of(directory, round, name)
     manifest = snapshots.read_manifest(path)
-    theta, momentum = snapshots.read_vectors(path, manifest)
-    return OuterState(torch.from_numpy(theta), torch.from_numpy(momentum), round, dict(manifest.cursors))
+    layers = [snapshots.read_layer(path, manifest, layer) for layer in range(len(manifest.layers))]
+    theta, momentum = zip(*([torch.from_numpy(vector) for vector in layer] for layer in layers), strict=True)
+    return OuterState(theta, momentum, round, dict(manifest.cursors))
 
 
 def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
     """Be what the snapshot of this round and name holds. Raises BadInput if that is damaged, or of another model."""
     found = read_anchor(directory, round, name)
-    if found.theta.shape != anchor.theta.shape:
+    if found.sizes != anchor.sizes:
         raise BadInput(f"{snapshots.path_of(directory, round, name)} is of another model; remove it")
-    anchor.become(found.theta, found.momentum, found.round, found.cursors.items())
+    anchor.become(found)

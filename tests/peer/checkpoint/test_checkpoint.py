@@ -14,8 +14,8 @@ import torch
 from safetensors import SafetensorError
 
 from dht.errors import DiskFull
-from peer.train import checkpoint as checkpoints
-from peer.train.checkpoint import KEPT, SUMS, VERSION, Checkpoint, Checkpoints, find_damage, newest
+from peer.checkpoint import checkpoint as checkpoints
+from peer.checkpoint.checkpoint import KEPT, SUMS, VERSION, Checkpoint, Checkpoints, find_damage, newest
 
 FILES = ("anchor.safetensors", "optimizer.safetensors", "peer.safetensors", "state.json", SUMS)
 

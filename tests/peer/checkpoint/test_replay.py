@@ -10,13 +10,13 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput, RunMismatch
+from peer.checkpoint.replay import restore_at
 from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.protocol.head import ChainHead
 from peer.store import snapshots
 from peer.store.chain import ChainStore
 from peer.store.run_directory import block_path, genesis_head, read_base_at, read_genesis, undone_path
-from peer.train.replay import restore_at
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, signed_genesis, small_spec, write_corpus
 
 
@@ -75,7 +75,7 @@ def test_a_snapshot_on_the_way_saves_the_rest_of_it(made: RunOnDisk, directory: 
     second = restore_at(directory, made.spec, disk.heads[2].anchor, 2)
     base = read_base_at(directory, disk.heads[0], disk.heads[2].anchor, 2, 9)
     path = snapshots.write(
-        directory, second.theta.numpy(), second.momentum.numpy(), run=made.spec.digest(), base=base,
+        directory, second.sizes, second.chunks, run=made.spec.digest(), base=base,
         cursors=second.cursors, state=second.state_digest(),
     )  # fmt: skip
     means = {part: directory / "chain" / "objects" / part.hex() for part in disk.blocks[0].update.parts}

@@ -16,8 +16,8 @@ from peer.store import snapshots
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
 
 if TYPE_CHECKING:
-    from peer.train.checkpoint import Checkpoint, Checkpoints
-    from peer.train.outer import OuterState
+    from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
+    from peer.outer.outer_state import OuterState
 
 SPARE = 3
 """A checkpoint is copied and written beside training where so many times its size is available in memory; else training
@@ -104,7 +104,7 @@ class SnapshotWriter:
             genesis = genesis_head(read_genesis(self._directory))
             base = read_base_at(self._directory, genesis, name, anchor.round, self._spec.round.keep_rounds + 1)
             snapshots.write(
-                self._directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=self._spec.digest(), base=base,
+                self._directory, anchor.sizes, anchor.chunks, run=self._spec.digest(), base=base,
                 cursors=anchor.cursors, state=state,
             )  # fmt: skip
         finally:

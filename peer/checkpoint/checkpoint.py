@@ -31,6 +31,7 @@ from torch import Tensor
 
 from dht.atomic_files import raising_disk_full, sync_folder
 from dht.errors import DiskFull
+from peer.outer.outer_state import OuterState
 
 VERSION = 3
 KEPT = 2
@@ -49,6 +50,13 @@ class Checkpoint:
     def anchor(self) -> bytes:
         """The chain's name of the anchor at which it was taken."""
         return bytes.fromhex(self.state["anchor"])
+
+    @property
+    def outer_state(self) -> OuterState:
+        tensors = self.tensors["anchor"]
+        layers = range(len(tensors) // 2)
+        theta, momentum = ([tensors[f"{name}.{layer}"] for layer in layers] for name in ("theta", "momentum"))
+        return OuterState(theta, momentum, self.state["round"], dict(self.state["cursors"]))
 
     @property
     def size_bytes(self) -> int:

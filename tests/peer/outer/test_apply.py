@@ -13,13 +13,14 @@ from torch import Tensor
 
 from peer.codec import codec
 from peer.codec.codec import Codec
+from peer.outer.outer_step import momentum_at
 from peer.protocol.block import VOID, PartOutcome, part_outcomes
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
-from peer.train.outer import momentum_at
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.vectors import starts, whole
 
 FIRST = digest("anchor", 0)
 NAMES = ("p0", "p1")
@@ -70,13 +71,18 @@ def test_tiles_do_not_show(two: list[LocalTrainer], tile: int, monkeypatch: pyte
             VOID if part in kind.get("refused", ()) else mean for part, mean in enumerate(decided.update.parts)
         )
         decided.update = dataclasses.replace(decided.update, parts=means)
-        whole = [by_whole_vectors(trainer, decided) for trainer in two]
+        at_once = [by_whole_vectors(trainer, decided) for trainer in two]
         decided.apply_to(*two)
-        for trainer, expected in zip(two, whole, strict=True):
+        for trainer, expected in zip(two, at_once, strict=True):
             vectors = trainer._backend.vectors
-            found = (trainer.anchor.theta, trainer.anchor.momentum, vectors.residual, vectors.flat.new())
+            found = (
+                whole(trainer.anchor.theta),
+                whole(trainer.anchor.momentum),
+                whole(vectors.residual),
+                vectors.flat.new(),
+            )
             assert all(torch.equal(one, other) for one, other in zip(found, expected, strict=True))
-            assert torch.equal(trainer._backend.vectors.start, expected[-1])
+            assert torch.equal(starts(trainer), expected[-1])
         anchor = decided.next_anchor
 
 
@@ -84,13 +90,18 @@ def by_whole_vectors(trainer: LocalTrainer, decided: DecidedRound) -> tuple[Tens
     """θ, momentum, residual and local parameters after the update."""
     update, spec, now = decided.update, trainer.spec, trainer._backend.vectors.flat.new()
     theta, velocity, residual = (
-        vector.clone() for vector in (trainer.anchor.theta, trainer.anchor.momentum, trainer._backend.vectors.residual)
+        vector.clone()
+        for vector in (
+            whole(trainer.anchor.theta),
+            whole(trainer.anchor.momentum),
+            whole(trainer._backend.vectors.residual),
+        )
     )
     encoding, mine = Codec(spec.codec.wire), contribution(trainer, update.parent)
     outcomes = part_outcomes(update, trainer.me, True)
     too_old = bool(copy.deepcopy(trainer.progress).settle(update, True).too_old.fragments)
     momentum, own = momentum_at(spec, update.round - 1), None if too_old else trainer._interpolates
-    progress = trainer._backend.vectors.start - now
+    progress = starts(trainer) - now
     start = now.clone()
     for part, piece in enumerate(trainer.progress.turns.parts(update.round - 1)):
         where = slice(piece.start, piece.start + piece.size)

@@ -20,8 +20,8 @@ from torch.autograd.graph import increment_version
 
 from peer.codec.blockwise import Floats
 from peer.codec.codec import TILE, Codec, tiles
+from peer.outer.outer_step import outer_kernel, reader
 from peer.protocol.layout import Part
-from peer.train.outer import outer_kernel, reader
 
 CHUNK = 1 << 16
 """Elements that are worked on at a time: what several operations go over stays in the processor's cache."""

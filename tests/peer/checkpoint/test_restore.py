@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
+from peer.checkpoint.checkpoint import Checkpoints
+from peer.checkpoint.replay import read_chain, restore_anchor
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.store import snapshots
 from peer.store.chain import start_chain_at
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
-from peer.train.checkpoint import Checkpoints
-from peer.train.replay import read_chain, restore_anchor
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
 
@@ -63,7 +63,7 @@ def prune(run: RunOnDisk) -> None:
     head = read_chain(run.directory, run.spec).head
     base = read_base_at(run.directory, genesis, head.anchor, head.round, 4)
     snapshots.write(
-        run.directory, anchor.theta.numpy(), anchor.momentum.numpy(), run=run.spec.digest(), base=base,
+        run.directory, anchor.sizes, anchor.chunks, run=run.spec.digest(), base=base,
         cursors=anchor.cursors, state=anchor.state_digest(),
     )  # fmt: skip
     start_chain_at(run.directory, base)

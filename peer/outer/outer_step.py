@@ -6,16 +6,13 @@ a fused multiply-add rounds once where these round twice, and not every processo
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
-import msgpack
 import numpy as np
-import torch
-from blake3 import blake3
-from torch import Tensor
 
 from peer.codec.blockwise import Floats
 from peer.codec.codec import TILE, Codec, tiles
+from peer.outer.outer_state import OuterState
 from peer.protocol.block import VOID, Update
 from peer.protocol.layout import Part, divide
 from peer.spec import RunSpec
@@ -57,44 +54,6 @@ Read = Callable[[slice], Floats]
 """The values of a tile of a part. They are there until the next tile is read."""
 
 
-class OuterState:
-    """Parameters θ and outer momentum m (flat float32 on the CPU), round number, and the committed data cursors."""
-
-    def __init__(self, theta: Tensor, momentum: Tensor, round: int, cursors: Mapping[int, int]) -> None:
-        assert theta.dtype == momentum.dtype == torch.float32
-        assert theta.dim() == 1
-        assert theta.shape == momentum.shape
-        self.theta, self.momentum = theta, momentum
-        self.round = round
-        self.cursors = dict(cursors)
-
-    @classmethod
-    def initial(cls, flat: Tensor) -> OuterState:
-        """Anchor 0 of a run whose first parameters are `flat`, which it keeps and changes in place."""
-        return cls(flat, torch.zeros_like(flat), 0, {})
-
-    @torch.no_grad()
-    def become(self, theta: Tensor, momentum: Tensor, round: int, cursors: Iterable[tuple[int, int]]) -> None:
-        """Take over these values, in place."""
-        self.theta.copy_(theta)
-        self.momentum.copy_(momentum)
-        self.round, self.cursors = round, dict(cursors)
-
-    def arrive(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Advance the cursors past `ranges`; this is the next round's anchor."""
-        for shard, _, end in ranges:
-            self.cursors[shard] = max(self.cursors.get(shard, 0), end)
-        self.round += 1
-
-    def state_digest(self) -> bytes:
-        """BLAKE3-256 over θ, then m (little-endian float32), then the cursors in order of their shards."""
-        state = blake3()
-        for vector in (self.theta, self.momentum):
-            state.update(vector.numpy().astype("<f4", copy=False).view("u1").data)
-        state.update(msgpack.packb([[shard, self.cursors[shard]] for shard in sorted(self.cursors)]))
-        return state.digest()
-
-
 def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[Part], load: LoadObject) -> None:
     """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
 
@@ -104,15 +63,15 @@ def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
     payloads = [None if name == VOID else load(name) for name in update.parts]  # or else, before anything has changed
     codec, factor = Codec(spec.codec.wire).of_means, momentum_at(spec, anchor.round)
-    theta, momentum, scratch = anchor.theta.numpy(), anchor.momentum.numpy(), np.empty(TILE, np.float32)
+    scratch = np.empty(TILE, np.float32)
     for part, (piece, payload) in enumerate(zip(pieces, payloads, strict=True)):
         if update.rolled_back(part):
             continue
         mean = None if payload is None else reader(codec, payload)
+        theta, momentum = (vector[anchor.of(piece)].numpy() for vector in anchor.layer(piece.layer))
         for tile in tiles(piece.size):
-            where = slice(piece.start + tile.start, piece.start + tile.stop)
             gradient = None if mean is None else mean(tile)
-            outer_kernel(theta[where], momentum[where], gradient, scratch, spec.outer.learning_rate, factor)
+            outer_kernel(theta[tile], momentum[tile], gradient, scratch, spec.outer.learning_rate, factor)
     anchor.arrive([item for member in update.members for item in member.ranges])
 
 

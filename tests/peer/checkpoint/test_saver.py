@@ -9,9 +9,9 @@ import pytest
 import torch
 
 from dht.errors import DiskFull
-from peer.train import saver
-from peer.train.checkpoint import Checkpoint
-from peer.train.saver import CheckpointSaver
+from peer.checkpoint import saver
+from peer.checkpoint.checkpoint import Checkpoint
+from peer.checkpoint.saver import CheckpointSaver
 
 WAIT_S = 60.0
 HERE = Path("DIR/checkpoints/1")

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from peer import spec as specs
-from peer.train.outer import momentum_at
+from peer.outer.outer_step import momentum_at
 from tests.outer_step import outer_step
 
 

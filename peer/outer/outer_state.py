@@ -1,0 +1,82 @@
+"""The outer state of a run, layer by layer: what all peers of a round hold with the same bits."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+
+import torch
+from torch import Tensor
+
+from peer.protocol.encoding import digest_of
+from peer.protocol.layout import Part
+from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, layer_digest, state_digest
+
+CHUNK_ELEMENTS = CHUNK_BYTES // FLOAT32_BYTES
+
+
+class OuterState:
+    """Parameters θ and outer momentum m, flat float32 by layer, wherever they lie; round number, and data cursors."""
+
+    def __init__(
+        self, theta: Sequence[Tensor], momentum: Sequence[Tensor], round: int, cursors: Mapping[int, int]
+    ) -> None:
+        assert [each.numel() for each in theta] == [each.numel() for each in momentum]
+        assert all(each.dtype == torch.float32 and each.dim() == 1 for each in (*theta, *momentum))
+        self.theta, self.momentum = tuple(theta), tuple(momentum)
+        self.round = round
+        self.cursors = dict(cursors)
+        self._starts = [0]
+        for layer in self.theta:
+            self._starts.append(self._starts[-1] + layer.numel())
+
+    @classmethod
+    def initial(cls, theta: Sequence[Tensor]) -> OuterState:
+        """Anchor 0 of a run whose first parameters are `theta`, which it keeps and changes in place."""
+        return cls(theta, [torch.zeros_like(layer) for layer in theta], 0, {})
+
+    @property
+    def sizes(self) -> tuple[int, ...]:
+        """Elements of each layer."""
+        return tuple(layer.numel() for layer in self.theta)
+
+    def of(self, part: Part) -> slice:
+        """Where a part of the model lies in its layer."""
+        first = part.start - self._starts[part.layer]
+        return slice(first, first + part.size)
+
+    @torch.no_grad()
+    def become(self, other: OuterState) -> None:
+        """Take over its values, in place."""
+        for mine, its in zip((*self.theta, *self.momentum), (*other.theta, *other.momentum), strict=True):
+            mine.copy_(its)
+        self.round, self.cursors = other.round, dict(other.cursors)
+
+    def arrive(self, ranges: Iterable[tuple[int, int, int]]) -> None:
+        """Advance the cursors past `ranges`; this is the next round's anchor."""
+        for shard, _, end in ranges:
+            self.cursors[shard] = max(self.cursors.get(shard, 0), end)
+        self.round += 1
+
+    def chunk_digests(self, layer: int) -> tuple[bytes, ...]:
+        """Of a layer's θ and then its m."""
+        return tuple(map(digest_of, self.chunks(layer)))
+
+    def chunks(self, layer: int) -> Iterator[memoryview]:
+        """The bytes of a layer's θ and then its m, CHUNK_BYTES at a time; each is there until the next is asked for."""
+        return chain.from_iterable(map(host_chunks, self.layer(layer)))
+
+    def layer(self, number: int) -> tuple[Tensor, Tensor]:
+        """θ and m of a layer."""
+        return self.theta[number], self.momentum[number]
+
+    def state_digest(self) -> bytes:
+        """See `peer.protocol.state_digest`."""
+        layers = [layer_digest(self.chunk_digests(number)) for number in range(len(self.theta))]
+        return state_digest(layers, self.cursors.items())
+
+
+def host_chunks(vector: Tensor) -> Iterator[memoryview]:
+    """A vector's little-endian bytes, CHUNK_BYTES at a time; each is there until the next is asked for."""
+    for chunk in torch.split(vector, CHUNK_ELEMENTS):
+        yield chunk.cpu().numpy().astype("<f4", copy=False).view("u1").data

@@ -1,0 +1,31 @@
+"""A model's vectors, which the product keeps by layer, in one piece; and back."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from peer.outer.outer_state import OuterState
+from peer.train.trainer import LocalTrainer
+
+
+def whole(layers: Sequence[Tensor]) -> Tensor:
+    """A copy of all layers, one after the other."""
+    return torch.cat(list(layers))
+
+
+def fill(layers: Sequence[Tensor], flat: Tensor) -> None:
+    """Have these values in `layers`."""
+    for layer, values in zip(layers, torch.split(flat, [layer.numel() for layer in layers]), strict=True):
+        layer.copy_(values)
+
+
+def starts(trainer: LocalTrainer) -> Tensor:
+    """Where the present stretch of a trainer's inner steps began."""
+    return whole(trainer._backend.vectors.start)  # type: ignore[attr-defined]
+
+
+def cut_like(state: OuterState, flat: Tensor) -> tuple[Tensor, ...]:
+    return torch.split(flat, state.sizes)
