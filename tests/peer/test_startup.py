@@ -86,6 +86,21 @@ def test_the_model_counts_where_the_device_is_the_processor(
     assert found.figures["needed_bytes"] == needs.main + (needs.device if kind == "cpu" else 0)
 
 
+def test_a_gpu_that_others_fill_is_none_the_less_a_gpu(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is examined all the same, and the model does not count in main memory."""
+
+    def full(wanted: str) -> torch.device:
+        raise MemoryFull("cuda has no room")
+
+    monkeypatch.setattr(device, "choose_device", full)
+    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
+    assert said == []
+    (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
+    assert found.figures["needed_bytes"] == needs_of(spec, PeerSettings().chain_bytes).main
+
+
 def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
     """No dry run holds its start up."""
     assert fit_for(spec, PeerSettings(device="cpu"), tmp_path, Reporter(said.append)) is None
