@@ -14,7 +14,8 @@
     ├── BadChain                        9    an audit found a file of a run that is not as it was agreed
     ├── ClockOff                       10    this machine's clock is too far from those of the others
     ├── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
-    └── MemoryFull                     12    no room on the training device, not even for one sequence
+    ├── MemoryFull                     12    no room on the training device, not even for one sequence
+    └── DeviceLost                     13    the training device, or its driver, has failed under a peer
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -87,6 +88,12 @@ class MemoryFull(HomefiresError):
     """No room on the training device, for the model or for a single sequence. A peer that trains pauses until then."""
 
     exit_code = 12
+
+
+class DeviceLost(HomefiresError):
+    """The training device failed in a way that no further try in this process mends."""
+
+    exit_code = 13
 
 
 class BadChain(HomefiresError):

@@ -70,7 +70,7 @@ from peer.protocol.block import Block
 from peer.protocol.head import next_anchor
 from peer.settings import PeerSettings
 from peer.spec import parse
-from peer.startup import fit_for, load_libraries, look_around, make_trainer, restore, started
+from peer.startup import load_libraries, look_around, prepare, started
 from peer.telemetry.forecast import Forecaster
 from peer.telemetry.reporter import Reporter
 
@@ -99,16 +99,11 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     spec = parse(_spec_text(inbox, session))
     look_around(spec, directory, settings, session)
     session.building = True
-    fit = fit_for(spec, settings, directory, session)
-    session.say("JOINING", "building the model and reading the data")
-    trainer = make_trainer(spec, settings, me, directory, fit, session)
-    first_state = trainer.anchor.state_digest()
-    checkpoints, anchor = restore(trainer, directory, session)
+    ready = prepare(spec, settings, me, directory, session)
     session.building = False
-    trainer.leave_device()  # until a step is to be made, which may take hours, its owner has the GPU
-    session.emit(started(settings, me, trainer, directory))
-    worker = TrainerWorker(trainer, checkpoints, directory, session.warn)
-    with closing(Session(link, inbox, trainer, worker, session, first_state, anchor)) as running:
+    session.emit(started(settings, me, ready.trainer, directory))
+    worker = TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)
+    with closing(Session(link, inbox, ready.trainer, worker, session, ready.first_state, ready.anchor)) as running:
         running.run()
 
 

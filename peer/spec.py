@@ -20,7 +20,7 @@ import msgpack
 from dht.errors import BadSpec
 from peer.tables import Bounds, StrictTable, read, require, to_toml
 
-SHIPPED = ("micro", "tiny", "gpt2-small", "llama-1b")
+SHIPPED = ("micro", "tiny", "small", "gpt2-small", "llama-1b")
 UNLIMITED = 1_000_000
 """Inner steps: more than any round has."""
 MAX_FRAGMENTS = 32

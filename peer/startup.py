@@ -4,19 +4,26 @@ from __future__ import annotations
 
 import shlex
 import threading
-from dataclasses import asdict
+import time
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import HomefiresError, MemoryFull
+from dht.errors import BadInput, HomefiresError, MemoryFull
 from peer.events import AlertRaised, PeerStarted
+from peer.lifecycle.state import RETRY_S
+from peer.limits.policy import until_of, why_of
+from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
+    import torch
+
     from peer.checkpoint.checkpoint import Checkpoints
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
@@ -25,6 +32,125 @@ if TYPE_CHECKING:
 def load_libraries() -> None:
     """Seconds, in which the link loads its own, starts the daemon and dials."""
     import peer.train.trainer  # noqa: F401
+
+
+@dataclass(frozen=True, kw_only=True)
+class Prepared:
+    """A peer that is ready for a life."""
+
+    trainer: LocalTrainer
+    checkpoints: Checkpoints
+    first_state: bytes
+    """Of the run's first parameters, as this machine makes them."""
+    anchor: bytes
+    """Where its newest checkpoint was taken; empty without one."""
+
+
+def prepare(
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter,
+    wait: Callable[[float], object] | None = None, clock: Callable[[], float] = time.monotonic,
+) -> Prepared:  # fmt: skip
+    """Fit, build, restore; then the device is left to others until a step is to be made, which may take hours.
+
+    Where others fill the device it says so and tries again every RETRY_S, but not while its owner pauses this peer.
+    `wait` is given seconds, and may return sooner. Raises BadInput, BadSpec, DeviceLost, and LeaveRequested.
+    """
+    why = ""
+    while True:
+        attempt = _attempt(spec, settings, me, directory, session, again=bool(why))
+        if isinstance(attempt, Prepared):
+            return attempt
+        why = why or attempt  # its figures change all the time, and every change would be told
+        _wait_for_room(f"{why}; tried every {RETRY_S:.0f} s", session, wait or _wait_for(session), clock)
+
+
+def _attempt(
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
+) -> Prepared | str:
+    """In words why there is no room: then nothing of this attempt is on the device any more."""
+    from peer.train.device import let_go
+
+    try:
+        return _prepared(spec, settings, me, directory, session, again=again)
+    except MemoryFull as error:
+        why = str(error)
+    # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+    let_go()
+    return why
+
+
+def _prepared(
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
+) -> Prepared:
+    from peer.train.device import choose_device, telling_full, telling_lost
+
+    device = choose_device(settings.device)
+    with telling_lost(device), telling_full(device):
+        require_room(spec, device, again=again)
+        fit = fit_for(spec, settings, directory, session)
+        session.say("JOINING", "building the model and reading the data")
+        trainer = make_trainer(spec, settings, me, directory, fit, session)
+        first_state = trainer.anchor.state_digest()
+        checkpoints, anchor = restore(trainer, directory, session)
+        trainer.leave_device()
+    return Prepared(trainer=trainer, checkpoints=checkpoints, first_state=first_state, anchor=anchor)
+
+
+ENOUGH = 0.75
+"""Who has so much of a whole device tries, whatever the estimate is."""
+
+
+def require_room(spec: RunSpec, device: torch.device, *, again: bool) -> None:
+    """Raises MemoryFull where others leave the device no room for the weights; `again`, after an attempt that found
+    none, for training with one sequence. BadInput for a device that is smaller than the weights."""
+    from peer.doctor.check import size
+    from peer.doctor.host import needs_of
+    from peer.train.device import MAKE_ROOM, free_bytes, whole_bytes
+
+    whole = whole_bytes(device)
+    if not whole:
+        return
+    needs = needs_of(spec, chain_bytes=0)
+    weights = WEIGHT_BYTES * needs.parameters
+    if whole < weights:
+        raise BadInput(
+            f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
+            "choose another device with --device, or join a run with a smaller model"
+        )
+    free, least = free_bytes(device), min(needs.least_device, ENOUGH * whole) if again else weights
+    if free < least:
+        raise MemoryFull(
+            f"others use {device}: {size(free)} of {size(whole)} free, about {size(needs.least_device)} needed; "
+            f"{MAKE_ROOM}"
+        )
+
+
+WEIGHT_BYTES = 4
+"""Of a parameter on the device: float32."""
+
+
+def _wait_for_room(why: str, session: Reporter, wait: Callable[[float], object], clock: Callable[[], float]) -> None:
+    """Until it is time for another attempt, and said meanwhile. Raises LeaveRequested."""
+    retry_at = clock() + RETRY_S
+    while (holds := session.wishes.holds) or clock() < retry_at:
+        if session.stopping:
+            raise LeaveRequested
+        said = why_of(holds) if holds else why
+        if (session.state, session.why) != ("PAUSED", said):
+            session.say("PAUSED", said, until_of(holds))
+        wait(max(0.0, retry_at - clock()) or RETRY_S)
+
+
+def _wait_for(session: Reporter) -> Callable[[float], object]:
+    """Waits for so many seconds, or less if its owner or a limit says something meanwhile."""
+    told = threading.Event()
+    session.wishes.listen(told.set)
+
+    def wait(seconds: float) -> None:
+        told.wait(seconds)
+        told.clear()
+
+    return wait
 
 
 def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Reporter) -> threading.Thread:
@@ -58,16 +184,16 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
     """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
 
     A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
-    dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended.
+    dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
+    where others fill the device: what would be found then holds only until they end.
     """
-    from peer.train.backend import choose_device
+    from peer.train.device import choose_device, free_bytes
 
     device = choose_device(settings.device)
     if device.type == "cpu":
         return None
     from peer.autotune.cache import Unwanted, find_fit, recall, run_python
     from peer.autotune.trial import basis_of
-    from peer.train.atomic import free_bytes
 
     basis = basis_of(spec, settings.device, device)
     if session.wishes.pausing:
@@ -81,6 +207,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
         session.emit(AlertRaised(level="info", code="FIT", text=text))
         return recall(directory, basis)
     except MemoryFull as error:
+        require_room(spec, device, again=True)
         session.warn("FIT", f"{error}; it is tried with one sequence at a time")
         return least_fit(spec, settings, device.type)
     except HomefiresError as error:
@@ -114,24 +241,21 @@ def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
 def make_trainer(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
 ) -> LocalTrainer:
-    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, MemoryFull."""
+    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, and what torch does without room."""
     import torch
 
-    from peer.train.atomic import telling_full_memory
-    from peer.train.backend import choose_device
+    from peer.train.device import choose_device
     from peer.train.trainer import LocalTrainer
 
     if settings.threads:
         torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
-    with telling_full_memory(device):
-        return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
+    return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
 
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
     from peer.checkpoint.checkpoint import Checkpoints, newest
-    from peer.train.atomic import telling_full_memory
 
     checkpoints = Checkpoints(directory / "checkpoints")
 
@@ -142,8 +266,7 @@ def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[
     found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
     if found is None:
         return checkpoints, b""
-    with telling_full_memory(trainer.device):
-        trainer.restore(found)
+    trainer.restore(found)
     session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
     return checkpoints, found.anchor
 

@@ -20,28 +20,30 @@ LIST = "list"
 
 
 def main(wanted: str) -> int:
-    """One JSON object on stdout, or one line on stderr and exit code 1."""
+    """One JSON object on stdout, or one line on stderr and the exit code of `dht.errors`, else 1."""
     die_with_parent()
     try:
         print(json.dumps({"devices": devices()} if wanted == LIST else execute(wanted)))
     except (HomefiresError, RuntimeError, AssertionError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"homefires: {first}", file=sys.stderr)
-        return 1
+        return error.exit_code if isinstance(error, HomefiresError) else 1
     return 0
 
 
 def execute(wanted: str) -> dict[str, Any]:
-    """What was found. Raises BadInput for a device that is not there, RuntimeError for one that cannot compute."""
+    """What was found. Raises BadInput for a device that is not there, MemoryFull for one that others fill, RuntimeError
+    for one that cannot compute."""
     import torch
 
-    from peer.train.backend import choose_device
+    from peer.train.device import choose_device, telling_full
 
     device = choose_device(wanted)
-    weights = torch.eye(WIDTH, device=device, requires_grad=True)
-    _multiply(weights)  # the first kernel loads the libraries
-    started = time.perf_counter()
-    value = _multiply(weights)
+    with telling_full(device):
+        weights = torch.eye(WIDTH, device=device, requires_grad=True)
+        _multiply(weights)  # the first kernel loads the libraries
+        started = time.perf_counter()
+        value = _multiply(weights)
     kernel_s = time.perf_counter() - started
     if value != WIDTH:
         raise RuntimeError(f"a sum of {WIDTH} ones came to {value:g}")

@@ -94,6 +94,9 @@ async def run_python(*words: str, timeout_s: float = CHILD_S) -> ChildResult:
 async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, Device | None]:
     """Have a kernel executed on the device that `--device` means, forward and backward."""
     ended = await start("-m", "peer.doctor.kernel", wanted)
+    if ended.exit_code == MemoryFull.exit_code:
+        fix = "close what else uses it, or join with --device cpu; a peer that joins waits until there is room"
+        return failed("device", f"device {wanted} is full: {ended.last_words}", fix, MemoryFull), None
     if ended.exit_code != 0:
         found = f"device {wanted} does not compute: {ended.last_words}"
         fix = "install a driver and a torch build that fit this device, or join with --device cpu"

@@ -8,7 +8,7 @@ import time
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
-from dht.errors import BadInput
+from dht.errors import BadInput, MemoryFull
 from peer.doctor.check import Check
 from peer.doctor.host import check_descriptors, check_disk, check_memory, needs_of
 from peer.host.disk import folder_bytes, free_disk_bytes
@@ -140,12 +140,20 @@ def _short(number: float) -> str:
 def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]:
     """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted, BadInput for a device that is
     not there."""
-    from peer.train.backend import choose_device  # torch, which a peer has loaded by now
-
     needs = needs_of(spec, settings.chain_bytes)
-    on_cpu = choose_device(settings.device).type == "cpu"
+    on_cpu = _is_processor(settings.device)
     mine = ProcessTree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
     return [
         check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine),
         check_disk(needs, directory, free_disk_bytes(directory), folder_bytes(directory) or 0),
     ]  # fmt: skip
+
+
+def _is_processor(wanted: str) -> bool:
+    """Whether `settings.device` means the processor; a GPU that others fill is none."""
+    from peer.train.device import choose_device  # torch, which a peer has loaded by now
+
+    try:
+        return choose_device(wanted).type == "cpu"
+    except MemoryFull:
+        return False

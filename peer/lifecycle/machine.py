@@ -10,7 +10,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from dht.errors import Unreachable
+from dht.errors import DeviceLost, Unreachable
 from peer.events import PhaseEntered, RoundStarted
 from peer.ipc import Leave, StepsGoOn
 from peer.lifecycle.link_changes import give_up, link_says, reconnect
@@ -144,12 +144,15 @@ def _submit_asked(turn: Turn) -> None:
 
 
 def _crashed(turn: Turn, event: TrainerFailed) -> None:
-    """The last checkpoint is tried all the same, once."""
+    """The last checkpoint is tried all the same, once; but not of a device that is gone, which would answer nothing."""
     life = turn.life
     submission = life.round.submission
     turn.set_round(applying=None, submission=Offered() if isinstance(submission, Writing) else submission)
     if event.in_work:
         turn.set(work=None, moving=None, saved_last=life.leaving and isinstance(life.work, Save))
+    if isinstance(event.error, DeviceLost):
+        leave(turn, finished=False)
+        turn.set(saved_last=True)
     turn.add(Fail(event.error))
 
 

@@ -13,9 +13,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, TextIO
 
-import peer.session
 import peer.startup
-from dht.errors import BadInput
+from dht.errors import BadInput, MemoryFull
 from peer.__main__ import main
 from peer.events import PhaseEntered, RoundStarted, parse_line
 from peer.link.handle import LinkProcess
@@ -28,11 +27,17 @@ from peer.testing.faults import Odd
 from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
+    from peer.train.backend import InnerStep
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
 TRAINER_PHASES = ("submit", "apply")
 """Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""
+
+
+DEVICE = "device"
+"""In the directory of a peer whose device is out of order there is a file of this name, which holds one of these."""
+FULL, GONE = "full", "gone"
 
 
 class WatchedOutput(io.TextIOBase):
@@ -85,6 +90,23 @@ def let_be_odd(trainer: LocalTrainer, take_odd: Callable[[], list[Odd]]) -> None
     vars(trainer)["_write_contribution"] = write_odd_contribution
 
 
+def is_device(directory: Path, fault: str) -> bool:
+    path = directory / DEVICE
+    return path.exists() and path.read_text() == fault
+
+
+def let_fail(trainer: LocalTrainer, directory: Path) -> None:
+    """Have an inner step of this trainer end as CUDA ends it on a card that is gone."""
+    step = trainer.step
+
+    def step_or_fail(position: float, stop: Callable[[], bool]) -> InnerStep:
+        if is_device(directory, GONE):
+            raise RuntimeError("CUDA error: uncorrectable ECC error encountered")
+        return step(position, stop)
+
+    vars(trainer)["step"] = step_or_fail
+
+
 def _distort(trainer: LocalTrainer, odd: Odd) -> None:
     """Raises BadInput for a layer that the model does not have."""
     if odd.layer and odd.layer not in trainer.layer_names:
@@ -107,7 +129,10 @@ def run() -> int:
     def make_faulty_trainer(
         spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
     ) -> LocalTrainer:
+        if is_device(directory, FULL):
+            raise MemoryFull("the memory of cuda has no room for the model")
         trainer = make_trainer(spec, settings, me, directory, fit, session)
+        let_fail(trainer, directory)
         let_be_odd(trainer, watched.take_odd)
         if is_paced(directory):
             slow_down(trainer, vars(trainer._backend)["_model"], settings.min_step_s, spec.inner.accumulation)
@@ -117,7 +142,7 @@ def run() -> int:
             keep_books(trainer, directory)
         return trainer
 
-    vars(peer.session)["make_trainer"] = make_faulty_trainer
+    vars(peer.startup)["make_trainer"] = make_faulty_trainer
     return main(["join", *sys.argv[1:]])
 
 

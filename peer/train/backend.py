@@ -13,7 +13,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dht.errors import BadInput, MemoryFull
+from dht.errors import MemoryFull
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
@@ -22,7 +22,8 @@ from peer.model.footprint import size_of
 from peer.outer.layer_tensors import LayerTensors, Start
 from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec
-from peer.train.atomic import AtomicSteps, free_bytes, is_out_of_memory
+from peer.train.atomic import AtomicSteps
+from peer.train.device import free_bytes, is_out_of_memory
 from peer.train.gates import Enter, LayerGates
 from peer.train.offload import Offload, return_memory
 from peer.train.optimizers import learning_rate, make_optimizers
@@ -416,24 +417,6 @@ def use_attention(model: nn.Module, fit: Tuned | None) -> None:
     if fit is not None and fit.attention:
         choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
         choose(fit.attention)
-
-
-def choose_device(wanted: str = "auto") -> torch.device:
-    """The device a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the CPU.
-
-    Raises BadInput. A GPU that is there and does not compute is told, and not passed over in silence.
-    """
-    name = wanted
-    if wanted == "auto":
-        name = "cuda" if torch.cuda.is_available() else "mps" if torch.backends.mps.is_available() else "cpu"
-    try:
-        device = torch.device(name)
-        torch.ones(1, device=device).add(1).item()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        use = "use cpu" if wanted == "auto" else "use auto or cpu"
-        raise BadInput(f"settings.device is {wanted!r}, and {name} does not work here ({reason}); {use}") from error
-    return device
 
 
 def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:

@@ -48,6 +48,7 @@ from peer.lifecycle.vocabulary import (
 )  # fmt: skip
 from peer.store.objects import load_object
 from peer.store.snapshots import drop_after
+from peer.train.device import telling_lost
 from peer.train.trainer import LocalTrainer
 
 T = TypeVar("T")
@@ -85,8 +86,13 @@ class TrainerWorker:
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
         """Do it, see `peer.lifecycle.vocabulary.Trainer`.
 
-        Raises BadInput for damage, which changes nothing, and what an update failed with beside the steps before.
+        Raises BadInput for damage, which changes nothing, DeviceLost, and what an update failed with beside the steps
+        before.
         """
+        with telling_lost(self._trainer.device):
+            self._do(work, post, stop)
+
+    def _do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
         trainer = self._trainer
         if trainer.layers is not None and trainer.layers.done():
             trainer.layers.result()
@@ -102,7 +108,7 @@ class TrainerWorker:
                 self._begin_round(members)
                 writing = trainer.submit(anchor)
                 done()
-                _pass_on(writing, post, lambda ended: _written(anchor, ended))
+                self._pass_on(writing, post, lambda ended: _written(anchor, ended))
             case TakeBack():
                 trainer.take_back()
                 done()
@@ -115,7 +121,7 @@ class TrainerWorker:
                 applying = trainer.layers
                 assert applying is not None
                 done(Moved(given_up))
-                _pass_on(applying, post, lambda ended: partial(LayersReady, state=ended.result()))
+                self._pass_on(applying, post, lambda ended: partial(LayersReady, state=ended.result()))
             case Replay(update=update):
                 self._finish_snapshot()
                 done(Moved(trainer.replay(update, self._load)))
@@ -178,10 +184,26 @@ class TrainerWorker:
                 return partial(Saved, round=round, seconds=seconds, no_room=str(error))
             return partial(Saved, round=round, seconds=seconds, path=str(ended.result()), size_bytes=size_bytes)
 
-        _pass_on(self._saver.save(checkpoint, beside=work.when == "due"), post, saved)
+        self._pass_on(self._saver.save(checkpoint, beside=work.when == "due"), post, saved)
         if work.when == "last":
             self._finish_snapshot()
         done()
+
+    def _pass_on(
+        self, running: Future[T], post: Post, told: Callable[[Future[T]], Callable[[float], LifeInput]]
+    ) -> None:
+        """Post what `told` makes of the end of `running`, by the thread in which that ends. What it raises is a
+        crash."""
+
+        def hear(ended: Future[T]) -> None:
+            try:
+                with telling_lost(self._trainer.device):
+                    heard = told(ended)
+            except Exception as error:
+                heard = partial(TrainerFailed, error=error)
+            post(heard)
+
+        running.add_done_callback(hear)
 
     def _finish_snapshot(self) -> None:
         """It is written beside training until the anchor is about to change."""
@@ -195,16 +217,3 @@ def _written(anchor: bytes, ended: Future[None]) -> Callable[[float], LifeInput]
         return partial(Written, anchor=anchor, no_room=str(error))
     ended.result()
     return partial(Written, anchor=anchor)
-
-
-def _pass_on(running: Future[T], post: Post, told: Callable[[Future[T]], Callable[[float], LifeInput]]) -> None:
-    """Post what `told` makes of the end of `running`, by the thread in which that ends. What it raises is a crash."""
-
-    def hear(ended: Future[T]) -> None:
-        try:
-            heard = told(ended)
-        except Exception as error:
-            heard = partial(TrainerFailed, error=error)
-        post(heard)
-
-    running.add_done_callback(hear)

@@ -13,6 +13,7 @@ from peer.train.optimizers import steps_before
 PARAMETERS = {
     "micro": (90_000, 130_000),
     "tiny": (700_000, 950_000),
+    "small": (28_000_000, 32_000_000),
     "gpt2-small": (124_000_000, 125_000_000),
     "llama-1b": (1_000_000_000, 1_200_000_000),
 }

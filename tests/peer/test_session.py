@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import BadInput, Unreachable
+from dht.errors import BadInput, DeviceLost, Unreachable
 from peer import ipc, session
 from peer.events import AlertRaised, Event, PeerStateChanged, PenaltyImposed, RoundCommitted, RoundStarted
 from peer.ipc import Leave, OfferContribution, ReportProgress, StandsAt, ToLink
@@ -326,6 +326,17 @@ def test_damage_ends_the_peer_with_everything_kept(driven: Driven) -> None:
     driven.commit()
     driven.until(lambda: driven.error is driven.worker.fails)
     assert driven.worker.saved[-1] == "last"
+
+
+def test_a_device_that_is_gone_ends_the_peer_without_a_last_checkpoint(driven: Driven) -> None:
+    """What is on disk stays as it is; the others hear that it leaves."""
+    driven.worker.fails = DeviceLost("cuda has failed; restart the machine or its driver")
+    driven.meet()
+    driven.until(lambda: driven.has_told(OfferContribution))
+    driven.commit()
+    driven.until(lambda: driven.error is driven.worker.fails)
+    assert "last" not in driven.worker.saved
+    assert driven.link.told[-1] == Leave(finished=False)
 
 
 def test_a_mistake_of_ours_is_raised_as_it_is(driven: Driven) -> None:

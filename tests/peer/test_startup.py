@@ -3,30 +3,36 @@
 from __future__ import annotations
 
 import os
+import pydoc
 import sys
 import threading
 import time
-from dataclasses import replace
+import weakref
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Any
 
 import psutil
 import pytest
 import torch
 
-from dht.errors import HomefiresError, MemoryFull
+from dht.errors import BadInput, DeviceLost, HomefiresError, MemoryFull
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
+from peer.doctor.check import size
 from peer.doctor.host import needs_of
 from peer.doctor.verdict import quiet
-from peer.events import AlertRaised, Event
-from peer.limits.desired_state import Intent
+from peer.events import AlertRaised, Event, PeerStateChanged
+from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.limits.policy import Decision, Hold
+from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
-from peer.startup import fit_for, look_around, say_smaller
+from peer.startup import Prepared, _wait_for, fit_for, look_around, prepare, require_room, say_smaller
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
-from peer.train import atomic
+from peer.train import device
 from peer.train.tuned import Tuned, TuneKey
 
 FIT = Tuned(
@@ -74,10 +80,25 @@ def test_the_model_counts_where_the_device_is_the_processor(
     kind: str, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever `auto` comes to on this machine."""
-    monkeypatch.setattr("peer.train.backend.choose_device", lambda wanted: torch.device(kind))
+    monkeypatch.setattr("peer.train.device.choose_device", lambda wanted: torch.device(kind))
     needs = needs_of(spec, PeerSettings().chain_bytes)
     (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
     assert found.figures["needed_bytes"] == needs.main + (needs.device if kind == "cpu" else 0)
+
+
+def test_a_gpu_that_others_fill_is_none_the_less_a_gpu(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The machine is examined all the same, and the model does not count in main memory."""
+
+    def full(wanted: str) -> torch.device:
+        raise MemoryFull("cuda has no room")
+
+    monkeypatch.setattr(device, "choose_device", full)
+    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
+    assert said == []
+    (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
+    assert found.figures["needed_bytes"] == needs_of(spec, PeerSettings().chain_bytes).main
 
 
 def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
@@ -88,9 +109,10 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
 
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.train.backend.choose_device", lambda wanted: torch.device("cuda"))
+    monkeypatch.setattr("peer.train.device.choose_device", lambda wanted: torch.device("cuda"))
     monkeypatch.setattr(trial, "basis_of", lambda *about: FIT.basis)
-    monkeypatch.setattr(atomic, "free_bytes", lambda device: 0)
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: 0)
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 0)
 
 
 @pytest.mark.usefixtures("a_gpu")
@@ -135,7 +157,7 @@ def test_a_dry_run_gives_way_to_a_game_that_starts_meanwhile(
     program.write_text(f"#!/bin/sh\necho $$ > {begun}\nexec sleep {HANG_S:.0f}\n")
     program.chmod(0o755)
     monkeypatch.setattr(sys, "executable", str(program))
-    monkeypatch.setattr(atomic, "free_bytes", lambda device: 5000)
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: 5000)
     if known is not None:
         remember(tmp_path, known)
     session = Reporter(said.append)
@@ -180,3 +202,191 @@ def test_a_micro_batch_that_shrank_is_told(spec: RunSpec, said: list[Event]) -> 
     (alert,) = alerts(said)
     whole = spec.inner.sequences * spec.inner.accumulation
     assert f"from now on 2 of {whole} sequences at a time; nothing is lost" in alert.text
+
+
+# ---- a device that others fill ----
+
+GIB = 1 << 30
+
+
+@dataclass
+class Start:
+    """A peer that begins on a processor that plays a GPU. Time passes only while it waits."""
+
+    spec: RunSpec
+    directory: Path
+    events: list[Event]
+    session: Reporter
+    now: float = 0.0
+    waits: list[float] = field(default_factory=list)
+    during: Callable[[int], object] = lambda number: None
+    """What happens in its n-th wait, from 1."""
+
+    def prepare(self) -> Prepared:
+        settings = PeerSettings(device="cpu")
+        return prepare(self.spec, settings, "p0", self.directory, self.session, self._wait, lambda: self.now)
+
+    def _wait(self, seconds: float) -> None:
+        self.waits.append(seconds)
+        self.now += seconds
+        assert len(self.waits) < 20, "it waits for ever"
+        self.during(len(self.waits))
+
+    @property
+    def said(self) -> list[tuple[str, str]]:
+        return [(event.state, event.why) for event in self.events if isinstance(event, PeerStateChanged)]
+
+
+@pytest.fixture
+def start(spec: RunSpec, said: list[Event], tmp_path: Path) -> Start:
+    return Start(spec, tmp_path, said, Reporter(said.append))
+
+
+def full_until(monkeypatch: pytest.MonkeyPatch, place: str, tries: int) -> list[weakref.ref[object]]:
+    """Nothing has room at `place` for so many attempts; returns what was made of each before that."""
+    real, made = pydoc.locate(place), list[weakref.ref[object]]()
+    assert callable(real)
+
+    def full(*given: Any, **named: Any) -> Any:
+        if len(made) == tries:
+            return real(*given, **named)
+        made.append(weakref.ref(given[0]))
+        raise RuntimeError("CUDA error: out of memory")
+
+    owner, name = place.rsplit(".", 1)
+    monkeypatch.setattr(pydoc.locate(owner), name, full)
+    return made
+
+
+BUILDING = ("JOINING", "building the model and reading the data")
+NO_ROOM = "the memory of cpu has no room for the model; close other programs, or join with --device cpu"
+PLACES = ["torch.nn.Module.to", "peer.train.backend.SingleDevice.__init__", "peer.train.trainer.LocalTrainer.restore"]
+
+
+@pytest.mark.parametrize("place", PLACES)
+def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It says so once, tries every five seconds, keeps nothing of an attempt, and then is as any other."""
+    empty = start.prepare()
+    checkpoint = empty.trainer.checkpoint(b"a")
+    empty.checkpoints.write(checkpoint)
+    start.events.clear()
+    made = full_until(monkeypatch, place, 3)
+    ready = start.prepare()
+    assert start.waits == [5.0, 5.0, 5.0]
+    assert [each() for each in made] == [None, None, None], "nothing half made keeps memory"
+    paused = ("PAUSED", f"{NO_ROOM}; tried every 5 s")
+    assert start.said[:3] == [BUILDING, paused, BUILDING]
+    assert ready.anchor == b"a"
+    assert ready.first_state == empty.first_state
+    assert ready.trainer.checkpoint(b"a").state == checkpoint.state
+
+
+def test_a_device_without_room_for_a_kernel_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """People hear of it once, however often it is tried."""
+    tried: list[str] = []
+    real = device.choose_device
+
+    def choose(wanted: str) -> torch.device:
+        tried.append(wanted)
+        if len(tried) <= 4:
+            raise MemoryFull("cuda has no room for any program more; close other programs")
+        return real(wanted)
+
+    monkeypatch.setattr(device, "choose_device", choose)
+    start.prepare()
+    assert start.waits == [5.0] * 4
+    text = "cuda has no room for any program more; close other programs; tried every 5 s"
+    assert start.said == [("PAUSED", text), BUILDING]
+
+
+def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
+    start: Start, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Weights do at first; whoever has failed tries again once there is room to train, or most of a device is free."""
+    needed = needs_of(start.spec, 0).least_device
+    free = iter([100_000, 2 * needed, needed - 1, needed])
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 24 * GIB)
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: next(free))
+    made = full_until(monkeypatch, "peer.train.trainer.LocalTrainer.__init__", 1)
+    start.prepare()
+    assert start.waits == [5.0] * 3
+    assert len(made) == 1
+    why = f"others use cpu: 97.7 KiB of 24 GiB free, about {size(needed)} needed; close other programs"
+    assert [why for state, why in start.said if state == "PAUSED"] == [
+        f"{why}, or join with --device cpu; tried every 5 s"
+    ] * 2, "the figures are those of the first time"
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: round(needed / 0.75))
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: needed)
+    require_room(start.spec, torch.device("cpu"), again=True)
+
+
+def test_a_device_that_never_has_room_ends_the_peer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 1 << 16)
+    with pytest.raises(BadInput, match=r"^cpu has 64 KiB, and the weights of micro alone take .* smaller model$"):
+        start.prepare()
+    assert start.waits == []
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_a_dry_run_on_a_full_device_is_not_what_the_whole_life_goes_by(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*about: object, **named: object) -> Tuned:
+        raise MemoryFull("not even one sequence has room")
+
+    monkeypatch.setattr(cache, "find_fit", fail)
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 24 * GIB)
+    with pytest.raises(MemoryFull, match="others use cuda: 0 B of 24 GiB free"):
+        fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append))
+    assert alerts(said) == []
+
+
+def test_a_pause_is_obeyed_while_it_waits(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is told at once, nothing is tried in it, and when it ends there is no further wait."""
+    made = full_until(monkeypatch, "torch.nn.Module.to", 1)
+
+    def during(number: int) -> None:
+        if number == 1:
+            start.now -= 3.0  # two seconds of five have passed
+            start.session.wishes.wish(Intent.PAUSE)
+        elif number == 4:
+            assert len(made) == 1
+            start.session.wishes.wish(Intent.TRAIN)
+
+    start.during = during
+    start.prepare()
+    assert start.waits == [5.0, 3.0, 5.0, 5.0]
+    assert [state for state, _ in start.said] == ["JOINING", "PAUSED", "PAUSED", "JOINING"]
+    assert start.said[2] == ("PAUSED", PAUSED_WHY)
+
+
+def test_who_is_to_leave_waits_for_no_room(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    full_until(monkeypatch, "torch.nn.Module.to", 99)
+
+    def during(number: int) -> None:
+        start.now -= 5.0
+        start.session.stopping = True
+
+    start.during = during
+    with pytest.raises(LeaveRequested):
+        start.prepare()
+    assert len(start.waits) == 1
+
+
+def test_its_owners_word_ends_a_wait(said: list[Event]) -> None:
+    """Not its time alone: a pause is told within two seconds."""
+    session = Reporter(said.append)
+    wait = _wait_for(session)
+    session.wishes.wish(Intent.PAUSE)
+    began_at = time.monotonic()
+    wait(HANG_S)
+    assert time.monotonic() - began_at < 2.0
+
+
+def test_a_device_that_fails_while_a_peer_is_built_is_one_line(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*about: object) -> None:
+        raise RuntimeError("CUDA error: uncorrectable ECC error encountered\nand more")
+
+    monkeypatch.setattr(torch.nn.Module, "to", fail)
+    with pytest.raises(DeviceLost, match=r"^cpu has failed \(CUDA error: uncorrectable ECC error encountered\)"):
+        start.prepare()

@@ -34,6 +34,7 @@ from tui.processes.children import (
     error_of,
     python_module,
 )
+from tui.processes.device_probe import DEVICES, find_device
 from tui.spec_choice import choose_spec
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
@@ -58,6 +59,8 @@ def add_demo(parser: Parser) -> None:
     parser.add_argument("--rounds", type=int, metavar="R", help="rounds to make (default: the spec's)")
     parser.add_argument("--seed", type=int, metavar="S", help="seed of the initial parameters and the data order")
     add_spec_options(parser, "--spec")
+    text = "where all peers train (default auto: a GPU that computes, else the processor)"
+    parser.add_argument("--device", choices=DEVICES, default="auto", help=text)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
     add_ui(parser)
     add_look(parser)
@@ -68,10 +71,14 @@ def _demo(options: argparse.Namespace) -> int:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
     if options.rounds is not None and options.rounds < 1:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
-    demo = asked(DemoOptions, options, directory=options.dir)
+    found = find_device(options.device)
+    name = options.spec or ("small" if found.is_gpu else "tiny")
+    demo = asked(DemoOptions, options, directory=options.dir, device=found.device, spec=name)
     spec = demo.choose()
     rounds, flags = spec.run.rounds, look(options).options()
     output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
+    if found.note:
+        output.say(found.note)
     return run_demo(demo, output, spec)
 
 
@@ -82,6 +89,8 @@ class DemoOptions:
     rounds: int | None = None
     seed: int | None = None
     sets: tuple[str, ...] = ()
+    device: str = ""
+    """As `settings.device`; empty: the peers choose."""
     directory: Path | None = None
 
     def choose(self) -> RunSpec:
@@ -98,7 +107,8 @@ def run_demo(demo: DemoOptions, output: Output, spec: RunSpec) -> int:
     """Run it to its end; the exit code. Raises RoundsFailed if not every round committed alike."""
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
-        output.say(f"{demo.peers} peers train {spec.run.name} for {spec.run.rounds} rounds in {directory}")
+        where = f" on {demo.device}" if demo.device else ""
+        output.say(f"{demo.peers} peers train {spec.run.name}{where} for {spec.run.rounds} rounds in {directory}")
         story, children = tell(demo, output, spec, directory)
     if children.interrupts:
         return INTERRUPTED
@@ -120,7 +130,7 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
             output.begin(events)
             story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
-            story.run_peers(demo.peers)
+            story.run_peers(demo.peers, demo.device)
         went_well = not children.interrupts and not story.fault
     finally:
         output.close(at_once=not went_well)
@@ -154,8 +164,9 @@ class DemoRun:
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
-    def run_peers(self, count: int) -> None:
-        """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on."""
+    def run_peers(self, count: int, device: str = "") -> None:
+        """Start all peers at once, on this device or on what each chooses, and follow them until all have ended or
+        `fault` says why they cannot go on."""
         if self.children.interrupts:
             return
         threads = max(1, (usable_cores() - 1) // count)
@@ -163,6 +174,7 @@ class DemoRun:
             self.names.append(name := f"peer-{number}")
             directory = self.directory / name
             settings = ["--set", f"settings.name={name}", "--set", f"settings.threads={threads}"]
+            settings += ["--set", f"settings.device={device}"] if device else []
             argv = python_module("peer", "join", self._invite, "--dir", str(directory), "--listen", LOOPBACK, *settings)
             self.children.start(name, argv, directory / "peer.log")
         deadline = time.monotonic() + START_S + round_limit_s(self.spec)

@@ -78,9 +78,9 @@ def add_look(parser: Parser) -> None:
 
 def add_spec_options(parser: Parser, name: str) -> None:
     """A run spec, and changes of it."""
-    text = "a TOML file, or micro, tiny, gpt2-small, llama-1b"
+    text = "a TOML file, or micro, tiny, small, gpt2-small, llama-1b"
     if name == "--spec":
-        parser.add_argument("--spec", default="tiny", metavar="SPEC", help=f"{text} (default tiny)")
+        parser.add_argument("--spec", default="", metavar="SPEC", help=f"{text} (default tiny, on a GPU small)")
     else:
         parser.add_argument("spec", metavar="SPEC", help=text)
     add_sets(parser)

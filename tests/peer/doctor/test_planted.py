@@ -19,7 +19,7 @@ import pytest
 
 from dht.addresses import LOOPBACK
 from dht.clock import MOST_S
-from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, Unreachable
+from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.invite import issue, parse
 from dht.process import lock_directory
@@ -133,6 +133,17 @@ async def test_a_device_that_executes_no_kernel() -> None:
     check, device = await check_device("cuda", start)
     assert device is None
     assert_fails(check, BadInput, "no kernel image is available", "--device cpu")
+
+
+async def test_a_device_that_others_fill() -> None:
+    """It works: a peer that joins waits for it."""
+
+    async def start(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        return ChildResult(exit_code=12, out="", err="homefires: cuda has no room for any program more\n")
+
+    check, device = await check_device("cuda", start)
+    assert device is None
+    assert_fails(check, MemoryFull, "device cuda is full: cuda has no room", "waits until there is room")
 
 
 @pytest.mark.outside

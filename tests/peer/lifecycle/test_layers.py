@@ -7,9 +7,9 @@ import dataclasses
 import pytest
 from msgspec.structs import replace
 
-from dht.errors import BadInput
+from dht.errors import BadInput, DeviceLost
 from peer.events import Evaluated, PhaseEntered, RoundStarted
-from peer.ipc import LossMeasured, StandsAt
+from peer.ipc import Leave, LossMeasured, StandsAt
 from peer.lifecycle.vocabulary import (
     Apply,
     Emit,
@@ -188,6 +188,19 @@ def test_layers_that_fail_end_the_peer_and_not_its_checkpoint_alone(layered: Sto
     layered.pending = None
     layered.feed(lambda now: TrainerFailed(now, failure, in_work=True))
     assert layered.left
+
+
+@pytest.mark.parametrize("in_work", [True, False])
+def test_a_device_that_is_gone_is_asked_for_no_checkpoint(layered: Story, in_work: bool) -> None:
+    """It would answer nothing, or never. The others hear that this peer leaves."""
+    commit_round(layered)
+    saved, failure = list(layered.saved), DeviceLost("cuda has failed")
+    layered.pending = None if in_work else layered.pending
+    layered.feed(lambda now: TrainerFailed(now, failure, in_work=in_work))
+    assert layered.left
+    assert layered.failed is failure
+    assert Leave(finished=False) in layered.told
+    assert layered.saved == saved
 
 
 def test_who_evaluates_the_round_does_so_once_it_is_applied(layered: Story) -> None:

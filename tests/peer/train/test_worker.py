@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 import torch
 
-from dht.errors import BadInput, DiskFull, MemoryFull
+from dht.errors import BadInput, DeviceLost, DiskFull, MemoryFull
 from peer.checkpoint import saver
 from peer.checkpoint.checkpoint import Checkpoints
 from peer.lifecycle.vocabulary import (
@@ -240,6 +240,29 @@ def test_a_layer_that_fails_is_a_crash_and_ends_the_next_work(
     assert isinstance(driver.hear(TrainerFailed).error, MemoryError)
     for work in (a_step(), Evaluate(1), LeaveDevice()):
         with pytest.raises(MemoryError):
+            driver.worker.do(work, driver.post, never)
+
+
+GONE = "CUDA error: uncorrectable ECC error encountered"
+
+
+def test_a_device_that_has_failed_is_told_from_a_mistake_of_ours(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In whatever it does, and in what goes on beside it."""
+
+    def fail(*args: Any) -> None:
+        raise torch.AcceleratorError(GONE)
+
+    driver = drive(overlap="layerwise")
+    decided = offered(driver)
+    monkeypatch.setattr("peer.outer.kernels.outer_kernel", fail)
+    driver.do(Apply(decided.update, beside=True))
+    beside = driver.hear(TrainerFailed).error
+    assert isinstance(beside, DeviceLost)
+    assert GONE in str(beside)
+    for work in (a_step(), Evaluate(1), Save(FIRST, "last"), LeaveDevice()):
+        with pytest.raises(DeviceLost, match="restart the machine or its driver"):
             driver.worker.do(work, driver.post, never)
 
 

@@ -9,12 +9,15 @@ from pathlib import Path
 
 import pytest
 
+import tui.commands.demo as demos
 from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
 from peer.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
 from peer.spec import parse
+from tui.cli import main
 from tui.commands.demo import DemoOptions, find_fault, run_demo
 from tui.output.output import JsonOutput, PlainOutput
 from tui.processes.children import NoOutput
+from tui.processes.device_probe import FoundDevice
 from tui.swarm.reducer import apply, apply_all
 from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import SwarmState
@@ -64,6 +67,52 @@ def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temp
     assert "3 of 3 rounds committed by all 2 peers with equal bits (digest 000300030003, state aaaaaaaaaaaa)" in text
     assert "3,000 tokens, 3.0 kB sent" in text
     assert list(temporary.iterdir()) == []
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize("device", ["", "cuda"])
+def test_every_peer_is_told_the_device_that_was_found(
+    device: str, fake_children: Fake, spec_path: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or nothing: then each chooses as any peer does."""
+    fake_children("well")
+    started: list[tuple[str, ...]] = []
+    fake = demos.python_module
+
+    def start(module: str, *words: str) -> list[str]:
+        started.append((module, *words))
+        return fake(module, *words)
+
+    monkeypatch.setattr(demos, "python_module", start)
+    code, text = play(DemoOptions(peers=2, spec=spec_path, device=device))
+    assert code == 0
+    assert text.splitlines()[0].startswith(f"2 peers train fake{' on cuda' if device else ''} for 3 rounds in ")
+    peers = [words for words in started if words[0] == "peer"]
+    assert len(peers) == 2
+    assert all((f"settings.device={device}" in words) == bool(device) for words in peers)
+    assert all(any("settings.device" in word for word in words) == bool(device) for words in peers)
+
+
+@pytest.mark.parametrize(
+    ("found", "words", "name"),
+    [
+        (FoundDevice(), [], "tiny"),
+        (FoundDevice(device="cpu", note="the GPU is not used: it is broken"), [], "tiny"),
+        (FoundDevice(device="cuda"), [], "small"),
+        (FoundDevice(device="cuda"), ["--spec", "micro"], "micro"),
+    ],
+)
+def test_the_model_is_as_large_as_the_device_allows(
+    found: FoundDevice, words: list[str], name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Unless a person names one."""
+    seen: list[tuple[DemoOptions, str]] = []
+    monkeypatch.setattr(demos, "find_device", lambda wanted: found)
+    monkeypatch.setattr(demos, "run_demo", lambda demo, output, spec: seen.append((demo, spec.run.name)) or 0)
+    assert main(["demo", "--ui", "plain", *words]) == 0
+    ((demo, chosen),) = seen
+    assert (demo.device, chosen) == (found.device, name)
+    assert (found.note in capsys.readouterr().out) or not found.note
 
 
 @pytest.mark.outside

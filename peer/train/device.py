@@ -1,0 +1,125 @@
+"""The device that a volunteer asked for: chosen, and when it fails told apart: others fill it, or it is gone."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+
+from dht.errors import BadInput, DeviceLost, MemoryFull
+
+FULL_SIGNS = ("can't allocate memory", "out of memory", "ALLOC_FAILED")
+"""Of main memory; of a driver that is asked without the allocator, also for its context, and of MPS; of cuBLAS and
+cuDNN."""
+
+LOST_SIGNS = (
+    "uncorrectable", "device-side assert", "unspecified launch failure", "illegal memory access",
+    "illegal instruction was encountered", "hardware stack error", "misaligned address", "invalid program counter",
+    "launch timed out", "context is destroyed", "driver shutting down", "no CUDA-capable device",
+    "busy or unavailable", "CUDA error: unknown error",
+    "CUDA driver version is insufficient", "GPU is lost", "CUBLAS_STATUS_EXECUTION_FAILED",
+    "CUDNN_STATUS_EXECUTION_FAILED",
+)  # fmt: skip
+"""Of errors after which every further call in the same process fails, too; the one of a driver that was exchanged
+under a running program, the one of NVML; and how libraries tell that a kernel of theirs met such an error."""
+
+
+def is_out_of_memory(error: BaseException) -> bool:
+    """Whether an allocation failed, of a GPU or of main memory: not all that do have a class of their own."""
+    if isinstance(error, torch.OutOfMemoryError):
+        return True
+    return isinstance(error, RuntimeError) and any(sign in str(error) for sign in FULL_SIGNS)
+
+
+def is_lost(error: BaseException) -> bool:
+    """Whether a device has failed for good, as far as this process goes."""
+    if not isinstance(error, RuntimeError) or is_out_of_memory(error):
+        return False
+    return any(sign in str(error) for sign in LOST_SIGNS)
+
+
+def choose_device(wanted: str = "auto") -> torch.device:
+    """The device a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the CPU.
+
+    Raises MemoryFull where others leave it no room for that, and BadInput for what does not work. A GPU that is there
+    and does not compute is told, and not passed over in silence.
+    """
+    name = _best() if wanted == "auto" else wanted
+    try:
+        device = torch.device(name)
+        torch.ones(1, device=device).add(1).item()
+    except (RuntimeError, AssertionError) as error:
+        if is_out_of_memory(error):
+            raise MemoryFull(f"{name} has no room for any program more; {MAKE_ROOM}") from error
+        use = "use cpu" if wanted == "auto" else "use auto or cpu"
+        raise BadInput(
+            f"settings.device is {wanted!r}, and {name} does not work here ({_first_line(error)}); {use}"
+        ) from error
+    return device
+
+
+MAKE_ROOM = "close other programs, or join with --device cpu"
+
+
+def _best() -> str:
+    if torch.cuda.is_available() or _hides_for_want_of_memory():
+        return "cuda"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _hides_for_want_of_memory() -> bool:
+    """Whether CUDA looks as if it was not there, because its driver finds no memory for itself."""
+    if torch.version.cuda is None:
+        return False
+    try:
+        torch.ones(1, device="cuda")
+    except (RuntimeError, AssertionError) as error:
+        return is_out_of_memory(error)
+    return True
+
+
+def _first_line(error: BaseException) -> str:
+    return (str(error).strip().splitlines() or [type(error).__name__])[0]
+
+
+def free_bytes(device: torch.device) -> int:
+    """Of a GPU's memory, what nobody uses; 0 where it does not tell."""
+    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+
+
+def whole_bytes(device: torch.device) -> int:
+    """Of a GPU's memory, all there is; 0 where it does not tell."""
+    return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+
+
+def let_go() -> None:
+    """Give back to the driver what no tensor needs, also where CUDA has never begun."""
+    gc.collect()
+    torch.cuda.empty_cache()
+
+
+@contextmanager
+def telling_full(device: torch.device) -> Iterator[None]:
+    """Raises MemoryFull where the model, or what its optimizer remembers, finds no room on `device`."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+        raise MemoryFull(f"the memory of {device} has no room for the model; {MAKE_ROOM}") from error
+
+
+@contextmanager
+def telling_lost(device: torch.device) -> Iterator[None]:
+    """Raises DeviceLost where `device` or its driver has failed for good."""
+    try:
+        yield
+    except RuntimeError as error:
+        if not is_lost(error):
+            raise
+        raise DeviceLost(
+            f"{device} has failed ({_first_line(error)}); restart the machine or its driver, then join again in the "
+            "same folder: all up to the newest checkpoint and contribution is on disk"
+        ) from error

@@ -1,0 +1,79 @@
+"""Where a demo's peers train: a GPU, if a child that loads torch finds that it computes."""
+
+from __future__ import annotations
+
+import json
+import platform
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from importlib.metadata import version
+
+from dht.errors import HomefiresError, MemoryFull
+from peer.events import printable
+from tui.processes.children import python_module
+from tui.processes.tools import answer
+
+DEVICES = ("auto", "cpu", "cuda", "mps")
+PROBE_S = 90.0
+"""Loading torch takes seconds; a driver that hangs is not waited for any longer."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundDevice:
+    device: str = ""
+    """As `settings.device`; empty where there is nothing to choose from."""
+    note: str = ""
+    """What people should know of the choice."""
+
+    @property
+    def is_gpu(self) -> bool:
+        return self.device not in ("", "cpu")
+
+
+def kernel(wanted: str) -> str:
+    """The device on which a child has executed a kernel, as torch names it. Raises BadInput, MemoryFull."""
+    told = answer("look at the device", python_module("peer.doctor.kernel", wanted), PROBE_S)
+    return str(json.loads(told.splitlines()[-1])["device"])
+
+
+def may_train() -> bool:
+    """Whether this machine has a GPU, as its driver says, and a torch that was built for one. No child is started where
+    it has none."""
+    if sys.platform == "darwin":
+        return platform.machine() == "arm64"
+    if version("torch").endswith("+cpu"):
+        return False
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        return bool(pynvml.nvmlDeviceGetCount())
+    except pynvml.NVMLError:
+        return False
+
+
+def find_device(
+    wanted: str, may_have_gpu: Callable[[], bool] = may_train, execute: Callable[[str], str] = kernel
+) -> FoundDevice:
+    """One of DEVICES, found. A GPU that is asked for and full is taken: the peers wait for it, and say so.
+
+    Raises BadInput for one that is asked for and does not compute.
+    """
+    if wanted == "cpu":
+        return FoundDevice(device="cpu")
+    if wanted == "auto":
+        return _found(execute) if may_have_gpu() else FoundDevice()
+    try:
+        execute(wanted)
+    except MemoryFull as error:
+        return FoundDevice(device=wanted, note=printable(f"the peers wait for room: {error}"))
+    return FoundDevice(device=wanted)
+
+
+def _found(execute: Callable[[str], str]) -> FoundDevice:
+    try:
+        name = execute("auto").partition(":")[0]
+    except HomefiresError as error:
+        return FoundDevice(device="cpu", note=printable(f"the GPU is not used: {error}"))
+    return FoundDevice() if name == "cpu" else FoundDevice(device=name)
