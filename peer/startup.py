@@ -68,7 +68,7 @@ def _attempt(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
 ) -> Prepared | str:
     """In words why there is no room: then nothing of this attempt is on the device any more."""
-    from peer.train.device import let_go
+    from peer.host.device import let_go
 
     try:
         return _prepared(spec, settings, me, directory, session, again=again)
@@ -82,7 +82,7 @@ def _attempt(
 def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
 ) -> Prepared:
-    from peer.train.device import choose_device, telling_full, telling_lost
+    from peer.host.device import choose_device, telling_full, telling_lost
 
     device = choose_device(settings.device)
     with telling_lost(device), telling_full(device):
@@ -105,7 +105,7 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool) -> None:
     none, for training with one sequence. BadInput for a device that is smaller than the weights."""
     from peer.doctor.check import size
     from peer.doctor.host import needs_of
-    from peer.train.device import MAKE_ROOM, free_bytes, whole_bytes
+    from peer.host.device import MAKE_ROOM, free_bytes, whole_bytes
 
     whole = whole_bytes(device)
     if not whole:
@@ -187,7 +187,7 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
     dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
     where others fill the device: what would be found then holds only until they end.
     """
-    from peer.train.device import choose_device, free_bytes
+    from peer.host.device import choose_device, free_bytes
 
     device = choose_device(settings.device)
     if device.type == "cpu":
@@ -244,7 +244,7 @@ def make_trainer(
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, and what torch does without room."""
     import torch
 
-    from peer.train.device import choose_device
+    from peer.host.device import choose_device
     from peer.train.trainer import LocalTrainer
 
     if settings.threads:

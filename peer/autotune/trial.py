@@ -15,10 +15,10 @@ from torch import Tensor
 
 from dht.errors import MemoryFull
 from peer.autotune.search import Trial, find
+from peer.host.device import choose_device, free_bytes, is_out_of_memory
 from peer.model.build import build
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice, uses_bfloat16
-from peer.train.device import choose_device, free_bytes, is_out_of_memory
 from peer.train.tuned import Tuned, TuneKey
 
 WARM_STEPS, TIMED_STEPS = 1, 2

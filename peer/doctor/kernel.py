@@ -36,7 +36,7 @@ def execute(wanted: str) -> dict[str, Any]:
     for one that cannot compute."""
     import torch
 
-    from peer.train.device import choose_device, telling_full
+    from peer.host.device import choose_device, telling_full
 
     device = choose_device(wanted)
     with telling_full(device):

@@ -151,7 +151,7 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
 
 def _is_processor(wanted: str) -> bool:
     """Whether `settings.device` means the processor; a GPU that others fill is none."""
-    from peer.train.device import choose_device  # torch, which a peer has loaded by now
+    from peer.host.device import choose_device  # torch, which a peer has loaded by now
 
     try:
         return choose_device(wanted).type == "cpu"

@@ -20,8 +20,9 @@ from torch import Tensor
 
 from peer.codec.codec import Codec
 from peer.codec.torch_codec import DecodeSlice, TorchCodec
+from peer.host.device import is_out_of_memory
 from peer.outer.host_copy import download, octets_on, octets_on_host, upload
-from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_step import outer_kernel, tile_of, tiles
 from peer.protocol.layout import Part
 
@@ -80,6 +81,11 @@ class Kernels(Protocol):
         """Returns the norm of what was owed."""
 
 
+CPU = torch.device("cpu")
+APART = 2
+"""Threads that work on layers at a time: one applies, one submits."""
+
+
 @dataclass(frozen=True, slots=True)
 class Scratch:
     """A tile of each, float32 on one device."""
@@ -104,12 +110,25 @@ class Scratch:
         return upload(values, self.device) if values.device.type == "cpu" else values.to(self.device)
 
     def opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
-        return codec.opened(octets_on(payload, self.device))
+        """What decodes its slices; on the processor, if the device has no room: an update is not left half applied."""
+        try:
+            decode = codec.opened(octets_on(payload, self.device))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            decode = None
 
+        def decode_or_fall_back(where: slice, buffer: Tensor) -> Tensor:
+            try:
+                if decode is not None:
+                    return decode(where, buffer)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            host = codec.opened(octets_on(payload, CPU))(where, torch.empty(buffer.numel()))
+            return buffer[: host.numel()].copy_(host)
 
-CPU = torch.device("cpu")
-APART = 2
-"""Threads that work on layers at a time: one applies, one submits."""
+        return decode_or_fall_back
 
 
 class TorchKernels:
@@ -134,7 +153,7 @@ class TorchKernels:
                 residual = scratch.here(t.residual[tile])
                 residual.add_(self._since(t, tile, scratch))
                 _put(residual, t.residual[tile])
-        t.start = Start.AT_PARAMETERS
+        t.start = Origin.AT_PARAMETERS
 
     def encode(self, t: LayerTensors, part: Part) -> bytes:
         residual = t.residual[t.of(part)]
@@ -147,7 +166,7 @@ class TorchKernels:
     def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
         with self._scratch(t) as scratch:
             given_up = [self._apply_part(t, update, scratch) for update in updates]
-        t.start = Start.AT_ANCHOR
+        t.start = Origin.AT_ANCHOR
         return math.hypot(*given_up)
 
     def _apply_part(self, t: LayerTensors, update: PartUpdate, scratch: Scratch) -> float:
@@ -182,9 +201,9 @@ class TorchKernels:
         """What was learned since the start, in `scratch`."""
         since = scratch.since_N[: where.stop - where.start]
         start: Tensor | None = None
-        if t.start is Start.KEPT:
+        if t.start is Origin.KEPT:
             start = scratch.here(t.kept[where])
-        elif t.start is Start.AT_ANCHOR:
+        elif t.start is Origin.AT_ANCHOR:
             start = self._beginning(scratch.here(t.theta[where]), scratch.here(t.residual[where]), since)
         for some, values in _within(t.local, where):
             now = scratch.here(values).to(torch.float32)
@@ -213,23 +232,23 @@ class TorchKernels:
         with self._scratch(t) as scratch:
             for tile in tiles(t.elements, scratch.device):
                 self._go_on(t, tile, scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), scratch)
-        t.start = Start.AT_ANCHOR
+        t.start = Origin.AT_ANCHOR
 
     @torch.no_grad()
     def keep_start(self, t: LayerTensors) -> None:
-        if t.start is Start.KEPT:
+        if t.start is Origin.KEPT:
             return
         kept = t.room_for_start()
         with self._scratch(t) as scratch:
             for tile in tiles(t.elements, scratch.device):
                 start = scratch.since_N[: tile.stop - tile.start]
-                if t.start is Start.AT_ANCHOR:
+                if t.start is Origin.AT_ANCHOR:
                     self._beginning(scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), start)
                 else:
                     for some, values in _within(t.local, tile):
                         start[some] = scratch.here(values)
                 _put(start, kept[tile])
-        t.start = Start.KEPT
+        t.start = Origin.KEPT
 
     @torch.no_grad()
     def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:

@@ -11,7 +11,7 @@ from torch import Tensor
 from peer.protocol.layout import Part
 
 
-class Start(Enum):
+class Origin(Enum):
     """Where the present stretch of inner steps began."""
 
     AT_ANCHOR = "the anchor less the residual, or with a sparse codec the anchor: no step, and nothing else, came since"
@@ -31,7 +31,7 @@ class LayerTensors:
     """What is owed, in the units of Δ. This and what follows is flat float32, of the whole layer."""
     theta: Tensor
     momentum: Tensor
-    start: Start = Start.AT_PARAMETERS
+    start: Origin = Origin.AT_PARAMETERS
     _kept: Tensor | None = None
 
     @property
@@ -40,7 +40,7 @@ class LayerTensors:
 
     @property
     def kept(self) -> Tensor:
-        assert self.start is Start.KEPT
+        assert self.start is Origin.KEPT
         assert self._kept is not None
         return self._kept
 

@@ -14,7 +14,7 @@ import torch
 from torch import Tensor
 from torch.optim import Optimizer
 
-from peer.train.device import is_out_of_memory
+from peer.host.device import is_out_of_memory
 from peer.train.offload import copied
 from peer.train.optimizers import Optimizers
 

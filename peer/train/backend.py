@@ -15,15 +15,15 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
+from peer.host.device import free_bytes, is_out_of_memory
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
 from peer.model.flat import FlatParameters, Layer, trained
 from peer.model.footprint import size_of
-from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps
-from peer.train.device import free_bytes, is_out_of_memory
 from peer.train.gates import Enter, LayerGates
 from peer.train.offload import Offload, return_memory
 from peer.train.optimizers import learning_rate, make_optimizers
@@ -332,7 +332,7 @@ def _numbered(**vectors: Sequence[Tensor]) -> dict[str, Tensor]:
 
 def starts_of(number: int, layer: LayerTensors) -> dict[str, Tensor]:
     """Nothing where it is the parameters', an empty vector where it follows from the anchor."""
-    kept = {Start.KEPT: lambda: layer.kept, Start.AT_ANCHOR: lambda: torch.empty(0)}
+    kept = {Origin.KEPT: lambda: layer.kept, Origin.AT_ANCHOR: lambda: torch.empty(0)}
     return {f"start.{number}": kept[layer.start]()} if layer.start in kept else {}
 
 
@@ -340,12 +340,12 @@ def load_start(number: int, layer: LayerTensors, tensors: Mapping[str, Tensor]) 
     """The inverse of `starts_of`."""
     kept = tensors.get(f"start.{number}")
     if kept is None:
-        layer.start = Start.AT_PARAMETERS
+        layer.start = Origin.AT_PARAMETERS
     elif not kept.numel():
-        layer.start = Start.AT_ANCHOR
+        layer.start = Origin.AT_ANCHOR
     else:
         layer.room_for_start().copy_(kept)
-        layer.start = Start.KEPT
+        layer.start = Origin.KEPT
 
 
 SEQUENCES = 32

@@ -11,7 +11,7 @@ import torch
 from torch import Tensor
 
 from peer.model.flat import FlatParameters
-from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
 
 VECTOR_BYTES = 4
@@ -67,7 +67,7 @@ class RoundVectors:
         self.layers = tuple(
             LayerTensors(
                 first=layer.start, local=flat.of_layer(number), residual=new(layer.size).zero_(),
-                theta=anchor.theta[number], momentum=anchor.momentum[number], start=Start.AT_ANCHOR,
+                theta=anchor.theta[number], momentum=anchor.momentum[number], start=Origin.AT_ANCHOR,
             )
             for number, layer in enumerate(flat.layers)
         )  # fmt: skip
@@ -96,7 +96,7 @@ class RoundVectors:
         """All that there are."""
         for layer in self.layers:
             yield from (layer.theta, layer.momentum, layer.residual)
-            if layer.start is Start.KEPT:
+            if layer.start is Origin.KEPT:
                 yield layer.kept
 
 

@@ -25,8 +25,9 @@ from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
 from peer.model.build import build
 from peer.outer.apply import LayerUpdate
+from peer.outer.arithmetic import device_for
 from peer.outer.kernels import Kernels, TorchKernels
-from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import LoadObject
 from peer.protocol.block import VOID, PartOutcome, Update, part_outcomes
@@ -55,7 +56,7 @@ class LocalTrainer:
         micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
         self._backend: Backend = SingleDevice(model, spec, self._batches, device, micro, fit, folder)
         self._codec = Codec(spec.codec.wire)
-        self._kernels: Kernels = TorchKernels(self._codec, device)
+        self._kernels: Kernels = TorchKernels(self._codec, device_for(device, self._codec))
         self.anchor = self._backend.anchor
         self.layer_sizes = tuple(layer.size for layer in self._backend.layers)
         self.layer_names = tuple(layer.name for layer in self._backend.layers)
@@ -277,7 +278,7 @@ class LocalTrainer:
 
     def _stand_at(self, restored: OuterState) -> None:
         for tensors in self._all_layers():
-            if tensors.start is Start.AT_ANCHOR:
+            if tensors.start is Origin.AT_ANCHOR:
                 self._kernels.keep_start(tensors)
         self.anchor.become(restored)
         self.progress.stand_at(restored.round)
@@ -297,7 +298,7 @@ class LocalTrainer:
         if self.layers is not None and not self.layers.done():
             return
         for tensors in self._all_layers():
-            if tensors.start is Start.AT_PARAMETERS:
+            if tensors.start is Origin.AT_PARAMETERS:
                 self._kernels.keep_start(tensors)
 
     def _collect_progress(self) -> None:

@@ -19,6 +19,7 @@ from dht.errors import DiskFull, MemoryFull
 from peer.checkpoint.checkpoint import Checkpoints
 from peer.checkpoint.replay import read_anchor, restore_at
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
+from peer.host.device import telling_lost
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
@@ -48,7 +49,6 @@ from peer.lifecycle.vocabulary import (
 )  # fmt: skip
 from peer.store.objects import load_object
 from peer.store.snapshots import drop_after
-from peer.train.device import telling_lost
 from peer.train.trainer import LocalTrainer
 
 T = TypeVar("T")

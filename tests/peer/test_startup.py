@@ -24,6 +24,7 @@ from peer.doctor.check import size
 from peer.doctor.host import needs_of
 from peer.doctor.verdict import quiet
 from peer.events import AlertRaised, Event, PeerStateChanged
+from peer.host import device
 from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.limits.policy import Decision, Hold
 from peer.link.handle import LeaveRequested
@@ -32,7 +33,6 @@ from peer.spec import RunSpec, load
 from peer.startup import Prepared, _wait_for, fit_for, look_around, prepare, require_room, say_smaller
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
-from peer.train import device
 from peer.train.tuned import Tuned, TuneKey
 
 FIT = Tuned(
@@ -80,7 +80,7 @@ def test_the_model_counts_where_the_device_is_the_processor(
     kind: str, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever `auto` comes to on this machine."""
-    monkeypatch.setattr("peer.train.device.choose_device", lambda wanted: torch.device(kind))
+    monkeypatch.setattr("peer.host.device.choose_device", lambda wanted: torch.device(kind))
     needs = needs_of(spec, PeerSettings().chain_bytes)
     (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
     assert found.figures["needed_bytes"] == needs.main + (needs.device if kind == "cpu" else 0)
@@ -109,7 +109,7 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
 
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.train.device.choose_device", lambda wanted: torch.device("cuda"))
+    monkeypatch.setattr("peer.host.device.choose_device", lambda wanted: torch.device("cuda"))
     monkeypatch.setattr(trial, "basis_of", lambda *about: FIT.basis)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 0)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 0)

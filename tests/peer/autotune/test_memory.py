@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull
 from peer.autotune.trial import fit
+from peer.host.device import is_out_of_memory
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec, load
 from peer.train.backend import MicroBatch, SingleDevice, held_out_loss
-from peer.train.device import is_out_of_memory
 from peer.train.trainer import LocalTrainer
 from peer.train.tuned import Tuned, TuneKey
 from tests.stepping import loop_with

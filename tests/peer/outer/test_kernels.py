@@ -14,7 +14,7 @@ from torch import Tensor
 from peer.codec.codec import Codec
 from peer.outer import kernels, outer_step
 from peer.outer.kernels import TorchKernels
-from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.protocol.layout import Part
 
 SIZE = 6
@@ -45,7 +45,7 @@ def a_layer(residual: Tensor, now: Tensor | None = None, start: Tensor | None = 
 def began(layer: LayerTensors, start: Tensor) -> None:
     """The present stretch of inner steps, there."""
     layer.room_for_start().copy_(start)
-    layer.start = Start.KEPT
+    layer.start = Origin.KEPT
 
 
 def encoded(values: Tensor) -> bytes:
@@ -115,7 +115,7 @@ def test_steps_begin_at_the_anchor_less_what_is_owed() -> None:
     layer.theta.fill_(10.0)
     arithmetic.begin(layer)
     assert torch.cat([values for _, values in layer.local]).tolist() == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
-    assert layer.start is Start.AT_ANCHOR
+    assert layer.start is Origin.AT_ANCHOR
     arithmetic.keep_start(layer)
     assert layer.kept.tolist() == [10.0, 9.0, 8.0, 7.0, 6.0, 5.0]
 
@@ -140,4 +140,4 @@ def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(outer_step, "TILE", 7)
     TorchKernels(EXACT).progress(tiled)
     assert torch.equal(at_once.residual, tiled.residual)
-    assert tiled.start is Start.AT_PARAMETERS, "what comes next is measured from here"
+    assert tiled.start is Origin.AT_PARAMETERS, "what comes next is measured from here"

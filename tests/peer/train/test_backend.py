@@ -13,11 +13,11 @@ from torch import Tensor, nn
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.host.device import choose_device
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.train.backend import SingleDevice, held_out_loss, uses_bfloat16
-from peer.train.device import choose_device
 from peer.train.optimizers import learning_rate
 from tests.stepping import loop_with
 

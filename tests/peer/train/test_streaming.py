@@ -17,7 +17,7 @@ from torch import Tensor
 from dht.errors import DiskFull
 from peer.codec.codec import Codec
 from peer.outer.kernels import PartUpdate, TorchKernels
-from peer.outer.layer_tensors import LayerTensors, Start
+from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.protocol.encoding import digest
 from peer.protocol.layout import Part
 from peer.train.optimizers import learning_rate
@@ -87,7 +87,7 @@ class Fragment:
         self.theta, self.local = torch.tensor([value]), torch.tensor([value])
         self.layer = LayerTensors(
             first=0, local=((slice(0, 1), self.local),), residual=torch.zeros(1), theta=self.theta,
-            momentum=torch.zeros(1), start=Start.AT_ANCHOR,
+            momentum=torch.zeros(1), start=Origin.AT_ANCHOR,
         )  # fmt: skip
         self.offered = b""
 

@@ -8,7 +8,7 @@ import pytest
 import torch
 
 from dht.errors import BadInput, DeviceLost, MemoryFull
-from peer.train.device import choose_device, free_bytes, is_lost, is_out_of_memory, telling_lost, whole_bytes
+from peer.host.device import choose_device, free_bytes, is_lost, is_out_of_memory, telling_lost, whole_bytes
 
 CUDA = torch.device("cuda:1")
 FULL = RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously")
