@@ -36,6 +36,7 @@ from peer.control import store
 from peer.control.server import Commands, ControlServer
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.processes import stand_back
+from peer.host.threads import sleep_while_waiting
 from peer.ipc import Leave
 from peer.lifecycle.vocabulary import LeaveAsked
 from peer.limits.desired_state import DesiredState
@@ -61,6 +62,7 @@ AUDITED = "audited round"
 
 def main(argv: list[str] | None = None) -> int:
     args = _parser().parse_args(argv)
+    sleep_while_waiting()
     if args.command != "join" or not args.stay:
         die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")

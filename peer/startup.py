@@ -245,11 +245,11 @@ def make_trainer(
     import torch
 
     from peer.host.device import choose_device
+    from peer.host.threads import threads_for
     from peer.train.trainer import LocalTrainer
 
-    if settings.threads:
-        torch.set_num_threads(settings.threads)
     device = choose_device(settings.device)
+    torch.set_num_threads(threads_for(device.type, settings.threads or torch.get_num_threads()).torch)
     return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
 
 

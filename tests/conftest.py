@@ -11,6 +11,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
+from peer.host.threads import sleep_while_waiting
 from peer.testing.child_process import HANG_S
 from tests import warm
 
@@ -44,6 +45,7 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
 sys.dont_write_bytecode = False
 
+sleep_while_waiting()
 warm.install()
 
 

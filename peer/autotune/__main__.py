@@ -11,10 +11,12 @@ import sys
 
 from dht.errors import HomefiresError
 from dht.process import die_with_parent
+from peer.host.threads import sleep_while_waiting
 
 
 def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
+    sleep_while_waiting()
     parser = argparse.ArgumentParser(prog="python -m peer.autotune")
     parser.add_argument("spec")
     parser.add_argument("--device", default="auto")

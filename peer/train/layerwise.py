@@ -1,8 +1,7 @@
 """Overlap: an update is applied layer by layer beside the next inner step, whose layers wait for it.
 
 As EDiT synchronises (arXiv:2412.07210): the decision is taken once, for the whole model, and each layer's
-pre-forward waits for that layer alone while threads prepare the next ones, in model order. θ, momentum and residual
-stay in main memory; what arrives at the device is one layer's new local parameters at a time.
+pre-forward waits for that layer alone while threads prepare the next ones, in model order.
 
 What this hides is the application, not the transfer: an update is committed only when all its bytes are here. Every
 byte is checked before the first layer is touched, so that a damaged one changes nothing.
@@ -17,11 +16,10 @@ from typing import Any
 
 import torch
 
+from peer.host.threads import threads_for
 from peer.train.backend import Backend
 from peer.train.versions import BufferVersions
 
-MAX_WORKERS = 4
-"""Layers in work at the same time, at most: the work is bound by memory."""
 APPLY_S = 600.0
 """An update that is not applied by then never will be."""
 
@@ -36,7 +34,7 @@ class Layerwise:
         self._copies = _Copies(device)
         self._version = 0
         """Of the layers that the present forward pass reads."""
-        workers = min(MAX_WORKERS, torch.get_num_threads())
+        workers = threads_for(device.type, torch.get_num_threads()).layers
         self._executor = ThreadPoolExecutor(max_workers=workers, thread_name_prefix="apply")
         self.gates = backend.gates(self._enter)
 

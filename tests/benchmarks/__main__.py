@@ -7,6 +7,7 @@ import signal
 from collections.abc import Sequence
 from types import FrameType
 
+from peer.host.threads import sleep_while_waiting
 from tests.benchmarks import (
     allreduce,
     attacks,
@@ -44,6 +45,7 @@ def main(words: Sequence[str] | None = None) -> int:
     for benchmark in BENCHMARKS:
         benchmark.add_command(commands)
     arguments = parser.parse_args(words)
+    sleep_while_waiting()
     code: int = arguments.run(arguments)
     return code
 

@@ -15,10 +15,10 @@ from torch import Tensor
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.host import threads
 from peer.outer import kernels
 from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest
-from peer.train import layerwise
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
@@ -221,7 +221,7 @@ def test_a_step_that_does_not_wait_for_its_layers_learns_from_a_mix(
 
     All layers but the last are there: torch itself notices one that changes within a step.
     """
-    monkeypatch.setattr(layerwise, "MAX_WORKERS", 1)
+    monkeypatch.setattr(threads, "LAYERS_MOST", 1)
     twins = Twins(make, "p0")
     twins.train(2)
     twins.submit(FIRST)
