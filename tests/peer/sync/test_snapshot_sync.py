@@ -73,7 +73,7 @@ class Newcomer:
             RUN,
             self.notices.read_others,
             self.directory,
-            sum(LAYERS),
+            LAYERS,
             round_bytes,
             keep_rounds,
             AtOnce(),  # type: ignore[arg-type]
