@@ -81,7 +81,7 @@ class _Audit:
         self._pointer = files.pointer(self._genesis)
         self._base = files.base(self._pointer, self._genesis)
         self._heads = {self._base.head.anchor: self._base.head}
-        self._elements = flat.size
+        self._layers = initial.sizes
         self._rules = rules
         known = not self._base.before and initial.state_digest() == self._genesis.state
         self._states = States(files.directory, self._spec, layout, initial, known)
@@ -166,7 +166,7 @@ class _Audit:
     def _check_snapshot(self, head: ChainHead) -> None:
         if (head.round, head.anchor) not in snapshots.names(self._files.directory):
             return
-        manifest = self._files.manifest(head.round, head.anchor, self._genesis.run, self._elements)
+        manifest = self._files.manifest(head.round, head.anchor, self._genesis.run, self._layers)
         self._files.check_vectors(manifest)
         if not self._states.known:
             self._states.become(manifest)
@@ -189,7 +189,7 @@ class _Audit:
             self._files.read_base(path, self._base.head.round)
         for round, anchor in snapshots.names(directory):
             if anchor not in self._heads:
-                self._files.check_vectors(self._files.manifest(round, anchor, self._genesis.run, self._elements))
+                self._files.check_vectors(self._files.manifest(round, anchor, self._genesis.run, self._layers))
         for name in self._files.objects():
             if name not in self._parts_checked:
                 self._files.part(head.round, name)

@@ -155,21 +155,20 @@ class RunFiles:
 
     # ---- snapshots ----
 
-    def manifest(self, round: int, anchor: bytes, run: bytes, elements: int) -> SnapshotManifest:
+    def manifest(self, round: int, anchor: bytes, run: bytes, layers: tuple[int, ...]) -> SnapshotManifest:
         path = snapshots.path_of(self.directory, round, anchor)
         with blaming(round, path / snapshots.MANIFEST):
             manifest = snapshots.read_manifest(path)
-            require((manifest.run, manifest.elements) == (run, elements), "it is of another run or model")
+            require((manifest.run, manifest.layers) == (run, layers), "it is of another run or model")
         return manifest
 
     def check_vectors(self, manifest: SnapshotManifest) -> None:
-        """θ and m, chunk by chunk, and the state that they make."""
+        """θ and m, chunk by chunk."""
         folder = snapshots.path_of(self.directory, manifest.round, manifest.anchor)
         path = folder / snapshots.VECTORS
         with blaming(manifest.round, path):
             require(path.stat().st_size == manifest.vector_bytes, "it has another size than the model's")
-            chunks = range(len(manifest.chunks))
-            bad = [chunk for chunk in chunks if snapshots.read_chunk(folder, manifest, chunk) is None]
+            bad = snapshots.damaged_chunks(folder, manifest, range(len(manifest.chunks)))
             require(not bad, f"its chunk {bad[:1]} is not the one that its manifest names")
 
     # ---- what lies beside the chain ----

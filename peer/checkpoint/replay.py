@@ -149,8 +149,15 @@ def read_anchor(directory: Path, round: int, name: bytes) -> OuterState:
 
 
 def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
-    """Be what the snapshot of this round and name holds. Raises BadInput if that is damaged, or of another model."""
-    found = read_anchor(directory, round, name)
-    if found.sizes != anchor.sizes:
-        raise BadInput(f"{snapshots.path_of(directory, round, name)} is of another model; remove it")
-    anchor.become(found)
+    """Be what the snapshot of this round and name holds, in place.
+
+    Raises BadInput if that is damaged, or of another model, and then nothing changed.
+    """
+    path = snapshots.path_of(directory, round, name)
+    manifest = snapshots.read_manifest(path)
+    if manifest.layers != anchor.sizes:
+        raise BadInput(f"{path} is of another model; remove it")
+    with snapshots.opened(path, manifest) as load:
+        for layer in range(len(manifest.layers)):
+            anchor.fill(layer, map(load, manifest.chunks_of(layer)))
+    anchor.round, anchor.cursors = round, dict(manifest.cursors)

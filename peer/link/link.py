@@ -48,7 +48,7 @@ from peer.link.participation import Participation, resume_from, unless_left
 from peer.live_settings import LiveSettings
 from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
-from peer.protocol.layout import Part, cut
+from peer.protocol.layout import Part, cut, layer_sizes
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.settings import PeerSettings
@@ -171,7 +171,7 @@ async def _follow_chain(
 ) -> None:
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = SnapshotSync(
-        node, notices.run, notices.read_others, chains.directory, sum(part.size for part in rules.parts),
+        node, notices.run, notices.read_others, chains.directory, layer_sizes(rules.parts),
         sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
         pipe.report,
     )  # fmt: skip

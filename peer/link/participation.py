@@ -293,11 +293,10 @@ def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
             path = snapshots.path_of(directory, round, anchor)
             try:
                 manifest = snapshots.read_manifest(path)
-                for layer in range(len(manifest.layers)):
-                    snapshots.read_layer(path, manifest, layer)
             except BadInput:
                 continue
-            return disk.head_at(anchor)
+            if not snapshots.damaged_chunks(path, manifest, range(len(manifest.chunks))):
+                return disk.head_at(anchor)
     return None
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -64,6 +65,13 @@ class OuterState:
     def chunks(self, layer: int) -> Iterator[memoryview]:
         """The bytes of a layer's θ and then its m, CHUNK_BYTES at a time; each is there until the next is asked for."""
         return chain.from_iterable(map(host_chunks, self.layer(layer)))
+
+    @torch.no_grad()
+    def fill(self, layer: int, chunks: Iterable[bytes]) -> None:
+        """Take over the values of a layer's θ and then its m from their bytes, cut as `chunks` gives them."""
+        places = chain.from_iterable(torch.split(vector, CHUNK_ELEMENTS) for vector in self.layer(layer))
+        for place, payload in zip(places, chunks, strict=True):
+            place.copy_(torch.from_numpy(np.frombuffer(payload, "<f4").astype(np.float32)))
 
     def layer(self, number: int) -> tuple[Tensor, Tensor]:
         """θ and m of a layer."""

@@ -51,7 +51,7 @@ def divide(parts: Sequence[Part], fragments: int) -> tuple[Fragment, ...]:
 
     Raises ValueError for more fragments than layers.
     """
-    owners = share_out(_layer_sizes(parts), fragments)
+    owners = share_out(layer_sizes(parts), fragments)
     return tuple(_fragment(parts, owners, fragment) for fragment in range(fragments))
 
 
@@ -76,12 +76,12 @@ def turns(fragment: int, fragments: int, round: int) -> int:
     return -((fragment - round) // fragments)
 
 
-def _layer_sizes(parts: Sequence[Part]) -> list[int]:
-    """Elements of each layer."""
+def layer_sizes(parts: Sequence[Part]) -> tuple[int, ...]:
+    """Elements of each layer of a model that is cut into `parts`."""
     sizes = [0] * (parts[-1].layer + 1)
     for part in parts:
         sizes[part.layer] += part.size
-    return sizes
+    return tuple(sizes)
 
 
 def _fragment(parts: Sequence[Part], owners: Sequence[int], fragment: int) -> Fragment:

@@ -3,6 +3,8 @@
 snapshots/00000016-<anchor hex>/    the newest `KEPT` of them
     vectors                         θ and m of the first layer, of the second one and so on, as little-endian float32
     manifest                        what they are, a digest per chunk, and the updates that led here
+snapshots/<the same>.part/          one of which only some chunks are here: nobody is given it, and no peer stands there
+    layers                          the numbers of the layers that are here to the last chunk; the file may be absent
 
 A snapshot proves itself only as far as its manifest goes: that the manifest is the run's is what
 several donors say, and in the end the voters, with whose bits those of every newcomer are compared.
@@ -10,9 +12,11 @@ several donors say, and in the end the voters, with whose bits those of every ne
 
 from __future__ import annotations
 
+import errno
 import os
 import shutil
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -25,7 +29,7 @@ import numpy as np
 from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
-from peer.protocol.encoding import DIGEST_BYTES, digest_of, pack
+from peer.protocol.encoding import COUNT, DIGEST_BYTES, MAX_ENTRIES, digest_of, each, pack, unpack
 from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunks_in, layer_digest, state_digest
 from peer.store.run_directory import ChainBase
 
@@ -35,6 +39,8 @@ MANIFEST_BYTES = 16 << 20
 """No manifest is larger."""
 VECTORS = "vectors"
 MANIFEST = "manifest"
+LAYERS = "layers"
+PART = ".part"
 FOLDER = "snapshots"
 
 
@@ -65,13 +71,8 @@ class SnapshotManifest:
         return f"{self.round:08d}-{self.anchor.hex()}"
 
     @property
-    def elements(self) -> int:
-        """Parameters of the model."""
-        return sum(self.layers)
-
-    @property
     def vector_bytes(self) -> int:
-        return 2 * FLOAT32_BYTES * self.elements
+        return 2 * FLOAT32_BYTES * sum(self.layers)
 
     @cached_property
     def state(self) -> bytes:
@@ -178,6 +179,7 @@ def write(
 def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
     """Give a whole snapshot its name, and drop those beyond the newest `KEPT`."""
     path = directory / FOLDER / manifest.name
+    (scratch / LAYERS).unlink(missing_ok=True)
     if path.exists():
         shutil.rmtree(path)
     scratch.rename(path)
@@ -187,6 +189,11 @@ def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
     for old in sorted(taken, key=lambda other: other.stat().st_mtime_ns)[: -(KEPT - 1)]:
         shutil.rmtree(old)
     return path
+
+
+def mark_layers(part: Path, layers: Iterable[int]) -> None:
+    """Note that these layers, too, are in the folder of a part. Raises DiskFull."""
+    write_atomic(part / LAYERS, pack(tuple(sorted(marked_layers(part).union(layers)))))
 
 
 def _write_vectors(path: Path, layers: Iterable[Iterable[memoryview]]) -> tuple[bytes, ...]:
@@ -239,9 +246,17 @@ def read_manifest(path: Path) -> SnapshotManifest:
     """Of the snapshot in this folder. Raises BadInput."""
     with raising_damaged(path / MANIFEST):
         manifest = SnapshotManifest.from_bytes((path / MANIFEST).read_bytes())
-        if manifest.name != path.name.removesuffix(".part"):
+        if manifest.name != path.name.removesuffix(PART):
             raise ValueError("it is of another anchor")
     return manifest
+
+
+def marked_layers(part: Path) -> frozenset[int]:
+    """The layers that `mark_layers` noted; their bytes may be damaged since."""
+    try:
+        return frozenset(each(COUNT, MAX_ENTRIES)(unpack((part / LAYERS).read_bytes())))
+    except (FileNotFoundError, ValueError):
+        return frozenset()
 
 
 def read_chunk(path: Path, manifest: SnapshotManifest, chunk: int) -> bytes | None:
@@ -253,10 +268,37 @@ def read_chunk(path: Path, manifest: SnapshotManifest, chunk: int) -> bytes | No
         return None
 
 
+def damaged_chunks(path: Path, manifest: SnapshotManifest, chunks: Iterable[int]) -> list[int]:
+    """Those of these chunks that are not in the folder, or whose bytes are not those that were written."""
+    return [chunk for chunk in chunks if read_chunk(path, manifest, chunk) is None]
+
+
 def chunk_at(vectors: int, manifest: SnapshotManifest, chunk: int) -> bytes | None:
     """`read_chunk` from an open file, by its descriptor."""
     payload = os.pread(vectors, manifest.chunk_bytes(chunk), manifest.offset_bytes(chunk))
     return payload if digest_of(payload) == manifest.chunks[chunk] else None
+
+
+@contextmanager
+def opened(path: Path, manifest: SnapshotManifest) -> Iterator[Callable[[int], bytes]]:
+    """Gives chunks by number, once every byte of the snapshot has been checked. Raises BadInput if one is damaged.
+
+    The file is held open: what was intact stays, though the folder goes away meanwhile. So only a disk that fails can
+    give other bytes then, and that is an OSError, after which nobody uses what was made of the chunks before.
+    """
+
+    def load(chunk: int) -> bytes:
+        payload = chunk_at(file.fileno(), manifest, chunk)
+        if payload is None:
+            raise OSError(errno.EIO, "other bytes than a moment ago", str(path / VECTORS))
+        return payload
+
+    with raising_damaged(path / VECTORS):
+        file = (path / VECTORS).open("rb")
+    with file:
+        if any(chunk_at(file.fileno(), manifest, chunk) is None for chunk in range(len(manifest.chunks))):
+            raise BadInput(f"{path / VECTORS} is damaged; remove {path}")
+        yield load
 
 
 def read_layer(path: Path, manifest: SnapshotManifest, layer: int) -> tuple[Floats, Floats]:

@@ -1,6 +1,9 @@
 """One snapshot from several donors at once: every chunk is checked, and a download that was cut goes on where it was.
 
 snapshots/<name>.part/    what has arrived; which chunks those are is found by their digests
+
+Whoever needs some of its layers takes the chunks of those. They stay in the folder of a part, whose file `layers` names
+them, and are not taken again if others follow.
 """
 
 from __future__ import annotations
@@ -10,7 +13,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable
+from collections.abc import Callable, Collection, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -77,11 +80,11 @@ async def _ask_manifest(asker: Asking, donor: str, choice: SnapshotChoice) -> Sn
 
 
 class BlobDownload:
-    """Fetches the snapshot that `manifest` describes."""
+    """Fetches the snapshot that `manifest` describes, or some of its `layers`, by number."""
 
     def __init__(
         self, directory: Path, asker: Asking, manifest: SnapshotManifest, donors: tuple[str, ...], executor: Executor,
-        say: Callable[[Event], None],
+        say: Callable[[Event], None], layers: Collection[int] | None = None,
     ) -> None:  # fmt: skip
         self._directory, self._asker, self._manifest, self._executor, self._say = (
             directory, asker, manifest, executor, say
@@ -91,48 +94,59 @@ class BlobDownload:
         self._serving: list[str] = []
         self.left_out: set[str] = set()
         """Donors that lied, or stopped."""
-        self._part = directory / FOLDER / f"{manifest.name}.part"
+        self._part = directory / FOLDER / (manifest.name + snapshots.PART)
+        self._all_layers = frozenset(range(len(manifest.layers)))
+        self._layers = self._all_layers if layers is None else frozenset(layers)
+        assert self._layers <= self._all_layers
         self._missing: deque[int] = deque()
         self._asked: dict[int, set[str]] = {}
         """Chunks on their way, and who was asked for them."""
-        self._done_bytes = 0
+        self._done_bytes = self._total_bytes = 0
         self._said_at = float("-inf")
 
     async def run(self) -> Path:
-        """Have the snapshot on disk, whole and under its name.
+        """Have it on disk: whole and under its name, or some layers of it in the folder of a part. Returns the folder.
 
-        Raises Unreachable if all donors are left out: what has arrived stays for the next try. Raises
-        DiskFull.
+        Where all is here whoever wants a part is given the whole. Raises Unreachable if all donors are left out: what
+        has arrived stays for the next try. Raises DiskFull.
         """
         loop = asyncio.get_running_loop()
         self._missing.extend(await loop.run_in_executor(self._executor, self._prepare))
-        missing_bytes = sum(self._manifest.chunk_bytes(chunk) for chunk in self._missing)
-        self._done_bytes = self._manifest.vector_bytes - missing_bytes
+        self._total_bytes = self._size_bytes(self._wanted())
+        self._done_bytes = self._total_bytes - self._size_bytes(self._missing)
         with raising_disk_full(self._part), (self._part / VECTORS).open("r+b") as file:
             await self._fetch_all(file.fileno())
             await loop.run_in_executor(self._executor, os.fsync, file.fileno())
         self._tell(last=True)
-        return snapshots.publish(self._directory, self._part, self._manifest)
+        if self._layers == self._all_layers:
+            return snapshots.publish(self._directory, self._part, self._manifest)
+        snapshots.mark_layers(self._part, self._layers)
+        return self._part
+
+    def _wanted(self) -> list[int]:
+        return [chunk for layer in sorted(self._layers) for chunk in self._manifest.chunks_of(layer)]
+
+    def _size_bytes(self, chunks: Iterable[int]) -> int:
+        return sum(map(self._manifest.chunk_bytes, chunks))
 
     def _prepare(self) -> list[int]:
-        """Make room, drop what is left of other downloads; returns the chunks that are not here yet."""
-        for old in (self._directory / FOLDER).glob("*.part"):
+        """Make room, drop what is left of other downloads; returns the wanted chunks that are not here yet."""
+        for old in (self._directory / FOLDER).glob("*" + snapshots.PART):
             if old != self._part:
                 shutil.rmtree(old)
         whole = self._part.with_suffix("")
         if whole.exists() and not self._part.exists():
             whole.rename(self._part)  # a crash came before the chain began there
+            self._layers = self._all_layers
         self._part.mkdir(parents=True, exist_ok=True)
-        vectors = self._part / VECTORS
-        here = vectors.stat().st_blocks * 512 if vectors.exists() else 0
-        needed, free = self._manifest.vector_bytes - here, shutil.disk_usage(self._part).free
+        missing = snapshots.damaged_chunks(self._part, self._manifest, self._wanted())
+        needed, free = self._size_bytes(missing), shutil.disk_usage(self._part).free
         if free < 1.2 * needed:
             raise DiskFull(f"no room for the snapshot: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
         write_atomic(self._part / snapshots.MANIFEST, self._manifest.to_bytes())
-        with raising_disk_full(self._part), vectors.open("ab") as file:
+        with raising_disk_full(self._part), (self._part / VECTORS).open("ab") as file:
             file.truncate(self._manifest.vector_bytes)
-        chunks = range(len(self._manifest.chunks))
-        return [chunk for chunk in chunks if snapshots.read_chunk(self._part, self._manifest, chunk) is None]
+        return missing
 
     # ---- donors ----
 
@@ -231,7 +245,8 @@ class BlobDownload:
             return
         self._said_at = now
         source = ", ".join(donor[-8:] for donor in sorted(self._serving))
-        total_bytes = self._manifest.vector_bytes
         self._say(
-            TransferProgressed(what="snapshot", source=source, bytes_done=self._done_bytes, bytes_total=total_bytes)
+            TransferProgressed(
+                what="snapshot", source=source, bytes_done=self._done_bytes, bytes_total=self._total_bytes
+            )
         )

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -18,6 +18,7 @@ from pathlib import Path
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.events import AlertRaised, Event, PeerStateChanged
+from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
@@ -46,8 +47,8 @@ class SnapshotSync:
     read_others: Callable[[], Awaitable[Others]]
     """Who is on the board."""
     directory: Path
-    elements: int
-    """Parameters of the model."""
+    layers: tuple[int, ...]
+    """Elements of each layer of the model."""
     round_bytes: int
     """Encoded size of an update, on the average."""
     keep_rounds: int
@@ -82,13 +83,14 @@ class SnapshotSync:
             text = f"{why}: this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
             self.say(AlertRaised(level="warning", code=RESYNC, text=text))
         while True:
-            choice = await self._choose(disk)
+            others = await self._read_others(1)
+            choice = await self._choose(disk, others)
             if choice is None:
                 self.say(PeerStateChanged(state="SYNCING", why="looking for peers that give a snapshot"))
                 await asyncio.sleep(TRY_AGAIN_S)
                 continue
             try:
-                manifest = await self._fetch(choice)
+                manifest = await self._fetch(choice, others)
             except Unreachable as error:
                 log.info("%s", error)
                 await asyncio.sleep(TRY_AGAIN_S)
@@ -100,8 +102,8 @@ class SnapshotSync:
             start_chain_at(self.directory, manifest.base)
             return manifest
 
-    async def _choose(self, disk: ChainStore) -> SnapshotChoice | None:
-        standings = await self._survey(disk, await self._read_others(1))
+    async def _choose(self, disk: ChainStore, others: Others) -> SnapshotChoice | None:
+        standings = await self._survey(disk, others)
         further = {peer: standing for peer, standing in standings.items() if standing.weight >= disk.head.weight}
         trusted = {peer: standing for peer, standing in further.items() if peer not in self._silent}
         choice = choose_snapshot(trusted, self.refused)
@@ -109,11 +111,14 @@ class SnapshotSync:
             self._silent.clear()
         return choice or choose_snapshot(further, self.refused)
 
-    async def _fetch(self, choice: SnapshotChoice) -> SnapshotManifest:
+    async def _fetch(self, choice: SnapshotChoice, others: Others) -> SnapshotManifest:
         manifest = await fetch_manifest(self.node, choice)
-        about = (manifest.run, manifest.round, manifest.anchor, manifest.elements)
-        if about != (self.run, choice.offer.round, choice.offer.anchor, self.elements):
+        about = (manifest.run, manifest.round, manifest.anchor, manifest.layers)
+        if about != (self.run, choice.offer.round, choice.offer.anchor, self.layers):
             raise BadInput(f"the snapshot of round {choice.offer.round} is of another run or model")
+        said = states_at(manifest.base.head, others)
+        if 2 * said[manifest.state] < said.total():
+            raise BadInput(f"the snapshot of round {choice.offer.round} is not of the state that voters report there")
         self.say(
             PeerStateChanged(
                 state="SYNCING",
@@ -143,6 +148,12 @@ class SnapshotSync:
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
         return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))
+
+
+def states_at(head: ChainHead, others: Others) -> Counter[bytes]:
+    """What those whom this anchor elected say of its state, as far as they stand there now."""
+    heads = (others[peer][0] for peer in head.electorate if peer in others)
+    return Counter(said.state for said in heads if said is not None and said.anchor == head.anchor and said.state)
 
 
 def is_cut_off(standings: Mapping[str, ChainStatus], my_weight: int) -> bool:

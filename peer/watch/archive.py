@@ -79,20 +79,25 @@ class Archive:
         names = (path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*"))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    async def look(self, steps: Sequence[ChainEntry], peers: Iterable[str], state_of: Callable[[bytes], bytes]) -> bool:
+    async def look(
+        self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str],
+        state_of: Callable[[bytes], bytes],
+    ) -> bool:  # fmt: skip
         """Take the newest snapshot that peers offer if it is of one of these checked rounds and newer than all here.
 
+        `layers` are the elements of each layer of the model.
         Whether one was taken. What stands against it is told once, and tried again at the next look.
         """
         try:
-            return await self._take(steps, peers, state_of)
+            return await self._take(steps, layers, peers, state_of)
         except (Unreachable, DiskFull, BadInput) as error:
             self._warn(f"no checkpoint was kept: {error}")
             return False
 
     async def _take(
-        self, steps: Sequence[ChainEntry], peers: Iterable[str], state_of: Callable[[bytes], bytes]
-    ) -> bool:
+        self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str],
+        state_of: Callable[[bytes], bytes],
+    ) -> bool:  # fmt: skip
         choice = choose_snapshot(await query_status(self._asker, peers, ()), self._refused)
         if choice is None or choice.offer.round <= max(self.rounds(), default=0):
             return False
@@ -102,26 +107,22 @@ class Archive:
         checked = steps[: made.index(choice.offer.anchor) + 1]
         manifest = await fetch_manifest(self._asker, choice)
         said = state_of(manifest.anchor)
-        about = (manifest.run, manifest.round, manifest.anchor, manifest.state if said else b"")
-        if about != (self._agreement.run, choice.offer.round, choice.offer.anchor, said):
+        about = (manifest.run, manifest.round, manifest.anchor, manifest.layers, manifest.state if said else b"")
+        if about != (self._agreement.run, choice.offer.round, choice.offer.anchor, layers, said):
             self._refused |= {choice.offer.manifest}
             raise BadInput(f"the snapshot of round {choice.offer.round} is not what the peers of the run say of it")
-        await self._fetch(manifest, choice.donors, choice.offer.manifest)
+        await self._fetch(manifest, choice.donors)
         self._publish(manifest, checked)
         return True
 
-    async def _fetch(self, manifest: SnapshotManifest, donors: tuple[str, ...], digest: bytes) -> None:
+    async def _fetch(self, manifest: SnapshotManifest, donors: tuple[str, ...]) -> None:
         scratch = self._folder / NEXT
         with raising_disk_full(self._folder):
             (scratch / snapshots.FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
         for whole in (scratch / snapshots.FOLDER).glob("*-*"):
             if not whole.name.startswith(manifest.name):
                 shutil.rmtree(whole)
-        try:
-            await BlobDownload(scratch, self._asker, manifest, donors, self._executor, self._say).run()
-        except BadInput:
-            self._refused |= {digest}
-            raise
+        await BlobDownload(scratch, self._asker, manifest, donors, self._executor, self._say).run()
 
     def _publish(self, manifest: SnapshotManifest, checked: Sequence[ChainEntry]) -> None:
         """Make a run directory of it, under its name at last, and drop what is kept no longer."""

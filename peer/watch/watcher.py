@@ -19,6 +19,7 @@ from peer.events import AlertRaised, ReportReceived
 from peer.protocol.block import MAX_PARTS
 from peer.protocol.encoding import integer, rows, unpack
 from peer.protocol.head import ChainHead
+from peer.protocol.layout import layer_sizes
 from peer.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.protocol.rules import Rules
 from peer.sync.blob_download import fetch_manifest
@@ -96,7 +97,8 @@ class Watcher:
             if self._following is not None and self._following.trail:
                 peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
                 await asyncio.gather(*(self._meet(peer) for peer in peers))
-                await archive.look(self._following.trail, peers, self._state_of)
+                layers = layer_sizes(self._following.rules.parts)
+                await archive.look(self._following.trail, layers, peers, self._state_of)
 
     async def follow(self, rounds: int) -> None:
         """Until this many rounds are made, for ever if that is 0."""
@@ -255,8 +257,9 @@ class Watcher:
             manifest = await fetch_manifest(self._node, choice)
         except Unreachable:
             return False
-        if (manifest.run, manifest.anchor) != (self._run, choice.offer.anchor):
-            self._warn(f"the snapshot of round {choice.offer.round} is of another run")
+        if (manifest.run, manifest.anchor, manifest.layers) != (self._run, choice.offer.anchor, self._layer_sizes):
+            self._warn(f"the snapshot of round {choice.offer.round} is of another run or model")
+            self._layer_sizes = ()  # what was told of them may be wrong
             return False
         self._following = WatchedChain(self._rules_of(self._layer_sizes), manifest.base.head)
         self._left_alone.clear()

@@ -62,6 +62,22 @@ def test_a_snapshot_is_the_anchor(run: RunOnDisk) -> None:
         become_snapshot(OuterState.initial([torch.zeros(7)]), run.directory, ROUNDS, head.anchor)
 
 
+def test_a_damaged_snapshot_changes_nothing(run: RunOnDisk) -> None:
+    """Though its last byte alone is another one, and all before it could have been taken."""
+    head, anchor = head_of(run), run.trainer.anchor
+    assert write(run, head.anchor) == ""
+    with (snapshots.path_of(run.directory, ROUNDS, head.anchor) / snapshots.VECTORS).open("r+b") as file:
+        file.seek(-1, 2)
+        last = file.read()
+        file.seek(-1, 2)
+        file.write(bytes([last[0] ^ 1]))
+    became = OuterState.initial([torch.zeros(size) for size in anchor.sizes])
+    before = became.state_digest()
+    with pytest.raises(BadInput, match="is damaged; remove"):
+        become_snapshot(became, run.directory, ROUNDS, head.anchor)
+    assert (became.round, became.state_digest()) == (0, before)
+
+
 def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
     run: RunOnDisk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -83,6 +83,8 @@ class Network:
     donors: dict[str, BlobServer] = field(default_factory=dict)
     asked: list[tuple[str, str]] = field(default_factory=list)
     """(who, for what), in order."""
+    given_bytes: int = 0
+    """What all answers hold."""
 
     def add(self, directory: Path, name: str, rounds: int, *taken: int, seed: int = 0) -> ChainStore:
         """A donor whose chain has so many rounds, with snapshots of some of them."""
@@ -105,6 +107,7 @@ class Network:
             raise Unreachable(f"cannot reach peer {peer_id}")
         payload = await self.answers[peer_id][name]("me", request)
         assert payload is None or len(payload) <= max_bytes
+        self.given_bytes += len(payload or b"")
         return payload
 
 

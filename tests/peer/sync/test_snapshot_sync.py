@@ -73,7 +73,7 @@ class Newcomer:
             RUN,
             self.notices.read_others,
             self.directory,
-            sum(LAYERS),
+            LAYERS,
             round_bytes,
             keep_rounds,
             AtOnce(),  # type: ignore[arg-type]
@@ -187,6 +187,38 @@ async def test_a_snapshot_of_another_model_is_refused(tmp_path: Path, monkeypatc
     assert manifest.round == 4
     alerts: list[Any] = [event for event in me.told if isinstance(event, AlertRaised)]
     assert [event.text for event in alerts][1:] == ["the snapshot of round 8 is of another run or model: refused"]
+
+
+async def test_a_snapshot_of_as_many_parameters_in_other_layers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their chunks would lie elsewhere."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        disk = me.add(name, 8, 4)
+        with monkeypatch.context() as patched:
+            patched.setattr("tests.peer.sync.donors.LAYERS", LAYERS[::-1])
+            write_snapshot(me.root / name, disk, 8)
+    assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    assert "the snapshot of round 8 is of another run or model: refused" in _alerts(me)
+
+
+async def test_a_snapshot_of_which_its_voters_report_another_state_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some of them still stand there; who is not of them is not heard."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        disk = me.add(name, 8, 4, 8)
+    for name, state in ((NAMES[0], b"s" * 32), ("nobody", anchor_at(8).state_digest())):
+        me.notices.heads[name] = Heartbeat(disk.head.anchor, 8, disk.head.weight, state, True, 0, 0, False)
+    assert NAMES[0] in disk.head.electorate
+    assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    assert "the snapshot of round 8 is not of the state that voters report there: refused" in _alerts(me)
+
+
+def _alerts(me: Newcomer) -> list[str]:
+    return [event.text for event in me.told if isinstance(event, AlertRaised)]
 
 
 async def test_a_silent_donor_is_left_out_of_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

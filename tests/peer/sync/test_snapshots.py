@@ -169,11 +169,11 @@ class Taking:
             disk = self.network.add(tmp_path, donor, 6, 4)
         self.manifest = snapshots.read_manifest(snapshots.path_of(tmp_path / donors[0], 4, disk.heads[4].anchor))
 
-    async def run(self) -> Path:
-        """Take it."""
+    async def run(self, *layers: int) -> Path:
+        """Take it, or these layers of it."""
         await self.survey()
         download = BlobDownload(
-            self.directory, self.network, self.manifest, self.donors, AtOnce(), self.told.append
+            self.directory, self.network, self.manifest, self.donors, AtOnce(), self.told.append, layers or None
         )  # fmt: skip
         return await download.run()
 
@@ -309,6 +309,95 @@ async def test_what_is_there_already_is_not_asked_for(tmp_path: Path) -> None:
         file.write(bytes(100))
     assert taking.whole(await taking.run())
     assert taking.chunks_of("a") == 1
+
+
+# ---- some layers ----
+
+TWELVE = (300_000,) * 12
+"""Two chunks for each vector."""
+ANSWERS_BYTES = 10_000
+"""All that is not chunks takes less."""
+
+
+@pytest.fixture
+def _twelve_layers(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.peer.sync.donors.LAYERS", TWELVE)
+
+
+@pytest.mark.usefixtures("_twelve_layers")
+async def test_some_layers_cost_their_share_and_the_rest_can_follow(tmp_path: Path) -> None:
+    """Three of twelve: a quarter of the bytes. The part knows what it holds, and nobody takes it for the whole.
+
+    From one donor, as of two the last chunks may come twice.
+    """
+    taking = Taking(tmp_path, "a")
+    await taking.survey()
+    taking.network.given_bytes = 0
+    part = await taking.run(1, 4, 11)
+    vectors_bytes = 8 * sum(TWELVE)
+    told = [event for event in taking.told if isinstance(event, TransferProgressed)][-1]
+    assert told.bytes_done == told.bytes_total == vectors_bytes / 4
+    assert vectors_bytes / 4 <= taking.network.given_bytes < 1.001 * vectors_bytes / 4
+    anchor = anchor_at(4)
+    for layer in (1, 4, 11):
+        theta, momentum = snapshots.read_layer(part, taking.manifest, layer)
+        assert theta.tobytes() + momentum.tobytes() == b"".join(anchor.chunks(layer))
+    with pytest.raises(BadInput, match="damaged"):
+        snapshots.read_layer(part, taking.manifest, 0)
+    assert snapshots.marked_layers(part) == {1, 4, 11}
+    assert snapshots.names(taking.directory) == []
+
+    assert await taking.run(4, 5) == part
+    assert snapshots.marked_layers(part) == {1, 4, 5, 11}
+    assert taking.network.given_bytes < 1.01 * vectors_bytes / 3
+    path = await taking.run()
+    assert same(path, taking.manifest, anchor)
+    assert [file.name for file in sorted(path.iterdir())] == ["manifest", "vectors"]
+    assert taking.network.given_bytes < 1.001 * vectors_bytes
+    assert await taking.run(0) == path, "the whole holds that layer too"
+    assert taking.network.given_bytes < 1.001 * vectors_bytes
+    assert taking.alerts == []
+
+
+@pytest.mark.usefixtures("_twelve_layers")
+@pytest.mark.parametrize("layer", range(len(TWELVE)))
+@pytest.mark.parametrize("place", [0, -1])
+async def test_a_flipped_byte_in_any_layer_is_found_and_the_chunk_fetched_elsewhere(
+    tmp_path: Path, layer: int, place: int
+) -> None:
+    """On the way, and then on this disk."""
+    taking = Taking(tmp_path, "flips", "honest")
+    chunk = taking.manifest.chunks_of(layer)[place]
+    answers, asked = taking.network.answers, asyncio.Event()
+    flips, gives = answers["flips"][CHUNK], answers["honest"][CHUNK]
+
+    async def flip(peer: str, request: bytes) -> bytes | None:
+        payload = await flips(peer, request)
+        if payload is None or msgpack.unpackb(request)[1] != chunk:
+            return payload
+        asked.set()
+        return bytes([payload[0] ^ 1]) + payload[1:]
+
+    async def give_after_it(peer: str, request: bytes) -> bytes | None:
+        await asked.wait()
+        return await gives(peer, request)
+
+    answers["flips"][CHUNK], answers["honest"][CHUNK] = flip, give_after_it
+    async with asyncio.timeout(HANG_S):
+        part = await taking.run(layer)
+    expected = b"".join(anchor_at(4).chunks(layer))
+    assert b"".join(each.tobytes() for each in snapshots.read_layer(part, taking.manifest, layer)) == expected
+    assert taking.alerts == [f"flips gave wrong bytes for chunk {chunk} of the snapshot: others are asked"]
+
+    with (part / "vectors").open("r+b") as file:
+        file.seek(taking.manifest.offset_bytes(chunk))
+        file.write(b"flipped")
+    assert snapshots.damaged_chunks(part, taking.manifest, taking.manifest.chunks_of(layer)) == [chunk]
+    taking.network.given_bytes = 0
+    async with asyncio.timeout(HANG_S):
+        await taking.run(layer)
+    assert b"".join(each.tobytes() for each in snapshots.read_layer(part, taking.manifest, layer)) == expected
+    assert taking.network.given_bytes <= 2 * taking.manifest.chunk_bytes(chunk) + ANSWERS_BYTES, "only that comes again"
 
 
 async def test_what_is_left_of_another_download_goes(tmp_path: Path) -> None:

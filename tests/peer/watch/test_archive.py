@@ -45,8 +45,8 @@ class Keeping:
             folder, network, AGREED, HEAD, Retention(**retention), AtOnce(), self.told.append
         )  # fmt: skip
 
-    def look(self, steps: Sequence[ChainEntry], state: bytes = b"", peers: Sequence[str] = DONORS) -> bool:
-        return asyncio.run(self.archive.look(steps, peers, lambda anchor: state))
+    def look(self, steps: Sequence[ChainEntry], state: bytes = b"", layers: tuple[int, ...] = LAYERS) -> bool:
+        return asyncio.run(self.archive.look(steps, layers, DONORS, lambda anchor: state))
 
     def warnings(self) -> list[str]:
         return [event.text for event in self.told if isinstance(event, AlertRaised)]
@@ -96,6 +96,13 @@ def test_bits_that_the_peers_do_not_stand_for_are_refused(network: Network, tmp_
     assert "is not what the peers of the run say of it" in keeping.warnings()[0]
     assert not keeping.look(steps, state=b"\x01" * 32), "it is not loaded again"
     assert keeping.archive.rounds() == []
+
+
+def test_a_snapshot_of_other_layers_is_refused(network: Network, tmp_path: Path) -> None:
+    """Though it has as many parameters, and the state is said to be that one."""
+    keeping, steps = Keeping(tmp_path / "keep", network), steps_of(chain_of(tmp_path / "other", 6))
+    assert not keeping.look(steps, anchor_at(4).state_digest(), layers=LAYERS[::-1])
+    assert "is not what the peers of the run say of it" in keeping.warnings()[0]
 
 
 def test_a_donor_that_lies_or_dies_is_left_out(network: Network, tmp_path: Path) -> None:

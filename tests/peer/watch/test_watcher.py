@@ -248,11 +248,11 @@ async def test_without_the_layers_nothing_is_told_of_rounds_and_that_is_said() -
     assert watched.rounds()[:4] == [1, 2, 3, 4]
 
 
-def snapshot_of(world: World, round: int, run: bytes = RUN) -> SnapshotManifest:
+def snapshot_of(world: World, round: int, run: bytes = RUN, layers: tuple[int, ...] = SIZES) -> SnapshotManifest:
     """A snapshot of this round, as far as a watcher reads it."""
     updates = [block.update for block in world.peers[0].disk.blocks[:round]]
     base = ChainBase.after(updates[-3:])
-    return SnapshotManifest(run=run, base=base, cursors=(), layers=(1,), chunks=(b"c" * 32, b"d" * 32))
+    return SnapshotManifest(run=run, base=base, cursors=(), layers=layers, chunks=(b"c" * 32,) * 2 * len(layers))
 
 
 async def test_where_the_first_rounds_are_gone_it_begins_at_a_snapshot_and_says_so() -> None:
@@ -292,14 +292,17 @@ async def test_where_too_much_would_be_to_load_it_begins_late(monkeypatch: pytes
     assert "rounds are too many to load: watching begins at round 5" in watched.warnings()[0]
 
 
-async def test_a_snapshot_of_another_run_is_no_beginning(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize("other", [{"run": b"x" * 32}, {"layers": (2, 1)}])
+async def test_a_snapshot_of_another_run_or_model_is_no_beginning(
+    monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
+) -> None:
     """It goes on from the genesis instead."""
     monkeypatch.setattr(watchers, "FAR_ROUNDS", 4)
     world = at_round(6)
-    watched = watch(world, snapshot=snapshot_of(world, 5, run=b"x" * 32))
+    watched = watch(world, snapshot=snapshot_of(world, 5, **other))
     await watched.follow(8)
     assert watched.rounds()[:8] == list(range(1, 9))
-    assert watched.warnings() == ["the snapshot of round 5 is of another run"]
+    assert watched.warnings() == ["the snapshot of round 5 is of another run or model"]
 
 
 async def test_garbage_and_unasked_frames_are_nothing() -> None:
