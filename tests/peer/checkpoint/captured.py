@@ -1,0 +1,28 @@
+"""Layers whose every number is told, to be captured."""
+
+from __future__ import annotations
+
+import torch
+from torch import Tensor
+
+from peer.outer.kernels import LayerTensors
+
+CPU = torch.device("cpu")
+
+
+def layer(
+    elements: int,
+    *,
+    theta: float = 0.0,
+    residual: float = 0.0,
+    start: Tensor | None = None,
+    local: Tensor | None = None,
+) -> LayerTensors:
+    """Of two parameters. Unless told, `start` is 7 and `local` 8."""
+    local = torch.full((elements,), 8.0) if local is None else local
+    cut = elements // 3
+    return LayerTensors(
+        first=0, local=((slice(0, cut), local[:cut]), (slice(cut, elements), local[cut:])),
+        start=torch.full((elements,), 7.0) if start is None else start, residual=torch.full((elements,), residual),
+        theta=torch.full((elements,), theta), momentum=torch.zeros(elements),
+    )  # fmt: skip
