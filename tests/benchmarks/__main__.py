@@ -20,6 +20,7 @@ from tests.benchmarks import (
     honest,
     join,
     links,
+    memory,
     methods,
     obeyed,
     overlap,
@@ -33,7 +34,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed, memory,
 )  # fmt: skip
 
 
