@@ -31,11 +31,9 @@ from dht.atomic_files import raising_disk_full, sync_folder
 from dht.errors import DiskFull
 from peer.checkpoint.capture import Capture, LayerCapture, bytes_of, entry_of
 from peer.checkpoint.tensor_file import TensorFile, sync_file
+from peer.plan.disk_use import checkpoints_kept
 
 VERSION = 4
-KEPT = 2
-KEPT_BYTES = 20 << 30
-"""Of checkpoints that take more, only the newest is kept."""
 SUMS = "B2SUMS"
 STATE = "state.json"
 REST = "rest.safetensors"
@@ -68,10 +66,10 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run directory: the newest `KEPT`, or one if they would take more than `kept_bytes`."""
+    """The checkpoints of one run directory: the newest two, or one where two would be too large."""
 
-    def __init__(self, folder: Path, kept_bytes: int = KEPT_BYTES) -> None:
-        self.folder, self._kept_bytes = folder, kept_bytes
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
         folder.mkdir(exist_ok=True)
 
     def write(self, capture: Capture) -> Path:
@@ -97,8 +95,7 @@ class Checkpoints:
         except DiskFull:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
-        kept = KEPT if KEPT * size_bytes(path) <= self._kept_bytes else 1
-        for old in _all(self.folder)[:-kept]:
+        for old in _all(self.folder)[: -checkpoints_kept(size_bytes(path))]:
             shutil.rmtree(old)
         return path
 

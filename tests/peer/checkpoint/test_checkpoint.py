@@ -15,8 +15,10 @@ from safetensors import safe_open
 
 from dht.errors import DiskFull
 from peer.checkpoint.capture import Capture, LayerCapture
-from peer.checkpoint.checkpoint import KEPT, SUMS, VERSION, Checkpoint, Checkpoints, find_damage, newest, size_bytes
+from peer.checkpoint.checkpoint import SUMS, VERSION, Checkpoint, Checkpoints, find_damage, newest, size_bytes
 from peer.checkpoint.tensor_file import TensorFile
+from peer.plan import disk_use
+from peer.plan.disk_use import CHECKPOINTS_KEPT as KEPT
 from tests.peer.checkpoint.captured import CPU, layer
 
 FILES = ("000.safetensors", "001.safetensors", "rest.safetensors", "state.json", SUMS)
@@ -75,11 +77,10 @@ def test_what_was_written_is_read(shelf: Checkpoints) -> None:
     assert size_bytes(path) == sum(file.stat().st_size for file in path.iterdir())
 
 
-def test_large_ones_are_not_kept_twice(tmp_path: Path) -> None:
+def test_large_ones_are_not_kept_twice(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     """While one is written, the one before is there."""
-    one = size_bytes(Checkpoints(tmp_path / "any").write(take(1)))
-    shelf = Checkpoints(tmp_path / "checkpoints", kept_bytes=2 * one - 1)
     first = shelf.write(take(1))
+    monkeypatch.setattr(disk_use, "CHECKPOINTS_BYTES", 2 * size_bytes(first) - 1)
     written: list[bool] = []
     capture = take(2)
     all_decided = capture.all_decided
