@@ -24,7 +24,7 @@ from peer.telemetry.reporter import Reporter
 if TYPE_CHECKING:
     import torch
 
-    from peer.checkpoint.checkpoint import Checkpoints
+    from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
@@ -254,7 +254,7 @@ def make_trainer(
 
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
-    """Be what the newest intact checkpoint says; returns the anchor it was taken at, empty without one."""
+    """Be what the newest intact checkpoint says; returns the anchor where the trainer stands, empty without one."""
     from peer.checkpoint.checkpoint import Checkpoints, newest
 
     checkpoints = Checkpoints(directory / "checkpoints")
@@ -266,9 +266,33 @@ def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[
     found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
     if found is None:
         return checkpoints, b""
+    anchor = _take_up(trainer, found, directory, session)
+    session.say("JOINING", f"going on from the checkpoint of round {found.round}")
+    return checkpoints, anchor
+
+
+def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session: Reporter) -> bytes:
+    """Stand where the checkpoint was taken.
+
+    Where the way there is not on this disk any more, as in a chain that began anew, stand at the newest snapshot, and
+    have its work go along. Raises BadInput if there is none either.
+    """
+    from peer.checkpoint.replay import lead_to, newest_snapshot
+
+    try:
+        lead_to(trainer.anchor, directory, trainer.spec, found.anchor, found.round)
+    except BadInput as error:
+        snapshot = newest_snapshot(directory)
+        if snapshot is None:
+            raise
+        why = f"the anchor of checkpoint {found.path} cannot be computed any more ({error})"
+        session.warn("CHECKPOINT", f"{why}: what it owes goes along to the newest snapshot")
+        trainer.restore(found, known=False)
+        name, anchor = snapshot
+        trainer.adopt(found.anchor, anchor)
+        return name
     trainer.restore(found)
-    session.say("JOINING", f"going on from the checkpoint of round {trainer.anchor.round}")
-    return checkpoints, found.anchor
+    return found.anchor
 
 
 def started(settings: PeerSettings, me: str, trainer: LocalTrainer, directory: Path) -> PeerStarted:

@@ -24,6 +24,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+from safetensors.torch import load_file
 from torch import Tensor, nn
 
 from bootstrap.members import AdmissionBook
@@ -39,7 +40,8 @@ from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, sign_record
 from dht.records import pack as pack_record
 from peer.aggregation.evidence import AggregationRules
 from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
-from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
+from peer.checkpoint.capture import Capture, LayerCapture
+from peer.checkpoint.checkpoint import Checkpoints
 from peer.codec.codec import FORMATS, Codec
 from peer.control import store
 from peer.control.server import Commands, ControlServer
@@ -86,6 +88,7 @@ from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.outer.apply import LayerUpdate
 from peer.outer.kernels import TorchKernels
+from peer.outer.layer_tensors import LayerTensors
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import advance
 from peer.protocol.block import (
@@ -722,15 +725,23 @@ def own_files(folder: Path) -> Any:
 
 
 def checkpoints_by_hand(folder: Path) -> Any:
-    """The files of one, and the sums beside them."""
-    values = torch.from_numpy(drawn(3, 50))
-    state = {"version": 3, "run": "run", "peer": NAMES[0], "round": 7, "anchor": START.anchor.hex(), "share": 0.1}
-    tensors = {
-        "anchor": {"theta": values, "momentum": values / 2}, "peer": {"generator.cpu": torch.arange(9).to(torch.uint8)},
-        "optimizer": {"opt.0.0.step": values[0], "opt.0.0.exp_avg": values.view(5, 10).to(torch.bfloat16)},
-    }  # fmt: skip
+    """The files of one, and the sums beside them: a layer of which all is stored, one right after an update."""
+    values, fresh = torch.from_numpy(drawn(3, 50)), torch.zeros(50)
+    layers = [
+        LayerCapture.of(
+            LayerTensors(
+                first=0, local=((slice(0, 20), local[:20]), (slice(20, 50), local[20:])), start=start,
+                residual=values / 2, theta=values, momentum=fresh,
+            ),
+            {"adamw.0.step": values[0], "adamw.0.exp_avg": values[:20].view(4, 5), "adamw.1.none": torch.empty(0)},
+            sparse=False,
+        )
+        for start, local in ((fresh, values), (values - values / 2, values - values / 2))
+    ]  # fmt: skip
+    state = {"version": 4, "run": "run", "peer": NAMES[0], "round": 7, "anchor": START.anchor.hex(), "share": 0.1}
+    rest = {"generator.cpu": torch.arange(9).to(torch.uint8), "unread": torch.arange(6).view(2, 3)}
     shelf = Checkpoints(folder / "checkpoints")
-    shelf.write(Checkpoint(state=state, tensors=tensors))
+    shelf.write(Capture(state=state, layers=layers, rest=rest, device=torch.device("cpu")))
     return told_files(folder)
 
 
@@ -741,22 +752,25 @@ def checkpoints(folder: Path) -> Any:
     for number in range(40):
         letters = np.random.PCG64(number).random_raw(3000) % np.uint64(26) + np.uint64(97)
         (corpus / f"{number}.txt").write_bytes(letters.astype(np.uint8).tobytes())
+    found = []
     with chdir(folder):  # the spec names where the data lie, and its hash is in the checkpoint
         trainer = LocalTrainer(small_spec("corpus"), NAMES[0], folder / "contributions", torch.device("cpu"))
         trainer.begin_round(NAMES[:2])
-        before = trainer.checkpoint(START.anchor)
-        step(trainer)
-        after = trainer.checkpoint(START.anchor)
+        shelf = Checkpoints(folder / "checkpoints")
+        for _ in range(2):
+            path = shelf.write(trainer.checkpoint(START.anchor, (16, START.anchor)))
+            files = {file.stem: load_file(file) for file in sorted(path.glob("*.safetensors"))}
+            found.append((files, (path / "state.json").read_text()))
+            step(trainer)
+    (before, _), (after, _) = found
     seeded = {
         file: told_tensors({name: tensor for name, tensor in tensors.items() if not name.startswith("generator.")})
-        for file, tensors in before.tensors.items()
+        for file, tensors in before.items()
     }
     kinds = {
-        file: {name: kind_of(tensor) for name, tensor in sorted(tensors.items())}
-        for file, tensors in after.tensors.items()
+        file: {name: kind_of(tensor) for name, tensor in sorted(tensors.items())} for file, tensors in after.items()
     }
-    states = [json.dumps(dict(item.state)) for item in (before, after)]
-    return {"before": seeded, "after": kinds, "states": states}
+    return {"before": seeded, "after": kinds, "states": [state for _, state in found]}
 
 
 # ---- what people's programs read ----

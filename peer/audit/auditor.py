@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import logging
 from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
 from peer.audit.run_files import BadLink, RunFiles, SignatureChecker, blaming, require, signed_for_its_parent
-from peer.checkpoint.checkpoint import newest
 from peer.checkpoint.replay import become_snapshot
 from peer.codec.run_rules import rules_of
 from peer.events import RoundCommitted, read_events
@@ -220,9 +218,6 @@ class _Audit:
         self._heads[after.anchor] = after
 
 
-log = logging.getLogger(__name__)
-
-
 class States:
     """The anchor, outer step after outer step. Not known where this machine computes other initial parameters."""
 
@@ -232,7 +227,7 @@ class States:
         self._directory, self._spec, self._layout = directory, spec, layout
         self._anchor = anchor
         self.known = known
-        self._said = _said(directory, spec)
+        self._said = _said(directory)
 
     @property
     def digest(self) -> bytes:
@@ -246,29 +241,19 @@ class States:
         self.known = True
 
     def compare(self, head: ChainHead, state: bytes) -> None:
-        """What this peer reported of an anchor, or had as a checkpoint. Raises BadLink if that was another state."""
-        for path, said in self._said.get(head.anchor.hex(), ()):
-            if said != state.hex():
-                why = f"it says state {said[:12]}, where the files make {state.hex()[:12]}: one of the two miscomputed"
-                raise BadLink(head.round, path, why)
+        """What this peer reported of an anchor. Raises BadLink if that was another state."""
+        path, said = self._said.get(head.anchor.hex(), (None, state.hex()))
+        if path is not None and said != state.hex():
+            why = f"it says state {said[:12]}, where the files make {state.hex()[:12]}: one of the two miscomputed"
+            raise BadLink(head.round, path, why)
 
 
-Said = dict[str, list[tuple[Path, str]]]
-"""Files and the state that they name, by anchor, all in hex."""
+Said = dict[str, tuple[Path, str]]
+"""A file and the state that it names, by anchor, in hex."""
 
 
-def _said(directory: Path, spec: RunSpec) -> Said:
-    """What this peer reported when it committed, and what its newest intact checkpoint holds."""
-    said: Said = {}
-    for line in read_events(directory):
-        if isinstance(line.event, RoundCommitted):
-            said[line.event.digest] = [(directory / "events.jsonl", line.event.state)]
-    found = newest(directory / "checkpoints", spec.digest().hex(), None, _log_unused, files="anchor")
-    if found is not None:
-        checkpoint = (directory / "checkpoints", found.outer_state.state_digest().hex())
-        said.setdefault(found.anchor.hex(), []).append(checkpoint)
-    return said
-
-
-def _log_unused(path: Path, why: str) -> None:
-    log.warning("not comparing checkpoint %s: %s", path, why)
+def _said(directory: Path) -> Said:
+    """What this peer reported when it committed."""
+    path = directory / "events.jsonl"
+    reported = (line.event for line in read_events(directory) if isinstance(line.event, RoundCommitted))
+    return {event.digest: (path, event.state) for event in reported}

@@ -1,23 +1,22 @@
 """Checkpoints: all that a peer needs to go on exactly where it was. Whole, or not there; checked before it is used.
 
-checkpoints/00000007/             the newest `KEPT` of them
-    state.json                    round, anchor, data cursors, positions in the data, counters
-    anchor.safetensors            theta, momentum
-    peer.safetensors              residual, start, local, the states of the random generators, and sequences whose step
-                                  had no room yet, if there are any
-    optimizer.safetensors         the inner optimizers
+checkpoints/00000007/             the newest of them, see `Checkpoints`
+    state.json                    round, anchor, the snapshot on the way to it, positions in the data, counters
+    000.safetensors               of layer 0: residual, start, local, and what inner optimizers remember
+    001.safetensors               of layer 1, and so on; see `peer.checkpoint.layer_state` for what may be left out
+    rest.safetensors              the states of the random generators, and sequences whose step had no room yet
     B2SUMS                        BLAKE2b-256 of the others, as `b2sum -l 256 --check B2SUMS` reads them
 
-What the voters of a round must remember is not here. Promises, votes, blocks and contributions are
-on disk before anybody hears of them (`chain/`, `contributions/`); a checkpoint names the anchor at which it was
-taken, and what was decided since is replayed from there.
+The anchor itself is not here: θ and m follow from a snapshot, or the initial parameters, and the chain. Nor is what the
+voters of a round must remember. Promises, votes, blocks and contributions are on disk before anybody hears of them
+(`chain/`, `contributions/`); a checkpoint names the anchor at which it was taken, and what was decided since is
+replayed from there.
 """
 
 from __future__ import annotations
 
 import hashlib
 import json
-import os
 import shutil
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -25,26 +24,27 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from safetensors import SafetensorError
-from safetensors.torch import load_file, save_file
+from safetensors.torch import load_file
 from torch import Tensor
 
 from dht.atomic_files import raising_disk_full, sync_folder
 from dht.errors import DiskFull
-from peer.outer.outer_state import OuterState
+from peer.checkpoint.capture import Capture, LayerCapture, bytes_of, entry_of
+from peer.checkpoint.tensor_file import TensorFile, sync_file
+from peer.plan.disk_use import checkpoints_kept
 
-VERSION = 3
-KEPT = 2
+VERSION = 4
 SUMS = "B2SUMS"
 STATE = "state.json"
+REST = "rest.safetensors"
 
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """What lies in the files: JSON values, and tensors on the CPU by file and name."""
+    """One on disk, whose bytes were found to be those that were written. Tensors are read when they are asked for."""
 
+    path: Path
     state: Mapping[str, Any]
-    tensors: Mapping[str, Mapping[str, Tensor]]
 
     @property
     def anchor(self) -> bytes:
@@ -52,45 +52,50 @@ class Checkpoint:
         return bytes.fromhex(self.state["anchor"])
 
     @property
-    def outer_state(self) -> OuterState:
-        tensors = self.tensors["anchor"]
-        layers = range(len(tensors) // 2)
-        theta, momentum = ([tensors[f"{name}.{layer}"] for layer in layers] for name in ("theta", "momentum"))
-        return OuterState(theta, momentum, self.state["round"], dict(self.state["cursors"]))
+    def round(self) -> int:
+        return int(self.state["round"])
+
+    def layer(self, number: int) -> Mapping[str, Tensor]:
+        """What is stored of one layer, by name; on the CPU."""
+        return load_file(self.path / _file_of(number))
 
     @property
-    def size_bytes(self) -> int:
-        """Room that it takes on disk, but for a few kilobytes."""
-        return sum(tensor.nbytes for named in self.tensors.values() for tensor in named.values())
+    def rest(self) -> Mapping[str, Tensor]:
+        """What belongs to no layer."""
+        return load_file(self.path / REST)
 
 
 class Checkpoints:
-    """The checkpoints of one run directory."""
+    """The checkpoints of one run directory: the newest two, or one where two would be too large."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
 
-    def write(self, checkpoint: Checkpoint) -> Path:
-        """Put it on disk as the newest one, and drop those beyond `KEPT`.
+    def write(self, capture: Capture) -> Path:
+        """Put it on disk as the newest one, and drop those that are too many.
 
         Raises DiskFull, also if too little would be left for the round: those that are there stay,
         and nothing is left of this one.
         """
+        with capture.being_read():
+            return self._write(capture)
+
+    def _write(self, capture: Capture) -> Path:
         serials = [int(path.name) for path in _all(self.folder)]
         path = self.folder / f"{max(serials, default=0) + 1:08d}"
         scratch = self.folder / f"{path.name}.new"
         self._sweep()
-        self._require_room(checkpoint.size_bytes)
+        self._require_room(capture.most_bytes)
         try:
             with raising_disk_full(self.folder):
-                _write_files(scratch, checkpoint)
+                _write_files(scratch, capture)
                 scratch.rename(path)
                 sync_folder(self.folder)
         except DiskFull:
             shutil.rmtree(scratch, ignore_errors=True)
             raise
-        for old in _all(self.folder)[:-KEPT]:
+        for old in _all(self.folder)[: -checkpoints_kept(size_bytes(path))]:
             shutil.rmtree(old)
         return path
 
@@ -112,22 +117,20 @@ class Checkpoints:
             )
 
 
-def newest(
-    folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None], files: str = "*"
-) -> Checkpoint | None:
+def newest(folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None]) -> Checkpoint | None:
     """The newest intact checkpoint of `peer` (None: of anyone) in `run`; `say` is told which are not used, and why.
 
-    Reads only, also while another process writes there. It has the tensors of those `files` whose names match.
+    Reads only, also while another process writes there.
     """
     for path in reversed(_all(folder)):
         fault = find_damage(path)
         if fault:
             say(path, f"it is damaged ({fault})")
             continue
-        checkpoint = _read(path, files)
-        version, its_run, its_peer = (checkpoint.state[key] for key in ("version", "run", "peer"))
+        state = json.loads((path / STATE).read_text())
+        version, its_run, its_peer = (state[key] for key in ("version", "run", "peer"))
         if (version, its_run) == (VERSION, run) and peer in (None, its_peer):
-            return checkpoint
+            return Checkpoint(path=path, state=state)
         say(path, "it is of another run, peer or version")
     return None
 
@@ -136,7 +139,7 @@ def find_damage(path: Path) -> str:
     """What is wrong with the checkpoint in this folder, in words; empty if every byte is as it was written."""
     try:
         told = (path / SUMS).read_bytes()
-        found = _sums(path)
+        found = _sums({file.name: _digest(file) for file in path.iterdir() if file.name != SUMS})
     except OSError as error:
         return f"{error.filename}: {error.strerror}"
     if told == found:
@@ -146,47 +149,58 @@ def find_damage(path: Path) -> str:
     return f"{', '.join(names)} and {SUMS} disagree"
 
 
+def size_bytes(path: Path) -> int:
+    """What the checkpoint in this folder takes on disk."""
+    return sum(file.stat().st_size for file in path.iterdir())
+
+
 def _all(folder: Path) -> list[Path]:
     """Oldest first; what has another name is half-written."""
     return sorted(path for path in folder.glob("*") if path.name.isdecimal())
 
 
-def _write_files(folder: Path, checkpoint: Checkpoint) -> None:
+def _file_of(layer: int) -> str:
+    return f"{layer:03d}.safetensors"
+
+
+def _write_files(folder: Path, capture: Capture) -> None:
     folder.mkdir()
-    for name, tensors in checkpoint.tensors.items():
-        _save(tensors, folder / f"{name}.safetensors")
-    (folder / STATE).write_text(json.dumps(dict(checkpoint.state), indent=1) + "\n")
-    (folder / SUMS).write_bytes(_sums(folder))
-    for path in folder.iterdir():
-        with path.open("rb") as file:
-            os.fsync(file.fileno())
+    (folder / STATE).write_text(json.dumps(dict(capture.state), indent=1) + "\n")
+    files = [_begin_layer(folder / _file_of(number), capture, layer) for number, layer in enumerate(capture.layers)]
+    capture.all_decided()
+    for file, layer in zip(files, capture.layers, strict=True):
+        file.add(capture.staying(layer))
+    files.append(_rest_file(folder / REST, capture.rest))
+    digests = {file.path.name: file.finish() for file in files} | {STATE: _digest(folder / STATE)}
+    (folder / SUMS).write_bytes(_sums(digests))
+    for name in (STATE, SUMS):
+        sync_file(folder / name)
     sync_folder(folder)
 
 
-def _save(tensors: Mapping[str, Tensor], path: Path) -> None:
-    try:
-        save_file({name: tensor.contiguous() for name, tensor in tensors.items()}, path)
-    except SafetensorError as error:
-        # The library puts the system's error into words: 28 is ENOSPC, 122 EDQUOT.
-        if "os error 28" in str(error) or "os error 122" in str(error):
-            raise DiskFull(f"the disk that holds {path.parent} is full") from error
-        raise
+def _begin_layer(path: Path, capture: Capture, layer: LayerCapture) -> TensorFile:
+    """With what inner steps change: the next one waits for that."""
+    file = TensorFile(path, capture.decide(layer))
+    file.add(capture.moving(layer))
+    return file
 
 
-def _read(path: Path, files: str) -> Checkpoint:
-    tensors = {file.stem: load_file(file) for file in path.glob(f"{files}.safetensors")}
-    return Checkpoint(state=json.loads((path / STATE).read_text()), tensors=tensors)
+def _rest_file(path: Path, rest: Mapping[str, Tensor]) -> TensorFile:
+    # The widest first: each lies where a reader may look at it as it is.
+    named = sorted(rest.items(), key=lambda item: (-item[1].element_size(), item[0]))
+    file = TensorFile(path, [entry_of(name, tensor) for name, tensor in named])
+    file.add(bytes_of(tensor) for _, tensor in named)
+    return file
 
 
-def _sums(folder: Path) -> bytes:
-    """The bytes of a sum file over everything else in the folder."""
-    lines = []
-    for path in sorted(folder.iterdir()):
-        if path.name != SUMS:
-            with path.open("rb") as file:
-                digest = hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32))
-            lines.append(f"{digest.hexdigest()}  {path.name}\n")
-    return "".join(lines).encode()
+def _digest(path: Path) -> str:
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, lambda: hashlib.blake2b(digest_size=32)).hexdigest()
+
+
+def _sums(digests: Mapping[str, str]) -> bytes:
+    """The bytes of a sum file."""
+    return "".join(f"{digest}  {name}\n" for name, digest in sorted(digests.items())).encode()
 
 
 def generator_states(device: torch.device) -> dict[str, Tensor]:

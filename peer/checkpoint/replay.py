@@ -11,7 +11,6 @@ import torch
 
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
-from peer.checkpoint.checkpoint import newest
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.outer.outer_state import OuterState
@@ -40,9 +39,14 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Outer
     It may be on the chain on disk, or on a branch that was left meanwhile: the link goes on while this reads.
     Raises BadInput if files are damaged or gone, RunMismatch if the run began with other parameters.
     """
+    anchor = OuterState.initial(FlatParameters(build(spec)).by_layer())
+    lead_to(anchor, directory, spec, name, round)
+    return anchor
+
+
+def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, round: int) -> None:
+    """`restore_at` in place: `anchor` is at the initial parameters, and after BadInput it is anywhere."""
     taken = set(snapshots.names(directory))
-    flat = FlatParameters(build(spec))
-    anchor = OuterState.initial(flat.by_layer())
     way: list[Update] = []
     while round > 0 and not ((round, name) in taken and _is_at_snapshot(anchor, directory, round, name)):
         way.append(_update_that_made(directory, round, name))
@@ -51,10 +55,30 @@ def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> Outer
         genesis = read_genesis(directory)
         require_same_start(genesis, anchor.state_digest())
         assert name == genesis_head(genesis).anchor
-    layout = cut([layer.size for layer in flat.layers], spec.codec.part_elements)
+    layout = cut(anchor.sizes, spec.codec.part_elements)
     for update in reversed(way):
         advance(anchor, update, spec, layout, partial(load_object, directory))
-    return anchor
+
+
+def origin_of(directory: Path, name: bytes, round: int) -> tuple[int, bytes] | None:
+    """The snapshot, by round and anchor, from which `lead_to` leads to this anchor; None for the initial parameters.
+
+    Raises BadInput if no way is on this disk.
+    """
+    taken = set(snapshots.names(directory))
+    while round > 0 and (round, name) not in taken:
+        round, name = round - 1, _update_that_made(directory, round, name).parent
+    return (round, name) if round else None
+
+
+def newest_snapshot(directory: Path) -> tuple[bytes, OuterState] | None:
+    """The name and the anchor of the newest snapshot on this disk that is intact."""
+    for round, name in reversed(snapshots.names(directory)):
+        try:
+            return name, read_anchor(directory, round, name)
+        except BadInput as error:
+            log.warning("not using a snapshot: %s", error)
+    return None
 
 
 def _update_that_made(directory: Path, round: int, name: bytes) -> Update:
@@ -93,7 +117,7 @@ def read_chain(directory: Path, spec: RunSpec) -> Chain:
 
 
 def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> OuterState:
-    """The anchor at the head of `chain`, by making the outer steps since the newest checkpoint or snapshot again.
+    """The anchor at the head of `chain`, by making the outer steps since the newest snapshot again.
 
     Without one they are made from the run's `initial` parameters on.
 
@@ -105,7 +129,7 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Oute
     _start_late(anchor, chain)
     if anchor.round < chain.base.round:
         raise BadInput(
-            f"the chain in {chain.directory} begins at round {chain.base.round}, and no intact checkpoint or snapshot "
+            f"the chain in {chain.directory} begins at round {chain.base.round}, and no intact snapshot "
             "lies beside it; take the folder of another peer"
         )
     for update in chain.updates[anchor.round - chain.base.round :]:
@@ -114,18 +138,10 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Oute
 
 
 def _start_late(anchor: OuterState, chain: Chain) -> None:
-    """Be at the newest checkpoint or snapshot that is on the chain, if there is any."""
+    """Be at the newest snapshot that is on the chain, if there is any."""
     rounds = {chain.head.anchor: chain.head.round} | {update.parent: update.round - 1 for update in chain.updates}
-    found = newest(
-        chain.directory / "checkpoints",
-        chain.genesis.run.hex(),
-        None,
-        partial(log.warning, "not using checkpoint %s: %s"),
-    )
-    if found is not None and found.anchor in rounds:
-        anchor.become(found.outer_state)
     for round, name in reversed(snapshots.names(chain.directory)):
-        if rounds.get(name) == round and round > anchor.round and _is_at_snapshot(anchor, chain.directory, round, name):
+        if rounds.get(name) == round and _is_at_snapshot(anchor, chain.directory, round, name):
             return
 
 

@@ -5,23 +5,18 @@ from __future__ import annotations
 import time
 from collections import deque
 from concurrent.futures import Future, ThreadPoolExecutor, wait
-from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import HomefiresError
-from peer.host.processes import available_bytes
 from peer.spec import RunSpec
 from peer.store import snapshots
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
 
 if TYPE_CHECKING:
-    from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
+    from peer.checkpoint.capture import Capture
+    from peer.checkpoint.checkpoint import Checkpoints
     from peer.outer.outer_state import OuterState
-
-SPARE = 3
-"""A checkpoint is copied and written beside training where so many times its size is available in memory; else training
-waits until it is written."""
 
 
 class CheckpointSaver:
@@ -31,20 +26,14 @@ class CheckpointSaver:
         self._checkpoints = checkpoints
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
-    def save(self, checkpoint: Checkpoint, *, beside: bool) -> Future[Path]:
+    def save(self, capture: Capture, *, beside: bool) -> Future[Path]:
         """Have all of a peer on disk: ends with the folder where it is, or with DiskFull.
 
-        The tensors may change once this returns. Unless `beside`, and where memory has no room for a copy of them, that
-        is when all is written.
+        Unless `beside`, all is written when this returns. Else whoever changes a tensor tells the capture before.
         """
-        if beside and available_bytes() >= SPARE * checkpoint.size_bytes:
-            copied = {
-                file: {name: tensor.clone() for name, tensor in tensors.items()}
-                for file, tensors in checkpoint.tensors.items()
-            }
-            return self._executor.submit(self._checkpoints.write, replace(checkpoint, tensors=copied))
-        writing = self._executor.submit(self._checkpoints.write, checkpoint)
-        wait([writing])
+        writing = self._executor.submit(self._checkpoints.write, capture)
+        if not beside:
+            wait([writing])
         return writing
 
 

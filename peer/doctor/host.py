@@ -14,16 +14,12 @@ from pathlib import Path
 from dht.errors import BadInput, DiskFull
 from peer.doctor.check import Check, failed, passed, size, unknown, warned
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
+from peer.plan.disk_use import disk_of
 from peer.plan.model_shape import memory_of, shape_of
 from peer.spec import RunSpec
 
 PROCESS_BYTES = 800 << 20
 """Resident memory of a peer whose model is small: torch, transformers, hivemind and their tables, in both processes."""
-SNAPSHOT_BYTES = 8
-"""Per parameter: θ and m, float32. Two are kept, and a third is written before the oldest goes."""
-CHECKPOINT_BYTES = 28
-"""Per parameter, with AdamW: θ, m, residual, start, local parameters and two moments. Two are kept, one is written."""
-KEPT = 2
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,17 +37,17 @@ class RunNeeds:
     least_disk: int
     """Without which nothing can be written: snapshots and checkpoints."""
     disk: int
-    """With the chain at its quota."""
+    """With updates and contributions, and a snapshot and a checkpoint on their way."""
 
 
 def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
     """Of a peer of this run that keeps so many bytes of updates. Raises BadSpec for a model that cannot be built."""
     parameters, training, activations, main = _memory(spec)
-    least_disk = (KEPT + 1) * (SNAPSHOT_BYTES + CHECKPOINT_BYTES) * parameters
+    disk = disk_of(parameters, round(training), spec, chain_bytes)
     return RunNeeds(
         parameters=parameters, device=round(training + activations),
         least_device=round(training + activations / spec.inner.sequences), main=round(PROCESS_BYTES + main),
-        least_disk=least_disk, disk=least_disk + chain_bytes,
+        least_disk=disk.least, disk=disk.most,
     )  # fmt: skip
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.outer.host_copy import host_chunks
+from peer.outer.host_copy import CHUNK_ELEMENTS, host_chunks
 from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part
 from peer.protocol.state_digest import layer_digest, state_digest

@@ -248,10 +248,12 @@ class ChainStore:
         return self._rounds[anchor] - self.heads[0].round
 
     def _beyond_quota(self) -> int:
-        """How many of the oldest blocks go: no fork leads back to them, nor does anybody who takes a snapshot."""
+        """How many of the oldest blocks go: no fork leads back to them, and nobody goes on from a snapshot before."""
         total_bytes = self.disk_bytes
         taken = [round for round, anchor in snapshots.names(self._directory) if self._rounds.get(anchor) == round]
-        last = min(self.head.round - self._keep_rounds, *taken[-2:]) if len(taken) > 1 else 0
+        named = snapshots.named_by_checkpoints(self._directory)
+        needed = [round for round, anchor in named if self._rounds.get(anchor) == round]
+        last = min(self.head.round - self._keep_rounds, *taken[-2:], *needed) if len(taken) > 1 else 0
         dropped = 0
         while total_bytes > self.quota_bytes and self.heads[dropped].round < last:
             block = self.blocks[dropped]

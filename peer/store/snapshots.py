@@ -13,10 +13,11 @@ several donors say, and in the end the voters, with whose bits those of every ne
 from __future__ import annotations
 
 import errno
+import json
 import os
 import shutil
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
@@ -177,7 +178,7 @@ def write(
 
 
 def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
-    """Give a whole snapshot its name, and drop those beyond the newest `KEPT`."""
+    """Give a whole snapshot its name, and drop those beyond the newest `KEPT` from which no checkpoint goes on."""
     path = directory / FOLDER / manifest.name
     (scratch / LAYERS).unlink(missing_ok=True)
     if path.exists():
@@ -185,7 +186,8 @@ def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
     scratch.rename(path)
     sync_folder(path.parent)
     # By age, not by round: those of a branch that was left may have higher rounds.
-    taken = [path_of(directory, *name) for name in names(directory) if name != (manifest.round, manifest.anchor)]
+    kept = {(manifest.round, manifest.anchor)} | named_by_checkpoints(directory)
+    taken = [path_of(directory, *name) for name in names(directory) if name not in kept]
     for old in sorted(taken, key=lambda other: other.stat().st_mtime_ns)[: -(KEPT - 1)]:
         shutil.rmtree(old)
     return path
@@ -228,6 +230,16 @@ def names(directory: Path) -> list[tuple[int, bytes]]:
         if round.isdecimal() and len(anchor) == 2 * DIGEST_BYTES:
             found.append((int(round), bytes.fromhex(anchor)))
     return sorted(found)
+
+
+def named_by_checkpoints(directory: Path) -> set[tuple[int, bytes]]:
+    """Round and anchor of the snapshots without which a checkpoint of this peer would stand nowhere."""
+    found = set()
+    for path in (directory / "checkpoints").glob("*/state.json"):
+        with suppress(OSError, ValueError, TypeError):  # it is replaced just now, or damaged: whoever reads it tells
+            round, anchor = json.loads(path.read_text())["snapshot"]
+            found.add((int(round), bytes.fromhex(anchor)))
+    return found
 
 
 def drop_after(directory: Path, round: int) -> None:

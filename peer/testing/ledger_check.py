@@ -16,7 +16,7 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from peer.checkpoint.checkpoint import Checkpoint
+from peer.checkpoint.capture import Capture
 from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
@@ -74,10 +74,9 @@ def keep_books(trainer: LocalTrainer, directory: Path) -> None:
     kernels = trainer._kernels = BookedKernels(Codec(trainer.spec.codec.wire), trainer.parameters)
     take_checkpoint = trainer.checkpoint
 
-    def take_both(anchor: bytes) -> Checkpoint:
-        checkpoint = take_checkpoint(anchor)
-        mine = checkpoint.tensors["peer"]
-        residual = torch.cat([mine[f"residual.{layer}"] for layer in range(len(trainer.layer_sizes))])
+    def take_both(anchor: bytes, snapshot: tuple[int, bytes] | None = None) -> Capture:
+        checkpoint = take_checkpoint(anchor, snapshot)
+        residual = torch.cat([trainer._backend.layer(number).residual for number in range(len(trainer.layer_sizes))])
         vectors = {"produced": kernels.produced, "discounted": kernels.discounted, "residual": residual}
         save_file(vectors, directory / FILE, {"anchor": anchor.hex()})
         return checkpoint

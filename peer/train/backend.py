@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -14,13 +14,14 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull
+from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.host.device import free_bytes, is_out_of_memory
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
 from peer.model.flat import FlatParameters, Layer, trained
 from peer.model.footprint import size_of
-from peer.outer.layer_tensors import LayerTensors, Origin
+from peer.outer.layer_tensors import LayerTensors
 from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps
@@ -97,11 +98,20 @@ class Backend(Protocol):
     def gates(self, enter: Enter) -> LayerGates:
         """Have `enter` called before any forward pass reads a layer."""
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that lies here, by file of a checkpoint and name; on the CPU."""
+    capture: Capture | None
+    """What is being written to disk: it is told before anything changes here that it may not have read."""
 
-    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        """The inverse of `tensors`, but for the anchor's."""
+    def optimizer_of(self, number: int) -> dict[str, Tensor]:
+        """What the inner optimizers remember of one layer, by stable names, where it lies."""
+
+    def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `optimizer_of`, also before the first step. AssertionError for other names."""
+
+    def rest(self) -> dict[str, Tensor]:
+        """A copy of what belongs to no layer."""
+
+    def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `rest`."""
 
     def offload(self) -> None:
         """Give a device's memory to others until `reload`; the bits stay as they are."""
@@ -127,20 +137,22 @@ class SingleDevice:
         self.residence = Offload(model, self._optimizers, device, self._beside)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
+        self.capture: Capture | None = None
         self._unread: list[Tensor] = []
         """Sequences that were read for a step that could not be made, the next one first."""
 
     @cached_property
     def vectors(self) -> RoundVectors:
         """Made when first asked for, at the parameters of that moment: a loop that only trains needs none."""
-        assert self._folder is not None
         return RoundVectors.at(FlatParameters(self._model), self.places, self._device, self._folder)
 
     @cached_property
     def places(self) -> Places:
         """Where the vectors lie, decided once."""
         parameters = sum(parameter.numel() for parameter in self._parameters)
-        spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
+        spare_bytes = 0
+        if self._device.type != "cpu":
+            spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
         return choose_places(parameters, self._device, spare_bytes, available_bytes())
 
     def _beside(self) -> Iterator[Tensor]:
@@ -186,12 +198,17 @@ class SingleDevice:
             if not is_out_of_memory(error):
                 raise
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
-        if loss is not None and self._steps.step(rate):
+        if loss is not None and self._step(rate):
             return loss, sum(map(len, taken))
         for parameter in self._parameters:
             parameter.grad = None
         self._unread = [*taken, *self._unread]
         return None
+
+    def _step(self, rate: float) -> bool:
+        if self.capture is not None:
+            self.capture.before_step()
+        return self._steps.step(rate)
 
     def _ends(self, stop: Callable[[], bool]) -> bool:
         """Ask `stop` when the micro-batch before has been computed, not when it has been queued on a GPU.
@@ -243,45 +260,28 @@ class SingleDevice:
             raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
         self.micro.halve()
 
-    def optimizer_state(self) -> dict[str, Tensor]:
-        """All that the optimizer remembers, by stable names, on the CPU; see `Optimizers.state`."""
-        return self._optimizers.state()
+    def optimizer_of(self, number: int) -> dict[str, Tensor]:
+        return self._optimizers.state_of(self.vectors.flat.members[number])
 
-    def load_optimizer_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `optimizer_state`, also before the first step. AssertionError for other names."""
-        self._optimizers.load_state(state)
+    def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
+        self._optimizers.load_state_of(self.vectors.flat.members[number], state)
 
-    def tensors(self) -> dict[str, dict[str, Tensor]]:
-        """All that a peer holds, by file of its checkpoint.
-
-        Also what was read and waits for a step that has room, for nobody else reads it.
-        """
-        vectors = self.vectors
-        mine = _numbered(residual=vectors.residual, local=vectors.flat.by_layer())
-        for number, layer in enumerate(vectors.layers):
-            mine |= starts_of(number, layer)
+    def rest(self) -> dict[str, Tensor]:
+        """The states of random generators; and what was read for a step that has had no room: nobody else reads it."""
         unread = {UNREAD: torch.cat(self._unread)} if self._unread else {}
-        return {
-            "anchor": _numbered(theta=vectors.anchor.theta, momentum=vectors.anchor.momentum),
-            "peer": mine | unread | generator_states(self._device),
-            "optimizer": self.optimizer_state(),
-        }
+        return generator_states(self._device) | unread
 
-    def load_tensors(self, tensors: Mapping[str, Mapping[str, Tensor]]) -> None:
-        vectors, mine = self.vectors, tensors["peer"]
-        for number, layer in enumerate(vectors.layers):
-            layer.residual.copy_(mine[f"residual.{number}"])
-            load_start(number, layer, mine)
-        vectors.flat.copy_layers([mine[f"local.{layer}"] for layer in range(len(self.layers))])
-        self.load_optimizer_state(tensors["optimizer"])
-        set_generator_states(mine, self._device)
-        self._unread = [mine[UNREAD]] if UNREAD in mine else []
+    def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
+        set_generator_states(tensors, self._device)
+        self._unread = [tensors[UNREAD].clone()] if UNREAD in tensors else []
 
     def gates(self, enter: Enter) -> LayerGates:
         return LayerGates(self._model, self.vectors.flat, self._device, enter)
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """No more at a time than in training: that has room, and whoever stops it waits for no more."""
+        if self.capture is not None:
+            self.capture.before_step()  # the anchor takes the place of the local parameters
         flat = self.vectors.flat
         local = flat.new()
         flat.copy_layers(self.anchor.theta)
@@ -296,8 +296,11 @@ class SingleDevice:
         return self.residence.is_aside
 
     def offload(self) -> None:
-        if self._device.type == "cuda":
-            self.residence.leave()
+        if self._device.type != "cuda":
+            return
+        if self.capture is not None:
+            self.capture.before_leaving()
+        self.residence.leave()
 
     def reload(self) -> bool:
         """What had room before may have none now, or have it again: the micro-batch is fitted to what is free."""
@@ -323,29 +326,6 @@ class SingleDevice:
         with context:
             logits_BTV = next_token_logits(self._model, tokens_BT)
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
-
-
-def _numbered(**vectors: Sequence[Tensor]) -> dict[str, Tensor]:
-    """By name and layer."""
-    return {f"{name}.{layer}": vector for name, layers in vectors.items() for layer, vector in enumerate(layers)}
-
-
-def starts_of(number: int, layer: LayerTensors) -> dict[str, Tensor]:
-    """Nothing where it is the parameters', an empty vector where it follows from the anchor."""
-    kept = {Origin.KEPT: lambda: layer.kept, Origin.AT_ANCHOR: lambda: torch.empty(0)}
-    return {f"start.{number}": kept[layer.start]()} if layer.start in kept else {}
-
-
-def load_start(number: int, layer: LayerTensors, tensors: Mapping[str, Tensor]) -> None:
-    """The inverse of `starts_of`."""
-    kept = tensors.get(f"start.{number}")
-    if kept is None:
-        layer.start = Origin.AT_PARAMETERS
-    elif not kept.numel():
-        layer.start = Origin.AT_ANCHOR
-    else:
-        layer.room_for_start().copy_(kept)
-        layer.start = Origin.KEPT
 
 
 SEQUENCES = 32

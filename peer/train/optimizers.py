@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from itertools import chain
 
 import torch
 from torch import Tensor, nn
@@ -28,6 +27,12 @@ class Optimizers:
 
     def __init__(self, *members: Optimizer) -> None:
         self.members = members
+        self._member_of = {
+            id(parameter): member
+            for member in members
+            for group in member.param_groups
+            for parameter in group["params"]
+        }
 
     def step(self, learning_rate: float) -> None:
         """One step of all of them at `learning_rate`; clears the gradients."""
@@ -38,36 +43,34 @@ class Optimizers:
         for member in self.members:  # not before all are done: a step that is taken back is made again
             member.zero_grad()
 
-    def state(self) -> dict[str, Tensor]:
-        """All they remember, on the CPU, as `opt.<optimizer>.<parameter>.<key>`; not copied where it is there already.
+    def state_of(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
+        """What they remember of these parameters, where it lies, as `<optimizer>.<position>.<key>`.
 
         A parameter that has had no gradient yet has one empty tensor under the key `none`.
         """
         found: dict[str, Tensor] = {}
-        for prefix, member, parameter in chain.from_iterable(map(self._parameters_of, range(len(self.members)))):
+        for prefix, member, parameter in self._named(parameters):
             state = member.state.get(parameter) or {NO_STATE: torch.empty(0)}
             for key, value in state.items():
                 assert isinstance(value, Tensor), f"{prefix}.{key} is no tensor"
-                found[f"{prefix}.{key}"] = value.detach().cpu()
+                found[f"{prefix}.{key}"] = value
         return found
 
-    def load_state(self, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `state`, which is copied; exactly its names are accepted (AssertionError)."""
+    def load_state_of(self, parameters: Sequence[Tensor], state: Mapping[str, Tensor]) -> None:
+        """The inverse of `state_of`, which is copied; exactly its names are accepted (AssertionError)."""
         unread = dict(state)
-        for index, member in enumerate(self.members):
-            packed = member.state_dict()
-            packed["state"] = {}
-            for number, (prefix, _, _) in enumerate(self._parameters_of(index)):
-                packed["state"][number] = _taken(unread, prefix, STATE_KEYS.get(type(member), ()))
-            member.load_state_dict(packed)
+        for prefix, member, parameter in self._named(parameters):
+            taken = _taken(unread, prefix, STATE_KEYS.get(type(member), ()))
+            member.state.pop(parameter, None)
+            if taken:
+                member.state[parameter] = {key: _placed(member, parameter, key, taken[key]) for key in taken}
         assert not unread, f"no such optimizer state: {', '.join(sorted(unread))}"
 
-    def _parameters_of(self, index: int) -> Iterator[tuple[str, Optimizer, Tensor]]:
-        """(name, optimizer, parameter) of one optimizer, in the order in which torch numbers them."""
-        member = self.members[index]
-        parameters = [value for group in member.param_groups for value in group["params"]]
-        for number, parameter in enumerate(parameters):
-            yield f"opt.{index}.{number}", member, parameter
+    def _named(self, parameters: Sequence[Tensor]) -> Iterator[tuple[str, Optimizer, Tensor]]:
+        """(name, optimizer, parameter) of each."""
+        for position, parameter in enumerate(parameters):
+            member = self._member_of[id(parameter)]
+            yield f"{type(member).__name__.lower()}.{position}", member, parameter
 
 
 def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Optimizers:
@@ -120,7 +123,14 @@ def _taken(unread: dict[str, Tensor], prefix: str, keys: Sequence[str]) -> dict[
         return {}
     missing = [f"{prefix}.{key}" for key in keys if f"{prefix}.{key}" not in unread]
     assert not missing, f"optimizer state lacks {', '.join(missing)}"
-    return {key: unread.pop(f"{prefix}.{key}").clone() for key in keys}
+    return {key: unread.pop(f"{prefix}.{key}") for key in keys}
+
+
+def _placed(member: Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
+    """A copy where the optimizer wants it, in the numbers that it wants, as torch's own loading does it."""
+    if key != "step":
+        return value.to(parameter.device, parameter.dtype, copy=True)
+    return value.to(parameter.device if member.defaults.get("fused") else "cpu", torch.float32, copy=True)
 
 
 def steps_before(spec: RunSpec, round: int) -> int:

@@ -73,7 +73,7 @@ class RoundVectors:
         )  # fmt: skip
 
     @classmethod
-    def at(cls, flat: FlatParameters, places: Places, device: torch.device, folder: Path) -> RoundVectors:
+    def at(cls, flat: FlatParameters, places: Places, device: torch.device, folder: Path | None) -> RoundVectors:
         """At the anchor that is the parameters' present values; files lie in `folder`."""
         outer, own = (_room(place, device, folder) for place in (places.outer, places.own))
         thetas, momenta = ([outer(layer.size) for layer in flat.layers] for _ in ("theta", "momentum"))
@@ -100,8 +100,9 @@ class RoundVectors:
                 yield layer.kept
 
 
-def _room(place: Place, device: torch.device, folder: Path) -> Callable[[int], Tensor]:
+def _room(place: Place, device: torch.device, folder: Path | None) -> Callable[[int], Tensor]:
     if place is Place.FILE:
+        assert folder is not None
         return _Mapped(folder)
     where = device if place is Place.DEVICE else torch.device("cpu")
     return lambda elements: torch.empty(elements, device=where)

@@ -16,7 +16,9 @@ import torch
 from torch import Tensor
 
 from dht.errors import DiskFull
+from peer.checkpoint.capture import Capture, LayerCapture
 from peer.checkpoint.checkpoint import VERSION, Checkpoint
+from peer.checkpoint.layer_state import load_layer
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
@@ -87,8 +89,9 @@ class LocalTrainer:
 
     @property
     def waited_s(self) -> float:
-        """Seconds that inner steps have waited for layers of the newest update."""
-        return 0.0 if self._layerwise is None else self._layerwise.waited_s
+        """Seconds of waiting: inner steps for layers of the newest update, and all for the newest checkpoint."""
+        layers_s = 0.0 if self._layerwise is None else self._layerwise.waited_s
+        return layers_s + (0.0 if self._backend.capture is None else self._backend.capture.waited_s)
 
     def begin_round(self, members: Collection[str]) -> None:
         """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
@@ -113,7 +116,7 @@ class LocalTrainer:
         that stood here before others' branch won, and has come back, offers again what it offered then.
         """
         assert self.progress.offered is None, "one contribution per anchor"
-        self._stand_still()
+        self._about_to_change()
         self._collect_progress()
         if self._find(anchor) is None:
             effort = self.progress.offer(anchor, self._batches.ranges())
@@ -158,6 +161,12 @@ class LocalTrainer:
             known = (*self.progress.covered, self.progress.offered)
             self.progress.covered = {anchor for anchor in known if anchor and is_written(self._folder, anchor)}
 
+    def _about_to_change(self) -> None:
+        """Before the residual, the anchor and all that goes with them change: nothing is on its way, nobody reads."""
+        self._stand_still()
+        if self._backend.capture is not None:
+            self._backend.capture.before_move()
+
     # ---- to another anchor ----
 
     def apply(self, update: Update, load: LoadObject, *, beside: bool = False) -> float:
@@ -174,7 +183,7 @@ class LocalTrainer:
         Returns the norm of what was given up because it is older than the run takes; 0.0 if nothing was. Raises
         BadInput, and then nothing has changed.
         """
-        self._stand_still()
+        self._about_to_change()
         mine = self._find(update.parent)
         means = {name: load(name) for name in update.parts if name != VOID}  # every byte is here and was checked
         parts, own = self.progress.turns.parts(self.progress.round), self._interpolates
@@ -211,7 +220,7 @@ class LocalTrainer:
         BadInput for a damaged contribution, and then nothing has changed.
         """
         assert updates[-1].round == restored.round + 1, "the updates lead back to the anchor"
-        self._stand_still()
+        self._about_to_change()
         offers = [self._found(update.parent, update.round - 1) for update in updates]
         self._collect_progress()
         returned = lost = 0
@@ -252,7 +261,7 @@ class LocalTrainer:
 
     def resume(self, anchor: bytes) -> None:
         """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
-        self._stand_still()
+        self._about_to_change()
         if self.progress.offered == anchor or (mine := self._find(anchor)) is None:
             return
         if anchor not in self.progress.covered:
@@ -330,28 +339,49 @@ class LocalTrainer:
 
     # ---- on disk ----
 
-    def checkpoint(self, anchor: bytes) -> Checkpoint:
-        """All that this peer is now; `anchor` is the chain's name of where it stands. Changes nothing."""
+    def checkpoint(self, anchor: bytes, snapshot: tuple[int, bytes] | None = None) -> Capture:
+        """All that this peer is now, to be written; `anchor` is the chain's name of where it stands. Changes nothing.
+
+        `snapshot`, by round and anchor, is that from which the chain leads here.
+        """
         self._stand_still()
         progress = self.progress
         assert progress.round == self.anchor.round
         state = {
             "version": VERSION, "run": self.spec.digest().hex(), "peer": self.me, "anchor": anchor.hex(),
-            "round": self.anchor.round, "cursors": sorted(self.anchor.cursors.items()),
+            "round": self.anchor.round, "snapshot": snapshot and [snapshot[0], snapshot[1].hex()],
             "offered": progress.offered is not None, "step_in_round": progress.step, "batches": self._batches.state(),
             "covered": sorted(anchor.hex() for anchor in progress.covered), "turns": progress.turns.state(),
         }  # fmt: skip
-        return Checkpoint(state=state, tensors=self._backend.tensors())
+        backend, sparse = self._backend, self._codec.is_sparse
+        layers = [
+            LayerCapture.of(backend.layer(number), backend.optimizer_of(number), sparse=sparse)
+            for number in range(len(self.layer_sizes))
+        ]
+        return Capture(state=state, layers=layers, rest=backend.rest(), device=self.device)
 
-    def restore(self, checkpoint: Checkpoint) -> None:
-        """Be what `checkpoint` says, to the bit. The model must be the one it was taken of."""
-        self._stand_still()
-        state = checkpoint.state
-        self.anchor.become(checkpoint.outer_state)
-        self._backend.load_tensors(checkpoint.tensors)
-        progress = self.progress
-        progress.round, progress.step = state["round"], state["step_in_round"]
-        progress.offered = bytes.fromhex(state["anchor"]) if state["offered"] else None
+    def read_beside(self, capture: Capture) -> None:
+        """From here on `capture` is told before anything changes that it may not have read."""
+        assert self._backend.capture is None or self._backend.capture.has_ended, "one checkpoint at a time"
+        self._backend.capture = capture
+
+    def restore(self, checkpoint: Checkpoint, *, known: bool = True) -> None:
+        """Be what `checkpoint` says, to the bit. The model must be the one it was taken of.
+
+        The anchor must stand where it was taken already. Where that is not `known`, the anchor may be any, and `adopt`
+        must follow: what was owed is here, and of what steps had learned since only what the checkpoint can tell.
+        """
+        self._about_to_change()
+        state, progress = checkpoint.state, self.progress
+        assert not known or self.anchor.round == checkpoint.round, "the anchor is that of the checkpoint"
+        for number in range(len(self.layer_sizes)):
+            stored, layer = dict(checkpoint.layer(number)), self._backend.layer(number)
+            load_layer(layer, stored, sparse=self._codec.is_sparse, known=known)
+            remembered = {name: tensor for name, tensor in stored.items() if "." in name}
+            self._backend.load_optimizer_of(number, remembered)
+        self._backend.load_rest(checkpoint.rest)
+        progress.round, progress.step = checkpoint.round, state["step_in_round"]
+        progress.offered = checkpoint.anchor if state["offered"] else None
         progress.covered = {bytes.fromhex(anchor) for anchor in state["covered"]}
         progress.turns.restore(state["turns"])
         self._batches.restore(state["batches"])

@@ -8,6 +8,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -15,9 +16,9 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from dht.errors import DiskFull, MemoryFull
-from peer.checkpoint.checkpoint import Checkpoints
-from peer.checkpoint.replay import read_anchor, restore_at
+from dht.errors import BadInput, DiskFull, MemoryFull
+from peer.checkpoint.checkpoint import Checkpoints, size_bytes
+from peer.checkpoint.replay import origin_of, read_anchor, restore_at
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
 from peer.host.device import telling_lost
 from peer.lifecycle.vocabulary import (
@@ -174,17 +175,20 @@ class TrainerWorker:
             return NoRoom(str(error))
 
     def _save(self, work: Save, post: Post, done: Callable[[], None]) -> None:
-        checkpoint = self._trainer.checkpoint(work.anchor)
-        round, size_bytes = int(checkpoint.state["round"]), checkpoint.size_bytes
-        began_at = time.monotonic()
+        trainer, beside = self._trainer, work.when == "due" and self._trainer.device.type in ("cpu", "cuda")
+        capture = trainer.checkpoint(work.anchor, self._origin_of(work.anchor))
+        round, began_at = trainer.anchor.round, time.monotonic()
 
         def saved(ended: Future[Path]) -> Callable[[float], LifeInput]:
             seconds, error = time.monotonic() - began_at, ended.exception()
             if isinstance(error, DiskFull):
                 return partial(Saved, round=round, seconds=seconds, no_room=str(error))
-            return partial(Saved, round=round, seconds=seconds, path=str(ended.result()), size_bytes=size_bytes)
+            path = ended.result()
+            return partial(Saved, round=round, seconds=seconds, path=str(path), size_bytes=size_bytes(path))
 
-        self._pass_on(self._saver.save(checkpoint, beside=work.when == "due"), post, saved)
+        if beside:
+            trainer.read_beside(capture)
+        self._pass_on(self._saver.save(capture, beside=beside), post, saved)
         if work.when == "last":
             self._finish_snapshot()
         done()
@@ -204,6 +208,16 @@ class TrainerWorker:
             post(heard)
 
         running.add_done_callback(hear)
+
+    def _origin_of(self, name: bytes) -> tuple[int, bytes] | None:
+        """The snapshot from which the chain leads to where the trainer stands; one is written where nothing does."""
+        anchor = self._trainer.anchor
+        with suppress(BadInput):
+            return origin_of(self._directory, name, anchor.round)
+        self._finish_snapshot()
+        self._snapshots.start(anchor, name, anchor.state_digest())
+        self._finish_snapshot()
+        return anchor.round, name
 
     def _finish_snapshot(self) -> None:
         """It is written beside training until the anchor is about to change."""

@@ -21,6 +21,7 @@ from tests.benchmarks import (
     honest,
     join,
     links,
+    memory,
     methods,
     obeyed,
     overlap,
@@ -34,7 +35,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed, memory,
 )  # fmt: skip
 
 

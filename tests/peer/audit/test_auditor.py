@@ -14,7 +14,6 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
-import torch
 from torch import nn
 
 from dht.errors import BadInput
@@ -357,21 +356,11 @@ def test_a_takeover_counts_as_weak(made: RunOnDisk, copied: Path) -> None:
 
 
 def test_a_state_that_the_peer_did_not_report_is_named(made: RunOnDisk, copied: Path) -> None:
-    """In its events, or in its newest checkpoint: one of the two computed wrongly."""
+    """One of the two computed wrongly."""
     reported = [line.event for line in read_events(copied) if isinstance(line.event, RoundCommitted)]
     events = copied / "events.jsonl"
     events.write_text(events.read_text().replace(reported[2].state, "0" * 64))
     with pytest.raises(BadLink, match=r"round 3: .*events.jsonl: it says state 000000000000, where the files make"):
-        audit(copied)
-    events.unlink()
-    checkpoint = made.trainer.checkpoint(bytes.fromhex(reported[-1].digest))
-    Checkpoints(copied / "checkpoints").write(checkpoint)
-    audit(copied)
-    tensors = checkpoint.tensors["anchor"]
-    anchor = {**tensors, "theta.0": torch.zeros_like(tensors["theta.0"])}
-    wrong = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "anchor": anchor})
-    Checkpoints(copied / "checkpoints").write(wrong)
-    with pytest.raises(BadLink, match=r"round 5: .*checkpoints: it says state"):
         audit(copied)
 
 

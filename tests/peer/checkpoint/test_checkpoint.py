@@ -11,13 +11,17 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from safetensors import SafetensorError
+from safetensors import safe_open
 
 from dht.errors import DiskFull
-from peer.checkpoint import checkpoint as checkpoints
-from peer.checkpoint.checkpoint import KEPT, SUMS, VERSION, Checkpoint, Checkpoints, find_damage, newest
+from peer.checkpoint.capture import Capture, LayerCapture
+from peer.checkpoint.checkpoint import SUMS, VERSION, Checkpoint, Checkpoints, find_damage, newest, size_bytes
+from peer.checkpoint.tensor_file import TensorFile
+from peer.plan import disk_use
+from peer.plan.disk_use import CHECKPOINTS_KEPT as KEPT
+from tests.peer.checkpoint.captured import CPU, layer
 
-FILES = ("anchor.safetensors", "optimizer.safetensors", "peer.safetensors", "state.json", SUMS)
+FILES = ("000.safetensors", "001.safetensors", "rest.safetensors", "state.json", SUMS)
 
 
 class Usage(NamedTuple):
@@ -28,13 +32,18 @@ class Usage(NamedTuple):
     free: int
 
 
-def take(round: int = 0, *, run: str = "run", peer: str = "me", version: int = VERSION) -> Checkpoint:
-    """A small checkpoint whose every number is its round."""
-    values = torch.full((70,), float(round))
-    return Checkpoint(
+def take(round: int = 0, *, run: str = "run", peer: str = "me", version: int = VERSION) -> Capture:
+    """A small checkpoint whose every number is its round: nothing of it follows from an anchor of zeros."""
+    value = float(round)
+    layers = [
+        LayerCapture.of(layer(70, theta=value / 2, residual=value), {"adamw.0.step": torch.tensor(value)}, sparse=False)
+        for _ in range(2)
+    ]
+    return Capture(
         state={"version": version, "run": run, "peer": peer, "round": round, "anchor": "00", "share": 0.1 + round},
-        tensors={"anchor": {"theta": values}, "peer": {"residual": values}, "optimizer": {"opt.0.0.step": values[0]}},
-    )
+        layers=layers, rest={"generator.cpu": torch.arange(9, dtype=torch.uint8), "unread": torch.ones(2, 3).long()},
+        device=CPU,
+    )  # fmt: skip
 
 
 @pytest.fixture
@@ -50,19 +59,34 @@ def find(shelf: Checkpoints) -> tuple[Checkpoint | None, list[str]]:
 
 
 def test_what_was_written_is_read(shelf: Checkpoints) -> None:
-    """Every value and every tensor."""
+    """Every value and every tensor, layer by layer, by a library that others wrote."""
     assert find(shelf) == (None, [])
-    shelf.write(take(3))
+    path = shelf.write(take(3))
     found, said = find(shelf)
     assert found is not None
-    assert said == []
-    assert found.state == take(3).state
-    assert {name: set(tensors) for name, tensors in found.tensors.items()} == {
-        name: set(tensors) for name, tensors in take(3).tensors.items()
-    }
-    for name, tensors in take(3).tensors.items():
-        for key, tensor in tensors.items():
-            assert torch.equal(found.tensors[name][key], tensor)
+    assert (said, found.state, found.round, found.anchor) == ([], take(3).state, 3, bytes(1))
+    for number in range(2):
+        stored = found.layer(number)
+        assert stored.keys() == {"residual", "start", "local", "adamw.0.step"}
+        assert torch.equal(stored["residual"], torch.full((70,), 3.0))
+        assert torch.equal(stored["adamw.0.step"], torch.tensor(3.0))
+    assert torch.equal(found.rest["generator.cpu"], torch.arange(9, dtype=torch.uint8))
+    assert torch.equal(found.rest["unread"], torch.ones(2, 3).long())
+    with safe_open(path / "000.safetensors", "np") as file:
+        assert file.get_slice("local").get_shape() == [70]
+    assert size_bytes(path) == sum(file.stat().st_size for file in path.iterdir())
+
+
+def test_large_ones_are_not_kept_twice(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While one is written, the one before is there."""
+    first = shelf.write(take(1))
+    monkeypatch.setattr(disk_use, "CHECKPOINTS_BYTES", 2 * size_bytes(first) - 1)
+    written: list[bool] = []
+    capture = take(2)
+    all_decided = capture.all_decided
+    vars(capture)["all_decided"] = lambda: (written.append(first.exists()), all_decided())
+    second = shelf.write(capture)
+    assert (written, list(shelf.folder.iterdir())) == ([True], [second])
 
 
 def test_the_newest_are_kept(shelf: Checkpoints) -> None:
@@ -153,7 +177,7 @@ def test_the_sums_are_those_of_coreutils(shelf: Checkpoints) -> None:
 def test_if_all_are_damaged_there_is_none(shelf: Checkpoints) -> None:
     """Each is named."""
     for round in range(KEPT):
-        truncate(shelf.write(take(round)) / "anchor.safetensors")
+        truncate(shelf.write(take(round)) / "000.safetensors")
     found, said = find(shelf)
     assert found is None
     assert len(said) == KEPT
@@ -162,7 +186,7 @@ def test_if_all_are_damaged_there_is_none(shelf: Checkpoints) -> None:
 @pytest.mark.parametrize(
     "other", [take(2, run="another"), take(2, peer="another"), take(2, version=VERSION + 1)], ids=["run", "peer", "v"]
 )
-def test_a_checkpoint_of_another_owner_is_not_taken(shelf: Checkpoints, other: Checkpoint) -> None:
+def test_a_checkpoint_of_another_owner_is_not_taken(shelf: Checkpoints, other: Capture) -> None:
     """Nor one of a client whose files this one does not know."""
     shelf.write(take(1))
     shelf.write(other)
@@ -173,20 +197,24 @@ def test_a_checkpoint_of_another_owner_is_not_taken(shelf: Checkpoints, other: C
 
 
 def test_a_crash_while_writing_leaves_the_one_before(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    """At any file; the half-written folder is swept away by the next one."""
+    """At any file; the half-written folder is swept away by the next one, and nobody waits for it."""
     shelf.write(take(1))
-    for file in range(3):
-        calls = iter(range(10))
+    for last in range(3):
+        finished = iter(range(10))
+        finish = TensorFile.finish
 
-        def save_or_die(tensors: object, path: Path, dying: int = file, calls: object = calls) -> None:
-            path.write_bytes(b"half")
-            if next(calls) == dying:  # type: ignore[call-overload]
+        def finish_or_die(file: TensorFile, dying: int = last, finished: object = finished) -> str:
+            if next(finished) == dying:  # type: ignore[call-overload]
                 raise KeyboardInterrupt
+            return finish(file)  # noqa: B023
 
+        capture = take(2)
         with monkeypatch.context() as patch:
-            patch.setattr(checkpoints, "_save", save_or_die)
+            patch.setattr(TensorFile, "finish", finish_or_die)
             with pytest.raises(KeyboardInterrupt):
-                shelf.write(take(2))
+                shelf.write(capture)
+        assert capture.has_ended
+        capture.before_move()
         found, said = find(shelf)
         assert found is not None
         assert (found.state["round"], said) == (1, [])
@@ -197,7 +225,7 @@ def test_a_crash_while_writing_leaves_the_one_before(shelf: Checkpoints, monkeyp
 def test_without_room_nothing_is_written(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
     """What is there stays, and the error says what it takes and what there is."""
     shelf.write(take(1))
-    needed = take(2).size_bytes
+    needed = take(2).most_bytes
     monkeypatch.setattr(shutil, "disk_usage", lambda path: Usage(0, 0, needed))
     with pytest.raises(DiskFull, match=r"no room for a checkpoint: it takes \d+ MB, \d+ MB are free below"):
         shelf.write(take(2))
@@ -218,17 +246,20 @@ def test_a_disk_without_room_for_a_folder(shelf: Checkpoints, monkeypatch: pytes
     assert [path.name for path in shelf.folder.iterdir()] == ["00000001"]
 
 
-def test_a_disk_that_fills_with_tensors(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The library's own words for ENOSPC, as seen on a small tmpfs, mean a full disk; any other failure is a bug."""
+@pytest.mark.parametrize("number", [errno.ENOSPC, errno.EDQUOT, errno.EIO])
+def test_a_disk_that_fills_with_tensors(shelf: Checkpoints, monkeypatch: pytest.MonkeyPatch, number: int) -> None:
+    """Any other failure is no full disk."""
     shelf.write(take(1))
-    for words, kind in (("No space left on device (os error 28)", DiskFull), ("(os error 5)", SafetensorError)):
+    finish = TensorFile.finish
 
-        def fail(tensors: object, path: object, words: str = words) -> None:
-            raise SafetensorError(f"Error while serializing: I/O error: {words}")
+    def fail(file: TensorFile) -> str:
+        if file.path.name == "001.safetensors":
+            raise OSError(number, "words")
+        return finish(file)
 
-        monkeypatch.setattr(checkpoints, "save_file", fail)
-        with pytest.raises(kind):
-            shelf.write(take(2))
+    monkeypatch.setattr(TensorFile, "finish", fail)
+    with pytest.raises(OSError if number == errno.EIO else DiskFull):
+        shelf.write(take(2))
     assert find(shelf)[0] is not None
 
 
@@ -239,7 +270,7 @@ def test_a_disk_that_fills_at_the_end(shelf: Checkpoints, monkeypatch: pytest.Mo
 
     def make_without_room(path: Path) -> None:
         make(path)
-        (path / "state.json").symlink_to("/dev/full")
+        (path / "001.safetensors").symlink_to("/dev/full")
 
     monkeypatch.setattr(Path, "mkdir", make_without_room)
     with pytest.raises(DiskFull, match="is full"):

@@ -1,4 +1,4 @@
-"""The anchor at the head of a run directory: from the newest checkpoint if there is one, else from the beginning."""
+"""The anchor at the head of a run directory: from the newest snapshot if there is one, else from the beginning."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.checkpoint.checkpoint import Checkpoints
 from peer.checkpoint.replay import read_chain, restore_anchor
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.store import snapshots
 from peer.store.chain import start_chain_at
 from peer.store.run_directory import genesis_head, read_base_at, read_genesis
-from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
+from tests.peer.export.run_on_disk import RunOnDisk, make_run, small_spec, write_corpus
 
 
 @pytest.fixture(scope="module")
@@ -43,20 +42,6 @@ def test_the_chain_alone_is_enough(run: RunOnDisk) -> None:
     assert restored_state(run) == run.trainer.anchor.state_digest()
 
 
-def test_with_a_checkpoint_nothing_older_is_read(run: RunOnDisk) -> None:
-    """The means of the rounds before it may be gone."""
-    chain = read_chain(run.directory, run.spec)
-    older = {name for update in chain.updates for name in update.parts}
-    for name in older:
-        (run.directory / "chain" / "objects" / name.hex()).unlink(missing_ok=True)
-    with pytest.raises(BadInput, match="is gone"):
-        restored_state(run)
-    checkpoints = Checkpoints(run.directory / "checkpoints")
-    checkpoints.write(run.trainer.checkpoint(chain.head.anchor))
-    assert run.trainer.anchor.round == ROUNDS
-    assert restored_state(run) == run.trainer.anchor.state_digest()
-
-
 def prune(run: RunOnDisk) -> None:
     """Have the chain begin at its head, and a snapshot there."""
     genesis, anchor = genesis_head(read_genesis(run.directory)), run.trainer.anchor
@@ -76,7 +61,7 @@ def test_a_pruned_chain_needs_a_snapshot(run: RunOnDisk) -> None:
     assert (chain.base, chain.updates) == (chain.head, ())
     assert restored_state(run) == run.trainer.anchor.state_digest()
     shutil.rmtree(run.directory / "snapshots")
-    with pytest.raises(BadInput, match="begins at round 3, and no intact checkpoint or snapshot"):
+    with pytest.raises(BadInput, match="begins at round 3, and no intact snapshot"):
         restored_state(run)
 
 
@@ -85,26 +70,6 @@ def test_a_damaged_snapshot_is_not_used(run: RunOnDisk, caplog: pytest.LogCaptur
     prune(run)
     (path,) = (run.directory / "snapshots").glob("*/vectors")
     path.write_bytes(path.read_bytes()[:-1] + b"!")
-    with pytest.raises(BadInput, match="no intact checkpoint or snapshot"):
+    with pytest.raises(BadInput, match="no intact snapshot"):
         restored_state(run)
     assert f"{path} is damaged" in caplog.text
-
-
-@pytest.mark.parametrize("anchor", [b"of another chain", b""])
-def test_a_checkpoint_that_does_not_fit_is_not_used(run: RunOnDisk, anchor: bytes) -> None:
-    """The chain is what counts."""
-    expected = run.trainer.anchor.state_digest()
-    checkpoint = run.trainer.checkpoint(anchor)
-    elsewhere = {name: tensor + 1.0 for name, tensor in checkpoint.tensors["anchor"].items()}
-    checkpoint = dataclasses.replace(checkpoint, tensors={**checkpoint.tensors, "anchor": elsewhere})
-    Checkpoints(run.directory / "checkpoints").write(checkpoint)
-    assert restored_state(run) == expected
-
-
-def test_a_damaged_checkpoint_is_not_used(run: RunOnDisk, caplog: pytest.LogCaptureFixture) -> None:
-    """The log says why."""
-    head = read_chain(run.directory, run.spec).head.anchor
-    path = Checkpoints(run.directory / "checkpoints").write(run.trainer.checkpoint(head))
-    (path / "anchor.safetensors").write_bytes(b"")
-    assert restored_state(run) == run.trainer.anchor.state_digest()
-    assert "damaged" in caplog.text

@@ -11,10 +11,11 @@ import torch
 
 from dht.errors import BadInput
 from peer.checkpoint import saver
-from peer.checkpoint.replay import become_snapshot, read_anchor, read_chain
+from peer.checkpoint.checkpoint import Checkpoints
+from peer.checkpoint.replay import become_snapshot, read_anchor, read_chain, restore_at
 from peer.checkpoint.saver import SnapshotWriter
 from peer.outer.outer_state import OuterState
-from peer.protocol.head import ChainHead
+from peer.protocol.head import ChainHead, next_anchor
 from peer.store import snapshots
 from tests.peer.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 
@@ -116,3 +117,23 @@ def test_what_goes_wrong_is_told_and_stops_nothing(run: RunOnDisk, monkeypatch: 
     monkeypatch.setattr(shutil, "disk_usage", lambda path: usage._replace(free=1000))
     assert "no room for a snapshot" in write(run, head_of(run).anchor)
     assert list((run.directory / "snapshots").iterdir()) == []
+
+
+def test_what_a_checkpoint_needs_stays(run: RunOnDisk) -> None:
+    """However many are newer; once no checkpoint names it, it goes with the next."""
+    shelf = Checkpoints(run.directory / "checkpoints")
+    chain = read_chain(run.directory, run.spec)
+    first = chain.updates[1].parent
+    shelf.write(run.trainer.checkpoint(chain.head.anchor, (1, first)))
+    for update in (*chain.updates, *chain.updates[1:]):
+        name = next_anchor(update.parent, update.digest)
+        anchor = restore_at(run.directory, run.spec, name, update.round)
+        writer = SnapshotWriter(run.directory, run.spec)
+        writer.start(anchor, name, anchor.state_digest())
+        assert writer.wait() == ""
+    assert [round for round, _ in snapshots.names(run.directory)] == [1, 2, 3]
+    assert snapshots.named_by_checkpoints(run.directory) == {(1, first)}
+    (shelf.folder / "00000001" / "state.json").write_text("half")
+    assert snapshots.named_by_checkpoints(run.directory) == set()
+    assert write(run, chain.head.anchor) == ""
+    assert [round for round, _ in snapshots.names(run.directory)] == [2, 3]

@@ -11,6 +11,7 @@ from peer.doctor.check import Check, Status, failed, passed, size, warned
 from peer.doctor.host import PROCESS_BYTES, check_heat, check_power, needs_of
 from peer.host.power import Power, cpu_temperature_c, read_power
 from peer.model.footprint import size_of
+from peer.plan.disk_use import disk_of
 from peer.spec import load
 
 
@@ -72,8 +73,8 @@ def test_what_a_run_needs_is_what_its_model_takes(name: str) -> None:
     assert needs.device == pytest.approx(counted.training_bytes + counted.activation_bytes, rel=0.02)
     assert needs.main == pytest.approx(PROCESS_BYTES + counted.anchor_bytes + counted.encoded_bytes, rel=0.02)
     assert needs.least_device < needs.device
-    assert needs.least_disk == 3 * (8 + 28) * counted.parameters
-    assert needs.disk - needs.least_disk == 10 << 20
+    disk = disk_of(counted.parameters, counted.training_bytes, spec, 10 << 20)
+    assert (needs.least_disk, needs.disk) == (disk.least, disk.most)
 
 
 def test_a_check_without_a_fix_is_a_mistake_of_ours() -> None:

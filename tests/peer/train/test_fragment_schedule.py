@@ -22,6 +22,7 @@ from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.export.run_on_disk import make_run, small_spec, write_corpus
 from tests.peer.train.conftest import Make
+from tests.saved import saved
 from tests.stepping import slices, step, submit
 from tests.vectors import whole
 
@@ -133,18 +134,21 @@ def test_what_is_too_old_is_given_up_of_one_fragment_alone(make: Make) -> None:
 
 
 @pytest.mark.parametrize("fragments", FRAGMENTS)
-def test_a_crash_behind_a_contribution_takes_its_fragment_alone_back(make: Make, fragments: int) -> None:
+def test_a_crash_behind_a_contribution_takes_its_fragment_alone_back(
+    make: Make, tmp_path: Path, fragments: int
+) -> None:
     """The rest is as the checkpoint has it; what was offered is offered again."""
     trainer = make("p0", fragments=fragments)
     train([trainer], FIRST)
     decided = DecidedRound([trainer], FIRST)
     decided.apply_to(trainer)
-    saved = trainer.checkpoint(decided.next_anchor)
+    checkpoint = saved(trainer, decided.next_anchor, tmp_path / "checkpoints")
     before = local(trainer)
     train([trainer], decided.next_anchor)
     offered = contribution(trainer, decided.next_anchor)
     again = make("p0", fragments=fragments)
-    again.restore(saved)
+    again.anchor.become(trainer.anchor)
+    again.restore(checkpoint)
     again.resume(decided.next_anchor)
     mine = averaged(again, 1)
     assert again.status.offered

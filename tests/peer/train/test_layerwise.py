@@ -20,6 +20,7 @@ from peer.outer import kernels
 from peer.protocol.block import VOID, Update
 from peer.protocol.encoding import digest
 from peer.train.trainer import LocalTrainer
+from tests import saved
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
 from tests.vectors import whole
@@ -100,14 +101,12 @@ def ready(trainer: LocalTrainer) -> bytes:
 
 def everything(trainer: LocalTrainer, anchor: bytes = FIRST) -> dict[str, Any]:
     """All that a peer is, its bits included."""
-    checkpoint = trainer.checkpoint(anchor)
     bits = {
-        f"{file}/{name}": tensor.numpy().tobytes()
-        for file, tensors in checkpoint.tensors.items()
-        for name, tensor in tensors.items()
-        if not name.startswith("generator")  # of the process, not the peer
+        name: tensor.numpy().tobytes()
+        for name, tensor in saved.everything(trainer, anchor).items()
+        if not name.startswith("rest.generator")  # of the process, not the peer
     }
-    return bits | {key: value for key, value in checkpoint.state.items() if key != "run"}
+    return bits | {key: value for key, value in trainer.checkpoint(anchor).state.items() if key != "run"}
 
 
 def refused(decided: DecidedRound, parts: Sequence[int]) -> Update:

@@ -20,6 +20,7 @@ from peer.model.flat import FlatParameters
 from peer.train.backend import SingleDevice
 from peer.train.offload import Offload
 from tests.peer.train.conftest import Make
+from tests.saved import load_optimizer_state, optimizer_state
 
 CPU, CUDA = torch.device("cpu"), torch.device("cuda")
 LEFT_BYTES = 64 << 20
@@ -44,7 +45,7 @@ def loop_on(device: torch.device, optimizer: str, **config: int) -> tuple[Single
 
 
 def bits(loop: SingleDevice, flat: FlatParameters) -> dict[str, Tensor]:
-    return {"parameters": flat.new()} | {name: value.clone() for name, value in loop.optimizer_state().items()}
+    return {"parameters": flat.new()} | {name: value.clone() for name, value in optimizer_state(loop).items()}
 
 
 def same(one: dict[str, Tensor], other: dict[str, Tensor]) -> bool:
@@ -116,7 +117,7 @@ def test_a_state_that_was_loaded_meanwhile_comes_along() -> None:
     loop.step(2, 0)
     before = copy.deepcopy(bits(loop, flat))
     loop.residence.leave()
-    loop.load_optimizer_state({name: value for name, value in before.items() if name != "parameters"})
+    load_optimizer_state(loop, {name: value for name, value in before.items() if name != "parameters"})
     loop.residence.come_back()
     assert same(bits(loop, flat), before)
 

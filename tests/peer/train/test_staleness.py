@@ -82,6 +82,7 @@ def test_the_age_survives_restarts(make: Make, tmp_path: Path) -> None:
     found = newest(checkpoints.folder, second.spec.digest().hex(), "p1", lambda path, why: None)
     assert found is not None
     restored = make("p1")
+    restored.anchor.become(second.anchor)
     restored.restore(found)
     assert offer(restored, ANCHORS[2]) == 2
     offer(first, ANCHORS[2])

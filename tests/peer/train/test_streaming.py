@@ -7,6 +7,7 @@ import itertools
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from fractions import Fraction
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -24,6 +25,7 @@ from peer.train.optimizers import learning_rate
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.peer.train.fragments import Fragments
+from tests.saved import saved
 from tests.stepping import step, submit
 from tests.vectors import starts, whole
 
@@ -425,11 +427,11 @@ def test_no_update_comes_before_what_is_being_written(make: Make, monkeypatch: p
     assert trainer.progress.turns.work(0).tokens == 2 * 2 * trainer.spec.model.context
 
 
-def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make) -> None:
+def test_who_was_killed_after_its_contribution_reads_on_behind_it(make: Make, tmp_path: Path) -> None:
     """Its checkpoint is older; steps go on at once, and no window is in two contributions."""
     trainer = make(overlap="streaming")
     trainer.begin_round(["p0"])
-    checkpoint = trainer.checkpoint(ANCHORS[0])
+    checkpoint = saved(trainer, ANCHORS[0], tmp_path / "checkpoints")
     for _ in range(5):
         step(trainer)
     submit(trainer, ANCHORS[0])

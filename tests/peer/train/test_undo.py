@@ -373,6 +373,8 @@ class Healing:
         self.chain: list[DecidedRound] = []
         self.undone: list[DecidedRound] = []
         self.won = won
+        self.stood: dict[bytes, OuterState] = {}
+        """The anchors of its checkpoints, as the chain would give them."""
 
     def perform(self, action: str) -> None:
         match action:
@@ -398,6 +400,13 @@ class Healing:
 
     def save(self) -> None:
         self.checkpoints.write(self.trainer.checkpoint(self.stands))
+        here = self.trainer.anchor
+        self.stood[self.stands] = OuterState(
+            [layer.clone() for layer in here.theta],
+            [layer.clone() for layer in here.momentum],
+            here.round,
+            here.cursors,
+        )
 
     def undo_to_chain(self) -> None:
         """From wherever on the lost branch the trainer stands, if it does."""
@@ -412,8 +421,9 @@ class Healing:
         self.trainer = self.make()
         found = newest(self.checkpoints.folder, self.trainer.spec.digest().hex(), self.trainer.me, _fail)
         assert found is not None
-        self.trainer.restore(found)
         self.stands = found.anchor
+        self.trainer.anchor.become(self.stood[self.stands])
+        self.trainer.restore(found)
         self.undo_to_chain()
         anchors = [FIRST, *(decided.next_anchor for decided in self.chain)]
         for decided in self.chain[anchors.index(self.stands) :]:
