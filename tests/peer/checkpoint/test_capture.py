@@ -189,8 +189,8 @@ def test_what_follows_from_the_anchor_is_not_stored(tmp_path: Path, sparse: bool
             t.start.copy_(t.theta if sparse else t.theta - t.residual)
             for where, parameter in t.local:
                 parameter.copy_(t.start[where])
-    stepped.layers[0].local[1][1][-1] += 1e-3
-    stepped.layers[1].start[-1] += 1.0
+    for vector in (stepped.layers[0].local[1][1], stepped.layers[1].start):
+        vector[-1] = torch.nextafter(vector[-1], torch.tensor(torch.inf))
     for where, parameter in stepped.layers[1].local:
         parameter.copy_(stepped.layers[1].start[where])
     shapes = {"fresh": [set[str](), set[str]()], "stepped": [{"local"}, {"start"}], "other": [{"start", "local"}] * 2}
