@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 
 from dht.errors import BadInput, DiskFull, MemoryFull
 from peer.checkpoint.checkpoint import Checkpoints, size_bytes
-from peer.checkpoint.replay import origin_of, read_anchor, restore_at
+from peer.checkpoint.replay import Origin, origin_of, read_anchor, restore_at
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
 from peer.lifecycle.vocabulary import (
     Adopt,
@@ -65,6 +64,8 @@ class TrainerWorker:
         self._saver = CheckpointSaver(checkpoints)
         self._snapshots = SnapshotWriter(directory, trainer.spec)
         self._load = partial(load_object, directory)
+        self._origins: dict[bytes, Origin] = {}
+        """Of the newest checkpoint: no way is followed further back than to there."""
 
     @property
     def status(self) -> TrainerStatus:
@@ -187,15 +188,18 @@ class TrainerWorker:
             self._finish_snapshot()
         done()
 
-    def _origin_of(self, name: bytes) -> tuple[int, bytes] | None:
+    def _origin_of(self, name: bytes) -> Origin:
         """The snapshot from which the chain leads to where the trainer stands; one is written where nothing does."""
         anchor = self._trainer.anchor
-        with suppress(BadInput):
-            return origin_of(self._directory, name, anchor.round)
-        self._finish_snapshot()
-        self._snapshots.start(anchor, name, anchor.state_digest())
-        self._finish_snapshot()
-        return anchor.round, name
+        try:
+            origin = origin_of(self._directory, name, anchor.round, self._origins)
+        except BadInput:
+            self._finish_snapshot()
+            self._snapshots.start(anchor, name, anchor.state_digest())
+            self._finish_snapshot()
+            origin = anchor.round, name
+        self._origins = {name: origin}
+        return origin
 
     def _finish_snapshot(self) -> None:
         """It is written beside training until the anchor is about to change."""
