@@ -47,7 +47,7 @@ from peer.lifecycle.vocabulary import (
     Written,
 )  # fmt: skip
 from peer.store.objects import load_object
-from peer.store.snapshots import drop_after
+from peer.store.snapshots import drop_after, names
 from peer.train.trainer import LocalTrainer
 
 T = TypeVar("T")
@@ -198,6 +198,8 @@ class TrainerWorker:
             self._snapshots.start(anchor, name, anchor.state_digest())
             self._finish_snapshot()
             origin = anchor.round, name
+            if origin not in names(self._directory):
+                return None  # why was told; a restart finds no way, and goes on from a snapshot
         self._origins = {name: origin}
         return origin
 

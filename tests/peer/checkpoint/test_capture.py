@@ -165,6 +165,20 @@ def test_without_room_for_copies_it_is_waited_for(monkeypatch: pytest.MonkeyPatc
     expect(found(), before)
 
 
+def test_what_leaves_a_device_is_copied_however_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its owner waits for the device: only memory that has no room at all makes it wait for the disk."""
+    training = Training()
+    before, capture = training.bits(), training.capture()
+    monkeypatch.setattr(captures, "HOST_COPY_BYTES", 0)
+    disk = Paced(monkeypatch, 3)
+    _, found = written(capture, tmp_path / "checkpoints")
+    assert disk.waits.wait(WAIT_S)
+    capture.before_leaving()
+    training.step()
+    disk.goes.set()
+    expect(found(), before)
+
+
 def test_nobody_waits_for_one_that_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     capture = Training().capture()
     monkeypatch.setattr(captures, "available_bytes", lambda: 0)
