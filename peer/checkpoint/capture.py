@@ -263,7 +263,8 @@ class Capture:
             free_bytes, _ = torch.cuda.mem_get_info(self._device)
             if free_bytes >= size_bytes + DEVICE_SPARE_BYTES:
                 return self._device
-        if size_bytes <= HOST_COPY_BYTES and available_bytes() >= SPARE * size_bytes:
+        # Whoever leaves a device has to copy what lies there anyway, and its owner waits.
+        if (host_only or size_bytes <= HOST_COPY_BYTES) and available_bytes() >= SPARE * size_bytes:
             return torch.device("cpu")
         return None
 

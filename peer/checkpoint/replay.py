@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+from collections.abc import Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -60,15 +61,20 @@ def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, rou
         advance(anchor, update, spec, layout, partial(load_object, directory))
 
 
-def origin_of(directory: Path, name: bytes, round: int) -> tuple[int, bytes] | None:
-    """The snapshot, by round and anchor, from which `lead_to` leads to this anchor; None for the initial parameters.
+SnapshotOrigin = tuple[int, bytes] | None
+"""The snapshot, by round and anchor, from which a way leads; None for the initial parameters."""
+
+
+def origin_of(directory: Path, name: bytes, round: int, known: Mapping[bytes, SnapshotOrigin]) -> SnapshotOrigin:
+    """Where `lead_to` would begin for this anchor; `known` says it of anchors that may be on the way.
 
     Raises BadInput if no way is on this disk.
     """
     taken = set(snapshots.names(directory))
-    while round > 0 and (round, name) not in taken:
+    known = {name: origin for name, origin in known.items() if origin is None or origin in taken}
+    while round > 0 and (round, name) not in taken and name not in known:
         round, name = round - 1, _update_that_made(directory, round, name).parent
-    return (round, name) if round else None
+    return (round, name) if (round, name) in taken else known.get(name)
 
 
 def newest_snapshot(directory: Path) -> tuple[bytes, OuterState] | None:

@@ -8,7 +8,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import Future
-from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import TypeVar
@@ -18,7 +17,7 @@ from msgspec.structs import replace
 
 from dht.errors import BadInput, DiskFull, MemoryFull
 from peer.checkpoint.checkpoint import Checkpoints, size_bytes
-from peer.checkpoint.replay import origin_of, read_anchor, restore_at
+from peer.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
 from peer.host.device import telling_lost
 from peer.lifecycle.vocabulary import (
@@ -49,7 +48,7 @@ from peer.lifecycle.vocabulary import (
     Written,
 )  # fmt: skip
 from peer.store.objects import load_object
-from peer.store.snapshots import drop_after
+from peer.store.snapshots import drop_after, names
 from peer.train.trainer import LocalTrainer
 
 T = TypeVar("T")
@@ -66,6 +65,8 @@ class TrainerWorker:
         self._saver = CheckpointSaver(checkpoints)
         self._snapshots = SnapshotWriter(directory, trainer.spec)
         self._load = partial(load_object, directory)
+        self._origins: dict[bytes, SnapshotOrigin] = {}
+        """Of the newest checkpoint: no way is followed further back than to there."""
 
     @property
     def status(self) -> TrainerStatus:
@@ -209,15 +210,20 @@ class TrainerWorker:
 
         running.add_done_callback(hear)
 
-    def _origin_of(self, name: bytes) -> tuple[int, bytes] | None:
+    def _origin_of(self, name: bytes) -> SnapshotOrigin:
         """The snapshot from which the chain leads to where the trainer stands; one is written where nothing does."""
         anchor = self._trainer.anchor
-        with suppress(BadInput):
-            return origin_of(self._directory, name, anchor.round)
-        self._finish_snapshot()
-        self._snapshots.start(anchor, name, anchor.state_digest())
-        self._finish_snapshot()
-        return anchor.round, name
+        try:
+            origin = origin_of(self._directory, name, anchor.round, self._origins)
+        except BadInput:
+            self._finish_snapshot()
+            self._snapshots.start(anchor, name, anchor.state_digest())
+            self._finish_snapshot()
+            origin = anchor.round, name
+            if origin not in names(self._directory):
+                return None  # why was told; a restart finds no way, and goes on from a snapshot
+        self._origins = {name: origin}
+        return origin
 
     def _finish_snapshot(self) -> None:
         """It is written beside training until the anchor is about to change."""

@@ -121,9 +121,16 @@ def test_without_any_snapshot_it_says_what_is_gone(run: RunOnDisk) -> None:
 
 
 def test_a_checkpoint_names_the_snapshot_on_the_way(run: RunOnDisk) -> None:
-    """None where it begins at the first parameters."""
-    _, _, second, last = heads(run)
-    assert origin_of(run.directory, last.anchor, last.round) is None
+    """None where it begins at the first parameters; what was found before is not looked for again."""
+    _, first, second, last = heads(run)
+    at = run.directory, last.anchor, last.round
+    assert origin_of(*at, {}) is None
     snapshot(run, second)
-    assert origin_of(run.directory, last.anchor, last.round) == (2, second.anchor)
-    assert origin_of(run.directory, second.anchor, 2) == (2, second.anchor)
+    assert origin_of(*at, {first.anchor: None}) == (2, second.anchor)
+    assert origin_of(run.directory, second.anchor, 2, {}) == (2, second.anchor)
+    for number in (1, 2):
+        (run.directory / "chain" / f"{number:06d}.block").unlink()
+    shutil.rmtree(snapshots.path_of(run.directory, 2, second.anchor))
+    assert origin_of(*at, {second.anchor: None}) is None
+    with pytest.raises(BadInput):
+        origin_of(*at, {second.anchor: (2, second.anchor)})

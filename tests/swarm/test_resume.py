@@ -77,7 +77,7 @@ def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: Star
     assert run.stop(0) == 0
     damaged, *others = sorted((run.directory_of(0) / "checkpoints").iterdir(), reverse=True)
     assert others
-    (damaged / "peer.safetensors").write_bytes((damaged / "peer.safetensors").read_bytes()[:-1])
+    (damaged / "000.safetensors").write_bytes((damaged / "000.safetensors").read_bytes()[:-1])
     stopped_at = newest(run)
     run.restart(0)
     assert str(damaged) in alert(run, "CHECKPOINT")

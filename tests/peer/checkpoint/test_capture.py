@@ -165,6 +165,20 @@ def test_without_room_for_copies_it_is_waited_for(monkeypatch: pytest.MonkeyPatc
     expect(found(), before)
 
 
+def test_what_leaves_a_device_is_copied_however_large(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Its owner waits for the device: only memory that has no room at all makes it wait for the disk."""
+    training = Training()
+    before, capture = training.bits(), training.capture()
+    monkeypatch.setattr(captures, "HOST_COPY_BYTES", 0)
+    disk = Paced(monkeypatch, 3)
+    _, found = written(capture, tmp_path / "checkpoints")
+    assert disk.waits.wait(WAIT_S)
+    capture.before_leaving()
+    training.step()
+    disk.goes.set()
+    expect(found(), before)
+
+
 def test_nobody_waits_for_one_that_failed(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     capture = Training().capture()
     monkeypatch.setattr(captures, "available_bytes", lambda: 0)
@@ -189,8 +203,8 @@ def test_what_follows_from_the_anchor_is_not_stored(tmp_path: Path, sparse: bool
             t.kept.copy_(t.theta if sparse else t.theta - t.residual)
             for where, parameter in t.local:
                 parameter.copy_(t.kept[where])
-    stepped.layers[0].local[1][1][-1] += 1e-3
-    stepped.layers[1].kept[-1] += 1.0
+    for vector in (stepped.layers[0].local[1][1], stepped.layers[1].kept):
+        vector[-1] = torch.nextafter(vector[-1], torch.tensor(torch.inf))
     for where, parameter in stepped.layers[1].local:
         parameter.copy_(stepped.layers[1].kept[where])
     shapes = {"fresh": [set[str](), set[str]()], "stepped": [{"local"}, {"start"}], "other": [{"start", "local"}] * 2}

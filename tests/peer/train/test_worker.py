@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 import queue
 import threading
 from collections.abc import Callable
@@ -394,3 +396,21 @@ def test_it_goes_back_on_its_own_chain_and_on_to_a_snapshot(tmp_path: Path, monk
     assert (done.result, done.trainer.round) == (Moved(), 2)
     assert newcomer.trainer.anchor.state_digest() == after_two
     assert torch.equal(whole(newcomer.trainer._backend.vectors.residual), learned)
+
+
+def test_a_checkpoint_to_which_no_way_leads_is_written_with_a_snapshot(tmp_path: Path) -> None:
+    """The first block is gone: from the snapshot on a restart finds the way."""
+    write_corpus(tmp_path / "corpus")
+    spec = small_spec(tmp_path / "corpus", "llama")
+    spec = dataclasses.replace(spec, round=dataclasses.replace(spec.round, keep_rounds=1))
+    made = make_run(tmp_path, spec, rounds=3)
+    driver = Driver(made.trainer, made.directory)
+    head = read_chain_files(made.directory, genesis_head(read_genesis(made.directory))).heads[-1]
+    (made.directory / "chain" / "000001.block").unlink()
+    for _ in range(2):
+        driver.worker.do(Save(head.anchor, "now"), driver.post, never)
+        state = Path(driver.hear(Saved).path) / "state.json"
+        driver.hear(Done)
+        assert json.loads(state.read_text())["snapshot"] == [3, head.anchor.hex()]
+    assert snapshots.names(made.directory) == [(3, head.anchor)]
+    assert driver.warned == []
