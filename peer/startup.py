@@ -91,6 +91,8 @@ def _prepared(
         session.say("JOINING", "building the model and reading the data")
         trainer = make_trainer(spec, settings, me, directory, fit, session)
         first_state = trainer.anchor.state_digest()
+        if device.type != "cpu":
+            session.emit(AlertRaised(level="info", code="FIT", text=f"model on {device}, {trainer.places}"))
         checkpoints, anchor = restore(trainer, directory, session)
         trainer.leave_device()
     return Prepared(trainer=trainer, checkpoints=checkpoints, first_state=first_state, anchor=anchor)

@@ -86,7 +86,7 @@ APART = 2
 """Threads that work on layers at a time: one applies, one submits."""
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(slots=True)
 class Scratch:
     """A tile of each, float32 on one device."""
 
@@ -94,10 +94,22 @@ class Scratch:
     mean_N: Tensor
     mine_N: Tensor
     other_N: Tensor
+    _end: torch.cuda.Event | None = None
+    """Of what a GPU does with them, which it may have been told and not begun yet."""
+
+    def take(self) -> None:
+        """What the present stream does with them comes after what another did."""
+        if self._end is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._end)
+
+    def give_back(self) -> None:
+        if self.device.type == "cuda":
+            self._end = torch.cuda.current_stream(self.device).record_event()
 
     @classmethod
     def on(cls, device: torch.device) -> Scratch:
-        return cls(*(torch.empty(tile_of(device), device=device) for _ in range(4)))
+        since_N, mean_N, mine_N, other_N = (torch.empty(tile_of(device), device=device) for _ in range(4))
+        return cls(since_N, mean_N, mine_N, other_N)
 
     @property
     def device(self) -> torch.device:
@@ -111,24 +123,40 @@ class Scratch:
 
     def opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
         """What decodes its slices; on the processor, if the device has no room: an update is not left half applied."""
+        on_host = _opened_on_host(codec.codec, payload)
+        if self.device == CPU:
+            return on_host
         try:
-            decode = codec.opened(octets_on(payload, self.device))
+            on_device = codec.opened(octets_on(payload, self.device))
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-            decode = None
+            return on_host
 
-        def decode_or_fall_back(where: slice, buffer: Tensor) -> Tensor:
+        def decode(where: slice, buffer: Tensor) -> Tensor:
             try:
-                if decode is not None:
-                    return decode(where, buffer)
+                return on_device(where, buffer)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise
-            host = codec.opened(octets_on(payload, CPU))(where, torch.empty(buffer.numel()))
-            return buffer[: host.numel()].copy_(host)
+            return on_host(where, buffer)
 
-        return decode_or_fall_back
+        return decode
+
+
+def _opened_on_host(codec: Codec, payload: bytes) -> DecodeSlice:
+    """In numpy, which is faster there than torch's operations."""
+    decode_tile = codec.opened(payload)
+
+    def decode(where: slice, buffer: Tensor) -> Tensor:
+        values, elements = buffer[: codec.whole(where.stop - where.start)], where.stop - where.start
+        if values.device == CPU:
+            decode_tile(where, values.numpy())
+        else:
+            values.copy_(torch.from_numpy(decode_tile(where)))
+        return values[:elements]
+
+    return decode
 
 
 class TorchKernels:
@@ -300,7 +328,9 @@ class TorchKernels:
             scratch = free.get_nowait()
         except Empty:
             scratch = Scratch.on(lies if lies in self._scratches else CPU)
+        scratch.take()
         yield scratch
+        scratch.give_back()
         free.put(scratch)
 
 

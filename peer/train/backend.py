@@ -83,6 +83,10 @@ class Backend(Protocol):
     @property
     def is_offloaded(self) -> bool: ...
 
+    @property
+    def places(self) -> Places:
+        """Where what a round needs beside the model lies; decided once."""
+
     def layer(self, number: int) -> LayerTensors:
         """The tensors of one layer where they lie, to be looked at or changed."""
 
@@ -318,6 +322,7 @@ class SingleDevice:
             return False
         if self._fit is not None and self._device.type == "cuda":
             room_bytes = free_bytes(self._device) + torch.cuda.memory_reserved(self._device)
+            room_bytes -= sum(vector.nbytes for vector in self._beside() if vector.device.type == "cuda")
             self.micro.sequences = room_for(self._fit, room_bytes)
         return True
 

@@ -1,7 +1,7 @@
 """The owner of the anchor: trains towards it, submits what was learned, applies what was decided.
 
-Holds four flat float32 vectors on the CPU beside the model: θ and m of the anchor, the residual,
-and the parameters at which the current stretch of inner steps began.
+Beside the model it holds θ and m of the anchor, the residual, and, while that follows from nothing else, where the
+present stretch of inner steps began.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
 from peer.model.build import build
 from peer.outer.apply import LayerUpdate
 from peer.outer.arithmetic import device_for
+from peer.outer.host_copy import beside
 from peer.outer.kernels import Kernels, TorchKernels
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
@@ -38,6 +39,7 @@ from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
 from peer.train.backend import Backend, InnerStep, MicroBatch, SingleDevice, Stopped, use_attention
 from peer.train.layerwise import Layerwise
+from peer.train.round_vectors import Places
 from peer.train.tuned import Tuned
 
 
@@ -77,6 +79,11 @@ class LocalTrainer:
     @property
     def parameters(self) -> int:
         return sum(self.layer_sizes)
+
+    @property
+    def places(self) -> Places:
+        """Where what a round needs beside the model lies."""
+        return self._backend.places
 
     @property
     def status(self) -> TrainerStatus:
@@ -137,7 +144,8 @@ class LocalTrainer:
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
         payloads = (self._kernels.encode(tensors, part) for part, tensors in self._lying(self.progress.round))
-        write_contribution(self._folder, anchor, payloads, effort)
+        with beside(self.device):
+            write_contribution(self._folder, anchor, payloads, effort)
         # Of two branches, since a peer may change over to the other one and back.
         prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)
 
