@@ -11,6 +11,7 @@ from tests.benchmarks import (
     allreduce,
     attacks,
     beside,
+    busy,
     chaos,
     churn,
     dashboard,
@@ -33,7 +34,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed, busy,
 )  # fmt: skip
 
 
