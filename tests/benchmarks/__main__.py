@@ -14,10 +14,10 @@ from tests.benchmarks import (
     busy,
     chaos,
     churn,
+    cuda,
     dashboard,
     drops,
     fuzz,
-    gpu,
     honest,
     join,
     links,
@@ -34,7 +34,7 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed, busy,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, cuda, obeyed, busy,
 )  # fmt: skip
 
 
