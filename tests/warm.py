@@ -43,17 +43,20 @@ from typing import Any, ClassVar, NoReturn
 MODULES = (
     "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
-    "tests.benchmarks.rivals.ddp",
+    "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",
 )  # fmt: skip
-STARTING = ("peer", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew", "tui")
+STARTING = (
+    "peer", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew", "tests.benchmarks.cuda_child", "tui",
+)  # fmt: skip
 """Those of them that start others."""
 LOADED = (
     "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.auditor",
     "peer.link.link", "peer.data.open_source", "peer.export.folder", "peer.autotune.trial", "peer.session",
     "peer.testing.ledger_check",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.train.trainer", "peer.watch.watch_session",
-    "tests.benchmarks.allreduce_members", "tests.benchmarks.rivals.ddp", "tests.benchmarks.rivals.open_diloco",
+    "tests.benchmarks.allreduce_members", "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
+    "tests.benchmarks.rivals.open_diloco",
     "tests.benchmarks.rivals.switch", "transformers.models.llama.modeling_llama", "tui.cli", "tui.commands.demo",
     "tui.commands.join", "uvloop",
 )  # fmt: skip

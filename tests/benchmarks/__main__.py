@@ -12,12 +12,13 @@ from tests.benchmarks import (
     allreduce,
     attacks,
     beside,
+    busy,
     chaos,
     churn,
+    cuda,
     dashboard,
     drops,
     fuzz,
-    gpu,
     honest,
     join,
     links,
@@ -35,7 +36,8 @@ from tests.benchmarks import (
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz, gpu, obeyed, memory,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
+    cuda, obeyed, busy, memory,
 )  # fmt: skip
 
 

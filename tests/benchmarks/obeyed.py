@@ -19,8 +19,9 @@ import torch
 from peer import ipc
 from peer.checkpoint.checkpoint import Checkpoints
 from peer.events import Event
-from peer.ipc import Leave, OfferContribution
-from peer.lifecycle.vocabulary import Apply, Evaluate, LeaveAsked, RoundDecided, Save, Work
+from peer.ipc import Leave
+from peer.lifecycle.state import Offered
+from peer.lifecycle.vocabulary import Apply, Evaluate, LeaveAsked, Post, RoundDecided, Save, Work
 from peer.limits.desired_state import Intent
 from peer.protocol.head import genesis_anchor
 from peer.session import Inbox, Session
@@ -29,7 +30,7 @@ from peer.telemetry.reporter import Reporter
 from peer.train.trainer import LocalTrainer
 from peer.train.worker import TrainerWorker
 from tests.decided import DecidedRound
-from tests.peer.test_session import PlayedLink, watched
+from tests.played_link import PlayedLink, watched
 
 BAR_S = 2.0
 WAIT_S = 300.0
@@ -61,27 +62,33 @@ def _spec(hidden: int) -> RunSpec:
 
 
 class Case:
-    """One peer, up to the middle of what its trainer is to do."""
+    """One peer at `anchor`, up to the middle of what its trainer is to do."""
 
-    def __init__(self, spec: RunSpec, folder: Path, work: type[Work]) -> None:
-        torch.manual_seed(0)
+    def __init__(self, trainer: LocalTrainer, worker: TrainerWorker, work: type[Work], anchor: bytes = b"") -> None:
+        """Without `anchor` at the first one."""
         self.events: list[Event] = []
         self.inbox, self.link, self.reporter = Inbox(), PlayedLink(), Reporter(self.events.append)
-        self.trainer = LocalTrainer(spec, ME, folder / "contributions", torch.device("cpu"))
-        self.worker = TrainerWorker(self.trainer, Checkpoints(folder / "checkpoints"), folder, self.reporter.warn)
-        self.anchor = genesis_anchor(spec.digest(), (ME, OTHER), self.trainer.anchor.state_digest())
-        self.work = work
-        first_state = self.trainer.anchor.state_digest()
+        self.trainer, self.worker, self.work = trainer, worker, work
+        first_state = trainer.anchor.state_digest()
+        self.anchor = anchor or genesis_anchor(trainer.spec.digest(), (ME, OTHER), first_state)
         self.session = Session(
-            self.link, self.inbox, self.trainer, self.worker, self.reporter, first_state, b"",  # type: ignore[arg-type]
+            self.link, self.inbox, trainer, worker, self.reporter, first_state, anchor,  # type: ignore[arg-type]
         )  # fmt: skip
         self.stepped = watched(self.session)
-        self.thread = threading.Thread(target=self._live)
+        self.begun = threading.Event()
+        vars(worker)["do"] = self._do
+        self.thread = threading.Thread(target=self._live, daemon=True)
         self.thread.start()
 
     def _live(self) -> None:
         with closing(self.session):
             self.session.run()
+
+    def _do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
+        """In the trainer's thread: a short piece of work may be over before another thread has looked."""
+        if isinstance(work, self.work):
+            self.begun.set()
+        TrainerWorker.do(self.worker, work, post, stop)
 
     def until(self, reached: Callable[[], object]) -> None:
         with self.stepped:
@@ -90,20 +97,32 @@ class Case:
     def is_at_work(self) -> bool:
         return isinstance(self.session.life.work, self.work)
 
+    def has_offered(self) -> bool:
+        return isinstance(self.session.life.round.submission, Offered) and self.session.life.work is None
+
     def begin(self) -> None:
         """It meets the others; for an update, it also hears of one that it takes part in."""
         members = (ME, OTHER) if self.work is Evaluate else ("another", ME)
         for message in (ipc.BeginAt(self.anchor, members), ipc.ResumeAt(self.anchor), ipc.InStep(True)):
             self.inbox.put(message)
         if self.work is Apply:
-            self.until(lambda: OfferContribution(self.anchor) in self.link.told and self.session.life.work is None)
+            self.until(
+                lambda: isinstance(self.session.life.round.submission, Offered) and self.session.life.work is None
+            )
             decided = DecidedRound([self.trainer], self.anchor)
-            vars(self.worker)["_load"] = decided.objects.__getitem__
+            self.worker._load = decided.objects.__getitem__  # type: ignore[assignment]
             self.inbox.put(lambda now: RoundDecided(now, decided.update, decided.next_anchor, 0, 0, now))
-        self.until(self.is_at_work)
+        assert self.begun.wait(WAIT_S)
 
     def ask(self, word: str) -> tuple[float, float]:
         """Seconds until it is obeyed, and until the trainer is idle."""
+        asked_at = time.monotonic()
+        obeyed_s = self.obeyed_s(word)
+        self.until(lambda: not self.is_at_work())
+        return obeyed_s, time.monotonic() - asked_at
+
+    def obeyed_s(self, word: str) -> float:
+        """Seconds until people read that it pauses, or the others hear that it leaves."""
         asked_at = time.monotonic()
         if word == "pause":
             self.reporter.wishes.wish(Intent.PAUSE)
@@ -111,9 +130,7 @@ class Case:
         else:
             self.inbox.put(LeaveAsked)
             self.until(lambda: Leave(finished=False) in self.link.told)
-        obeyed_s = time.monotonic() - asked_at
-        self.until(lambda: not self.is_at_work())
-        return obeyed_s, time.monotonic() - asked_at
+        return time.monotonic() - asked_at
 
     def end(self) -> None:
         self.inbox.put(LeaveAsked)
@@ -126,7 +143,10 @@ def _run(options: argparse.Namespace) -> int:
     for work in CASES:
         for word in ("pause", "leave"):
             with tempfile.TemporaryDirectory() as folder:
-                case = Case(spec, Path(folder), work)
+                torch.manual_seed(0)
+                trainer = LocalTrainer(spec, ME, Path(folder) / "contributions", torch.device("cpu"))
+                checkpoints, warn = Checkpoints(Path(folder) / "checkpoints"), Reporter(lambda event: None).warn
+                case = Case(trainer, TrainerWorker(trainer, checkpoints, Path(folder), warn), work)
                 case.begin()
                 obeyed_s, idle_s = case.ask(word)
                 case.end()

@@ -6,7 +6,7 @@ import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import closing
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict
 from types import SimpleNamespace
 from typing import Any
 
@@ -23,7 +23,6 @@ from peer.lifecycle.vocabulary import (
     Evaluate,
     LayersReady,
     LeaveAsked,
-    LifeInput,
     Moved,
     Post,
     Save,
@@ -43,23 +42,10 @@ from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from tests.peer.lifecycle.story import NEXT, STATE, FakeTrainer, spec
 from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
+from tests.played_link import PlayedLink, watched
 
 OBEYED_S = 2.0
 """In which an owner's word is obeyed, whatever the trainer does."""
-
-
-@dataclass
-class PlayedLink:
-    """Remembers what it is told, and says what a test has it say."""
-
-    told: list[ToLink] = field(default_factory=list)
-    restarts: int = 0
-
-    def send(self, message: ToLink) -> None:
-        self.told.append(message)
-
-    def restart(self) -> None:
-        self.restarts += 1
 
 
 class Worker:
@@ -105,19 +91,6 @@ class Worker:
             post(lambda now: Written(now, anchor))
         if isinstance(result, Moved) and isinstance(work, Apply) and work.beside:
             post(lambda now: LayersReady(now, STATE))
-
-
-def watched(session: Session) -> threading.Condition:
-    """Is notified after every input that the session has taken in: all that can be seen of it changes there."""
-    stepped, feed = threading.Condition(), session._feed
-
-    def feed_and_tell(event: LifeInput) -> None:
-        feed(event)
-        with stepped:
-            stepped.notify_all()
-
-    vars(session)["_feed"] = feed_and_tell
-    return stepped
 
 
 class Driven:
