@@ -36,7 +36,6 @@ from peer.store.objects import load_object
 from peer.train.backend import InnerStep
 from tests.benchmarks.allreduce_crew import Failed, Words
 from tests.stepping import step, submit
-from tests.vectors import whole
 
 PATTERN = 1 << 16
 """Values repeat after so many, so that what everybody gave is known everywhere."""
@@ -301,7 +300,7 @@ def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
 
     vars(trainers)["build"] = lambda spec: Weights(sizes)
     trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"))
-    for held in (whole(trainer.anchor.momentum), whole(trainer._backend.vectors.residual)):
+    for held in (*trainer.anchor.momentum, *trainer._backend.vectors.residual):
         held.fill_(0)  # else the kernel gives their pages when they are first used
     return trainer
 

@@ -65,7 +65,7 @@ class HeldOut:
         layout = cut([layer.size for layer in self._flat.layers], spec.codec.part_elements)
         chain = read_chain(directory, spec)
         assert chain.base.round == 0, f"the chain in {directory} begins at round {chain.base.round}"
-        anchor = OuterState.initial(self._initial.clone())
+        anchor = OuterState.initial(self._flat.by_layer())
         losses = [self.of_initial()]
         for update in chain.updates:
             advance(anchor, update, spec, layout, partial(load_object, directory))

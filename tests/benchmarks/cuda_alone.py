@@ -18,7 +18,8 @@ import torch.nn.functional as F
 from torch import nn
 
 from peer.checkpoint import saver
-from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
+from peer.checkpoint.capture import Capture
+from peer.checkpoint.checkpoint import Checkpoints
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
 from peer.lifecycle import state as life_state
 from peer.lifecycle.vocabulary import Apply, Done, LifeInput, Save, Saved, Step, Submit, Work, Written
@@ -166,8 +167,9 @@ class Unwritten(Checkpoints):
         self.go_on = threading.Event()
         self.go_on.set()
 
-    def write(self, checkpoint: Checkpoint) -> Path:
-        assert self.go_on.wait(WAIT_S)
+    def write(self, capture: Capture) -> Path:
+        with capture.being_read():
+            assert self.go_on.wait(WAIT_S)
         return Path("nowhere")
 
 

@@ -37,8 +37,8 @@ def test_a_genesis_says_of_which_version_it_is(tmp_path: Path) -> None:
     packed = pack(sign_record(ME, RUN, GENESIS, body, 0.0))
     (tmp_path / "genesis").write_bytes(packed)
     require_this_version(tmp_path)
-    (tmp_path / "genesis").write_bytes(packed[:1] + b"\x03" + packed[2:])
-    with pytest.raises(BadInput, match=r"is of protocol version 3, .* install a newer homefires"):
+    (tmp_path / "genesis").write_bytes(packed[:1] + b"\x04" + packed[2:])
+    with pytest.raises(BadInput, match=r"is of protocol version 4, .* install a newer homefires"):
         require_this_version(tmp_path)
     (tmp_path / "genesis").write_bytes(b"rubbish")
     require_this_version(tmp_path)  # whoever reads it says that it is damaged

@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from dht.errors import BadInput, DeviceLost, HomefiresError, MemoryFull
+from dht.records import Genesis
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
 from peer.doctor.check import size
@@ -31,9 +32,11 @@ from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
 from peer.startup import Prepared, _wait_for, fit_for, look_around, prepare, require_room, say_smaller
+from peer.store.run_directory import genesis_head
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
 from peer.train.tuned import Tuned, TuneKey
+from tests.peer.export.run_on_disk import signed_genesis
 
 FIT = Tuned(
     basis=TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
@@ -267,7 +270,10 @@ PLACES = ["torch.nn.Module.to", "peer.train.backend.SingleDevice.__init__", "pee
 def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so once, tries every five seconds, keeps nothing of an attempt, and then is as any other."""
     empty = start.prepare()
-    checkpoint = empty.trainer.checkpoint(b"a")
+    genesis = Genesis(run=start.spec.digest(), founders=("p0",), state=empty.first_state)
+    (start.directory / "genesis").write_bytes(signed_genesis(genesis))
+    anchor = genesis_head(genesis).anchor
+    checkpoint = empty.trainer.checkpoint(anchor)
     empty.checkpoints.write(checkpoint)
     start.events.clear()
     made = full_until(monkeypatch, place, 3)
@@ -276,9 +282,9 @@ def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, mo
     assert [each() for each in made] == [None, None, None], "nothing half made keeps memory"
     paused = ("PAUSED", f"{NO_ROOM}; tried every 5 s")
     assert start.said[:3] == [BUILDING, paused, BUILDING]
-    assert ready.anchor == b"a"
+    assert ready.anchor == anchor
     assert ready.first_state == empty.first_state
-    assert ready.trainer.checkpoint(b"a").state == checkpoint.state
+    assert ready.trainer.checkpoint(anchor).state == checkpoint.state
 
 
 def test_a_device_without_room_for_a_kernel_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
