@@ -18,6 +18,7 @@ import pytest
 import torch
 
 from dht.errors import BadInput, DeviceLost, HomefiresError, MemoryFull
+from dht.identity import Identity
 from dht.records import Genesis
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
@@ -270,7 +271,9 @@ PLACES = ["torch.nn.Module.to", "peer.train.backend.SingleDevice.__init__", "pee
 def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
     """It says so once, tries every five seconds, keeps nothing of an attempt, and then is as any other."""
     empty = start.prepare()
-    genesis = Genesis(run=start.spec.digest(), founders=("p0",), state=empty.first_state)
+    genesis = Genesis(
+        run=start.spec.digest(), founders=(Identity.from_seed(bytes(32)).peer_id,), state=empty.first_state
+    )
     (start.directory / "genesis").write_bytes(signed_genesis(genesis))
     anchor = genesis_head(genesis).anchor
     checkpoint = empty.trainer.checkpoint(anchor)
