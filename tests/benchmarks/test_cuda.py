@@ -35,6 +35,7 @@ def test_every_job_measures_its_bars(job: CudaJob, tmp_path: Path, capsys: pytes
     assert all(found[name]["verdict"] == cuda.MET for name in EXACT & set(found))
 
 
+@pytest.mark.outside
 def test_without_a_device_no_bar_is_met(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -25,6 +25,7 @@ def test_a_device_leaves_the_cores_to_others(device: str, most: int, expected: T
     assert threads_for(device, most) == expected
 
 
+@pytest.mark.outside
 def test_threads_of_a_peer_sleep_while_they_wait() -> None:
     """As torch's own runtime says when it is loaded."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith(("OMP_", "KMP_"))}

@@ -69,6 +69,7 @@ def test_a_gpu_that_is_asked_for_must_compute_or_be_full() -> None:
         find_device("mps", no, failing(BadInput("not here")))
 
 
+@pytest.mark.outside
 def test_a_child_says_which_device_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     """In its last line: a library may have printed something before."""
     child = f"print('loading'); print({json.dumps(json.dumps({'device': 'cuda:0'}))})"
