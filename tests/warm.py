@@ -27,6 +27,7 @@ import io
 import json
 import os
 import runpy
+import select
 import signal
 import socket
 import subprocess
@@ -226,13 +227,19 @@ def serve(asked: socket.socket) -> NoReturn:
         os.waitpid(middle, 0)
 
 
+def _await_adoption(adopter: int) -> None:
+    """Until the process in the middle has ended: the system gives its children away before it tells of that."""
+    middle = os.getppid()
+    if middle != adopter:
+        with suppress(ProcessLookupError), open(os.pidfd_open(middle)) as ended:  # or it is gone already
+            select.select([ended], [], [], ADOPTED_S)
+    if os.getppid() != adopter:
+        os._exit(1)
+
+
 def become(request: dict[str, Any], files: list[int], asked: socket.socket) -> NoReturn:
     """Be the process that was asked for, to its end."""
-    until = time.monotonic() + ADOPTED_S
-    while os.getppid() != request["adopter"]:
-        if time.monotonic() > until:
-            os._exit(1)
-        time.sleep(0.001)
+    _await_adoption(request["adopter"])
     if request["session"]:
         os.setsid()
     asked.send(str(os.getpid()).encode())

@@ -23,6 +23,7 @@ from peer.checkpoint.tensor_file import DTYPES, TensorEntry
 from peer.host.processes import available_bytes
 from peer.outer.host_copy import CHUNK_ELEMENTS, host_chunks
 from peer.outer.layer_tensors import LayerTensors, Origin
+from peer.protocol.state_digest import FLOAT32_BYTES
 
 READ_ELEMENTS = 16 * CHUNK_ELEMENTS
 """Read at a time: so long whoever is about to change something waits at least."""
@@ -33,7 +34,6 @@ SPARE = 3
 DEVICE_SPARE_BYTES = 512 << 20
 """So much more than a copy takes is free on a device that gets one: activations come back to it."""
 LOOK_S = 1.0
-FLOAT32_BYTES = 4
 
 
 @dataclass(eq=False, kw_only=True)

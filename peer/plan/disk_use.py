@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.codec.codec import Codec
+from peer.protocol.state_digest import FLOAT32_BYTES
 from peer.spec import RunSpec
 
-FLOAT32_BYTES = 4
 SNAPSHOTS_KEPT = 2
 CHECKPOINTS_KEPT = 2
 CHECKPOINTS_BYTES = 20 << 30

@@ -23,12 +23,13 @@ from peer.model.flat import FlatParameters, Layer, trained
 from peer.model.footprint import size_of
 from peer.outer.layer_tensors import LayerTensors
 from peer.outer.outer_state import OuterState
+from peer.protocol.state_digest import FLOAT32_BYTES
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps
 from peer.train.gates import Enter, LayerGates
 from peer.train.offload import Offload, return_memory
 from peer.train.optimizers import learning_rate, make_optimizers
-from peer.train.round_vectors import VECTOR_BYTES, Places, RoundVectors, choose_places
+from peer.train.round_vectors import Places, RoundVectors, choose_places
 from peer.train.tuned import Tuned, room_for
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
@@ -394,7 +395,7 @@ def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
         taken = fit.fixed_bytes + sequences * fit.sequence_bytes
     else:
         taken = footprint.training_bytes + footprint.activation_bytes
-    return taken - VECTOR_BYTES * footprint.parameters
+    return taken - FLOAT32_BYTES * footprint.parameters
 
 
 def use_attention(model: nn.Module, fit: Tuned | None) -> None:

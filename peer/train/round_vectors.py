@@ -13,9 +13,8 @@ from torch import Tensor
 from peer.model.flat import FlatParameters
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
+from peer.protocol.state_digest import FLOAT32_BYTES
 
-VECTOR_BYTES = 4
-"""Of an element of each vector."""
 DEVICE_SHARE = 0.9
 """Of a device's free memory that is planned with: allocators leave gaps."""
 MEMORY_SHARE = 0.5
@@ -48,7 +47,7 @@ def choose_places(parameters: int, device: torch.device, spare_bytes: int, avail
     `spare_bytes` are those of the device beyond what training takes; `available_bytes` are of main memory. What is
     needed at the beginning of a round as well as at its end comes onto a device first.
     """
-    pair_bytes = 2 * VECTOR_BYTES * parameters
+    pair_bytes = 2 * FLOAT32_BYTES * parameters
     room_bytes = 0 if device.type == "cpu" else int(DEVICE_SHARE * spare_bytes)
     own = Place.DEVICE if room_bytes >= pair_bytes else Place.MEMORY
     if room_bytes >= 2 * pair_bytes:
