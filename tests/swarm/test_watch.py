@@ -132,11 +132,16 @@ def test_a_watcher_sees_every_round_and_nobody_sees_it(swarm: StartSwarm, watch:
 
 def assert_measured(run: RealSwarm, peer: int, other: int) -> None:
     """A peer tells its traffic and round trip with another, the room that the chain takes, and what training takes."""
-    lines = [line.event for line in run.lines(peer)]
-    network = [event for event in lines if isinstance(event, NetworkMeasured)][-1]
-    device = [event for event in lines if isinstance(event, DeviceMeasured)][-1]
+
+    def tells_all(line: EventLine) -> bool:
+        """What is told so early that no round was committed lacks something."""
+        event = line.event
+        return isinstance(event, NetworkMeasured) and event.disk_bytes > 0 and any(row["rtt_s"] for row in event.peers)
+
+    network = run.wait_for(peer, tells_all).event
+    assert isinstance(network, NetworkMeasured)
+    device = [line.event for line in run.lines(peer) if isinstance(line.event, DeviceMeasured)][-1]
     assert (network.reach, network.disk_quota_bytes) == ("direct", 4 * 10**9)
-    assert network.disk_bytes > 0
     assert all(address.endswith(run.id_of(peer)) for address in network.addresses)
     (row,) = [row for row in network.peers if row["peer"] == run.id_of(other)]
     assert row["address"].startswith("/ip4/127.0.0.1/tcp/")
