@@ -258,12 +258,30 @@ class RunSpec(StrictTable):
 
     @property
     def tokens_cap(self) -> int:
-        """Tokens of one peer and round that count at most: twice what is read from one round of a fragment to its next.
+        """Tokens of one peer and round that count at most: what is read from one round of a fragment to its next.
 
-        Those are H steps for each fragment.
+        Those are H steps for each fragment, or twice as many where a peer's part of a round goes by its speed.
         """
-        inner = self.inner
-        return 2 * self.round.fragments * self.round.steps * inner.accumulation * inner.sequences * self.model.context
+        most = 1 if self.round.pace == "steps" else 2
+        return most * self.round.fragments * self.round.steps * self.step_tokens
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of one inner step; one that is cut short has fewer."""
+        return self.inner.accumulation * self.inner.sequences * self.model.context
+
+    @property
+    def windows_most(self) -> int:
+        """Windows by which a round advances the cursor of a shard at most: those that a peer reads until it is too late
+        to give anything for them."""
+        return (
+            2
+            * self.round.fragments
+            * self.round.steps
+            * self.step_tokens
+            * (self.round.max_staleness + 1)
+            // self.model.context
+        )
 
     def steps_in(self, round: int) -> int:
         """Inner steps (H) from anchor `round` to the next."""

@@ -404,7 +404,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
                 outcomes=part_outcomes(update, site.me, True), parts=pieces, layers=len(site.vectors.flat.layers),
                 layer=site.vectors.layer, kernels=TorchKernels(codec), own=own,
             ).apply()  # fmt: skip
-            site.vectors.anchor.arrive([item for member in update.members for item in member.ranges])
+            site.vectors.anchor.arrive([item for member in update.members for item in member.ranges], spec.windows_most)
             assert site.vectors.anchor.state_digest() == at_once.state_digest()
         found.append([update.digest.hex(), at_once.state_digest().hex()])
         name = next_anchor(name, update.digest)

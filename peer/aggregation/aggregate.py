@@ -24,9 +24,9 @@ from peer.aggregation.evidence import (
     LayerNorms,
     findings_of,
 )
-from peer.aggregation.outliers import ScreenedLayer, screen, swarm_history
+from peer.aggregation.outliers import ScreenedLayer, newcomers_among, screen, swarm_history
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, ROOT_BYTES, NormStats, PeerHistory
-from peer.aggregation.weights import agreements, scale, weigh
+from peer.aggregation.weights import agreements, scale, untrained, weigh
 
 MAX_AGE = 64
 """Rounds after which a peer that gave nothing is forgotten."""
@@ -56,14 +56,16 @@ def aggregate(
     claims: Sequence[Contributor],
     layers: Sequence[LayerNorms],
     roots: int = MAX_ROOTS,
+    trusted: Collection[str] = (),
 ) -> AggregationResult:
     """What becomes of what the members of `round` gave, by the records of the round before. Norms may be any float.
 
-    Of each member the newest `roots` contributions are remembered, to know a replay.
+    Of each member the newest `roots` contributions are remembered, to know a replay. What is usual in the swarm is
+    told by the records of who is `trusted`, or by all if there are none.
     """
     if standards.rule == "mean":
-        return replace(_judged(_lenient(standards), round, (), claims, layers, roots), records=())
-    return _judged(standards, round, records, claims, layers, roots)
+        return replace(_judged(_lenient(standards), round, (), claims, layers, roots, trusted), records=())
+    return _judged(standards, round, records, claims, layers, roots, trusted)
 
 
 def _lenient(standards: AggregationRules) -> AggregationRules:
@@ -78,17 +80,19 @@ def _judged(
     claims: Sequence[Contributor],
     layers: Sequence[LayerNorms],
     roots: int,
+    trusted: Collection[str],
 ) -> AggregationResult:
     again = replays(records, claims)
     replayed = {fault.member for fault in again}
     counted = frozenset(
         member for member, claim in enumerate(claims) if claim.root and claim.share and member not in replayed
     )
-    screened = _screen(standards, records, claims, layers, counted)
+    telling = [record for record in records if record.peer in trusted] or records
+    screened = _screen(standards, records, claims, layers, counted, telling)
     suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
     if suspects:
-        screened = _screen(standards, records, claims, layers, counted, suspects)
-    factors, strangers = agreements(sorted(counted), layers) if standards.rule == "agreement" else ({}, ())
+        screened = _screen(standards, records, claims, layers, counted, telling, suspects)
+    factors, strangers = _directions(standards, claims, layers, counted)
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
     shares = [claim.share for claim in claims]
@@ -105,19 +109,33 @@ def _judged(
     )
 
 
+def _directions(
+    standards: AggregationRules, claims: Sequence[Contributor], layers: Sequence[LayerNorms], counted: frozenset[int]
+) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
+    """Factors of members whose direction counts against them, and whom it excludes: of a newcomer it is looked at by
+    any rule but `mean`, since it is the one thing that takes training."""
+    newcomers = newcomers_among(claims, counted)
+    factors, strangers = agreements(counted, newcomers, layers) if standards.rule == "agreement" else ({}, ())
+    if standards.rule == "mean":
+        return factors, strangers
+    refused = {fault.member for fault in strangers}
+    return factors, strangers + untrained(counted - newcomers, newcomers - refused, layers)
+
+
 def _screen(
     standards: AggregationRules,
     records: Sequence[PeerHistory],
     claims: Sequence[Contributor],
     layers: Sequence[LayerNorms],
     counted: frozenset[int],
+    telling: Sequence[PeerHistory],
     suspects: frozenset[int] = frozenset(),
 ) -> list[ScreenedLayer]:
     own = own_stats(records, claims, len(layers))
     return [
         screen(
             standards, index, layer, claims, counted, [stats[index] for stats in own],
-            swarm_history((record.stats[index] for record in records), standards), suspects,
+            swarm_history((record.stats[index] for record in telling), standards), suspects,
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip

@@ -37,13 +37,16 @@ class ScreenedLayer:
     """Members with a norm that was not refused."""
     unmeasured: tuple[int, ...] = ()
     """Members that count and of which nothing was measured here."""
+    newcomers: frozenset[int] = frozenset()
+    """Members that say nothing about what is usual."""
 
     @property
     def usual(self) -> float | None:
         """Lower median of the norms that stand, if there are enough. Zeros are left out: half of the members may give
-        nothing."""
-        sizes = [size for size in self.sizes_standing if size > 0]
-        return lower_median(sizes) if len(self.standing) >= ENOUGH and sizes else None
+        nothing. Newcomers are held against what the others have, be they ever so few."""
+        telling = [member for member in self.standing if member not in self.newcomers]
+        sizes = [size for size in (self.sizes[member] for member in telling) if size]
+        return lower_median(sizes) if sizes and (len(telling) >= ENOUGH or self.newcomers) else None
 
     @property
     def sizes_standing(self) -> tuple[float, ...]:
@@ -74,6 +77,7 @@ def screen(
     influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
     """
     roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
+    newcomers = newcomers_among(claims, counted)
     sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
     histories = tuple(
         stat if stat.count else NormStats(swarm.mean, swarm.variance, swarm.count, stat.rejected) for stat in own
@@ -81,9 +85,16 @@ def screen(
     blank = tuple(member for member in sorted(counted) if sizes[member] is None)
     screened = ScreenedLayer(
         layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
-        drift=drift(sizes, own, standards),
+        drift=drift([None if member in newcomers else size for member, size in enumerate(sizes)], own, standards),
+        newcomers=newcomers,
     )  # fmt: skip
     return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
+
+
+def newcomers_among(claims: Sequence[Contributor], counted: Collection[int]) -> frozenset[int]:
+    """Who has not earned a vote, as long as somebody counts who has."""
+    found = frozenset(member for member in counted if not claims[member].trusted)
+    return found if len(found) < len(counted) else frozenset()
 
 
 def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:

@@ -8,7 +8,7 @@ The exponential is `decimal`'s, which is correctly rounded and so the same on ev
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from decimal import Context, Decimal
 from math import isfinite, sqrt
@@ -185,16 +185,18 @@ FULL = 0.5
 """Share of the usual cosine from which on it counts in full: the spread of honest peers costs them nothing."""
 
 
-def agreements(counted: Iterable[int], layers: Sequence[LayerNorms]) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
+def agreements(
+    counted: Iterable[int], newcomers: Collection[int], layers: Sequence[LayerNorms]
+) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
     """Factors over 65,536 of the members in `counted`, and who is refused.
 
     No factors while nothing usual can be told: without a last mean, with fewer than three members that can be compared,
-    or where the median cosine is not positive.
+    or where the median cosine is not positive. `newcomers` do not tell it.
     """
-    cosines = {member: cosine for member in counted if (cosine := _cosine(member, layers)) is not None}
-    if len(cosines) < ENOUGH or lower_median(list(cosines.values())) <= 0:
+    cosines = _cosines(counted, layers)
+    usual = _usual([cosine for member, cosine in cosines.items() if member not in newcomers])
+    if len(cosines) < ENOUGH or usual is None:
         return {}, ()
-    usual = lower_median([cosine for cosine in cosines.values() if cosine > 0])
     factors = {member: _factor(cosine / usual) for member, cosine in cosines.items()}
     faults = tuple(
         LayerFinding(
@@ -204,6 +206,37 @@ def agreements(counted: Iterable[int], layers: Sequence[LayerNorms]) -> tuple[di
         for member, cosine in cosines.items() if factors[member] == 0
     )  # fmt: skip
     return factors, faults
+
+
+LEAST_OF_NEWCOMERS = 0.1
+"""Share of the voters' usual cosine below which a newcomer's contribution is refused: noise has none, work has."""
+
+
+def untrained(
+    voters: Iterable[int], newcomers: Iterable[int], layers: Sequence[LayerNorms]
+) -> tuple[LayerFinding, ...]:
+    """Newcomers whose contributions do not point where training leads, as far as those of voters do."""
+    usual = _usual(list(_cosines(voters, layers).values()))
+    if usual is None:
+        return ()
+    return tuple(
+        LayerFinding(
+            member, ANOMALY, WHOLE_MODEL, float("inf"), 0.0,
+            f"cosine {cosine:.3f} with the last mean where the voters have {usual:.3f}: untrained",
+        )
+        for member, cosine in _cosines(newcomers, layers).items() if cosine < LEAST_OF_NEWCOMERS * usual
+    )  # fmt: skip
+
+
+def _cosines(members: Iterable[int], layers: Sequence[LayerNorms]) -> dict[int, float]:
+    return {member: cosine for member in sorted(members) if (cosine := _cosine(member, layers)) is not None}
+
+
+def _usual(cosines: Sequence[float]) -> float | None:
+    """Lower median of the positive ones; None where that of all is not positive."""
+    if not cosines or lower_median(cosines) <= 0:
+        return None
+    return lower_median([cosine for cosine in cosines if cosine > 0])
 
 
 def _factor(share_of_usual: float) -> int:

@@ -15,6 +15,7 @@ from torch import Tensor
 
 from peer.data.data_shards import DATA_SHARDS, shards_of
 from peer.data.source import Source
+from peer.protocol.block import CURSOR_END
 from peer.spec import RunSpec
 
 Range = tuple[int, int, int]
@@ -48,7 +49,7 @@ class ShardSampler:
         owned = [shard for shard in shards_of(self._peer, peers) if shard in self._source.windows]
         owned = owned or [shard for shard in range(DATA_SHARDS) if shard in self._source.windows]
         level = min((self._passes[shard] for shard in owned if shard in self._passes), default=0.0)
-        self._positions = {shard: max(cursors.get(shard, 0), self._positions.get(shard, 0)) for shard in owned}
+        self._positions = {shard: max(_at(cursors, shard), _at(self._positions, shard)) for shard in owned}
         self._passes = {shard: self._passes.get(shard, level) for shard in owned}
 
     def next(self, sequences: int) -> Tensor:
@@ -108,3 +109,9 @@ class ShardSampler:
                 self._ranges[index] = (shard, known_start, end)
                 return
         self._ranges.append((shard, start, end))
+
+
+def _at(cursors: Mapping[int, int], shard: int) -> int:
+    """0 also where a lie once moved a cursor to where no run comes."""
+    cursor = cursors.get(shard, 0)
+    return cursor if cursor < CURSOR_END else 0

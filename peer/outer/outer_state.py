@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from peer.outer.host_copy import CHUNK_ELEMENTS, host_chunks
+from peer.protocol.block import CURSOR_END
 from peer.protocol.encoding import digest_of
 from peer.protocol.layout import Part
 from peer.protocol.state_digest import layer_digest, state_digest
@@ -52,10 +53,17 @@ class OuterState:
             mine.copy_(its)
         self.round, self.cursors = other.round, dict(other.cursors)
 
-    def arrive(self, ranges: Iterable[tuple[int, int, int]]) -> None:
-        """Advance the cursors past `ranges`; this is the next round's anchor."""
+    def arrive(self, ranges: Iterable[tuple[int, int, int]], windows_most: int) -> None:
+        """Advance the cursors past `ranges`, each by `windows_most` at most; this is the next round's anchor.
+
+        A cursor stays, and who moved it cannot be asked later: so a lie moves it no further than work could.
+        One that a lie once moved to where no run comes begins anew.
+        """
+        before = {shard: cursor for shard, cursor in self.cursors.items() if cursor < CURSOR_END}
+        self.cursors = dict(before)
         for shard, _, end in ranges:
-            self.cursors[shard] = max(self.cursors.get(shard, 0), end)
+            reached = min(end, before.get(shard, 0) + windows_most)
+            self.cursors[shard] = max(self.cursors.get(shard, 0), reached)
         self.round += 1
 
     def chunk_digests(self, layer: int) -> tuple[bytes, ...]:

@@ -75,7 +75,7 @@ def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[
         for tile in tiles(piece.size, theta.device):
             gradient = None if mean is None else mean(tile, buffer)
             outer_kernel(theta[tile], momentum[tile], gradient, scratch, spec.outer.learning_rate, factor)
-    anchor.arrive([item for member in update.members for item in member.ranges])
+    anchor.arrive([item for member in update.members for item in member.ranges], spec.windows_most)
 
 
 def tile_of(device: torch.device) -> int:

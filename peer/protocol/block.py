@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from peer.aggregation.peer_history import PeerHistory
 from peer.protocol.encoding import (
+    ANY_INTEGER,
     COUNT,
     DIGEST,
     DIGEST_BYTES,
@@ -38,7 +39,9 @@ MAX_SKIPPED = 1 << 12
 """A ballot further ahead than this of what was promised is refused, so that nobody uses all ballots up."""
 MAX_PENALTIES = 8 * MAX_MEMBERS
 MAX_RECORDS = 128
+MAX_TENURES = 128
 MAX_REPORTS = 16
+MAX_RANGES = 1024
 MAX_EVIDENCE = 160
 BALLOT = partial(integer, low=0, high=MAX_BALLOT)
 PART = partial(integer, low=0, high=MAX_PARTS)
@@ -52,6 +55,8 @@ VOID = b""
 
 Ranges = tuple[tuple[int, int, int], ...]
 """Data behind a contribution: (shard, first window, window after the last)."""
+CURSOR_END = 1 << 62
+"""No run reads so many windows. A cursor beyond, which a lie once set, begins anew at 0."""
 
 Penalty = tuple[str, str, int, int, int, str]
 """(peer, code, factor over 65,536, round until which it lasts, layer or -1 for all, the evidence in plain words)."""
@@ -102,12 +107,13 @@ class ContributionHeader(Packed):
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
     now but keeps its vote. The same header serves every ballot of the round. `staleness` is the age
     in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
-    are the peers that its author has caught lying lately, in order.
+    are the peers that its author has caught lying lately, in order. Numbers are read as they come:
+    `peer.protocol.bounds` says which of them a header may have.
     """
 
     readers = (
-        text, DIGEST, _digest_or_empty, COUNT, COUNT, COUNT, boolean, each(fields(COUNT, COUNT, COUNT), 1024), COUNT,
-        _reports, SIGNATURE,
+        text, DIGEST, _digest_or_empty, ANY_INTEGER, ANY_INTEGER, ANY_INTEGER, boolean,
+        each(fields(*(ANY_INTEGER,) * 3), MAX_RANGES), ANY_INTEGER, _reports, SIGNATURE,
     )  # fmt: skip
     peer: str
     anchor: bytes
@@ -176,14 +182,26 @@ class SignedNorms(Packed):
 
 
 @dataclass(frozen=True, slots=True)
+class Tenure(Packed):
+    """How far a peer has come on its way to a vote."""
+
+    readers = (text, partial(integer, low=0, high=255), COUNT)
+    peer: str
+    accepted: int
+    """Rounds in which its contribution was accepted; no more are counted than a vote takes."""
+    seen: int
+    """The newest of them; of a voter, the newest in which it was a member."""
+
+
+@dataclass(frozen=True, slots=True)
 class Update:
     """The result of a round. Its digest names the bytes of every part.
 
     `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
     per layer that the round averages, of integers over 65,536 in the order of `members`; `weight` is the
     chain's W. A void part with contributors is rolled back: all that came for its layer was refused. `scales`
-    and `pulls` are per layer what `peer.aggregation` says of them, `measured` is what it was computed from, and
-    `records` what is known of every peer afterwards.
+    and `pulls` are per layer what `peer.aggregation` says of them, `measured` is what it was computed from,
+    `records` what is known of every peer's norms afterwards, and `tenures` who has earned a vote, or is about to.
     Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
     in a later ballot is the same update. `waited` and `took` are what its coordinator measured:
     the deadlines, and for each member when it came (`peer.rounds.timeouts`).
@@ -209,6 +227,7 @@ class Update:
     """Empty if there are none."""
     measured: tuple[SignedNorms, ...] = ()
     records: tuple[PeerHistory, ...] = ()
+    tenures: tuple[Tenure, ...] = ()
     _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
     """Once they were asked for."""
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
@@ -218,7 +237,7 @@ class Update:
             self.parent, self.round, self.time, tuple(header.packed() for header in self.members), self.elect,
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
             self.waited, self.took, self.scales, self.pulls, tuple(item.packed() for item in self.measured),
-            tuple(record.packed() for record in self.records),
+            tuple(record.packed() for record in self.records), tuple(tenure.packed() for tenure in self.tenures),
         )  # fmt: skip
 
     @property
@@ -261,8 +280,8 @@ class Update:
     def unpacked(cls, value: Any) -> Self:
         (
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
-            waited, took, scales, pulls, measured, records,
-        ) = row(value, 18)  # fmt: skip
+            waited, took, scales, pulls, measured, records, tenures,
+        ) = row(value, 19)  # fmt: skip
         headers = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), headers,
@@ -273,6 +292,7 @@ class Update:
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
             _TIMES(waited), _took(took, len(headers)), _SHARES(scales), _SHARES(pulls),
             each(SignedNorms.unpacked, MAX_MEMBERS)(measured), each(PeerHistory.unpacked, MAX_RECORDS)(records),
+            each(Tenure.unpacked, MAX_TENURES)(tenures),
         )  # fmt: skip
 
 

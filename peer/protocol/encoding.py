@@ -75,6 +75,8 @@ def printable(value: Any, most: int = 32) -> str:
 DIGEST = partial(octets, exactly=DIGEST_BYTES)
 SIGNATURE = partial(octets, exactly=64)
 COUNT = partial(integer, low=0)
+ANY_INTEGER = partial(integer, low=-(1 << 63), high=(1 << 64) - 1)
+"""Whatever msgpack can say. A rule bounds it afterwards: a signed lie that nobody can read proves nothing."""
 
 
 Read = Callable[[Any], Any]

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 
 from peer.aggregation.peer_history import PeerHistory
-from peer.protocol.block import Block, Penalty, Update
+from peer.protocol.block import Block, Penalty, Tenure, Update
 from peer.protocol.electorate import instance_of
 from peer.protocol.encoding import digest
 
@@ -29,6 +29,8 @@ class ChainHead:
     """Unix time that the update says; 0 at the start."""
     records: tuple[PeerHistory, ...] = ()
     """What `peer.aggregation` remembers of every peer."""
+    tenures: tuple[Tenure, ...] = ()
+    """Who has earned a vote, or is about to."""
     caught: tuple[Penalty, ...] = ()
     """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
     instance: bytes = b""
@@ -42,7 +44,7 @@ class ChainHead:
         return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
-            caught=tuple(lasting),
+            tenures=update.tenures, caught=tuple(lasting),
         )  # fmt: skip
 
 

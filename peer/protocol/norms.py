@@ -19,6 +19,7 @@ from peer.protocol.block import WEIGHT_ONE, ContributionHeader, NormRow, SignedN
 from peer.protocol.encoding import digest
 from peer.protocol.head import ChainHead
 from peer.protocol.layout import Fragment, Part, assign, shares_of
+from peer.protocol.membership import trusted
 from peer.protocol.rules import Rules, computed_once
 
 REPORTERS = 2
@@ -39,7 +40,9 @@ def judgement_of(
     records = [replace(record, stats=tuple(record.stats[layer] for layer in fragment.layers)) for record in known]
     # A replay is known as long as it could come again: two rounds of each fragment at least.
     roots = max(MAX_ROOTS, 2 * rules.fragments)
-    found = aggregate(rules.aggregation, head.round, records, _claims(rules, head, members), layers, roots)
+    found = aggregate(
+        rules.aggregation, head.round, records, _claims(rules, head, members), layers, roots, trusted(head)
+    )
     findings = (
         replace(item, layer=fragment.layers[item.layer] if item.layer >= 0 else item.layer) for item in found.findings
     )
@@ -64,10 +67,12 @@ def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, 
     """Who counts nothing and reduces nothing because it lied, with the number of members that report it now.
 
     A member's factor is the median of what all other members say: 0 from those who report it, 1 from the rest. So
-    more than half of them must, and at least two. Those who were caught before are not asked.
+    more than half of them must, and at least two. Those who were caught before, or have not earned a vote, are not
+    asked.
     """
     found = {peer: 0 for peer, *_ in head.caught}
-    observers = [header for header in members if header.peer not in found]
+    believed = trusted(head)
+    observers = [header for header in members if header.peer in believed and header.peer not in found]
     accused = {peer for header in observers for peer, _ in header.reports}
     for peer in sorted(accused):
         others = [header for header in observers if header.peer != peer]
@@ -81,23 +86,37 @@ def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, 
 def shard_owners(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
 ) -> tuple[str, ...]:
-    """Who averages each part in this ballot: nobody who lied, unless there is nobody else."""
-    guilty, names = caught(head, members), [header.peer for header in members]
-    by_line = shares_of([header.bandwidth_bps for header in members])
-    shares = [0 if name in guilty else share for name, share in zip(names, by_line, strict=True)]
+    """Who averages each part in this ballot: who has earned a vote and did not lie, unless there is nobody else."""
+    owners = trusted(head) - caught(head, members).keys()
+    of_owners = [header for header in members if header.peer in owners] or members
+    names = [header.peer for header in of_owners]
+    shares = shares_of([header.bandwidth_bps for header in of_owners])
     return assign(rules.fragment(head.round).parts, names, shares, head.anchor, ballot)
 
 
 def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[Contributor]:
-    guilty = caught(head, members)
-    return [
+    guilty, believed = caught(head, members), trusted(head)
+    claims = [
         Contributor(
             peer=header.peer,
             share=0 if header.peer in guilty else token_share(header, rules.tokens_cap, rules.max_staleness),
             steps=min(max(header.steps, 1), rules.steps_cap),
             root=header.root,
+            trusted=header.peer in believed,
         )
         for header in members
+    ]
+    return _newcomers_bounded(claims)
+
+
+def _newcomers_bounded(claims: list[Contributor]) -> list[Contributor]:
+    """All who have not earned a vote weigh together no more than those who have."""
+    of_voters = sum(claim.share for claim in claims if claim.trusted)
+    of_newcomers = sum(claim.share for claim in claims if not claim.trusted)
+    if not of_voters or of_newcomers <= of_voters:
+        return claims
+    return [
+        claim if claim.trusted else replace(claim, share=claim.share * of_voters // of_newcomers) for claim in claims
     ]
 
 

@@ -79,6 +79,10 @@ class Rules:
     tokens_cap: int
     steps_cap: int = 1 << 30
     """Inner steps of one peer and round that a norm is held against at most."""
+    step_tokens: int = 0
+    """Tokens of one inner step at most; 0: steps bound no tokens."""
+    context: int = 0
+    """Tokens of one window of data; 0: tokens bound no windows."""
     shards: int = 1 << 16
     """Into how many the run's data is cut."""
     wall_offset_s: float = 0.0
@@ -97,6 +101,11 @@ class Rules:
         for name, sizes in (("sizes", self.part_bytes), ("mean_sizes", self.bytes_of_means)):
             found = tuple(tuple(sizes[number] for number in fragment.numbers) for fragment in divided)
             object.__setattr__(self, name, found)
+
+    @property
+    def steps_most(self) -> int:
+        """Inner steps that a header may say: of as many rounds as pass until what was learned is too old."""
+        return self.steps_cap * (self.max_staleness + 1)
 
     @property
     def layers(self) -> int:

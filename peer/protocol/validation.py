@@ -7,13 +7,15 @@ from __future__ import annotations
 
 from collections.abc import Collection, Mapping
 
-from peer.protocol import norms, penalties
-from peer.protocol.block import VOID, Block, ContributionHeader, Update, Vote, givers
+from peer.protocol import bounds, norms, penalties
+from peer.protocol.block import VOID, Block, ContributionHeader, Tenure, Update, Vote, givers
 from peer.protocol.electorate import coordinator, instance_of, quorum
 from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
+from peer.protocol.membership import elect_follows, tenures_after, trusted
 from peer.protocol.rules import Rules, computed_once
 
+HEADER = "HEADER"
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
 
@@ -25,6 +27,8 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
     """
     if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
         return "it is decided by others than the electorate, which this run does not allow"
+    if not trusted(head).issuperset(block.electorate):
+        return "it is decided by peers that have not earned a vote"
     if _decided_too_early(rules, head, block):
         return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
     voters = block.electorate or head.electorate
@@ -87,9 +91,15 @@ def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], u
         return "its members are not in order, or its coordinator is none of them"
     if not any(_majority_of(voters, names) for voters in (head.electorate, electorate)):
         return "its members are no majority of those who decide"
-    forged = [header.peer for header in update.members if not header_valid(rules, head, header)]
-    if forged:
-        return f"the header of {forged[0]} is not signed by it for this anchor, or names data that the run has not"
+    if all(
+        coordinator(head.anchor, voters, update.ballot) != update.coordinator
+        for voters in (head.electorate, electorate)
+    ):
+        return "its coordinator is not the one of its ballot"
+    for header in update.members:
+        _, why = fault_of_header(rules, head, header)
+        if why:
+            return f"the header of {header.peer} cannot be counted: {why}"
     if not len(update.parts) == len(update.contributors) == len(part_bytes(rules, update)) or not any(
         update.contributors
     ):
@@ -102,10 +112,13 @@ def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
     return sum(name in voters for name in names) >= quorum(voters)
 
 
-def header_valid(rules: Rules, head: ChainHead, header: ContributionHeader) -> bool:
-    """Whether its author signed it for this anchor, and names data that the run has: cursors are kept for ever."""
-    exist = all(shard < rules.shards and first <= last for shard, first, last in header.ranges)
-    return header.anchor == head.anchor and exist and header.genuine(rules.keys)
+def fault_of_header(rules: Rules, head: ChainHead, header: ContributionHeader) -> tuple[str, str]:
+    """Why a header cannot be counted after `head`: the rule that it breaks, and how; empty if it can."""
+    if header.anchor != head.anchor:
+        return HEADER, "it is for another anchor"
+    if not header.genuine(rules.keys):
+        return HEADER, "it is not signed by its author"
+    return bounds.fault_of_header(rules, header)
 
 
 def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
@@ -122,7 +135,14 @@ def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
         return "its contributors do not fit its parts, headers and weights"
     if update.penalties != penalties.due(rules, head, update, judgement.findings):
         return "its penalties are not those that are due"
-    return "" if _elect_valid(head, update) else "its electorate does not follow from its members and those before"
+    if update.tenures != tenures_due(rules, head, update):
+        return "its tenures do not follow from those before"
+    return "" if elect_follows(head, update) else "its electorate does not follow from its members and those before"
+
+
+def tenures_due(rules: Rules, head: ChainHead, update: Update) -> tuple[Tenure, ...]:
+    """Who has earned a vote once this update follows `head`."""
+    return tenures_after(head, update, rules.fragment(head.round).rows, norms.caught(head, update.members))
 
 
 def _contributors_valid(update: Update, rules: Rules) -> bool:
@@ -138,21 +158,10 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
     return True
 
 
-def _elect_valid(head: ChainHead, update: Update) -> bool:
-    """Members that stay are in; members of the last round may be, unless they said they leave."""
-    leaving = {header.peer for header in update.members if header.leaving}
-    stayed = {header.peer for header in update.members} - leaving
-    elect = set(update.elect)
-    if list(update.elect) != sorted(elect):
-        return False
-    if not stayed:
-        return elect == leaving
-    return stayed <= elect <= (stayed | set(head.members)) - leaving
-
-
-def timely(rules: Rules, wall_s: float, update: Update) -> bool:
-    """Not dated ahead of my clock; with `min_round_s` this bounds how fast anybody can make a chain heavy."""
-    return rules.min_round_s == 0 or update.time <= wall_s + CLOCKS_DIFFER_S
+def timely(wall_s: float, update: Update) -> bool:
+    """Not dated ahead of my clock: nothing could follow it. With `min_round_s` this bounds how fast anybody can make a
+    chain heavy."""
+    return update.time <= wall_s + CLOCKS_DIFFER_S
 
 
 def may_be_over(rules: Rules, wall_s: float, head: ChainHead, block: Block) -> bool:

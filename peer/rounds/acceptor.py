@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.protocol import validation
+from peer.protocol import bounds, validation
 from peer.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.protocol.electorate import quorum
 from peer.protocol.head import ChainEntry, ChainHead
@@ -31,7 +31,8 @@ def on_submitted(turn: Transition, header: ContributionHeader) -> None:
     if header.anchor != turn.state.head.anchor or turn.state.header is not None:
         return
     leaving = header.leaving or turn.state.leaving
-    signed = replace(header, peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn)).signed(turn.rules.keys)
+    mine = replace(bounds.within(turn.rules, header), peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn))
+    signed = mine.signed(turn.rules.keys)
     unanswered = turn.state.unanswered
     turn.set(header=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
     turn.moved()
@@ -144,7 +145,7 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Upd
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
     rules, head = turn.rules, turn.state.head
     misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
-    if misplaced or not validation.timely(rules, turn.wall_s, update):
+    if misplaced or not validation.timely(turn.wall_s, update):
         return False
     fault = validation.fault_of_tables(rules, head, update)
     if fault:

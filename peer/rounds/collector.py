@@ -5,10 +5,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.events import RoundAborted
-from peer.protocol import norms, penalties
-from peer.protocol.block import MAX_MEMBERS, VOID, Update, givers, token_share
+from peer.protocol import norms, penalties, validation
+from peer.protocol.block import VOID, Update, givers, token_share
 from peer.protocol.electorate import quorum
 from peer.protocol.encoding import pack
+from peer.protocol.membership import next_electorate, trusted
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, Propose, Reassign, ShowInputs
 from peer.rounds import reassignment, timeouts
 from peer.rounds.interface import Tell
@@ -125,13 +126,13 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
     until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s
     turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
     means = (*exchange.means.values(), *lead.verdicts.values())
-    liars = {peer for peer, *_ in turn.state.head.caught}
+    liars, believed = {peer for peer, *_ in turn.state.head.caught}, trusted(turn.state.head)
     lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
     orders = []
     for part in sorted(orphans):
         others = (header.peer for header in exchange.members if header.peer != exchange.reducers[part])
         next_ones = reassignment.reassignment_order(exchange.place, part, others)
-        next_ones.sort(key=lambda peer: (peer in liars, peer in suspects, peer not in lively))
+        next_ones.sort(key=lambda peer: (peer not in believed, peer in liars, peer in suspects, peer not in lively))
         orders += [(part, peer) for peer in next_ones[:1]]
     if orders:
         turn.send((header.peer for header in exchange.members), Reassign(exchange.place, tuple(orders)))
@@ -228,13 +229,9 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         if mean.digest in turn.state.held and any(reassignment.weights(turn, exchange, part, mean.contributors))
     }  # a reducer may send a mean of what counts nothing
     parts = range(len(exchange.reducers))
-    stayed = {header.peer for header in exchange.members if not header.leaving}
     leaving = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
-    gone = leaving | turn.state.banned | turn.state.quarantined
-    leavers = {header.peer for header in exchange.members if header.leaving}
     # Who takes over decides alone what follows: of the members before most have vanished.
-    before = () if turn.state.weak else head.members
-    earlier = sorted(set(before) - gone - leavers - stayed)[: MAX_MEMBERS - len(stayed)]
+    gone = set(head.members) if turn.state.weak else leaving | turn.state.banned | turn.state.quarantined
     waited, took = timeouts.measure(turn.state, lead, exchange)
     judgement = exchange.judgement
     assert judgement is not None, "a proposal follows TABLE"
@@ -244,7 +241,7 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         round=head.round + 1,
         time=max(int(turn.now + turn.rules.wall_offset_s), head.time + turn.rules.min_round_s),
         members=exchange.members,
-        elect=tuple(sorted(stayed | set(earlier) if stayed else leavers)),
+        elect=(),
         parts=tuple(means[part].digest if part in means else VOID for part in parts),
         contributors=tuple(
             means[part].contributors if part in means else _refused(turn, exchange, part) for part in parts
@@ -261,6 +258,8 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         measured=exchange.measured,
         records=judgement.records,
     )
+    tenures = validation.tenures_due(turn.rules, head, update)
+    update = replace(update, tenures=tenures, elect=next_electorate(head, exchange.members, tenures, gone))
     return replace(update, penalties=penalties.due(turn.rules, head, update, judgement.findings))
 
 

@@ -173,11 +173,9 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
     lead, header = turn.state.lead, message.header
     if lead is None or lead.ballot != message.place.ballot or lead.stage is not BallotPhase.PREPARING:
         return
-    if (
-        sender not in lead.asked
-        or header.peer != sender
-        or not validation.header_valid(turn.rules, turn.state.head, header)
-    ):
+    if sender not in lead.asked or header.peer != sender:
+        return
+    if validation.fault_of_header(turn.rules, turn.state.head, header)[1]:
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
@@ -188,8 +186,13 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     electorate = turn.state.electorate
     lead = turn.state.lead or lead
     answered = sum(peer in lead.promises for peer in electorate)
-    complete = all(peer in lead.promises or timeouts.is_gone(turn.state, peer, turn.now) for peer in lead.asked)
+    complete = all(
+        peer in lead.promises or timeouts.is_gone(turn.state, peer, turn.now)
+        for peer in lead.asked
+        if timeouts.is_awaited(turn.state, peer)
+    )
     if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
+        turn.set(silent=timeouts.silent_after(turn.state, lead.asked, lead.promises))
         _choose(turn, lead)
     elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
         abort(turn, f"{answered} of {len(electorate)} voters answered")

@@ -1,6 +1,6 @@
 """Two sides went on without each other: all end on one branch, by a rule that reads only the chain.
 
-The heavier branch wins: signed contributions are counted, of those who were known where the
+The heavier branch wins: signed contributions are counted, of those who had earned a vote where the
 branches part. Between equal ones the branch whose first differing update is firm, then the one where
 its digest is lower. The losers undo back to where the branches part and apply the other updates; what
 the undone ones held of a peer's own work returns to its residual. Nothing older than `keep_rounds` is
@@ -10,11 +10,12 @@ their place, for those who made them may have left them, and then nobody holds t
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 
 from peer.protocol import validation
 from peer.protocol.block import Block
 from peer.protocol.head import ChainEntry, ChainHead
+from peer.protocol.membership import trusted
 from peer.protocol.messages import FETCH_MOST
 from peer.rounds import acceptor
 from peer.rounds.interface import Rollback
@@ -48,7 +49,7 @@ def evaluate_fork(turn: Transition, source: str, step: ChainEntry, blocks: tuple
     tip, genuine, honest = step.before, [], True
     for block in blocks:
         honest = not validation.check_block(turn.rules, tip, block)
-        timely = validation.timely(turn.rules, turn.wall_s, block.update)
+        timely = validation.timely(turn.wall_s, block.update)
         if not (honest and timely and validation.may_be_over(turn.rules, turn.wall_s, tip, block)):
             break
         tip = tip.after(block.update)
@@ -66,8 +67,8 @@ def evaluate_fork(turn: Transition, source: str, step: ChainEntry, blocks: tuple
 
 
 def _wins(turn: Transition, step: ChainEntry, blocks: tuple[Block, ...]) -> bool:
-    """Larger W since the branches parted, of those who were known there: identities cost nothing."""
-    known = {*step.before.electorate, *step.before.members}
+    """Larger W since the branches parted, of those who had earned a vote there: identities cost nothing."""
+    known = trusted(step.before)
     steps = (*turn.state.trail, *_queue(turn))
     mine = [later.block for later in steps if later.before.round >= step.before.round]
     ours, theirs = mine[0], blocks[0]
@@ -78,8 +79,8 @@ def _wins(turn: Transition, step: ChainEntry, blocks: tuple[Block, ...]) -> bool
     )
 
 
-def _work(blocks: Iterable[Block], known: set[str]) -> int:
-    """Contributions that known peers signed."""
+def _work(blocks: Iterable[Block], known: Collection[str]) -> int:
+    """Contributions that these peers signed."""
     return sum(header.peer in known for block in blocks for header in block.update.members)
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from peer.protocol import norms
+from peer.protocol import norms, validation
 from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
@@ -79,7 +79,7 @@ def _sound(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
 
 
 def _genuine(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
-    return all(header.anchor == turn.state.head.anchor and header.genuine(turn.rules.keys) for header in headers)
+    return not any(validation.fault_of_header(turn.rules, turn.state.head, header)[1] for header in headers)
 
 
 def _send_parts(turn: Transition, exchange: MemberState) -> None:
@@ -162,14 +162,14 @@ def _close_if_complete(turn: Transition) -> None:
     assert exchange is not None
     if exchange.closed:
         return
-    wanted = givers(exchange.members)
+    wanted = givers(exchange.members) & ~timeouts.unawaited_bits(turn.state, exchange.names)
     if all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
         _close(turn, exchange)
 
 
 def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
     gone = timeouts.gone_bits(turn.state, exchange.names, turn.now)
-    wanted = givers(exchange.members) & ~gone
+    wanted = givers(exchange.members) & ~gone & ~timeouts.unawaited_bits(turn.state, exchange.names)
     return bool(gone) and all(
         (bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()
     )
@@ -178,8 +178,16 @@ def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
 def _close(turn: Transition, exchange: MemberState) -> None:
     """No more parts: what is not here now is not in the mean."""
     turn.set(exchange=replace(exchange, closed=True, repeat_at=turn.now + REPEAT_S))
+    if exchange.received:
+        _remember_who_gave(turn, exchange)
     turn.phase("weigh", exchange.place.ballot)
     _send_norms(turn, exchange)
+
+
+def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
+    givers = [(index, header.peer) for index, header in enumerate(exchange.members) if header.root]
+    came = {peer for index, peer in givers if all(bits >> index & 1 for bits in exchange.received.values())}
+    turn.set(silent=timeouts.silent_after(turn.state, (peer for _, peer in givers), came))
 
 
 def _send_norms(turn: Transition, exchange: MemberState) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 
 from peer.protocol.block import MAX_SKIPPED, VOID, givers
 from peer.protocol.encoding import digest
+from peer.protocol.membership import trusted
 from peer.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
 from peer.rounds import misconduct, takeover, timeouts
 from peer.rounds.interface import BufferPart, PartReduced, ReducePart, SendInputs, SendMean, SendParts
@@ -104,9 +105,9 @@ def reassignment_order(place: BallotId, part: int, names: Iterable[str]) -> list
 
 
 def draw_auditors(turn: Transition, place: BallotId, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
-    """The parts of this ballot that are audited, each with the peer next in order after its reducer."""
-    liars = {peer for peer, *_ in turn.state.head.caught}
-    others = {peer: set(names) - {peer} - liars for peer in set(reducers)}
+    """The parts of this ballot that are audited, each with the voter next in order after its reducer."""
+    believed = trusted(turn.state.head) - {peer for peer, *_ in turn.state.head.caught}
+    others = {peer: believed.intersection(names) - {peer} for peer in set(reducers)}
     below = int(turn.rules.audit * 2**64)
     lots = (digest(place.anchor, place.ballot, part, "audit")[:8] for part in range(len(reducers)))
     drawn = [part for part, lot in enumerate(lots) if int.from_bytes(lot, "big") < below and others[reducers[part]]]

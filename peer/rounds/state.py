@@ -320,6 +320,8 @@ class State:
     """The last one that was committed: evidence may come late."""
     disputes: Mapping[tuple[BallotId, str], Dispute] = field(default_factory=dict)
     """By exchange and objector."""
+    silent: tuple[str, ...] = ()
+    """Newcomers that did not answer, or did not give what they had pledged, when I last waited for it."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
     """Whom I have caught, in this life of mine."""
     early: tuple[tuple[str, PartData | MeanData], ...] = ()

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from peer.protocol.block import MAX_MEMBERS, MAX_SKIPPED
 from peer.protocol.electorate import coordinator, instance_of, order, quorum
+from peer.protocol.membership import trusted
 from peer.protocol.messages import Prepare
 from peer.rounds import timeouts
 from peer.rounds.state import BallotPhase
@@ -28,7 +29,7 @@ def is_due(turn: Transition) -> bool:
     if not _gave_up(turn, 1.0) or (state.lead is not None and state.lead.stage is not BallotPhase.PREPARING):
         return False
     chosen = _in_sight(turn)
-    if chosen == state.electorate or (not state.weak and chosen == state.head.electorate):
+    if turn.me not in chosen or chosen == state.electorate or (not state.weak and chosen == state.head.electorate):
         return False
     rank = order(state.head.anchor, chosen).index(turn.me)
     since = state.last_progress_at + timeouts.patience_s(state) if state.weak else state.submitted_at + _wait_s(turn)
@@ -58,7 +59,11 @@ def enters(turn: Transition, sender: str, message: Prepare) -> bool:
         turn.enter(())
         return True
     electorate = message.electorate
-    if turn.me not in electorate or instance_of(place.anchor, electorate) != place.instance:
+    if (
+        turn.me not in electorate
+        or not trusted(state.head).issuperset(electorate)
+        or instance_of(place.anchor, electorate) != place.instance
+    ):
         return False
     if sum(_is_heard(turn, peer) for peer in electorate) < quorum(electorate):
         return False  # names cost nothing
@@ -114,8 +119,8 @@ def says_nothing(turn: Transition, peer: str) -> bool:
 
 
 def _in_sight(turn: Transition) -> tuple[str, ...]:
-    """Me, and whoever waits at my anchor as I do."""
-    state, wait_s = turn.state, LATE_SHARE * _wait_s(turn)
+    """Me, and whoever waits at my anchor as I do; of us those who have earned a vote."""
+    state, wait_s, believed = turn.state, LATE_SHARE * _wait_s(turn), trusted(turn.state.head)
     others = sorted(
         peer
         for peer, (said, at) in state.heard.items()
@@ -123,5 +128,7 @@ def _in_sight(turn: Transition) -> tuple[str, ...]:
         and said.ready
         and said.stuck_s + turn.now - at >= wait_s
         and _is_heard(turn, peer)
+        and peer in believed
     )
-    return tuple(sorted((turn.me, *others[: MAX_MEMBERS - 1])))
+    me = (turn.me,) if turn.me in believed else ()
+    return tuple(sorted((*me, *others[: MAX_MEMBERS - 1])))

@@ -17,7 +17,7 @@ what their lines carry of a model of this size; after one or two, when the slowe
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, inf
 from statistics import median
@@ -25,6 +25,7 @@ from typing import TYPE_CHECKING
 
 from peer.protocol.block import NEVER, NOT_AWAITED, ContributionHeader, Times, Update
 from peer.protocol.electorate import quorum
+from peer.protocol.membership import trusted
 
 if TYPE_CHECKING:
     from peer.protocol.rules import Rules
@@ -152,8 +153,9 @@ def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: 
 
 def _arrivals(update: Update, wait: int, factor: float) -> list[float]:
     """Seconds after which each peer came in one round, times `factor`; who did not answer at all missed the wait for
-    answers."""
-    times = [row[wait] for row in update.took]
+    answers. Newcomers, whose names cost nothing, make no wait longer."""
+    voters = {*update.elect, *(header.peer for header in update.members if header.leaving)}
+    times = [row[wait] for header, row in zip(update.members, update.took, strict=True) if header.peer in voters]
     if wait == 1:
         times += [NEVER] * sum(code == "ABSENT" for _, code, *_ in update.penalties)
     missed_s = MISSED * update.waited[wait] / 1000
@@ -214,12 +216,12 @@ def asks_at(state: State) -> float:
 
 
 def steps_ready(state: State) -> int:
-    """Inner steps that those who are ready for this anchor have made together, as they say; of each what counts."""
+    """Inner steps that the voters who are ready for this anchor made together, as they say; of each what counts."""
     mine = state.header.steps if state.header is not None else 0
     others = (
         said.steps
         for peer, (said, _) in state.heard.items()
-        if peer != state.rules.me and said.anchor == state.head.anchor and said.ready
+        if peer != state.rules.me and said.anchor == state.head.anchor and said.ready and peer in state.electorate
     )
     return sum(min(steps, state.rules.steps_cap) for steps in (mine, *others))
 
@@ -233,16 +235,17 @@ def sits_out(state: State, peer: str) -> bool:
 
 
 def _first_ready_at(state: State) -> float:
-    """Of those who do not sit out; infinity if there is none."""
+    """Of the voters who do not sit out; infinity if there is none. A newcomer that is early hurries nobody."""
     mine = () if sits_out(state, state.rules.me) else (state.submitted_at,)
-    return min((*mine, *state.ready_at.values()), default=inf)
+    others = (at for peer, at in state.ready_at.items() if peer in state.electorate)
+    return min((*mine, *others), default=inf)
 
 
 def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
     """How long promises are awaited: up to the cap if somebody who was heard lately must still encode what it has."""
     waiting = any(
         not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
-        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard)
+        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and is_awaited(state, peer))
     )
     return state.rules.ack_s if waiting else at(state, ballot).ack_s
 
@@ -254,6 +257,26 @@ def patience_s(state: State) -> float:
 
 
 # ---- who is waited for ----
+
+SILENT_MOST = 256
+"""Newcomers of whom it is remembered that they were silent."""
+
+
+def is_awaited(state: State, peer: str) -> bool:
+    """Not a newcomer that was waited for in vain the last time: it is asked, and taken if it comes."""
+    return peer not in state.silent or peer in trusted(state.head)
+
+
+def silent_after(state: State, awaited: Iterable[str], came: Collection[str]) -> tuple[str, ...]:
+    """`State.silent` after a wait for these, of whom some came."""
+    asked = tuple(awaited)
+    before = [peer for peer in state.silent if peer not in asked]
+    return (*before, *(peer for peer in asked if peer not in came))[-SILENT_MOST:]
+
+
+def unawaited_bits(state: State, members: Sequence[str]) -> int:
+    """Who of these is not waited for, as bits over them."""
+    return sum(1 << index for index, peer in enumerate(members) if not is_awaited(state, peer))
 
 
 def is_gone(state: State, peer: str, now: float) -> bool:

@@ -196,7 +196,7 @@ class LocalTrainer:
         means = {name: load(name) for name in update.parts if name != VOID}  # every byte is here and was checked
         parts, own = self.progress.turns.parts(self.progress.round), self._interpolates
         settled = self.progress.settle(update, mine is not None)
-        self.anchor.arrive([item for member in update.members for item in member.ranges])
+        self.anchor.arrive([item for member in update.members for item in member.ranges], self.spec.windows_most)
         self._drop(settled.too_old)
         gives_up = bool(settled.too_old.fragments)
         change = LayerUpdate(

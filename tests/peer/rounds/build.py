@@ -14,7 +14,7 @@ from peer.protocol.head import ChainHead, genesis_anchor
 from peer.protocol.layout import Part
 from peer.protocol.messages import BallotId
 from peer.protocol.rules import Rules
-from peer.protocol.validation import check_update
+from peer.protocol.validation import check_update, tenures_due
 from peer.rounds.machine import begin
 from peer.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
@@ -132,6 +132,8 @@ def update(
         records=judgement.records,
     )
     changed = replace(plain, **changes)
+    if "tenures" not in changes and len(changed.parts) == len(changed.contributors):
+        changed = replace(changed, tenures=tenures_due(theirs, HEAD, changed))
     if "penalties" in changes or len(changed.parts) != len(changed.contributors):
         return changed
     return replace(changed, penalties=penalties.due(theirs, HEAD, changed, judgement.findings))

@@ -93,7 +93,7 @@ class Swarm:
             self.anchor.theta, self.anchor.momentum, cut_like(self.anchor, mean), strict=True
         ):
             outer_step(theta, momentum, mine, self.spec.outer.learning_rate, factor)
-        self.anchor.arrive(())
+        self.anchor.arrive((), 0)
         return -mean
 
 
