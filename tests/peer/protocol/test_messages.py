@@ -259,7 +259,6 @@ def norms_with(**changes: object) -> Norms:
         lambda: Promise(place(), header("p0", reports=tuple((f"p{i:02}", "") for i in range(MAX_REPORTS + 1)))),
         lambda: NormDispute(place(), replace(MEASURED, reducer="p" * 65), 0),
         lambda: NormDispute(place(), MEASURED, -1),
-        lambda: Promise(place(), header("p0", staleness=-1)),
         lambda: Heartbeat(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
         lambda: Heartbeat(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
         lambda: Heartbeat(HEAD.anchor, 1, 0, b"", False, 0, 0, False, unreachable=-1),

@@ -331,8 +331,16 @@ def swarm(peers: int, reporting: int, *, accused: str = "p0") -> tuple[Contribut
 def test_more_than_half_of_the_others_convict(peers: int, needed: int | None) -> None:
     """And never one: of two nobody can be convicted."""
     for reporting in range(peers):
+        members = swarm(peers, reporting)
+        head = replace(HEAD, electorate=tuple(member.peer for member in members))
         convicted = needed is not None and reporting >= needed
-        assert caught(HEAD, swarm(peers, reporting)) == ({"p0": reporting} if convicted else {})
+        assert caught(head, members) == ({"p0": reporting} if convicted else {})
+
+
+def test_who_has_not_earned_a_vote_convicts_nobody() -> None:
+    """Names cost nothing: of nine members six accuse an honest one, and none of them is a voter."""
+    newcomers = tuple(header(f"x{index}", reports=(("p0", "lied"),)) for index in range(6))
+    assert caught(HEAD, (*ALL, *newcomers)) == {}
 
 
 def test_the_word_of_the_accused_does_not_count() -> None:

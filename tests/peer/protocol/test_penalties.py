@@ -15,7 +15,7 @@ from peer.protocol.head import ChainHead
 from peer.testing.faults import Slow, Stall
 from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import LogicalSwarm
-from tests.peer.rounds.build import HEAD, NAMES, fault_of, header, rules, state_of, update
+from tests.peer.rounds.build import HEAD, NAMES, fault_of, header, owner, rules, state_of, update
 
 EVERYBODY = (0b111, 0b111, 0b111)
 HALF = discount(3, 8)
@@ -90,9 +90,7 @@ def test_a_round_or_two_are_no_penalty(staleness: int) -> None:
 
 def test_late_and_stale_may_meet() -> None:
     """One row each, in the order of peers and codes."""
-    item = update(
-        members=(header("p0"), header("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES, coordinator="p0"
-    )
+    item = update(LED, (header("p0"), header("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES)
     assert due(item) == (
         row("p1", "LATE", WEIGHT_ONE * 2 // 3, "2 of 3 parts came in time"),
         row("p1", "STALE", HALF, "3 rounds old"),
@@ -100,9 +98,8 @@ def test_late_and_stale_may_meet() -> None:
     )
 
 
-HONEST = update(
-    members=(header("p0"), header("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES, coordinator="p0"
-)
+LED = next(ballot for ballot in range(3) if owner(ballot) == "p0")
+HONEST = update(LED, (header("p0"), header("p1", staleness=3)), contributors=(1, 3, 3), elect=NAMES)
 ROWS = HONEST.penalties
 
 

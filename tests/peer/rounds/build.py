@@ -132,7 +132,7 @@ def update(
         records=judgement.records,
     )
     changed = replace(plain, **changes)
-    if "tenures" not in changes and len(changed.parts) == len(changed.contributors):
+    if not {"tenures", "weights"} & changes.keys() and len(changed.parts) == len(changed.contributors):
         changed = replace(changed, tenures=tenures_due(theirs, HEAD, changed))
     if "penalties" in changes or len(changed.parts) != len(changed.contributors):
         return changed

@@ -8,9 +8,10 @@ import pytest
 
 from peer.events import AlertRaised
 from peer.protocol import validation
-from peer.protocol.block import Block, Update
+from peer.protocol.block import Block, Tenure, Update
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.encoding import pack
+from peer.protocol.membership import VOTES_AFTER
 from peer.protocol.messages import Blocks, Heartbeat, Nack, Prepare, Promise
 from peer.rounds.interface import Leaving, Received, Send, Tell, Tick
 from peer.rounds.machine import step
@@ -112,6 +113,13 @@ def test_what_they_finish_keeps_its_date_and_is_taken_all_the_same() -> None:
     assert not validation.check_block(patient, HEAD, _taken_over(replace(alone, time=60)))
 
 
+def test_peers_that_have_not_earned_a_vote_take_nothing_over() -> None:
+    """Names cost nothing: a block that they decide among themselves is refused, whenever it is dated."""
+    waited = replace(rules("p0"), takeover_s=60.0)
+    block = replace(_taken_over(update(time=100)), electorate=("x", "y"))
+    assert validation.check_block(waited, HEAD, block) == "it is decided by peers that have not earned a vote"
+
+
 def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:
     """By the clock of whoever hears it: a coordinator that holds all headers could date as it likes."""
     early = _taken_over(update(time=1))
@@ -138,6 +146,7 @@ def test_a_peer_follows_a_takeover_only_when_it_is_stuck_itself() -> None:
     assert not _answers(stuck, "p1", message), "it is not the sender's turn"
     assert not _answers(stuck, sender, replace(message, electorate=("p0", "y"))), "the name is of another instance"
     assert not _answers(stuck, *_prepare(("x", "y"))), "it is not among them"
+    assert not _answers(_stuck(rounds=VOTES_AFTER - 1), sender, message), "who calls it has not earned a vote"
 
 
 def test_a_promise_to_the_chains_own_electorate_stays_a_promise() -> None:
@@ -168,9 +177,10 @@ def test_a_voter_left_alone_at_a_restart_trains_on() -> None:
     assert any(isinstance(effect, Tell) for effect in effects)
 
 
-def _stuck(accepted: tuple[int, bytes] | None = None) -> State:
-    """p0, ready at 0 s, hearing only a guest, in a run with takeover after 60 s."""
-    state = state_of("p0", header=header("p0"), in_step=True)
+def _stuck(accepted: tuple[int, bytes] | None = None, rounds: int = VOTES_AFTER) -> State:
+    """p0, ready at 0 s, hearing only x, whose work was accepted in so many rounds; 60 s until a takeover."""
+    head = replace(HEAD, tenures=(Tenure("x", rounds, 0),))
+    state = state_of("p0", header=header("p0"), in_step=True, head=head)
     acceptor = replace(state.acceptor, promised=0 if accepted else -1, accepted=accepted)
     return _hearing(replace(state, rules=replace(rules("p0"), takeover_s=60.0), acceptor=acceptor), "x")
 
