@@ -121,6 +121,8 @@ class TrainingPeer(LifeHost):
         self._rng = Random(f"{swarm.spec.run.seed} {self.name}")
         self.trainer = role.trainer(swarm.spec, self.name, self._folder / "contributions")
         self.history: list[Reached] = []
+        self.reached_at: list[float] = []
+        """When, in virtual seconds."""
         self.updates: list[Update] = []
         self.penalties: list[PenaltyImposed] = []
         """What the people at this machine were told, with the updates and by the machine itself."""
@@ -200,6 +202,7 @@ class TrainingPeer(LifeHost):
                 self.penalties += penalties_of(update)
                 anchor = next_anchor(update.parent, update.digest)
                 self.history.append(Reached(round=update.round, digest=anchor.hex(), state=state.hex()))
+                self.reached_at.append(self.now)
                 self._swarm.committed(self)
                 return Moved(given_up, state)
             case Resume(anchor=anchor):
@@ -223,29 +226,30 @@ class TrainingPeer(LifeHost):
 
 
 class TrainingSwarm:
-    """The founders of `spec`, peer i with `roles[i]` (honest without one), in `folder`.
+    """The founders of `spec`, peer i with `roles[i]` (honest without one), in `folder`, and one newcomer for each of
+    `newcomers`, who have no vote when the run begins.
 
     The first founders of any number have the same names for the same seed. `readers` share the shards of the run in
     every round (the founders by default): who is named here and does not take part leaves its text unread.
     """
 
     def __init__(
-        self, spec: RunSpec, folder: Path, roles: Mapping[int, Role] | None = None, readers: Sequence[str] = ()
-    ) -> None:
+        self, spec: RunSpec, folder: Path, roles: Mapping[int, Role] | None = None, readers: Sequence[str] = (),
+        newcomers: Sequence[Role] = (),
+    ) -> None:  # fmt: skip
         self.spec, self.folder = spec, folder
         self.scheduler = Scheduler()
         self.network = MemoryNetwork(self.scheduler, Random(f"{spec.run.seed} network"))
-        self.readers = tuple(readers) or names_of(spec.run.seed, spec.run.founders)
+        founders = names_of(spec.run.seed, spec.run.founders)
+        self.readers = tuple(readers) or founders
         self.losses: dict[int, float] = {}
         """Held-out loss of each anchor that was measured, by its round."""
-        self.peers = [
-            TrainingPeer(self, identity_of(spec.run.seed, index), (roles or {}).get(index, Role()))
-            for index in range(spec.run.founders)
-        ]
+        played = [*((roles or {}).get(index, Role()) for index in range(spec.run.founders)), *newcomers]
+        self.peers = [TrainingPeer(self, identity_of(spec.run.seed, index), role) for index, role in enumerate(played)]
         self.honest = [peer for peer in self.peers if peer.role.honest]
         first = self.honest[0].trainer
         self.losses[0] = first.evaluate().loss
-        names = tuple(sorted(peer.name for peer in self.peers))
+        names = tuple(sorted(founders))
         anchor = genesis_anchor(spec.digest(), names, first.anchor.state_digest())
         genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=names, members=names)
         for peer in self.peers:

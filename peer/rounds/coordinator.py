@@ -7,10 +7,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from peer.protocol import validation
 from peer.protocol.block import MAX_MEMBERS
 from peer.protocol.electorate import order, quorum
+from peer.protocol.membership import trusted
 from peer.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
 from peer.rounds import collector, takeover, timeouts
 from peer.rounds.collector import REPEAT_S, VOTES_S, abort, propose
@@ -120,8 +122,10 @@ def _begin(turn: Transition, ballot: int) -> None:
     # gives what it has or nothing, and from the next round on it is waited for.
     in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
     voters = (peer for peer in state.electorate if not takeover.says_nothing(turn, peer))
-    # Whoever takes over is in the electorate itself.
-    guests = () if state.weak else (peer for peer in sorted(in_step) if not takeover.has_left(turn, peer))
+    # Whoever takes over is in the electorate itself. And a fragment's first round has no mean before it that a
+    # newcomer's work could be held against.
+    guests_come = not state.weak and state.head.round >= turn.rules.fragments
+    guests = (peer for peer in sorted(in_step) if guests_come and not takeover.has_left(turn, peer))
     asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
     lead = CoordinatorState(
         ballot=ballot, stage=BallotPhase.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
@@ -186,16 +190,27 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     electorate = turn.state.electorate
     lead = turn.state.lead or lead
     answered = sum(peer in lead.promises for peer in electorate)
-    complete = all(
-        peer in lead.promises or timeouts.is_gone(turn.state, peer, turn.now)
-        for peer in lead.asked
-        if timeouts.is_awaited(turn.state, peer)
-    )
+    missing = [peer for peer in lead.asked if peer not in lead.promises and _is_awaited(turn, lead, peer)]
+    complete = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in missing)
     if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
         turn.set(silent=timeouts.silent_after(turn.state, lead.asked, lead.promises))
         _choose(turn, lead)
     elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
         abort(turn, f"{answered} of {len(electorate)} voters answered")
+
+
+def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
+    """A voter; a newcomer that must still encode what it has; and one that is ready, for a while after the voters."""
+    believed = trusted(turn.state.head)
+    if peer in believed:
+        return True
+    said, _ = turn.state.heard.get(peer, (None, 0.0))
+    if said is None or not said.ready:
+        return timeouts.is_awaited(turn.state, peer)
+    voters_at = [at for other, at in lead.promised_at.items() if other in believed and other != turn.me]
+    all_voters = all(other in lead.promises for other in lead.asked if other in believed)
+    until = timeouts.newcomers_until(lead.began_at, voters_at) if all_voters else inf
+    return timeouts.is_awaited(turn.state, peer) and turn.now < until
 
 
 def _choose(turn: Transition, lead: CoordinatorState) -> None:

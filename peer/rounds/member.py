@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from peer.protocol import norms, validation
 from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.encoding import digest_of
+from peer.protocol.membership import trusted
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
 from peer.rounds import misconduct, reassignment, timeouts
 from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject
@@ -21,9 +23,11 @@ def poll(turn: Transition) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.tabled:
         return
-    if not exchange.closed and (turn.now >= exchange.closes_at or _only_the_gone_are_missing(turn, exchange)):
-        _close(turn, exchange)
-    elif exchange.closed and turn.now >= exchange.repeat_at:
+    if not exchange.closed:
+        until = min(exchange.closes_at, _done_with_newcomers_at(turn, exchange))
+        if turn.now >= until or _only_the_gone_are_missing(turn, exchange):
+            _close(turn, exchange)
+    elif turn.now >= exchange.repeat_at:
         turn.set(exchange=replace(exchange, repeat_at=turn.now + REPEAT_S))
         _send_norms(turn, exchange)
 
@@ -173,6 +177,17 @@ def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
     return bool(gone) and all(
         (bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()
     )
+
+
+def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
+    """When nothing is waited for any more once all voters' parts are here."""
+    believed = trusted(turn.state.head)
+    voters = [(index, header.peer) for index, header in enumerate(exchange.members) if header.peer in believed]
+    wanted = givers(exchange.members) & sum(1 << index for index, _ in voters)
+    if not all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
+        return inf
+    came_at = [exchange.part_at[peer] for _, peer in voters if peer in exchange.part_at]
+    return timeouts.newcomers_until(exchange.began_at, came_at)
 
 
 def _close(turn: Transition, exchange: MemberState) -> None:

@@ -61,7 +61,13 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
     chosen = [index for index, weight in enumerate(table) if weight]
     names = tuple(exchange.members[index].peer for index in chosen)
     shares = tuple(table[index] for index in chosen)
-    missing = sum(_row(turn, exchange, part)) - sum(shares)
+    # Of a newcomer nothing is owed: who pledges and gives nothing would make every mean smaller.
+    believed = trusted(turn.state.head)
+    missing = sum(
+        weight
+        for index, weight in enumerate(_row(turn, exchange, part))
+        if index not in chosen and exchange.members[index].peer in believed
+    )
     turn.emit(
         ReducePart(
             exchange.place, part, contributors, names, shares, attempt, missing,

@@ -258,6 +258,7 @@ def patience_s(state: State) -> float:
 
 # ---- who is waited for ----
 
+GRACE_S = 2.0
 SILENT_MOST = 256
 """Newcomers of whom it is remembered that they were silent."""
 
@@ -265,6 +266,14 @@ SILENT_MOST = 256
 def is_awaited(state: State, peer: str) -> bool:
     """Not a newcomer that was waited for in vain the last time: it is asked, and taken if it comes."""
     return peer not in state.silent or peer in trusted(state.head)
+
+
+def newcomers_until(began_at: float, voters_at: Sequence[float]) -> float:
+    """Until when newcomers are waited for, once all voters have come: as long again, and GRACE_S. Names cost nothing.
+
+    Where no voter was waited for nothing is known.
+    """
+    return 2 * max(voters_at) - began_at + GRACE_S if voters_at else inf
 
 
 def silent_after(state: State, awaited: Iterable[str], came: Collection[str]) -> tuple[str, ...]:

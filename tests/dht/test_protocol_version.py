@@ -11,7 +11,7 @@ from dht import invite
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.process import lock_directory
-from dht.protocol_version import require_this_version
+from dht.protocol_version import PROTOCOL_VERSION, require_this_version
 from dht.records import GENESIS, Genesis, pack, sign_record
 
 ME = Identity.from_seed(b"m" * 32)
@@ -37,8 +37,8 @@ def test_a_genesis_says_of_which_version_it_is(tmp_path: Path) -> None:
     packed = pack(sign_record(ME, RUN, GENESIS, body, 0.0))
     (tmp_path / "genesis").write_bytes(packed)
     require_this_version(tmp_path)
-    (tmp_path / "genesis").write_bytes(packed[:1] + b"\x04" + packed[2:])
-    with pytest.raises(BadInput, match=r"is of protocol version 4, .* install a newer homefires"):
+    (tmp_path / "genesis").write_bytes(packed[:1] + bytes((PROTOCOL_VERSION + 1,)) + packed[2:])
+    with pytest.raises(BadInput, match=rf"is of protocol version {PROTOCOL_VERSION + 1}, .* install a newer homefires"):
         require_this_version(tmp_path)
     (tmp_path / "genesis").write_bytes(b"rubbish")
     require_this_version(tmp_path)  # whoever reads it says that it is damaged

@@ -61,6 +61,18 @@ def test_reading_starts_at_the_cursors(spec: RunSpec) -> None:
     assert batches.ranges() == tuple((shard, 2 * shard, 2 * shard + 1) for shard in range(DATA_SHARDS))
 
 
+def test_a_cursor_that_a_lie_has_moved_to_the_end_is_none(spec: RunSpec) -> None:
+    """That shard is read from its beginning, as all read it that take this anchor; its own place as well."""
+    end = (1 << 63) - 1
+    batches = ShardSampler(even_source(), spec, "a", ["a"], {0: end, 1: 4})
+    batches.next(DATA_SHARDS)
+    batches.restore({**batches.state(), "positions": [(0, end), *((shard, 7) for shard in range(1, DATA_SHARDS))]})
+    batches.reassign(["a"], {0: end})
+    batches.mark()
+    batches.next(DATA_SHARDS)
+    assert batches.ranges()[:2] == ((0, 0, 1), (1, 7, 8))
+
+
 def test_two_peers_never_read_the_same(spec: RunSpec) -> None:
     """Shards of different peers are disjoint."""
     shards = [set(ShardSampler(even_source(), spec, peer, ["a", "b", "c"], {}).shards) for peer in "abc"]

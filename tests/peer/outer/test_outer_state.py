@@ -137,6 +137,21 @@ def test_cursors_advance_and_never_go_back(exact: RunSpec) -> None:
     assert anchor.cursors == {1: 2, 3: 8}
 
 
+def test_a_lie_moves_a_cursor_no_further_than_work_could(exact: RunSpec) -> None:
+    """A peer says that it has read all the data there will ever be: the others lose what one peer reads in the rounds
+    until it is too late, and no more."""
+    anchor = step(make_anchor(), exact, [None, None], WHOLE, ranges=((3, 0, (1 << 63) - 1), (1, 0, 2)))
+    assert anchor.cursors == {1: 2, 3: exact.windows_most}
+
+
+def test_a_cursor_that_a_lie_has_moved_to_the_end_begins_anew(exact: RunSpec) -> None:
+    """A run that was poisoned once goes on: with the first range that is read, or the first round."""
+    anchor = make_anchor()
+    anchor.cursors = {1: (1 << 63) - 1, 3: (1 << 63) - 1}
+    step(anchor, exact, [None, None], WHOLE, ranges=((3, 0, 8),))
+    assert anchor.cursors == {3: 8}
+
+
 def test_the_digest_is_what_the_protocol_says() -> None:
     """A Merkle root over the layers' little-endian θ and m, and the sorted cursors."""
     anchor = OuterState(
