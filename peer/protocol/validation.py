@@ -158,10 +158,10 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
     return True
 
 
-def timely(wall_s: float, update: Update) -> bool:
+def timely(wall_s: float, time: int) -> bool:
     """Not dated ahead of my clock: nothing could follow it. With `min_round_s` this bounds how fast anybody can make a
     chain heavy."""
-    return update.time <= wall_s + CLOCKS_DIFFER_S
+    return time <= wall_s + CLOCKS_DIFFER_S
 
 
 def may_be_over(rules: Rules, wall_s: float, head: ChainHead, block: Block) -> bool:

@@ -145,7 +145,7 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Upd
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
     rules, head = turn.rules, turn.state.head
     misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
-    if misplaced or not validation.timely(turn.wall_s, update):
+    if misplaced or not validation.timely(turn.wall_s, update.time):
         return False
     fault = validation.fault_of_tables(rules, head, update)
     if fault:

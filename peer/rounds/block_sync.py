@@ -58,6 +58,7 @@ def poll(turn: Transition) -> None:
         apply_blocks(turn)
     _ask_next(turn)
     _resync_if_lost(turn)
+    forks.leave_future(turn)
 
 
 # ---- HEAD ----
@@ -263,7 +264,8 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
         if validation.check_block(turn.rules, tip, block):
             _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
             break
-        if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
+        timely = validation.timely(turn.wall_s, block.update.time)
+        if not timely or not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
             break
         queue.append(block)
         tip = tip.after(block.update)

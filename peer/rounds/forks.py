@@ -11,6 +11,7 @@ their place, for those who made them may have left them, and then nobody holds t
 from __future__ import annotations
 
 from collections.abc import Collection, Iterable, Iterator
+from dataclasses import replace
 
 from peer.protocol import validation
 from peer.protocol.block import Block
@@ -18,8 +19,9 @@ from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.membership import trusted
 from peer.protocol.messages import FETCH_MOST
 from peer.rounds import acceptor
-from peer.rounds.interface import Rollback
+from peer.rounds.interface import PersistAcceptor, Rollback
 from peer.rounds.state import CandidateFork
+from peer.rounds.timeouts import HEARD_S
 from peer.rounds.transition import Transition
 
 
@@ -49,7 +51,7 @@ def evaluate_fork(turn: Transition, source: str, step: ChainEntry, blocks: tuple
     tip, genuine, honest = step.before, [], True
     for block in blocks:
         honest = not validation.check_block(turn.rules, tip, block)
-        timely = validation.timely(turn.wall_s, block.update)
+        timely = validation.timely(turn.wall_s, block.update.time)
         if not (honest and timely and validation.may_be_over(turn.rules, turn.wall_s, tip, block)):
             break
         tip = tip.after(block.update)
@@ -106,6 +108,44 @@ def switch_if_stored(turn: Transition) -> bool:
     rollback_to(turn, branch.trunk)
     turn.set(blocks=branch.blocks, last=branch.tip, block_source=branch.source, branch=None, strangers={})
     return True
+
+
+FUTURE_S = 30.0
+"""A peer that is ready for so long leaves an anchor whose date lies ahead of its clock."""
+
+
+def leave_future(turn: Transition) -> None:
+    """Stand before the updates that are dated ahead of my clock again: nothing could follow them until then.
+
+    No honest voter accepts one, so a majority had wrong clocks, or lied. All who wait with me do the same, and decide
+    anew what follows, as if nothing had been accepted: the one case in which two firm updates follow an anchor. While
+    anybody is further, it is my clock that is wrong.
+    """
+    state = turn.state
+    if validation.timely(turn.wall_s, state.head.time) or turn.stuck_s() < FUTURE_S or state.blocks:
+        return
+    if any(said.round > state.head.round and turn.now - at < HEARD_S for said, at in state.heard.values()):
+        return
+    steps = (step for step in reversed(state.trail) if validation.timely(turn.wall_s, step.before.time))
+    last = next(steps, None)
+    if last is None:
+        return
+    by = last.block.update.coordinator
+    turn.alert("warning", "FUTURE", f"{by} dated round {last.before.round + 1} ahead of all clocks: it is decided anew")
+    rollback_to(turn, last.before)
+    _forget_accepted(turn)
+
+
+def _forget_accepted(turn: Transition) -> None:
+    """Of what I accepted at this anchor nothing binds me any more; what I promised does."""
+    state, anchor = turn.state, turn.state.head.anchor
+    others = {
+        name: replace(other, accepted=None) if other.anchor == anchor else other
+        for name, other in state.acceptors.items()
+    }
+    turn.set(acceptor=replace(state.acceptor, accepted=None), acceptors=others)
+    for forgetful in (turn.state.acceptor, *(other for other in others.values() if other.anchor == anchor)):
+        turn.emit(PersistAcceptor(forgetful))
 
 
 def rollback_to(turn: Transition, head: ChainHead) -> None:

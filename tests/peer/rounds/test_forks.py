@@ -303,6 +303,6 @@ def test_a_clock_that_stood_still_is_set_again() -> None:
     peer, weak = forked(world)
     rules = replace(peer.driver.state.rules, min_round_s=1, wall_offset_s=-600.0)
     state = replace(peer.driver.state, rules=rules)
-    assert not validation.timely(Transition(state, world.now).wall_s, weak.update)
+    assert not validation.timely(Transition(state, world.now).wall_s, weak.update.time)
     state, _ = step(state, Tick(world.now, 0.0))
-    assert validation.timely(Transition(state, world.now).wall_s, weak.update)
+    assert validation.timely(Transition(state, world.now).wall_s, weak.update.time)
