@@ -60,6 +60,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--announce", action="append", default=[], metavar="ADDR", help="what others shall dial")
     parser.add_argument("--also", action="append", default=[], metavar="ADDR", help="where else newcomers may dial")
     parser.add_argument("--invites", type=int, default=0, metavar="N", help="so many invites for one peer each")
+    parser.add_argument("--founder", action="append", default=[], metavar="PEER", help="who may found the run, by id")
     parser.add_argument("--expires", default="", metavar="TIME", help="how long invites last, such as 7d or 12h")
     text = "how long an admission lasts until it is renewed, such as 30d"
     parser.add_argument("--members-for", default="", metavar="TIME", help=text)
@@ -80,7 +81,8 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
     terms = InviteTerms(admits=spec.admission.policy == "invited", single=options.invites, lasts_s=lasts_s)
     return BootstrapConfig(
         directory=options.dir, spec=spec, listen=listen or ALL_INTERFACES, announce=announce, terms=terms,
-        health_port=options.health_port, member_s=member_s, also=tuple(check_dial(address) for address in options.also),
+        health_port=options.health_port, member_s=member_s, founders=tuple(options.founder),
+        also=tuple(check_dial(address) for address in options.also),
     )  # fmt: skip
 
 

@@ -11,7 +11,7 @@ from pathlib import Path
 from dht.addresses import ALL_INTERFACES
 from dht.admission import LASTS_S
 from dht.errors import BadInput
-from dht.identity import Identity
+from dht.identity import Identity, public_key_of
 from dht.invite import issue
 from peer.spec import RunSpec
 
@@ -44,7 +44,7 @@ class InviteTerms:
 
 @dataclass(frozen=True, kw_only=True)
 class BootstrapConfig:
-    """A run, and how its node serves it."""
+    """A run, and how its node serves it. Raises BadInput for fewer founders than the run needs."""
 
     directory: Path
     spec: RunSpec
@@ -53,10 +53,20 @@ class BootstrapConfig:
     also: tuple[str, ...] = ()
     """Where else newcomers may dial: other nodes or peers of the run. For the invites alone."""
     terms: InviteTerms = field(default_factory=InviteTerms)
+    founders: tuple[str, ...] = ()
+    """Who may found the run, by peer id; none: who comes first."""
     health_port: int = 0
     """Of loopback; 0 serves no health page."""
     member_s: float = LASTS_S
     """How long an admission lasts."""
+
+    def __post_init__(self) -> None:
+        count = self.spec.run.founders
+        for peer in self.founders:
+            if public_key_of(peer) is None:
+                raise BadInput(f"--founder {peer} is no peer id; status tells each peer its own")
+        if self.founders and len(set(self.founders)) < count:
+            raise BadInput(f"{len(set(self.founders))} founders are named, run.founders is {count}; name as many")
 
     @cached_property
     def run(self) -> bytes:

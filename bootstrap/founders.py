@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import random
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -39,14 +39,19 @@ class FounderPool:
     training: tuple[str, ...]
     """Who says that it already trains in this run, which then has begun: anybody can say so."""
 
-    def founders(self, count: int) -> tuple[str, ...] | None:
-        """The first `count` of those who agree; None while there are too few."""
+    def founders(self, count: int, arrived: Sequence[str] = ()) -> tuple[str, ...] | None:
+        """The first `count` of those who agree, as they `arrived`, sorted; None while there are too few."""
         if self.training or len(self.agreed) < count:
             return None
-        return self.agreed[:count]
+        place = {peer: index for index, peer in enumerate(arrived)}
+        first = sorted(self.agreed, key=lambda peer: (place.get(peer, len(place)), peer))
+        return tuple(sorted(first[:count]))
 
 
-def look(heads: Mapping[str, PeerRecord]) -> FounderPool:
+def look(heads: Mapping[str, PeerRecord], named: Collection[str] = ()) -> FounderPool:
+    """Who could found the run: those that the organiser has `named`, or all if it named none."""
+    training = tuple(sorted(peer for peer, head in heads.items() if head.round >= 0))
+    heads = {peer: head for peer, head in heads.items() if not named or peer in named}
     here = {peer: head for peer, head in heads.items() if head.round == -1 and head.state and not head.leaving}
     counts = Counter(head.state for head in here.values())
     # Of two equally common states the smaller digest, so that the answer does not depend on order.
@@ -55,7 +60,7 @@ def look(heads: Mapping[str, PeerRecord]) -> FounderPool:
         agreed=tuple(sorted(peer for peer, head in here.items() if head.state == state)),
         odd=tuple(sorted(peer for peer, head in here.items() if head.state != state)),
         state=state,
-        training=tuple(sorted(peer for peer, head in heads.items() if head.round >= 0)),
+        training=training,
     )
 
 

@@ -160,9 +160,12 @@ async def _found(
 ) -> None:  # fmt: skip
     """Wait until enough peers agree on the initial state, then decide who founds the run."""
     last: FounderPool | None = None
+    arrived: dict[str, None] = {}
     while file.genesis is None and not stop.is_set():
         heads = await around.heads()
-        seen = look(around.let_in(heads))
+        let_in = around.let_in(heads)
+        arrived |= dict.fromkeys(sorted(let_in.keys() - arrived.keys()))
+        seen = look(let_in, config.founders)
         around.health.found(len(seen.agreed))
         if await restore(node, file, heads):
             text = "the run has begun: a peer gave its genesis back, which was not in this folder any more"
@@ -171,7 +174,7 @@ async def _found(
         if seen != last:
             _say_who_waits(seen, config.spec.run.founders, report)
             last = seen
-        founders = seen.founders(config.spec.run.founders)
+        founders = seen.founders(config.spec.run.founders, tuple(arrived))
         if founders is None:
             await around.look()
             await issuer.look()

@@ -5,10 +5,12 @@ from pathlib import Path
 
 import pytest
 
+from bootstrap.config import BootstrapConfig
 from bootstrap.founders import GenesisFile, look
 from dht.errors import BadInput, RunMismatch
 from dht.identity import Identity
 from dht.records import Genesis, PeerRecord, unpack_body, verify_record
+from peer.spec import load
 
 RUN = b"r" * 32
 ORGANISER = Identity.from_seed(b"o" * 32)
@@ -39,6 +41,33 @@ def test_as_many_as_asked_for_in_order_of_their_ids() -> None:
     assert seen.founders(5) is None
     assert seen.founders(4) == ("a", "b", "c", "d")
     assert seen.founders(2) == ("a", "b")
+
+
+def test_who_comes_first_founds_the_run() -> None:
+    """Ids cost nothing: one that is made to be the smallest, and comes later, displaces nobody."""
+    seen = look(dict.fromkeys("abcd", HEAD))
+    assert seen.founders(2, ("c", "d", "a", "b")) == ("c", "d")
+    assert seen.founders(3, ("c",)) == ("a", "b", "c")
+
+
+def test_only_whom_the_organiser_has_named_founds_the_run() -> None:
+    """Five others with a state of their own neither found it nor outvote those who are named."""
+    names = {**dict.fromkeys("vwxyz", OTHER_STATE), "a": HEAD, "b": HEAD}
+    seen = look(names, ("a", "b", "c"))
+    assert (seen.agreed, seen.odd, seen.state) == (("a", "b"), (), HEAD.state)
+    assert seen.founders(2) == ("a", "b")
+    assert seen.founders(3) is None
+    begun = {**names, "z": replace(HEAD, round=0, anchor=b"a" * 32)}
+    assert look(begun, ("a", "b")).training == ("z",)
+
+
+def test_founders_that_cannot_be_are_refused(tmp_path: Path) -> None:
+    spec = load("micro")
+    assert spec.run.founders == 2
+    with pytest.raises(BadInput, match="1 founders are named"):
+        BootstrapConfig(directory=tmp_path, spec=spec, founders=(ORGANISER.peer_id, ORGANISER.peer_id))
+    with pytest.raises(BadInput, match="--founder me is no peer id"):
+        BootstrapConfig(directory=tmp_path, spec=spec, founders=("me", ORGANISER.peer_id))
 
 
 def test_those_with_other_parameters_are_odd_and_do_not_count() -> None:

@@ -31,7 +31,7 @@ from tui.spec_choice import choose_spec
 
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
-STRAY = ("announce", "also", "admission", "invites", "members_for", "expires", "health_port", "keep")
+STRAY = ("announce", "also", "admission", "invites", "founder", "members_for", "expires", "health_port", "keep")
 """What `add_node` adds, as the names of its answers: empty where nobody asked for it."""
 
 
@@ -54,6 +54,8 @@ def add_node(parser: Parser, when: str = "") -> None:
     parser.add_argument("--admission", action="store_true", help=f"{when}{text}")
     text = "with --admission: print N invites for one peer each, not one for all"
     parser.add_argument("--invites", type=int, default=0, metavar="N", help=f"{when}{text}")
+    text = "only this peer, by its id, may found the run; as often as run.founders says (default: who comes first)"
+    parser.add_argument("--founder", action="append", default=[], metavar="PEER", help=f"{when}{text}")
     text = "with --admission: how long one lasts before the node renews it (default 30d)"
     parser.add_argument("--members-for", default="", metavar="TIME", help=f"{when}{text}")
     text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"

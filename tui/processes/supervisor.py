@@ -152,13 +152,20 @@ class NodeOptions:
     """So many, for one peer each; 0: one for all."""
     expires: str = ""
     """How long they last, such as 7d."""
+    founder: Sequence[str] = ()
+    """Who may found the run; none: who comes first."""
     members_for: str = ""
     """How long an admission does."""
     health_port: int = 0
 
     def words(self) -> list[str]:
         """The same for `homefires bootstrap` and for `python -m bootstrap`."""
-        many = (("--listen", self.listen), ("--announce", self.announce), ("--also", self.also))
+        many = (
+            ("--listen", self.listen),
+            ("--announce", self.announce),
+            ("--also", self.also),
+            ("--founder", self.founder),
+        )
         rest = (("--members-for", self.members_for), ("--health-port", self.health_port))
         each = [word for flag, addresses in many for word in repeated(flag, addresses)]
         return each + self.invite_words() + _words(rest)
