@@ -16,7 +16,7 @@ from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
 from peer.rounds import misconduct, takeover, timeouts
 from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
-from peer.rounds.state import Acceptor, Dispute, Proposal, State
+from peer.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
 from peer.rounds.transition import Transition
 
 HALF = 0.5
@@ -294,6 +294,6 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),
+        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(), attempts=Attempts(),
     )  # fmt: skip
     turn.moved()
