@@ -12,6 +12,7 @@ from peer.protocol import validation
 from peer.protocol.block import MAX_MEMBERS
 from peer.protocol.electorate import order, quorum
 from peer.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
+from peer.refusals import HEADER
 from peer.rounds import collector, takeover, timeouts
 from peer.rounds.collector import REPEAT_S, VOTES_S, abort, propose
 from peer.rounds.interface import PersistAcceptor
@@ -55,7 +56,8 @@ def _begin_if_due(turn: Transition) -> None:
         return
     if not _is_something_given(turn):
         return
-    if turn.now + turn.rules.wall_offset_s < state.head.time + turn.rules.min_round_s:
+    if turn.wall_s < state.head.time + turn.rules.min_round_s:
+        turn.tell_if_head_is_ahead()
         return
     ranked = order(state.head.anchor, state.electorate)
     promised = state.acceptor.promised
@@ -129,6 +131,7 @@ def _begin(turn: Transition, ballot: int) -> None:
     )  # fmt: skip
     turn.emit(PersistAcceptor(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
+    turn.ballot_begins()
     turn.moved()
     turn.phase("prepare", ballot, lead.until)
     turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
@@ -173,11 +176,10 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
     lead, header = turn.state.lead, message.header
     if lead is None or lead.ballot != message.place.ballot or lead.stage is not BallotPhase.PREPARING:
         return
-    if (
-        sender not in lead.asked
-        or header.peer != sender
-        or not validation.header_valid(turn.rules, turn.state.head, header)
-    ):
+    if sender not in lead.asked or header.peer != sender:
+        return
+    if not validation.header_valid(turn.rules, turn.state.head, header):
+        turn.refuse(sender, HEADER, "it does not sign its header for this anchor, or names data that the run has not")
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))

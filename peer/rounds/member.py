@@ -8,6 +8,7 @@ from peer.protocol import norms
 from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.encoding import digest_of
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
+from peer.refusals import HEADER, MEMBERS, NORMS
 from peer.rounds import misconduct, reassignment, timeouts
 from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject
 from peer.rounds.state import MemberState, ReassignmentState
@@ -37,7 +38,7 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         return
     if state.exchange is not None and state.exchange.place == place:
         return
-    if not _sound(turn, message.headers):
+    if not _sound(turn, sender, message.headers):
         return
     names = [header.peer for header in message.headers]
     reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
@@ -65,21 +66,32 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     _close_if_complete(turn)
 
 
-def _sound(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
+def _sound(turn: Transition, coordinator: str, headers: tuple[ContributionHeader, ...]) -> bool:
     """Genuine headers for this anchor, sorted, each peer once, mine among them as I signed it."""
     names = [header.peer for header in headers]
     if names != sorted(set(names)) or turn.me not in names:
+        turn.refuse(coordinator, MEMBERS, "its members are not in order, or this peer is none of them")
         return False
     mine = headers[names.index(turn.me)]
     if mine.root not in (b"", turn.my_header().root):
+        turn.refuse(coordinator, MEMBERS, "it has a header of this peer that this peer did not sign")
         return False
+    forged = _forged(turn, headers)
+    if forged:
+        turn.refuse(coordinator, HEADER, f"the header of {forged} is not signed by it for this anchor")
+    return not forged
+
+
+def _forged(turn: Transition, headers: tuple[ContributionHeader, ...]) -> str:
+    """Whose header is none of its own for this anchor; empty if all are."""
+
+    def find() -> str:
+        anchor, keys = turn.state.head.anchor, turn.rules.keys
+        return next((item.peer for item in headers if item.anchor != anchor or not item.genuine(keys)), "")
+
     if turn.rules.shared is None:
-        return _genuine(turn, headers)
-    return turn.rules.shared.once(("headers", turn.state.head.anchor), (headers,), lambda: _genuine(turn, headers))
-
-
-def _genuine(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
-    return all(header.anchor == turn.state.head.anchor and header.genuine(turn.rules.keys) for header in headers)
+        return find()
+    return turn.rules.shared.once(("headers", turn.state.head.anchor), (headers,), find)
 
 
 def _send_parts(turn: Transition, exchange: MemberState) -> None:
@@ -201,7 +213,9 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
     head, ballot = turn.state.head, message.place.ballot
     if sender != turn.owner(ballot):
         return
-    if norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured):
+    fault = norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured)
+    if fault:
+        turn.refuse(sender, NORMS, fault)
         return
     turn.moved()
     turn.phase("reduce", ballot)
