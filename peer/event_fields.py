@@ -11,6 +11,8 @@ from typing import Any, get_args, get_origin
 Reader = Callable[[Any], Any]
 MAX_TEXT = 8192
 """A longer text is cut."""
+RENAMED_PHASES = {"freeze": "submit", "group": "prepare", "send": "exchange", "judge": "weigh"}
+"""Words of older clients and recordings, by which the same is said today: read, never written."""
 _SHARED = 64
 """Texts of at most so many characters are kept once."""
 _LARGEST = 2**63
@@ -144,6 +146,23 @@ def remembering(read: Reader) -> Reader:
 _SCALARS: dict[Any, Reader] = {
     str: read_text, int: read_count, float: read_number, bool: read_flag, Any: read_any,
 }  # fmt: skip
+
+
+def read_phase(value: Any) -> str:
+    """A phase in today's word."""
+    phase = read_text(value)
+    return RENAMED_PHASES.get(phase, phase)
+
+
+def read_connection(value: Any) -> dict[str, Any]:
+    """A row of `NetworkMeasured.peers`."""
+    return {name: read(value[name]) for name, read in _CONNECTION}
+
+
+_CONNECTION: tuple[tuple[str, Reader], ...] = (
+    ("peer", read_text), ("address", read_text), ("relayed", read_flag), ("bytes_sent", read_count),
+    ("bytes_received", read_count), ("rtt_s", partial(read_optional, read_number)),
+)  # fmt: skip
 
 
 def finite(value: Any) -> Any:

@@ -19,12 +19,12 @@ from typing import Any, ClassVar, Protocol, get_type_hints
 from peer.event_fields import (
     Reader,
     finite,
+    read_connection,
     read_count,
-    read_flag,
     read_integer,
     read_list,
-    read_number,
     read_optional,
+    read_phase,
     read_text,
     read_time,
     reader_of,
@@ -34,7 +34,6 @@ from peer.event_fields import printable as printable
 
 VERSION = 1
 RENAMED_TYPES = {"DistancesTold": "RoundTripsReported", "DeviceTold": "DeviceReported"}
-RENAMED_PHASES = {"freeze": "submit", "group": "prepare", "send": "exchange", "judge": "weigh"}
 """Words of older clients and recordings, by which the same is said today: read, never written."""
 
 
@@ -261,6 +260,33 @@ class RoundAborted(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MessageRefused(Event):
+    """What `about` sent towards anchor `round` + 1 breaks `rule`, one of `peer.refusals`; `why` in words.
+
+    Told once for each anchor, peer and rule.
+    """
+
+    round: int
+    about: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundStalled(Event):
+    """So many ballots of this round came to nothing, or none can begin; `why` in words. Its commit ends that.
+
+    `rule` and `about` are those of the message that was refused; empty if none was, and `why` says what is missing.
+    """
+
+    round: int
+    ballots: int
+    rule: str
+    about: str
+    why: str
+
+
+@dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
     """Held-out loss of anchor `round` in nats per token; one that is not a number is read as None."""
 
@@ -457,34 +483,17 @@ def _readers_of(kind: str) -> tuple[tuple[str, Reader], ...]:
     return tuple((name, _SPECIAL.get(name) or reader_of(hints[name])) for name in names)
 
 
-def _read_phase(value: Any) -> str:
-    """A phase in today's word."""
-    phase = read_text(value)
-    return RENAMED_PHASES.get(phase, phase)
-
-
 def _read_penalty(value: Any) -> dict[str, Any]:
     """A row of `RoundCommitted.penalties`: the fields of a PenaltyImposed."""
     return {name: read(value[name]) for name, read in _readers_of("PenaltyImposed")}
-
-
-def _read_connection(value: Any) -> dict[str, Any]:
-    """A row of `NetworkMeasured.peers`."""
-    return {name: read(value[name]) for name, read in _CONNECTION}
-
-
-_CONNECTION: tuple[tuple[str, Reader], ...] = (
-    ("peer", read_text), ("address", read_text), ("relayed", read_flag), ("bytes_sent", read_count),
-    ("bytes_received", read_count), ("rtt_s", partial(read_optional, read_number)),
-)  # fmt: skip
 
 
 _SPECIAL: dict[str, Reader] = {
     "until": partial(read_optional, read_time),
     "deadline": partial(read_optional, read_time),
     "exit_code": read_integer,
-    "phase": _read_phase,
+    "phase": read_phase,
     "penalties": remembering(partial(read_list, _read_penalty)),
-    "peers": partial(read_list, _read_connection),
+    "peers": partial(read_list, read_connection),
 }
 """By the name of the field: those of which the type says too little."""

@@ -61,6 +61,7 @@ from peer.events import (
     EventLine,
     InnerProgressed,
     InviteIssued,
+    MessageRefused,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -71,6 +72,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundForecast,
+    RoundStalled,
     RoundStarted,
     RoundTripsReported,
     SettingsChanged,
@@ -823,6 +825,8 @@ REPORTED: tuple[Event, ...] = (
     PeerStopped(why="killed", exit_code=-9),
     DeviceMeasured(),
     InnerProgressed(round=3, step=2, steps=9, loss=float("nan"), tokens=1, tokens_per_s=1.5, learning_rate=1e-300),
+    MessageRefused(round=3, about=NAMES[1], rule="TIME", why="it is dated too far ahead"),
+    RoundStalled(round=3, ballots=3, rule="TIME", about=NAMES[1], why="round 4 stands still after 3 ballots"),
 )  # fmt: skip
 
 

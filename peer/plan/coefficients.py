@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput
-from peer.events import RENAMED_PHASES
+from peer.event_fields import RENAMED_PHASES
 
 Z90 = 1.645
 """Deviations of a normal distribution on either side of its mean that hold nine tenths of it."""

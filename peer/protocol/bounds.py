@@ -6,12 +6,12 @@ from dataclasses import replace
 
 from peer.protocol.block import CURSOR_END, MAX_RANGES, ContributionHeader, Ranges
 from peer.protocol.rules import Rules
+from peer.refusals import BANDWIDTH, RANGES, STALENESS, STEPS, TOKENS
 
 OLDEST = 1 << 31
 """Rounds: what is so old was given up long before."""
 MOST_BPS = 10**13
 """Ten terabits a second: no home sends faster."""
-TOKENS, STEPS, RANGES, STALENESS, BANDWIDTH = "TOKENS", "STEPS", "RANGES", "STALENESS", "BANDWIDTH"
 
 
 def fault_of_header(rules: Rules, header: ContributionHeader) -> tuple[str, str]:

@@ -14,8 +14,8 @@ from peer.protocol.encoding import pack
 from peer.protocol.head import ChainHead
 from peer.protocol.membership import elect_follows, tenures_after, trusted
 from peer.protocol.rules import Rules, computed_once
+from peer.refusals import HEADER
 
-HEADER = "HEADER"
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
 

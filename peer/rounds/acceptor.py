@@ -14,9 +14,10 @@ from peer.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, 
 from peer.protocol.electorate import quorum
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
+from peer.refusals import PLACE, TABLES, TIME, VOTES
 from peer.rounds import misconduct, takeover, timeouts
 from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
-from peer.rounds.state import Acceptor, Dispute, Proposal, State
+from peer.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
 from peer.rounds.transition import Transition
 
 HALF = 0.5
@@ -87,6 +88,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         turn.emit(PersistAcceptor(acceptor))
         early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
+        turn.ballot_begins()
         turn.moved()
         turn.phase("prepare", ballot)
     turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, _accepted_elsewhere(turn.state)))
@@ -123,7 +125,10 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
         return
     digest = update.digest
-    if place.ballot in turn.state.dead_ballots or not misconduct.signed(turn, place, digest, message.signature):
+    if place.ballot in turn.state.dead_ballots:
+        return
+    if not misconduct.signed(turn, place, digest, message.signature):
+        turn.refuse(sender, PLACE, "its coordinator did not sign it")
         return
     if misconduct.look_for_another(turn, place, digest, message.signature):
         return
@@ -145,10 +150,15 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Upd
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
     rules, head = turn.rules, turn.state.head
     misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
-    if misplaced or not validation.timely(turn.wall_s, update.time):
+    if misplaced:
+        turn.refuse(coordinator, PLACE, misplaced)
+        return False
+    if not validation.timely(turn.wall_s, update.time):
+        turn.refuse(coordinator, TIME, turn.how_far_ahead(update.time))
         return False
     fault = validation.fault_of_tables(rules, head, update)
     if fault:
+        turn.refuse(coordinator, TABLES, fault)
         misconduct.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
     return not fault
 
@@ -208,16 +218,15 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
 # ---- decide ----
 
 
-def on_vote(turn: Transition, message: VoteCast) -> None:
+def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
     vote, state = message.vote, turn.state
     key = (vote.ballot, vote.update)
     if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
         return
-    if (
-        vote.ballot != message.place.ballot
-        or vote.ballot in state.dead_ballots
-        or not validation.vote_valid(turn.rules, state.head, state.electorate, vote)
-    ):
+    if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots:
+        return
+    if not validation.vote_valid(turn.rules, state.head, state.electorate, vote):
+        turn.refuse(sender, VOTES, "it is no voter's genuine vote")
         return
     if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
@@ -295,6 +304,6 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),
+        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(), attempts=Attempts(),
     )  # fmt: skip
     turn.moved()

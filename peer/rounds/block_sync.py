@@ -16,6 +16,7 @@ from peer.protocol.block import VOID, Block, Update
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BallotId, GetBlocks, Heartbeat, ObjectData
+from peer.refusals import BLOCK, TIME
 from peer.rounds import acceptor, forks, timeouts
 from peer.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
 from peer.rounds.state import Proposal
@@ -261,11 +262,16 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
         return
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
-        if validation.check_block(turn.rules, tip, block):
+        fault = validation.check_block(turn.rules, tip, block)
+        if fault:
+            turn.refuse(sender, BLOCK, fault)
             _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
             break
-        timely = validation.timely(turn.wall_s, block.update.time)
-        if not timely or not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
+        if not validation.timely(turn.wall_s, block.update.time):
+            turn.refuse(block.update.coordinator, TIME, turn.how_far_ahead(block.update.time))
+            break
+        if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
+            turn.refuse(block.update.coordinator, TIME, forks.TOO_EARLY)
             break
         queue.append(block)
         tip = tip.after(block.update)

@@ -11,6 +11,7 @@ from peer.protocol.electorate import quorum
 from peer.protocol.encoding import pack
 from peer.protocol.membership import next_electorate, trusted
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, Propose, Reassign, ShowInputs
+from peer.refusals import NORMS
 from peer.rounds import reassignment, timeouts
 from peer.rounds.interface import Tell
 from peer.rounds.state import BallotPhase, CoordinatorState, MemberState
@@ -28,7 +29,9 @@ def on_norms(turn: Transition, sender: str, message: Norms) -> None:
     head, ballot = turn.state.head, exchange.place.ballot
     if found.reducer != sender:
         return
-    if norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,)):
+    fault = norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,))
+    if fault:
+        turn.refuse(sender, NORMS, fault)
         return
     turn.set(lead=replace(lead, norms={**lead.norms, sender: found}))
     poll_norms(turn, lead)
@@ -218,6 +221,7 @@ def abort(turn: Transition, why: str) -> None:
     turn.set(lead=None)
     turn.moved()
     turn.emit(Tell(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
+    turn.ballot_fails(why)
 
 
 def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:

@@ -57,7 +57,8 @@ def _begin_if_due(turn: Transition) -> None:
         return
     if not _is_something_given(turn):
         return
-    if turn.now + turn.rules.wall_offset_s < state.head.time + turn.rules.min_round_s:
+    if turn.wall_s < state.head.time + turn.rules.min_round_s:
+        turn.tell_if_head_is_ahead()
         return
     ranked = order(state.head.anchor, state.electorate)
     promised = state.acceptor.promised
@@ -133,6 +134,7 @@ def _begin(turn: Transition, ballot: int) -> None:
     )  # fmt: skip
     turn.emit(PersistAcceptor(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
+    turn.ballot_begins()
     turn.moved()
     turn.phase("prepare", ballot, lead.until)
     turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
@@ -179,7 +181,9 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
         return
     if sender not in lead.asked or header.peer != sender:
         return
-    if validation.fault_of_header(turn.rules, turn.state.head, header)[1]:
+    rule, fault = validation.fault_of_header(turn.rules, turn.state.head, header)
+    if fault:
+        turn.refuse(sender, rule, fault)
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))

@@ -18,11 +18,14 @@ from peer.protocol.block import Block
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.membership import trusted
 from peer.protocol.messages import FETCH_MOST
+from peer.refusals import BLOCK, TIME
 from peer.rounds import acceptor
 from peer.rounds.interface import PersistAcceptor, Rollback
 from peer.rounds.state import CandidateFork
 from peer.rounds.timeouts import HEARD_S
 from peer.rounds.transition import Transition
+
+TOO_EARLY = "those who took over cannot have waited for that as long as they must, by the clock of this machine"
 
 
 def fork_point(turn: Transition, blocks: tuple[Block, ...]) -> tuple[ChainEntry, tuple[Block, ...]] | None:
@@ -50,9 +53,16 @@ def evaluate_fork(turn: Transition, source: str, step: ChainEntry, blocks: tuple
     """
     tip, genuine, honest = step.before, [], True
     for block in blocks:
-        honest = not validation.check_block(turn.rules, tip, block)
-        timely = validation.timely(turn.wall_s, block.update.time)
-        if not (honest and timely and validation.may_be_over(turn.rules, turn.wall_s, tip, block)):
+        fault = validation.check_block(turn.rules, tip, block)
+        honest = not fault
+        if fault:
+            turn.refuse(source, BLOCK, fault)
+            break
+        if not validation.timely(turn.wall_s, block.update.time):
+            turn.refuse(block.update.coordinator, TIME, turn.how_far_ahead(block.update.time))
+            break
+        if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
+            turn.refuse(block.update.coordinator, TIME, TOO_EARLY)
             break
         tip = tip.after(block.update)
         genuine.append(block)

@@ -275,7 +275,7 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
         case Propose():
             acceptor.on_propose(turn, sender, message)
         case VoteCast():
-            acceptor.on_vote(turn, message)
+            acceptor.on_vote(turn, sender, message)
         case EquivocationProof():
             misconduct.on_proof(turn, message)
         case _:

@@ -10,6 +10,7 @@ from peer.protocol.block import ContributionHeader, givers
 from peer.protocol.encoding import digest_of
 from peer.protocol.membership import trusted
 from peer.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
+from peer.refusals import HEADER, MEMBERS, NORMS
 from peer.rounds import misconduct, reassignment, timeouts
 from peer.rounds.interface import BufferPart, MeasurePart, PartMeasured, PartReduced, SendMean, SendParts, StoreObject
 from peer.rounds.state import MemberState, ReassignmentState
@@ -41,7 +42,7 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         return
     if state.exchange is not None and state.exchange.place == place:
         return
-    if not _sound(turn, message.headers):
+    if not _sound(turn, sender, message.headers):
         return
     names = [header.peer for header in message.headers]
     reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
@@ -69,21 +70,37 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
     _close_if_complete(turn)
 
 
-def _sound(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
+def _sound(turn: Transition, coordinator: str, headers: tuple[ContributionHeader, ...]) -> bool:
     """Genuine headers for this anchor, sorted, each peer once, mine among them as I signed it."""
     names = [header.peer for header in headers]
     if names != sorted(set(names)) or turn.me not in names:
+        turn.refuse(coordinator, MEMBERS, "its members are not in order, or this peer is none of them")
         return False
     mine = headers[names.index(turn.me)]
     if mine.root not in (b"", turn.my_header().root):
+        turn.refuse(coordinator, MEMBERS, "it has a header of this peer that this peer did not sign")
         return False
+    author, rule, why = _first_fault(turn, headers)
+    if rule == HEADER:
+        turn.refuse(coordinator, HEADER, f"the header of {author} cannot be counted: {why}")
+    elif rule:
+        turn.refuse(author, rule, why)
+    return not rule
+
+
+def _first_fault(turn: Transition, headers: tuple[ContributionHeader, ...]) -> tuple[str, str, str]:
+    """Whose header cannot be counted, the rule that it breaks, and how; empty if all can."""
+
+    def find() -> tuple[str, str, str]:
+        for header in headers:
+            rule, why = validation.fault_of_header(turn.rules, turn.state.head, header)
+            if rule:
+                return header.peer, rule, why
+        return "", "", ""
+
     if turn.rules.shared is None:
-        return _genuine(turn, headers)
-    return turn.rules.shared.once(("headers", turn.state.head.anchor), (headers,), lambda: _genuine(turn, headers))
-
-
-def _genuine(turn: Transition, headers: tuple[ContributionHeader, ...]) -> bool:
-    return not any(validation.fault_of_header(turn.rules, turn.state.head, header)[1] for header in headers)
+        return find()
+    return turn.rules.shared.once(("headers", turn.state.head.anchor), (headers,), find)
 
 
 def _send_parts(turn: Transition, exchange: MemberState) -> None:
@@ -224,7 +241,9 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
     head, ballot = turn.state.head, message.place.ballot
     if sender != turn.owner(ballot):
         return
-    if norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured):
+    fault = norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured)
+    if fault:
+        turn.refuse(sender, NORMS, fault)
         return
     turn.moved()
     turn.phase("reduce", ballot)

@@ -272,6 +272,31 @@ class SyncProgress:
     """The anchor at which the people were told that the others have other bits."""
 
 
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a peer sent breaks a rule, one of `peer.refusals`; `why` in words."""
+
+    peer: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """How the ballots of one anchor went, as far as this peer saw: what people are told if none comes to anything."""
+
+    over: int = 0
+    """Ballots that this peer began or promised, and that ended: by a later one, or, as their coordinator, by itself."""
+    under_way: bool = False
+    """Whether the last one that it began or promised has not ended."""
+    failure: str = ""
+    """Why the last one that it led came to nothing."""
+    refusals: tuple[Refusal, ...] = ()
+    """One for each peer and rule, the newest last."""
+    alerted: bool = False
+    """Whether people were told that this anchor stands still."""
+
+
 @dataclass(frozen=True, kw_only=True)  # without slots: a copy is eight times as fast, and each step makes one
 class State:
     """One peer's view of the run. `step` turns it into the next one."""
@@ -329,6 +354,7 @@ class State:
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
     decided: tuple[int, bytes] | None = None
+    attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()
     """Ballots of this instance whose coordinator proposed two updates."""
     banned: frozenset[str] = frozenset()

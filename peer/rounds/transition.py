@@ -7,15 +7,17 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from peer.events import AlertRaised, PhaseEntered
+from peer.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
 from peer.protocol.block import ContributionHeader
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.layout import Fragment
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
 from peer.protocol.rules import Rules
+from peer.protocol.validation import CLOCKS_DIFFER_S
+from peer.refusals import RULES, TIME
 from peer.rounds import timeouts
 from peer.rounds.interface import Effect, Send, Tell
-from peer.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, State
+from peer.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, Refusal, State
 
 ON_THEIR_WAY_S = 0.5
 FETCH_RETRY_S = 2.0
@@ -23,6 +25,13 @@ SLOWEST_BYTES_PER_S = 250_000
 """A source slower than this is left for another; it would send a part of 1 MB in 4 s."""
 FORGET_S = 120.0
 """A stranger that was silent for this long is told nothing any more."""
+
+REFUSALS_MOST = 32
+"""Refusals that are remembered of an anchor. Names cost nothing: of strangers none is, once there are so many."""
+NAMED_MOST = 4
+"""Voters that are missing of whom people are told the names."""
+STALLED_AFTER = 3
+"""Ballots that come to nothing before people are told."""
 
 
 class Transition:
@@ -232,3 +241,95 @@ class Transition:
 
     def alert(self, level: str, code: str, text: str) -> None:
         self.emit(Tell(AlertRaised(level=level, code=code, text=text)))
+
+    # ---- what people are told if nothing moves ----
+
+    def refuse(self, peer: str, rule: str, why: str) -> None:
+        """What `peer` sent breaks `rule`, one of `peer.refusals`, in words `why`: people are told once per anchor, and
+        again if this anchor stands still."""
+        assert rule in RULES, rule
+        attempts = self.state.attempts
+        others = tuple(known for known in attempts.refusals if (known.peer, known.rule) != (peer, rule))
+        is_new = len(others) == len(attempts.refusals)
+        if is_new and len(others) >= REFUSALS_MOST:
+            stranger = next((known for known in others if known.peer not in self.state.electorate), None)
+            if stranger is None or peer not in self.state.electorate:
+                return
+            others = tuple(known for known in others if known is not stranger)
+        self.set(attempts=replace(attempts, refusals=(*others, Refusal(peer, rule, why))))
+        if is_new:
+            self.emit(Tell(MessageRefused(round=self.state.head.round, about=peer, rule=rule, why=why)))
+            self._tell_if_stalled()
+
+    def ballot_begins(self) -> None:
+        """I begin or promise a ballot of this anchor, so the one before came to nothing."""
+        attempts = self.state.attempts
+        self.set(attempts=replace(attempts, over=attempts.over + attempts.under_way, under_way=True))
+        if attempts.under_way:
+            self._tell_if_stalled()
+
+    def ballot_fails(self, why: str) -> None:
+        """The ballot that I led came to nothing."""
+        attempts = self.state.attempts
+        self.set(attempts=replace(attempts, over=attempts.over + attempts.under_way, under_way=False, failure=why))
+        self._tell_if_stalled()
+
+    def _tell_if_stalled(self) -> None:
+        """After STALLED_AFTER ballots of this anchor."""
+        attempts = self.state.attempts
+        if attempts.over >= STALLED_AFTER:
+            round = self.state.head.round + 1
+            self._tell_stall(f"round {round} stands still after {attempts.over} ballots")
+
+    def how_far_ahead(self, time_s: int) -> str:
+        return f"it is dated {time_s - self.wall_s:.0f} s ahead of this machine's clock"
+
+    def tell_if_head_is_ahead(self) -> None:
+        """If the last update is dated ahead of my clock, no ballot can begin: one of the two clocks is wrong."""
+        state = self.state
+        if state.head.time <= self.wall_s + CLOCKS_DIFFER_S or state.attempts.alerted:
+            return
+        self.refuse(self._head_author, TIME, self.how_far_ahead(state.head.time))
+        self._tell_stall(f"round {state.head.round + 1} cannot begin")
+
+    def _tell_stall(self, what: str) -> None:
+        """Tell that this anchor stands still, and why; the alert comes once per anchor."""
+        attempts = self.state.attempts
+        deciding = {*self.state.electorate, self._head_author}  # what strangers send stops nobody
+        refused = next((known for known in reversed(attempts.refusals) if known.peer in deciding), None)
+        why = f"{what}: {self._why_still(refused)}"
+        rule, about = (refused.rule, refused.peer) if refused is not None else ("", "")
+        stalled = RoundStalled(round=self.state.head.round, ballots=attempts.over, rule=rule, about=about, why=why)
+        self.emit(Tell(stalled))
+        if not attempts.alerted:
+            self.set(attempts=replace(attempts, alerted=True))
+            self.alert("warning", "STANDS_STILL", why)
+
+    @property
+    def _head_author(self) -> str:
+        """Who made the last update; empty if that is not known, as after a snapshot."""
+        return self.state.trail[-1].block.update.coordinator if self.state.trail else ""
+
+    def _why_still(self, refused: Refusal | None) -> str:
+        """What was refused, or how my last ballot failed and how many voters are heard; and who is not."""
+        state = self.state
+        silent = [peer for peer in state.electorate if peer != self.me and not self._is_heard(peer)]
+        if refused is not None:
+            parts = [f"{refused.rule} refuses what {self._called(refused.peer)} sent: {refused.why}"]
+        else:
+            count = len(state.electorate)
+            parts = [state.attempts.failure, f"{count - len(silent)} of {count} voters are heard"]
+        names = ", ".join(map(self._called, silent[:NAMED_MOST]))
+        more = f" and {len(silent) - NAMED_MOST} more" if len(silent) > NAMED_MOST else ""
+        return "; ".join(filter(None, (*parts, names and f"not heard: {names}{more}")))
+
+    def _is_heard(self, peer: str) -> bool:
+        return peer in self.state.heard and self.now - self.state.heard[peer][1] < timeouts.HEARD_S
+
+    def _called(self, peer: str) -> str:
+        """Its name and the end of its id."""
+        if not peer:
+            return "a peer that is not known here"
+        said, _ = self.state.heard.get(peer, (None, 0.0))
+        name = self.rules.name if peer == self.me else said.name if said else ""
+        return f"{name} (…{peer[-6:]})" if name else f"…{peer[-6:]}"

@@ -27,15 +27,15 @@ class CodePage:
 
 def _read() -> Iterator[Mapping[str, CodePage]]:
     told = tomllib.loads((files("tui.text") / "codes.toml").read_text("utf-8"))
-    for kind in ("penalty", "alert", "hold", "state", "log", "exit"):
+    for kind in ("penalty", "alert", "rule", "hold", "state", "log", "exit"):
         yield {code: CodePage(**page) for code, page in told[kind].items()}
 
 
-PENALTY_PAGES, ALERTS, HOLDS, STATES, LOG, EXITS = _read()
+PENALTY_PAGES, ALERTS, BROKEN_RULES, HOLDS, STATES, LOG, EXITS = _read()
 
 KINDS: Mapping[str, Mapping[str, CodePage]] = {
-    "penalty": PENALTY_PAGES, "alert": ALERTS, "reason to pause": HOLDS, "state": STATES, "line of the log": LOG,
-    "exit code": EXITS,
+    "penalty": PENALTY_PAGES, "alert": ALERTS, "rule of a round": BROKEN_RULES, "reason to pause": HOLDS,
+    "state": STATES, "line of the log": LOG, "exit code": EXITS,
 }  # fmt: skip
 """A code can be of several kinds."""
 

@@ -12,12 +12,25 @@ import pytest
 
 import dht.errors
 from dht.errors import HomefiresError
+from peer.refusals import RULES
 from peer.settings import KNOWN
 from tests.tui.fake_control import SETTINGS
 from tui.cli import main
 from tui.dashboard.header import STATES as COUNTED
 from tui.processes.children import INTERRUPTED
-from tui.text.codes import ALERTS, EXITS, HOLDS, KINDS, LOG, PENALTY_PAGES, STATES, explain, list_all, pages_for
+from tui.text.codes import (
+    ALERTS,
+    BROKEN_RULES,
+    EXITS,
+    HOLDS,
+    KINDS,
+    LOG,
+    PENALTY_PAGES,
+    STATES,
+    explain,
+    list_all,
+    pages_for,
+)
 
 ROOT = Path(__file__).parents[3]
 PACKAGES = ("bootstrap", "dht", "peer", "tui")
@@ -106,6 +119,10 @@ def test_every_reason_to_pause_is_explained() -> None:
     assert {setting.hold for name, setting in KNOWN.items() if name in SETTINGS} - {""} | {"PAUSED", "SNOOZED"} == set(
         HOLDS
     )
+
+
+def test_every_rule_by_which_a_message_is_refused_is_explained() -> None:
+    assert set(BROKEN_RULES) == RULES
 
 
 def test_a_page_has_a_meaning_on_one_line_and_plain_words() -> None:

@@ -1,0 +1,14 @@
+"""The rules by which a signed message of a round is refused, by their codes: `homefires explain CODE` words each."""
+
+HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH = "HEADER", "STEPS", "TOKENS", "RANGES", "STALENESS", "BANDWIDTH"
+"""Of what a peer says that it gives."""
+NORMS = "NORMS"
+"""Of what members measure."""
+MEMBERS, PLACE, TABLES, TIME = "MEMBERS", "PLACE", "TABLES", "TIME"
+"""Of what a coordinator starts or proposes."""
+VOTES, BLOCK = "VOTES", "BLOCK"
+"""Of what is said to be decided."""
+
+RULES = frozenset(
+    {HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH, NORMS, MEMBERS, PLACE, TABLES, TIME, VOTES, BLOCK}
+)
