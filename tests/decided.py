@@ -14,6 +14,7 @@ from peer.codec.run_rules import rules_of
 from peer.link.reduction import ReductionWorker
 from peer.protocol import norms
 from peer.protocol.block import VOID, ContributionHeader, SignedNorms, Update
+from peer.protocol.electorate import coordinator
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import BallotId
 from peer.protocol.norms import PartNorms
@@ -83,10 +84,10 @@ class DecidedRound:
         weights, scales, pulls = norms.table_of(self.judgement)
         self.objects = bench.objects.stored
         self.update = Update(
-            parent=anchor, round=head.round + 1, time=0, members=members, elect=names,
+            parent=anchor, round=head.round + 1, time=0, members=members, elect=head.electorate,
             parts=tuple(means[part][0] if part in means else VOID for part in parts),
             contributors=tuple(means[part][1] if part in means else 0 for part in parts),
-            weights=weights, penalties=(), weight=len(members), ballot=0, coordinator=names[0], scales=scales,
+            weights=weights, penalties=(), weight=len(members), ballot=0, coordinator=coordinator(anchor, head.electorate, 0), scales=scales,
             pulls=pulls, measured=(measured,), records=self.judgement.records,
         )  # fmt: skip
 

@@ -27,6 +27,7 @@ from peer.codec.codec import Codec
 from peer.events import RoundCommitted, read_events
 from peer.model.build import build
 from peer.protocol.block import WEIGHT_ONE, Block, Update
+from peer.protocol.electorate import coordinator
 from peer.protocol.head import ChainHead
 from peer.rounds.state import Acceptor
 from peer.store import snapshots
@@ -295,6 +296,7 @@ FORGERIES: dict[str, Forge] = {
         weights=((WEIGHT_ONE,),),
         weight=head.weight + 1,
         coordinator=update.members[0].peer,
+        ballot=next(b for b in range(2) if coordinator(head.anchor, head.electorate, b) == update.members[0].peer),
     ),
 }
 
@@ -332,7 +334,7 @@ def test_a_pledge_must_be_its_peers(made: RunOnDisk, copied: Path) -> None:
     more = dataclasses.replace(update.members[1], tokens=update.members[1].tokens + 1)
     forged = dataclasses.replace(update, members=(update.members[0], more))
     put(copied, certify(forged, before, made.identities, made.spec.digest(), sign_pledges=False), before)
-    with pytest.raises(BadLink, match=f"the header of {more.peer} is not signed by it"):
+    with pytest.raises(BadLink, match=f"the header of {more.peer} cannot be counted: it is not signed by its author"):
         audit(copied)
 
 

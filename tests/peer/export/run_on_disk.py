@@ -20,7 +20,7 @@ from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
 from peer.events import Evaluated, Event, EventLine, RoundCommitted, format_line
 from peer.link.link import RunKeys
-from peer.protocol import norms, penalties
+from peer.protocol import norms, penalties, validation
 from peer.protocol.block import Block, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.encoding import pack
@@ -126,11 +126,12 @@ def certify(
 
 
 def judged(update: Update, head: ChainHead, spec: RunSpec, layout: Sequence[Part]) -> Update:
-    """The same with the weights, records and penalties that follow from its members, its measurements and `head`."""
+    """The same with all that follows from its members, its measurements and `head`."""
     rules = rules_of(spec, layout, ModelKeys(""))
     judgement = norms.judgement_of(rules, head, update.members, update.measured)
     weights, scales, pulls = norms.table_of(judgement)
     update = dataclasses.replace(update, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
+    update = dataclasses.replace(update, tenures=validation.tenures_due(rules, head, update))
     return dataclasses.replace(update, penalties=penalties.due(rules, head, update, judgement.findings))
 
 
