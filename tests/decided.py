@@ -87,7 +87,8 @@ class DecidedRound:
             parent=anchor, round=head.round + 1, time=0, members=members, elect=head.electorate,
             parts=tuple(means[part][0] if part in means else VOID for part in parts),
             contributors=tuple(means[part][1] if part in means else 0 for part in parts),
-            weights=weights, penalties=(), weight=len(members), ballot=0, coordinator=coordinator(anchor, head.electorate, 0), scales=scales,
+            weights=weights, penalties=(), weight=len(members), ballot=0,
+            coordinator=coordinator(anchor, head.electorate, 0), scales=scales,
             pulls=pulls, measured=(measured,), records=self.judgement.records,
         )  # fmt: skip
 

@@ -134,7 +134,7 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
         return
     known = turn.state.proposals.get(digest)
     # What is known from another instance, or from its digest alone, was not held against the rules of this one.
-    if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, update):
+    if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, place, update):
         return
     misconduct.look_at_proposed(turn, update)
     proposal = Proposal(place.ballot, update, message.signature)
@@ -146,7 +146,7 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
         _vote_if_held(turn, proposal)
 
 
-def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Update) -> bool:
+def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: BallotId, update: Update) -> bool:
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
     rules, head = turn.rules, turn.state.head
     misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
@@ -155,6 +155,10 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, update: Upd
         return False
     if not validation.timely(turn.wall_s, update.time):
         turn.refuse(coordinator, TIME, turn.how_far_ahead(update.time))
+        return False
+    if update.ballot == place.ballot and update.time < turn.wall_s - validation.MADE_S:
+        behind_s = turn.wall_s - update.time
+        turn.refuse(coordinator, TIME, f"it was made now and is dated {behind_s:.0f} s behind this machine's clock")
         return False
     fault = validation.fault_of_tables(rules, head, update)
     if fault:

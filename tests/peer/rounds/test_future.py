@@ -48,6 +48,19 @@ def test_voters_refuse_a_date_ahead_of_their_clock(monkeypatch: pytest.MonkeyPat
     assert all(block.update.coordinator != "p1" for block in world.peers[0].disk.blocks)
 
 
+def test_voters_refuse_a_date_long_before_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It would bring forward the moment at which a few may take over."""
+    world = World(2, 4)
+    world.scheduler.run_until(60.0)
+    dated(monkeypatch, -40, by="p1")
+    before = max(rounds(world))
+    world.scheduler.run_until(180.0)
+    world.check()
+    made = [block.update for block in world.peers[0].disk.blocks[before + 1 :]]
+    assert len(made) >= 6
+    assert all(update.coordinator != "p1" for update in made)
+
+
 def test_a_date_within_what_clocks_differ_by_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     world = World(2, 4)
     dated(monkeypatch, int(CLOCKS_DIFFER_S) - 1, by="p1")
