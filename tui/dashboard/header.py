@@ -144,8 +144,14 @@ def _stall_line(stalled: RoundStalled, view: View) -> Text:
     """In whole if there is room, else the rule and whose message it refused."""
     room, sign = room_of(view), f"{view.glyphs.alert} "
     whole = len(sign) + len(stalled.why) <= room
-    words = stalled.why if whole else stall_brief(stalled, view.swarm.label(stalled.about))
+    words = stalled.why if whole else stall_brief(stalled, _author(stalled.about, view))
     return Text.assemble(*cut([(f"{sign}{words}", view.ink.bad)], room, view.glyphs.ellipsis))
+
+
+def _author(peer: str, view: View) -> str:
+    """Its name and the end of its id."""
+    label = view.swarm.label(peer)
+    return label if peer.endswith(label) else f"{label} ({peer[-6:]})"
 
 
 def _counts_line(view: View) -> Text:

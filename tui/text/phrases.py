@@ -170,7 +170,7 @@ def before_words(forecast: RoundForecast) -> str:
 
 
 def stall_brief(stalled: RoundStalled, label: str) -> str:
-    """TIME refuses bob, so round 6 stands still; `label` is what the screen calls whose message was refused."""
+    """TIME refuses bob (a1b2c3): round 6 stands still. `label` is what the screen calls whose message was refused."""
     cause = f"{stalled.rule} refuses {label}" if stalled.rule else "voters are missing"
     return f"{cause}: round {stalled.round + 1} stands still"
 

@@ -317,7 +317,7 @@ def test_a_running_peer_says_whether_its_part_will_be_in_time(tmp_path: Path) ->
 
 STALLED = RoundStalled(
     round=3, ballots=3, rule="RANGES", about="QmBob",
-    why="round 4 stands still after 3 ballots: RANGES refuses what bob (…QmBob) sent: it read shard 9",
+    why="round 4 stands still after 3 ballots: RANGES refuses what bob (QmBob) sent: it read shard 9",
 )  # fmt: skip
 
 

@@ -4,30 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import PeerStateChanged, RoundCommitted, RoundStalled
+from peer.events import PeerStateChanged, RoundCommitted
 from tests.tui.dashboard.canned import dashboard
-from tests.tui.dashboard.live import Attached, recorded
+from tests.tui.dashboard.live import Attached, recorded, stalling
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import SCREENS, Dashboard
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
-
-WHY = "it is dated 40 s ahead of this machine's clock"
-
-
-def stalling(*, rule: str = "TIME") -> Attached:
-    """peer-2, whose round stands still because of what peer-1 sent, or because peer-1 is missing."""
-    source = Attached()
-    round = source.swarm.round
-    author = next(peer for peer, view in source.swarm.peers.items() if view.name == "peer-1")
-    cause = f"{rule} refuses what peer-1 (…{author[-6:]}) sent: {WHY}" if rule else "1 of 2 voters answered"
-    source.tell(
-        RoundStalled(
-            round=round, ballots=3, rule=rule, about=author if rule else "",
-            why=f"round {round + 1} stands still after 3 ballots: {cause}",
-        )
-    )  # fmt: skip
-    return source
 
 
 def shown(source: Attached) -> Dashboard:
@@ -80,7 +63,7 @@ async def test_the_next_commit_ends_it() -> None:
 async def test_a_recording_without_a_peer_of_mine_says_it_too() -> None:
     source = stalling()
     async with opened(dashboard(source.swarm)) as pilot:
-        assert "TIME refuses peer-1: round 8 stands still" in text_of(pilot.app)  # type: ignore[arg-type]
+        assert "TIME refuses peer-1 (UMQ9o9): round 8 stands still" in text_of(pilot.app)  # type: ignore[arg-type]
 
 
 async def test_who_is_gone_says_nothing_more() -> None:
