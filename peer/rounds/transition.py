@@ -332,4 +332,4 @@ class Transition:
             return "a peer that is not known here"
         said, _ = self.state.heard.get(peer, (None, 0.0))
         name = self.rules.name if peer == self.me else said.name if said else ""
-        return f"{name} (…{peer[-6:]})" if name else f"…{peer[-6:]}"
+        return f"{name} ({peer[-6:]})" if name else peer[-8:]

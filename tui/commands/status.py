@@ -29,6 +29,7 @@ from tui.text.phrases import (
     margin_words,
     next_words,
     read_status,
+    stall_lines,
 )
 from tui.text.units import format_transfer
 
@@ -63,6 +64,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
         known = {
             "directory": str(directory), "alive": alive, "control": dict(said) or None,
             "credit": _credit_to_json(swarm, mine), "forecast": _forecast_to_json(mine) if alive else None,
+            "stalled": asdict(mine.stalled) if alive and mine.stalled is not None else None,
         }  # fmt: skip
         held = {
             "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,
@@ -106,6 +108,7 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
     """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
     lines = [f"{mine.label}: {_doing(mine, alive)}", *_held(mine, status, now)]
+    lines += stall_lines(mine.stalled) if alive and mine.stalled is not None else []
     step = f", step {mine.step} of {mine.steps}" if mine.steps else ""
     lines.append(f"run {swarm.run}, round {mine.round}{step}")
     if mine.transfer is not None:

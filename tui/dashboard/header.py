@@ -7,11 +7,12 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
+from peer.events import RoundStalled
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
 from tui.dashboard.words import round_of, shown_state, state_of, state_style
-from tui.text.phrases import OWNERS, RESUME
+from tui.text.phrases import OWNERS, RESUME, stall_brief
 from tui.text.units import format_elapsed
 
 STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
@@ -127,6 +128,9 @@ def _state_line(view: View) -> Text:
     if fault := fault or (view.silence if view.mine is not None else ""):
         alert: StyledLine = [(f"{view.glyphs.alert} {fault}", view.ink.bad)]
         return Text.assemble(*cut(alert, room_of(view), view.glyphs.ellipsis))
+    stalled = view.mine.stalled if view.mine is not None else view.swarm.stalled
+    if stalled is not None and (view.mine is None or view.mine.state != "GONE"):
+        return _stall_line(stalled, view)
     if view.mine is None:
         return _counts_line(view)
     text = state_of(view.mine, view)
@@ -134,6 +138,20 @@ def _state_line(view: View) -> Text:
     until = view.mine.until or view.mine.deadline  # of my state, if it said so, or of the phase of the round
     left = f"{format_elapsed(until - view.now).removeprefix('0')} left" if until and until > view.now else ""
     return _sides(text, Text(left, style=view.ink.muted), view)
+
+
+def _stall_line(stalled: RoundStalled, view: View) -> Text:
+    """In whole if there is room, else the rule and whose message it refused."""
+    room, sign = room_of(view), f"{view.glyphs.alert} "
+    whole = len(sign) + len(stalled.why) <= room
+    words = stalled.why if whole else stall_brief(stalled, _author(stalled.about, view))
+    return Text.assemble(*cut([(f"{sign}{words}", view.ink.bad)], room, view.glyphs.ellipsis))
+
+
+def _author(peer: str, view: View) -> str:
+    """Its name and the end of its id."""
+    label = view.swarm.label(peer)
+    return label if peer.endswith(label) else f"{label} ({peer[-6:]})"
 
 
 def _counts_line(view: View) -> Text:

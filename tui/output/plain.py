@@ -12,6 +12,7 @@ from peer.events import (
     Evaluated,
     EventLine,
     InviteIssued,
+    MessageRefused,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -85,6 +86,9 @@ class PlainOutput(Output):
                     self._print(line.t, self._penalty(event))
             case RoundAborted() as event:
                 self._print(line.t, f"{self._who(line)}: round {event.round + 1} is tried again: {event.why}")
+            case MessageRefused() as event:
+                what = f"what {self._swarm.label(event.about)} sent for round {event.round + 1}"
+                self._print(line.t, f"{self._who(line)}: {event.rule} refuses {what}: {event.why}")
             case AlertRaised() as event:
                 self._print(line.t, f"{self._who(line)}: {event.level}: {event.text}")
             case PeerStarted() as event:

@@ -21,6 +21,7 @@ from peer.events import (
     EventLine,
     InnerProgressed,
     InviteIssued,
+    MessageRefused,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -31,6 +32,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundForecast,
+    RoundStalled,
     RoundStarted,
     RoundTripsReported,
     SettingsChanged,
@@ -113,7 +115,8 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     peer.tokens_now = peer.tokens_ahead = 0
     peer.loss, peer.tokens_per_s = None, 0.0
     peer.commits, peer.alerts, peer.stopped = [], [], False
-    peer.transfer, peer.transfers, peer.network, peer.forecast = None, MappingProxyType({}), None, None
+    peer.transfer, peer.transfers, peer.network = None, MappingProxyType({}), None
+    peer.forecast = peer.stalled = None
     peer.started_t = t
     draft.rounds = event.rounds or draft.rounds
     add_span(peer.spans, t, "idle", peer.round + 1)
@@ -178,7 +181,7 @@ def _take_phase(draft: SnapshotBuilder, peer: PeerView, t: float, event: PhaseEn
 def _take_commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     peer.round = event.round
     peer.step = peer.step if peer.tokens_ahead else 0
-    peer.phase, peer.deadline, peer.ballot = "", None, 0
+    peer.phase, peer.deadline, peer.ballot, peer.stalled = "", None, 0, None
     peer.bytes_sent += event.bytes_sent
     peer.bytes_received += event.bytes_received
     if peer.state != "SYNCING":
@@ -193,6 +196,12 @@ def _take_abort(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundAb
     if peer.state not in _STANDING:
         add_span(peer.spans, t, "failed", event.round + 1)
     draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
+
+
+def _take_refusal(draft: SnapshotBuilder, peer: PeerView, t: float, event: MessageRefused) -> None:
+    draft.note(
+        t, "warning", event.about, event.rule, f"what it sent for round {event.round + 1} is refused: {event.why}"
+    )
 
 
 def _take_penalty(draft: SnapshotBuilder, peer: PeerView, t: float, event: PenaltyImposed) -> None:
@@ -232,6 +241,8 @@ def _take_figure(draft: SnapshotBuilder, peer: PeerView, t: float, event: Event)
     match event:
         case RoundForecast():
             peer.forecast = event
+        case RoundStalled():
+            peer.stalled = event
         case DeviceMeasured():
             peer.device_figures = event
         case DeviceReported():
@@ -289,12 +300,14 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
     PhaseEntered: _take_phase,
     RoundCommitted: _take_commit,
     RoundAborted: _take_abort,
+    MessageRefused: _take_refusal,
     PenaltyImposed: _take_penalty,
     Evaluated: _take_evaluation,
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
     **dict.fromkeys(
-        (RoundForecast, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten), _take_figure
+        (RoundForecast, RoundStalled, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten),
+        _take_figure,
     ),
     AlertRaised: _take_alert,
     PeerStopped: _take_stop,

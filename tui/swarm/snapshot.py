@@ -21,6 +21,7 @@ from peer.events import (
     PenaltyImposed,
     RoundCommitted,
     RoundForecast,
+    RoundStalled,
     TransferProgressed,
 )
 
@@ -208,6 +209,8 @@ class PeerView:
     device_figures: DeviceMeasured | None = None
     forecast: RoundForecast | None = None
     """What it said last of the round to come."""
+    stalled: RoundStalled | None = None
+    """Why the round that it is in comes to nothing, until its next commit."""
     stopped: bool = False
     exit_code: int = 0
 
@@ -277,6 +280,12 @@ class SwarmState:
         return [view for view in self.peers.values() if view.reports]
 
     @property
+    def stalled(self) -> RoundStalled | None:
+        """Why the newest round comes to nothing, as the first peer that is there says; None if nobody says so."""
+        told = (view.stalled for view in self.reporting if view.state != "GONE")
+        return next((event for event in told if event is not None and event.round >= self.round), None)
+
+    @property
     def bytes_sent(self) -> int:
         """Upload of all reporting peers in the committed rounds."""
         return sum(view.bytes_sent for view in self.reporting)
@@ -337,7 +346,7 @@ _HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates"
 
 def _peer_to_json(swarm: SwarmState, view: PeerView) -> dict[str, Any]:
     row = {each.name: getattr(view, each.name) for each in dataclasses.fields(view) if each.name not in _HISTORIES}
-    for name in ("transfer", "network", "device_figures", "forecast"):
+    for name in ("transfer", "network", "device_figures", "forecast", "stalled"):
         row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None
     row["settings"] = dict(view.settings)
     row["distances"] = dict(view.distances)

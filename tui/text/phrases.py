@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import RoundForecast, printable
+from peer.events import RoundForecast, RoundStalled, printable
 from tui.text.units import format_seconds
 
 OWNERS = frozenset({"PAUSED", "SNOOZED"})
@@ -167,3 +167,14 @@ def before_words(forecast: RoundForecast) -> str:
     """round 12 took 61 s (60 s foretold)"""
     took = f"round {forecast.round - 1} took {format_seconds(forecast.took_s)}"
     return f"{took} ({format_seconds(forecast.foretold_s)} foretold)" if forecast.foretold_s is not None else took
+
+
+def stall_brief(stalled: RoundStalled, label: str) -> str:
+    """TIME refuses bob (a1b2c3): round 6 stands still. `label` is what the screen calls whose message was refused."""
+    cause = f"{stalled.rule} refuses {label}" if stalled.rule else "voters are missing"
+    return f"{cause}: round {stalled.round + 1} stands still"
+
+
+def stall_lines(stalled: RoundStalled) -> list[str]:
+    """Why a round comes to nothing, and where its rule is explained."""
+    return [stalled.why, *([f"what that means: homefires explain {stalled.rule}"] if stalled.rule else [])]

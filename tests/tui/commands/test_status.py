@@ -24,6 +24,7 @@ from peer.events import (
     ReportReceived,
     RoundCommitted,
     RoundForecast,
+    RoundStalled,
     TransferProgressed,
     format_line,
 )
@@ -312,3 +313,34 @@ def test_a_running_peer_says_whether_its_part_will_be_in_time(tmp_path: Path) ->
     assert (row["round"], row["expected_s"], row["low_s"], row["high_s"], row["margin_s"]) == (5, 62, 55, 71, 12)
     assert "its part will be 3 s late\n" in late
     assert "what helps: min_step_s is 2 s\n" in late
+
+
+STALLED = RoundStalled(
+    round=3, ballots=3, rule="RANGES", about="QmBob",
+    why="round 4 stands still after 3 ballots: RANGES refuses what bob (QmBob) sent: it read shard 9",
+)  # fmt: skip
+
+
+@pytest.mark.outside
+def test_a_round_that_stands_still_says_which_rule_refused_whom(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl", *STORY, STALLED)
+    descriptor = lock(tmp_path)
+    try:
+        lines = describe_directory(tmp_path, as_json=False).splitlines()
+        told = json.loads(describe_directory(tmp_path, as_json=True))
+    finally:
+        os.close(descriptor)
+    assert STALLED.why in lines
+    assert "what that means: homefires explain RANGES" in lines
+    assert told["stalled"] == asdict(STALLED)
+
+
+@pytest.mark.outside
+def test_a_commit_ends_a_standstill(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl", *STORY, STALLED, replace(committed(), round=4))
+    descriptor = lock(tmp_path)
+    try:
+        assert "stands still" not in describe_directory(tmp_path, as_json=False)
+        assert json.loads(describe_directory(tmp_path, as_json=True))["stalled"] is None
+    finally:
+        os.close(descriptor)

@@ -9,7 +9,7 @@ from types import MappingProxyType
 from typing import Any
 
 from peer.control.client import Reply
-from peer.events import Event, EventLine, PeerStarted, RoundForecast, parse_line
+from peer.events import Event, EventLine, PeerStarted, RoundForecast, RoundStalled, parse_line
 from tests.tui.dashboard.canned import Canned
 from tests.tui.fake_control import FakePeer
 from tui.swarm.reducer import apply, apply_all
@@ -82,6 +82,25 @@ def foretelling(late_s: float | None, advice: str = "") -> Attached:
         RoundForecast(
             round=mine.round + 1, expected_s=62.0, low_s=55.0, high_s=71.0, took_s=61.0, foretold_s=60.0,
             late_s=late_s, advice=advice,
+        )
+    )  # fmt: skip
+    return source
+
+
+def stalling(*, rule: str = "TIME") -> Attached:
+    """peer-2, whose round stands still because of what peer-1 sent, or because peer-1 is missing."""
+    source = Attached()
+    round = source.swarm.round
+    author = next(peer for peer, view in source.swarm.peers.items() if view.name == "peer-1")
+    cause = (
+        f"{rule} refuses what peer-1 ({author[-6:]}) sent: it is dated 40 s ahead of this machine's clock"
+        if rule
+        else "1 of 2 voters answered"
+    )
+    source.tell(
+        RoundStalled(
+            round=round, ballots=3, rule=rule, about=author if rule else "",
+            why=f"round {round + 1} stands still after 3 ballots: {cause}",
         )
     )  # fmt: skip
     return source

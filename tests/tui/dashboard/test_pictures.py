@@ -12,7 +12,7 @@ from textual.pilot import Pilot
 from textual.widgets import Input
 
 from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
-from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded
+from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded, stalling
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import SCREENS, Dashboard, ExitReason
 from tui.sources.replay import RecordingSource
@@ -113,6 +113,24 @@ def test_whether_i_will_be_in_time_looks_as_it_did(
     snap_compare: Compare, late_s: float, key: str, size: tuple[int, int]
 ) -> None:
     source = foretelling(late_s, LATE_ADVICE if late_s > 0 else "")
+
+    async def go(pilot: Pilot[ExitReason]) -> None:
+        await settled(pilot)
+        await press(pilot, key)
+
+    assert snap_compare(Dashboard(source, clock=lambda: source.now_s), run_before=go, terminal_size=size)
+
+
+@pytest.mark.parametrize(
+    ("key", "size"),
+    [
+        pytest.param(key, (width, height), id=f"{name}-{width}x{height}")
+        for name, key, sizes in (("rounds", "3", SIZES[:3]), ("home", "1", SIZES[1:3]))
+        for width, height in sizes
+    ],
+)
+def test_a_round_that_stands_still_looks_as_it_did(snap_compare: Compare, key: str, size: tuple[int, int]) -> None:
+    source = stalling()
 
     async def go(pilot: Pilot[ExitReason]) -> None:
         await settled(pilot)

@@ -11,6 +11,7 @@ from peer.events import (
     EventLine,
     InnerProgressed,
     InviteIssued,
+    MessageRefused,
     PeerStarted,
     PeerStateChanged,
     PeerStopped,
@@ -237,3 +238,15 @@ def test_a_penalty_is_one_line_however_many_peers_tell_it(stream: io.StringIO) -
     assert stream.getvalue().splitlines()[1:] == [
         "00:01  round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13"
     ]
+
+
+def test_a_refusal_names_its_rule_and_its_author(stream: io.StringIO) -> None:
+    output = PlainOutput(stream)
+    play(
+        output,
+        (0, "B", PeerStarted(name="bob", version="0")),
+        (1, "A", MessageRefused(round=3, about="B", rule="TIME", why="it is dated 40 s ahead")),
+    )
+    assert (
+        stream.getvalue().splitlines()[-1] == "00:01  A: TIME refuses what bob sent for round 4: it is dated 40 s ahead"
+    )

@@ -18,6 +18,7 @@ from peer.events import (
     EventLine,
     InnerProgressed,
     InviteIssued,
+    MessageRefused,
     NetworkMeasured,
     PeerStarted,
     PeerStateChanged,
@@ -28,6 +29,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundForecast,
+    RoundStalled,
     RoundStarted,
     SettingsChanged,
     read_line,
@@ -524,3 +526,26 @@ def test_random_order_of_the_lines_of_different_peers_leads_to_the_same_counts()
     assert (swarm.round, swarm.tokens, swarm.losses) == (expected.round, expected.tokens, expected.losses)
     for peer in by_peer:
         assert counts(swarm, peer) == counts(expected, peer)
+
+
+def test_a_refusal_is_in_the_log_of_whom_it_is_about() -> None:
+    swarm = folded(line(MessageRefused(round=3, about="B", rule="RANGES", why="it read shard 9")))
+    entry = swarm.entries[-1]
+    assert (entry.peer, entry.code, entry.level) == ("B", "RANGES", "warning")
+    assert entry.text == "what it sent for round 4 is refused: it read shard 9"
+
+
+def test_a_standstill_lasts_until_the_next_commit_or_start() -> None:
+    stalled = RoundStalled(round=1, ballots=3, rule="", about="", why="round 2 stands still")
+    swarm = folded(line(committed(1)), line(stalled))
+    assert swarm.peers["A"].stalled == swarm.stalled == stalled
+    for ends in (committed(2), PeerStarted(name="alice", version="0")):
+        after = apply(swarm, line(ends))
+        assert after.peers["A"].stalled is after.stalled is None
+
+
+def test_a_standstill_of_who_is_behind_is_not_the_swarms() -> None:
+    stalled = RoundStalled(round=1, ballots=3, rule="", about="", why="round 2 stands still")
+    swarm = folded(line(committed(1)), line(stalled), line(committed(2), peer="B"))
+    assert swarm.stalled is None
+    assert swarm.peers["A"].stalled == stalled

@@ -86,7 +86,7 @@ def codes_in_the_source() -> Iterator[tuple[str, str]]:
             for call in ast.walk(function):
                 code = told(call) if isinstance(call, ast.Call) else None
                 name = ast.unparse(code) if code is not None else ""
-                if code is None or name in parameters or name in ("event.code", "event.state"):
+                if code is None or name in parameters or name in ("event.code", "event.state", "event.rule"):
                     continue  # those of an event have a source of their own
                 where = f"{path.relative_to(ROOT)}:{code.lineno}"
                 texts = {code.value} if isinstance(code, ast.Constant) else known.get(name, set())

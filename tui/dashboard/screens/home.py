@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from itertools import islice
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -15,7 +16,7 @@ from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.words import MISSING, format_count, format_percent, format_round, level_style, sort_peers, state_of
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView
 from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import before_words, length_brief, length_words, margin_brief, margin_words
+from tui.text.phrases import before_words, length_brief, length_words, margin_brief, margin_words, stall_lines
 from tui.text.units import count, format_bytes, format_elapsed, format_seconds, format_transfer
 
 STAGES = (
@@ -75,6 +76,8 @@ def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     full, rest = draw_bar(mine.step / max(1, mine.steps), min(64, sheet.room - 12), view.glyphs)
     bar = Text.assemble((full, view.ink.good), (rest, view.ink.track), (steps, view.ink.text))
     sheet.row(f"round {mine.round + 1}", bar)
+    if mine.stalled is not None and not view.mini:
+        sheet.prose("", mine.stalled.why, view.ink.bad)
     current = next((number for number, (_, phases) in enumerate(STAGES) if mine.phase in phases), 0)
     if view.mini:
         sheet.row("stage", (STAGES[current][0], view.ink.strong), mine.phase)
@@ -260,12 +263,18 @@ def add_rounds(sheet: FactSheet, view: View) -> None:
 
 MOST_ADVICE = 2
 """Lines of what helps."""
+MOST_STALL = 4
+"""Lines of why a round stands still."""
 
 
 def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
-    """Above the lanes, of my peer or without one of mine of the selected one: a line on the round, one on the margin,
-    and what helps. Where there is no room only what is late, or nearly so, has a line."""
+    """Above the lanes, of my peer or without one of mine of the selected one: why its round stands still, if it does; a
+    line on the round, one on the margin, and what helps. Where there is no room only what is late, or nearly so, has a
+    line; the header says what stands still."""
     peer = view.mine or view.swarm.peers.get(view.selected)
+    if peer is not None and peer.stalled is not None and roomy:
+        said = (text for told in stall_lines(peer.stalled) for text in textwrap.wrap(told, max(20, width - 2)))
+        return [_line([("  ", ""), (text, view.ink.bad)], width, view) for text in islice(said, MOST_STALL)]
     forecast = peer.expected if peer is not None else None
     if peer is None or forecast is None or not (roomy or forecast.advice):
         return []
