@@ -26,8 +26,10 @@ import psutil
 
 from dht.identity import Identity
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
+from peer.protocol.block import Block
 from peer.protocol.electorate import coordinator
 from peer.spec import RunSpec, dump, from_mapping, read_text
+from peer.store.run_directory import block_path
 from peer.testing.child_process import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
 from peer.testing.fault_channel import BOOKS, Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Stall
@@ -164,12 +166,12 @@ class RealSwarm(Swarm):
         return [commits[round] for round in sorted(commits)]
 
     def electorate(self, round: int) -> set[int]:
-        """Who decides what follows anchor `round`, which somebody has committed: the members of the last two updates.
-
-        Holds while nobody leaves politely and no round is taken over.
-        """
-        founders = set(range(self.spec.run.founders))
-        return set().union(*(self.group(at) if at > 0 else founders for at in (round, round - 1)))
+        """Who decides what follows anchor `round`, as the chain says of somebody who has committed it."""
+        if round == 0:
+            return set(range(self.spec.run.founders))
+        paths = (block_path(self.directory_of(peer), round) for peer in range(self.size))
+        block = Block.from_bytes(next(path for path in paths if path.is_file()).read_bytes())
+        return {self._index(peer_id) for peer_id in block.update.elect}
 
     def coordinator(self, round: int) -> int:
         """Who leads ballot 0 of the round that starts from anchor `round`; see `electorate`."""
