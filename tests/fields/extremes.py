@@ -41,6 +41,7 @@ NUMBERS: dict[str, Callable[[Seen], Any]] = {
     "long past": lambda seen: max(0, seen.honest - YEAR_S),
     "far future": lambda seen: seen.honest + YEAR_S,
     "an hour ahead": lambda seen: seen.honest + 3600,
+    "a minute before": lambda seen: max(0, seen.honest - 60),
     "-1": lambda seen: -1,
 }
 BYTES: dict[str, Callable[[Seen], Any]] = {

@@ -28,10 +28,10 @@ from tests.peer.rounds.hostile import check_bounds
 
 PEERS = 4
 LIAR = "p1"
-SEED = 17
+SEED = 16
 FIRST_LIE = 2
 """The round of the first lie."""
-LED, FOLLOWED = 2, 3
+LED, FOLLOWED = 2, 2
 """Rounds that the liar leads with its lie, and that others lead."""
 ROUNDS_MOST, WITHOUT = 40, 4
 """By then it has; and after so many rounds without it there is nothing more to see."""

@@ -68,6 +68,8 @@ class Liar:
     def __init__(self, lie: Lie, me: str, state_of: Callable[[], State], begins: Callable[[], bool]) -> None:
         self.lie, self.me, self.keys = lie, me, ModelKeys(me)
         self._state_of, self._begins = state_of, begins
+        self._frames: dict[int, bytes] = {}
+        """Of others, the last of each kind."""
         self._heard: dict[type, Any] = {}
         """What others said last of each kind, packed."""
         self._said: dict[tuple[type, bytes], Any] = {}
@@ -80,27 +82,33 @@ class Liar:
 
     def hear(self, frame: bytes) -> None:
         """What others say can be said again."""
-        self._note(decode(frame))
+        self._frames[frame[1]] = frame
+
+    def _of_another(self, kind: type) -> Any:
+        """What another said last of a kind, packed; None if it said nothing."""
+        for frame in self._frames.values():
+            self._note(decode(frame))
+        self._frames.clear()
+        return self._heard.get(kind)
 
     def _note(self, said: Any) -> None:
         if isinstance(said, tuple):
             for item in said:
                 self._note(item)
-        elif isinstance(said, Packed) or hasattr(said, "packed"):
-            if getattr(said, "peer", None) != self.me and getattr(said, "reducer", None) != self.me:
+        elif hasattr(said, "packed"):
+            if self.me not in (getattr(said, "peer", None), getattr(said, "reducer", None)):
                 self._heard[type(said)] = said.packed()
             for name in said.__match_args__:
                 self._note(getattr(said, name))
 
     def frames(self, frame: bytes) -> list[bytes]:
         """What is sent in place of a frame."""
-        message = decode(frame)
         kind, sent = self.lie.field.said_in, [frame]
-        if isinstance(message, kind):
-            sent = [self._changed(message, frame)]
         unasked = UNASKED.get(kind)
-        if unasked is not None and isinstance(message, unasked.beside):
-            made = unasked.make(self._state_of(), self.keys, message)
+        if frame[1] == getattr(kind, "code", None):
+            sent = [self._changed(decode(frame), frame)]
+        if unasked is not None and frame[1] == unasked.beside.code:
+            made = unasked.make(self._state_of(), self.keys, decode(frame))
             sent += [] if made is None else [self._changed(made, encode(made))]
         return sent
 
@@ -134,7 +142,7 @@ class Liar:
         path, anchor = self.lie.field.path, self._state_of().head.anchor
         known = [rows for (said, when), rows in self._said.items() if said is kind and when != anchor]
         self._said[kind, anchor] = honest
-        anothers = at(self._heard.get(kind), path, "")
+        anothers = at(self._of_another(kind), path, "")
         earlier = at(known[-1], path, self.me) if known else None
         lies = lies_about(self.lie.field.hint)
         said: dict[str, Any] = {}
