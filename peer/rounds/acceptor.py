@@ -130,6 +130,8 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     # What is known from another instance, or from its digest alone, was not held against the rules of this one.
     if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, update):
         return
+    if known is None and misconduct.contradicts_means(turn, sender, update):
+        return
     misconduct.look_at_proposed(turn, update)
     proposal = Proposal(place.ballot, update, message.signature)
     if known is None or known.ballot != place.ballot:
