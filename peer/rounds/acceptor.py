@@ -84,6 +84,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if ballot > acceptor.promised:
         acceptor = replace(acceptor, promised=ballot)
         turn.emit(PersistAcceptor(acceptor))
+        turn.skip_to(ballot)
         early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.moved()
@@ -296,6 +297,6 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(),
+        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(), skipped=0,
     )  # fmt: skip
     turn.moved()

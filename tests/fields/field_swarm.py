@@ -6,6 +6,7 @@ nothing of what they give, and keep as small a memory as ever.
 
 from __future__ import annotations
 
+from collections import defaultdict
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import cache
@@ -94,6 +95,8 @@ class FieldWorld(World):
         self._lie = lie
         if lie is not None:
             self.liar = Liar(lie, LIAR, lambda: self._peer(LIAR).driver.state, self._has_begun)
+        self.learned: dict[bytes, dict[str, int]] = defaultdict(dict)
+        """Tokens that each peer really has behind what it offered, by anchor."""
         super().__init__(seed, PEERS, takeover_s=600.0, audit=0.3, aggregation=AggregationRules(warmup_rounds=2))
         if lie is not None:
             self.liars.add(LIAR)
@@ -122,6 +125,12 @@ class FieldWorld(World):
             tokens_cap=2 * STEPS * STEP_TOKENS, steps_cap=2 * STEPS, max_staleness=16,
         )  # fmt: skip
 
+    def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
+        super().offered(peer, anchor, payloads)
+        header = peer.disk.header(anchor)
+        assert header is not None
+        self.learned[anchor][peer.name] = header.tokens
+
     # ---- what must hold ----
 
     def committing(self, peer: LogicalPeer, block: Any, head: ChainHead) -> None:
@@ -149,7 +158,7 @@ class Outcome:
     slowest_s: float
     """The longest time between two commits of an honest peer since the first lie."""
     share: float
-    """The least weight that the honest had together in a layer of a round."""
+    """The least weight that the honest had together in a layer of a round, over their share of what was learned."""
     lost: float
     """Of what an honest peer learned, the share that never counted."""
     failures: tuple[str, ...] = ()
@@ -213,7 +222,7 @@ def _measured(world: FieldWorld) -> Outcome:
     books = [(peer.ledger.discounted[part], peer.produced[part]) for peer in world.honest for part in range(PARTS)]
     return Outcome(
         told={}, rounds=min(peer.disk.head.round for peer in world.honest), slowest_s=max(gaps, default=0.0),
-        share=min(map(_honest_share, updates), default=1.0), lost=max(lost / made for lost, made in books if made),
+        share=min((_honest_share(update, world.learned[update.parent]) for update in updates), default=1.0), lost=max(lost / made for lost, made in books if made),
     )  # fmt: skip
 
 
@@ -222,15 +231,16 @@ def _worse(found: Outcome, usual: Outcome) -> Iterator[str]:
     if found.slowest_s > SLOWER * usual.slowest_s:
         yield f"a round takes {found.slowest_s:.0f} s, {found.slowest_s / usual.slowest_s:.2f} times the usual"
     if found.share < (1 - LOST) * usual.share:
-        yield f"the honest weigh {found.share:.3f} of a round together, {usual.share:.3f} without the lie"
+        yield f"the honest weigh {found.share:.3f} times what they learned, {usual.share:.3f} without the lie"
     if found.lost > usual.lost + LOST:
         yield f"{100 * found.lost:.1f} % of what an honest peer learned never counts"
 
 
-def _honest_share(update: Update) -> float:
-    """Of the weights in the layer where it is least."""
+def _honest_share(update: Update, learned: Mapping[str, int]) -> float:
+    """In the layer where it is least."""
     theirs = [header.peer != LIAR for header in update.members]
+    deserved = 1 - learned.get(LIAR, 0) / max(1, sum(learned.values()))
     return min(
-        sum(weight for weight, honest in zip(row, theirs, strict=True) if honest) / max(1, sum(row))
+        sum(weight for weight, honest in zip(row, theirs, strict=True) if honest) / max(1, sum(row)) / deserved
         for row in update.weights
     )
