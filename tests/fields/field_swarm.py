@@ -220,9 +220,10 @@ def _measured(world: FieldWorld) -> Outcome:
     ]
     updates = [block.update for block in world.honest[0].disk.blocks if block.update.round > FIRST_LIE]
     books = [(peer.ledger.discounted[part], peer.produced[part]) for peer in world.honest for part in range(PARTS)]
+    shares = (_honest_share(update, world.learned[update.parent]) for update in updates)
     return Outcome(
         told={}, rounds=min(peer.disk.head.round for peer in world.honest), slowest_s=max(gaps, default=0.0),
-        share=min((_honest_share(update, world.learned[update.parent]) for update in updates), default=1.0), lost=max(lost / made for lost, made in books if made),
+        share=min(shares, default=1.0), lost=max(lost / made for lost, made in books if made),
     )  # fmt: skip
 
 
