@@ -173,7 +173,7 @@ def run(lie: Lie, seed: int = SEED, led: int = LED) -> Outcome:
     with world.liar.tells_itself():
         failures = _lived(world, led, usual.slowest_s)
     found = replace(_measured(world), failures=failures, told=dict(world.liar.told))
-    return replace(found, failures=(*failures, *_worse(found, usual)))
+    return replace(found, failures=(*failures, *_worse(found, usual), *_untold(world)))
 
 
 @cache
@@ -225,6 +225,11 @@ def _measured(world: FieldWorld) -> Outcome:
         told={}, rounds=min(peer.disk.head.round for peer in world.honest), slowest_s=max(gaps, default=0.0),
         share=min(shares, default=1.0), lost=max(lost / made for lost, made in books if made),
     )  # fmt: skip
+
+
+def _untold(world: FieldWorld) -> Iterator[str]:
+    """What the honest refused without a word to their people; until machines report it, nothing is asked of them."""
+    yield from ()
 
 
 def _worse(found: Outcome, usual: Outcome) -> Iterator[str]:

@@ -109,7 +109,9 @@ class Liar:
             sent = [self._changed(decode(frame), frame)]
         if unasked is not None and frame[1] == unasked.beside.code:
             made = unasked.make(self._state_of(), self.keys, decode(frame))
-            sent += [] if made is None else [self._changed(made, encode(made))]
+            honest = b"" if made is None else encode(made)
+            lie = honest if made is None else self._changed(made, honest)
+            sent += [lie] if lie != honest else []  # the truth unasked is no lie
         return sent
 
     def _changed(self, message: Message, honest: bytes) -> bytes:
