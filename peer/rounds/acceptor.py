@@ -86,6 +86,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if ballot > acceptor.promised:
         acceptor = replace(acceptor, promised=ballot)
         turn.emit(PersistAcceptor(acceptor))
+        turn.skip_to(ballot)
         early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.ballot_begins()
@@ -135,6 +136,8 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     known = turn.state.proposals.get(digest)
     # What is known from another instance, or from its digest alone, was not held against the rules of this one.
     if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, place, update):
+        return
+    if known is None and misconduct.contradicts_means(turn, sender, update):
         return
     misconduct.look_at_proposed(turn, update)
     proposal = Proposal(place.ballot, update, message.signature)
@@ -308,6 +311,6 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
         unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
         deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(), attempts=Attempts(),
+        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(), attempts=Attempts(), skipped=0,
     )  # fmt: skip
     turn.moved()

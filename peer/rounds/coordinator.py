@@ -117,6 +117,7 @@ def _is_something_given(turn: Transition) -> bool:
 
 
 def _begin(turn: Transition, ballot: int) -> None:
+    turn.skip_to(ballot)
     state = turn.state
     acceptor = replace(state.acceptor, promised=ballot)
     # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,

@@ -231,6 +231,20 @@ def look_at_proposed(turn: Transition, update: Update) -> None:
     turn.set(exchange=replace(exchange, told=frozenset(told)))
 
 
+def contradicts_means(turn: Transition, coordinator: str, update: Update) -> bool:
+    """Whether a proposal names others behind a mean than its reducer has signed to me: they would give it twice."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place.ballot != update.ballot:
+        return False
+    for part, mean in exchange.means.items():
+        same = update.parts[part] == mean.digest and not mean.attempt and part not in exchange.again.redo
+        if same and update.contributors[part] != mean.contributors:
+            layer = turn.fragment.parts[part].layer
+            catch(turn, coordinator, layer, f"it proposed other contributors of part {part} than its reducer signed")
+            return True
+    return False
+
+
 def on_conflict(turn: Transition, sender: str, message: MeanConflict) -> None:
     """Compare a mean that another got with the one that I got of the same reducer; both are signed."""
     theirs = message.mean

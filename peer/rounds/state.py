@@ -386,6 +386,8 @@ class State:
     """Who was told lately what follows which anchor, and when."""
     doubted: Mapping[str, float] = field(default_factory=dict)
     """Who gave blocks without a valid certificate, and until when nothing is taken from it."""
+    skipped: int = 0
+    """Ballots of this instance that nobody led: they make no wait longer, else who skips some would."""
     in_step: bool = False
     """Whether this peer stands where the electorate stands, with the same bits."""
     applied_round: int = 0

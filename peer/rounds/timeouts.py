@@ -185,8 +185,8 @@ def ready_after_s(update: Update, peer: str) -> float:
 
 
 def at(state: State, ballot: int) -> Deadlines:
-    """The deadlines of a ballot: twice as long in each further one, up to the caps."""
-    factor = 2 ** min(max(ballot, 0), DOUBLINGS)
+    """The deadlines of a ballot: twice as long in each further one that was led, up to the caps."""
+    factor = 2 ** min(max(ballot - state.skipped, 0), DOUBLINGS)
     first, most = state.deadlines, caps(state.rules)
     longer = (factor * first.gather_s, factor * first.ack_s, factor * first.exchange_s, factor * first.means_s)
     return _capped(Deadlines(*longer), most)

@@ -111,9 +111,13 @@ class Transition:
         known = {digest: Proposal(-1, item.update, b"") for digest, item in self.state.proposals.items()}
         self.set(
             acceptor=acceptor, acceptors=others, lead=None, exchange=None, early=(), proposals=known, votes={},
-            decided=None, dead_ballots=frozenset(), unanswered=None,
+            decided=None, dead_ballots=frozenset(), unanswered=None, skipped=0,
         )  # fmt: skip
         self.moved()
+
+    def skip_to(self, ballot: int) -> None:
+        """Nobody leads those between this one and the last that I promised."""
+        self.set(skipped=self.state.skipped + ballot - self.state.acceptor.promised - 1)
 
     def stuck_s(self) -> float:
         """For how long I have been ready for this anchor without a decision; who sits out waits for nobody."""

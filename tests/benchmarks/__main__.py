@@ -18,6 +18,7 @@ from tests.benchmarks import (
     cuda,
     dashboard,
     drops,
+    fields,
     fuzz,
     honest,
     join,
@@ -37,7 +38,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
-    cuda, obeyed, busy, memory,
+    cuda, obeyed, busy, memory, fields,
 )  # fmt: skip
 
 

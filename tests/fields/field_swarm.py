@@ -1,0 +1,252 @@
+"""A logical swarm in which one peer lies about one field, and what must hold for the others all the same.
+
+The honest peers commit every round within 1.5 times what the same swarm takes without the lie, have equal bits, lose
+nothing of what they give, and keep as small a memory as ever.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import pairwise
+from traceback import extract_tb
+from typing import Any
+
+from dht.streams.base import Streams
+from peer.aggregation.evidence import AggregationRules
+from peer.lifecycle.vocabulary import Stepped
+from peer.protocol.block import ContributionHeader, Update
+from peer.protocol.electorate import order
+from peer.protocol.head import ChainHead
+from peer.protocol.rules import Rules
+from peer.rounds.interface import Tick
+from peer.testing.memory_peer import PARTS, STEP_TOKENS, STEPS, LogicalPeer
+from peer.testing.memory_swarm import World
+from tests.fields.liar import Liar, Lie, LyingStreams
+from tests.peer.rounds.hostile import check_bounds
+
+PEERS = 4
+LIAR = "p1"
+SEED = 16
+FIRST_LIE = 2
+"""The round of the first lie."""
+LED, FOLLOWED = 2, 2
+"""Rounds that the liar leads with its lie, and that others lead."""
+ROUNDS_MOST, WITHOUT = 40, 4
+"""By then it has; and after so many rounds without it there is nothing more to see."""
+STOPPED = 4.0
+"""After so many times the usual without a commit."""
+TRAIN_S, TICK_S = 120.0, 2.0
+SLOWER = 1.5
+LOST = 0.01
+WINDOW = 100
+"""Windows of a shard that a peer reads in a round."""
+
+
+class FieldPeer(LogicalPeer):
+    """A peer whose steps all move the parts by about the same, so that what it gives can be told from its weight."""
+
+    world: FieldWorld
+
+    def connect(self) -> Streams:
+        streams = super().connect()
+        return LyingStreams(streams, self.world.liar) if self._lies else streams
+
+    @property
+    def _lies(self) -> bool:
+        return self.world.liar is not None and self.name == LIAR
+
+    def header(self, anchor: bytes) -> ContributionHeader:
+        """With the data behind it."""
+        header = super().header(anchor)
+        if header.root:
+            first = WINDOW * self.disk.head.round
+            header = replace(header, ranges=((int(self.name[1:]), first, first + WINDOW),))
+        return self.world.liar.at_home(header) if self._lies and self.world.liar is not None else header
+
+    def step_s(self) -> float:
+        super().step_s()
+        return TRAIN_S * self.world.rng.uniform(0.97, 1.0) / STEPS
+
+    def train(self, steps: int, whole: float) -> Stepped:
+        for part in range(PARTS):
+            movement = steps * self.world.rng.randrange(99_000, 101_000)
+            self.produced[part] += movement
+            self._unsaved[part] += movement
+            self.ledger.residual[part] += movement
+        self._step, self._unoffered = self._step + steps, self._unoffered + steps
+        return Stepped(steps=steps, tokens=STEP_TOKENS * steps, loss=None)
+
+    def _tick(self) -> None:
+        """Half as often as usual: rounds are long here."""
+        self.later(TICK_S, self._tick)
+        self.deliver(Tick(self.world.now))
+
+
+class FieldWorld(World):
+    """Four founders with the rules of a run on home lines; `lie` is what one of them does."""
+
+    peers: list[LogicalPeer]
+
+    def __init__(self, lie: Lie | None, seed: int = SEED) -> None:
+        self.liar: Liar | None = None
+        self._lie = lie
+        if lie is not None:
+            self.liar = Liar(lie, LIAR, lambda: self._peer(LIAR).driver.state, self._has_begun)
+        self.learned: dict[bytes, dict[str, int]] = defaultdict(dict)
+        """Tokens that each peer really has behind what it offered, by anchor."""
+        super().__init__(seed, PEERS, takeover_s=600.0, audit=0.3, aggregation=AggregationRules(warmup_rounds=2))
+        if lie is not None:
+            self.liars.add(LIAR)
+
+    def _peer(self, name: str) -> LogicalPeer:
+        return self.peers[self.index[name]]
+
+    def _has_begun(self) -> bool:
+        return len(self.peers) == PEERS and self._peer(LIAR).disk.head.round >= FIRST_LIE
+
+    @property
+    def honest(self) -> list[LogicalPeer]:
+        return [peer for peer in self.peers if peer.name != LIAR]
+
+    def join(self) -> LogicalPeer:
+        name = f"p{len(self.peers)}"
+        self.index[name] = len(self.peers)
+        self.history.append([])
+        self.peers.append(FieldPeer(self, name))
+        return self.peers[-1]
+
+    def rules(self, name: str) -> Rules:
+        """Those of `peer/runs/small.toml`."""
+        return replace(
+            super().rules(name), gather_s=60.0, ack_s=8.0, exchange_s=60.0, stagger_s=6.0, min_round_s=10,
+            tokens_cap=2 * STEPS * STEP_TOKENS, steps_cap=2 * STEPS, max_staleness=16,
+        )  # fmt: skip
+
+    def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
+        super().offered(peer, anchor, payloads)
+        header = peer.disk.header(anchor)
+        assert header is not None
+        self.learned[anchor][peer.name] = header.tokens
+
+    # ---- what must hold ----
+
+    def committing(self, peer: LogicalPeer, block: Any, head: ChainHead) -> None:
+        """The liar's own chain is its own affair."""
+        if peer.name != LIAR or self.liar is None:
+            super().committing(peer, block, head)
+
+    def check(self) -> None:
+        """Of those who are honest."""
+        everybody = self.peers
+        self.peers = self.honest if self.liar is not None else everybody
+        try:
+            super().check()
+        finally:
+            self.peers = everybody
+
+
+@dataclass(frozen=True, kw_only=True)
+class Outcome:
+    """What became of a swarm with a lie."""
+
+    told: Mapping[str, int]
+    """How often which value was said."""
+    rounds: int
+    slowest_s: float
+    """The longest time between two commits of an honest peer since the first lie."""
+    share: float
+    """The least weight that the honest had together in a layer of a round, over their share of what was learned."""
+    lost: float
+    """Of what an honest peer learned, the share that never counted."""
+    failures: tuple[str, ...] = ()
+    """What did not hold, in words."""
+
+
+def run(lie: Lie, seed: int = SEED, led: int = LED) -> Outcome:
+    """A swarm until the liar has led so many rounds with its lie."""
+    usual = undisturbed(seed)
+    world = FieldWorld(lie, seed)
+    assert world.liar is not None
+    with world.liar.tells_itself():
+        failures = _lived(world, led, usual.slowest_s)
+    found = replace(_measured(world), failures=failures, told=dict(world.liar.told))
+    return replace(found, failures=(*failures, *_worse(found, usual), *_untold(world)))
+
+
+@cache
+def undisturbed(seed: int) -> Outcome:
+    """The same swarm without a lie."""
+    world = FieldWorld(None, seed)
+    assert not _lived(world, 2 * LED, 2 * TRAIN_S)
+    return _measured(world)
+
+
+def _lived(world: FieldWorld, led: int, round_s: float) -> tuple[str, ...]:
+    """Run it; what went wrong meanwhile. Whatever an honest machine raises is a failure, too."""
+    try:
+        while not _has_led(world, led):
+            world.scheduler.run_until(world.now + round_s / 4)
+            since_s = world.now - max(at for peer in world.honest for at in (0.0, *world.committed_at[peer.name]))
+            if since_s > STOPPED * round_s:
+                return (f"stopped: no commit in {since_s:.0f} s",)
+        world.check()
+        for peer in world.honest:
+            check_bounds(peer.driver.state)
+    except Exception as error:
+        at = extract_tb(error.__traceback__)[-1]
+        return (f"{type(error).__name__}: {error} ({at.name}:{at.lineno})"[:300],)
+    return ()
+
+
+def _has_led(world: FieldWorld, led: int) -> bool:
+    """Whether all have got past so many rounds of the liar; or past some in which it is not elected any more."""
+    least = min(peer.disk.head.round for peer in world.honest)
+    disk = world.honest[0].disk
+    heads = [head for head in (disk.genesis, *disk.heads) if FIRST_LIE <= head.round < least]
+    leads = sum(order(head.anchor, head.electorate)[0] == LIAR for head in heads)
+    without = sum(LIAR not in head.electorate for head in heads)
+    followed = len(heads) - leads
+    return (leads >= led and followed >= FOLLOWED) or without >= WITHOUT or least >= ROUNDS_MOST
+
+
+def _measured(world: FieldWorld) -> Outcome:
+    gaps = [
+        late - early
+        for peer in world.honest
+        for early, late in pairwise((*world.committed_at[peer.name][FIRST_LIE - 1 :], world.now))
+    ]
+    updates = [block.update for block in world.honest[0].disk.blocks if block.update.round > FIRST_LIE]
+    books = [(peer.ledger.discounted[part], peer.produced[part]) for peer in world.honest for part in range(PARTS)]
+    shares = (_honest_share(update, world.learned[update.parent]) for update in updates)
+    return Outcome(
+        told={}, rounds=min(peer.disk.head.round for peer in world.honest), slowest_s=max(gaps, default=0.0),
+        share=min(shares, default=1.0), lost=max(lost / made for lost, made in books if made),
+    )  # fmt: skip
+
+
+def _untold(world: FieldWorld) -> Iterator[str]:
+    """What the honest refused without a word to their people; until machines report it, nothing is asked of them."""
+    yield from ()
+
+
+def _worse(found: Outcome, usual: Outcome) -> Iterator[str]:
+    """In what the honest are worse off."""
+    if found.slowest_s > SLOWER * usual.slowest_s:
+        yield f"a round takes {found.slowest_s:.0f} s, {found.slowest_s / usual.slowest_s:.2f} times the usual"
+    if found.share < (1 - LOST) * usual.share:
+        yield f"the honest weigh {found.share:.3f} times what they learned, {usual.share:.3f} without the lie"
+    if found.lost > usual.lost + LOST:
+        yield f"{100 * found.lost:.1f} % of what an honest peer learned never counts"
+
+
+def _honest_share(update: Update, learned: Mapping[str, int]) -> float:
+    """In the layer where it is least."""
+    theirs = [header.peer != LIAR for header in update.members]
+    deserved = 1 - learned.get(LIAR, 0) / max(1, sum(learned.values()))
+    return min(
+        sum(weight for weight, honest in zip(row, theirs, strict=True) if honest) / max(1, sum(row)) / deserved
+        for row in update.weights
+    )

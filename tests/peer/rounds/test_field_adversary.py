@@ -1,0 +1,48 @@
+"""A member that is honest but for one field costs the others nothing: each field of all that peers say, once.
+
+All values, and each while the liar leads and while it follows: `python -m tests.benchmarks fields`.
+"""
+
+from __future__ import annotations
+
+import zlib
+
+import pytest
+
+from tests.fields.declared import Field, fields, names_of, structures
+from tests.fields.extremes import lies_about
+from tests.fields.field_swarm import run
+from tests.fields.liar import Lie
+
+
+def lie_about(field: Field) -> Lie:
+    """Another value for each, so that all values are said of something; the first that makes a difference."""
+    values = tuple(lies_about(field.hint))
+    first = zlib.crc32(str(field).encode()) % len(values)
+    return Lie(field, (*values[first:], *values[:first]))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("field", fields(), ids=str)
+def test_a_lie_in_one_field_costs_the_others_nothing(field: Field) -> None:
+    outcome = run(lie_about(field), led=1)
+    assert sum(outcome.told.values()) > 0, "the lie was never told"
+    assert not outcome.failures, f"{field} = {dict(outcome.told)}: {'; '.join(outcome.failures)}"
+
+
+def test_every_field_of_every_structure_has_a_case() -> None:
+    """Those of structures that stand in others, too."""
+    lied_about = {(step.hint, step.name) for field in fields() for step in field.path[-1:]}
+    assert [
+        (kind.__name__, name) for kind in structures() for name in names_of(kind) if (kind, name) not in lied_about
+    ] == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("name", "value"), [("Update contributors.*", "1"), ("Prepare place.ballot", "an hour ahead")], ids=str
+)
+def test_what_once_cost_something(name: str, value: str) -> None:
+    """Work that counted and was owed as well; waits as long as those of the 3,600th ballot."""
+    field = next(field for field in fields() if str(field) == name)
+    assert not run(Lie(field, (value,)), led=1).failures
