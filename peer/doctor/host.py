@@ -41,28 +41,15 @@ class RunNeeds:
 
 
 def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
-    """Of a peer of this run that keeps so many bytes of updates. Raises BadSpec for a model that cannot be built."""
-    parameters, training, activations, main = _memory(spec)
-    disk = disk_of(parameters, round(training), spec, chain_bytes)
-    return RunNeeds(
-        parameters=parameters, device=round(training + activations),
-        least_device=round(training + activations / spec.inner.sequences), main=round(PROCESS_BYTES + main),
-        least_disk=disk.least, disk=disk.most,
-    )  # fmt: skip
-
-
-def _memory(spec: RunSpec) -> tuple[int, float, float, float]:
-    """(parameters, training, activations, main), by formula if the planner has one, else from the model itself."""
-    try:
-        shape = shape_of(spec)
-    except BadInput:
-        from peer.model.footprint import size_of
-
-        counted = size_of(spec)
-        main = counted.anchor_bytes + counted.encoded_bytes
-        return counted.parameters, counted.training_bytes, counted.activation_bytes, main
+    """Of a peer of this run that keeps so many bytes of updates."""
+    shape = shape_of(spec)
     memory = memory_of(shape, spec)
-    return shape.parameters, memory.training, memory.activations, memory.anchor + memory.encoded
+    disk = disk_of(shape.parameters, round(memory.training), spec, chain_bytes)
+    return RunNeeds(
+        parameters=shape.parameters, device=round(memory.device),
+        least_device=round(memory.training + memory.activations / spec.inner.sequences),
+        main=round(PROCESS_BYTES + memory.anchor + memory.encoded), least_disk=disk.least, disk=disk.most,
+    )  # fmt: skip
 
 
 # ---- memory, disk, descriptors ----
