@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
-from peer.doctor.check import Check, failed, passed, size, unknown, warned
+from peer.doctor.check import Check, failed, one_line, passed, size, unknown, warned
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
 from peer.plan.disk_use import disk_of
 from peer.plan.model_shape import memory_of, shape_of
@@ -108,6 +108,18 @@ def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int =
         fix = "make room, or have the peer keep fewer updates for others: settings.chain_mb"
         return warned("disk", found, fix, **figures)
     return passed("disk", found, **figures)
+
+
+def check_files(spec: RunSpec, data_path: str) -> Check:
+    """Of a run on files of its volunteers: whether there are some here that their owner has named."""
+    called = one_line(spec.data.path)
+    if not data_path:
+        found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
+        return failed("files", found, "name a folder of text: settings.data_path=FOLDER", BadInput)
+    if not Path(data_path).expanduser().exists():
+        found = f"{data_path}, which you have named for {called}, is not on this machine"
+        return failed("files", found, "name a folder of text that is: settings.data_path=FOLDER", BadInput)
+    return passed("files", f"it reads what is text in {data_path}")
 
 
 def check_descriptors() -> Check:
