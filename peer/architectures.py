@@ -86,6 +86,8 @@ _LLAMA: Mapping[str, Allowed] = {
     **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
     "rms_norm_eps": EPSILON, "rope_theta": THETA,
 }  # fmt: skip
+_OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
+"""transformers would read `gelu` as another one."""
 _BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
 
 _LLAMA_VALUES: Mapping[str, Any] = {
@@ -132,7 +134,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
     ),
     "gemma": Architecture(
-        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag()},
+        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "hidden_act": _OF_GEMMA},
         values={
             "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
             "num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True,

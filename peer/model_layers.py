@@ -50,6 +50,16 @@ class ModelLayers:
     def parameters(self) -> int:
         return sum(self.before) + self.block * self.blocks + sum(self.after)
 
+    @property
+    def number(self) -> int:
+        """Of layers."""
+        return len(self.before) + self.blocks + len(self.after)
+
+    def parts(self, elements: int) -> int:
+        """How many there are of at most so many elements, each within one layer."""
+        beside = sum(-(-size // elements) for size in (*self.before, *self.after))
+        return beside + self.blocks * -(-self.block // elements)
+
 
 @dataclass(frozen=True, kw_only=True)
 class _Sizes:
@@ -85,7 +95,8 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     matrices, multiplied = _matrices(sizes)
     norm = (2 if architecture in _LAYER_NORMS else 1) * width
     head = () if sizes.flags["tie_word_embeddings"] else (one,)
-    before, after = (one,), (norm, *head)
+    before: tuple[int, ...] = (one,)
+    after: tuple[int, ...] = (norm, *head)
     if architecture == "gpt2":
         before = (one, sizes.positions * width)
     if architecture == "opt":

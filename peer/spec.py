@@ -22,7 +22,7 @@ import msgpack
 
 from dht.errors import BadSpec
 from peer.architectures import check_config
-from peer.model_layers import check_size
+from peer.model_layers import check_size, layers_of
 from peer.tables import Bounds, Characters, StrictTable, read, require, shortened, to_toml
 
 SHIPPED = ("micro", "tiny", "small", "gpt2-small", "llama-1b")
@@ -34,8 +34,12 @@ MOST_BATCH_TOKENS = 1 << 24
 """Of one micro-batch: their numbers alone take 128 MiB."""
 MOST_EVALUATED_TOKENS = 1 << 26
 """Held-out tokens lie in memory."""
+MOST_PARTS = 1 << 15
+"""Of a model: each has an outcome in every block, and a line in lists of every peer."""
 MOST_COUNTED_TOKENS = 1 << 53
 """Up to here a float counts them exactly."""
+MOST_CHARACTERS = 1 << 14
+"""Of a spec's text. There are texts that take as long to read as the square of their length."""
 YEAR_S = 365 * 86_400
 """No wait is longer: clocks and timers take no more than some centuries."""
 HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
@@ -58,7 +62,9 @@ class RunTable(StrictTable):
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.name or not all(char.isalnum() or char in "._-" for char in self.name) or len(self.name) > 64:
-            raise BadSpec(f"run.name is {self.name!r}; use 1 to 64 letters, digits, dots, dashes and underscores")
+            raise BadSpec(
+                f"run.name is {shortened(self.name)}; use 1 to 64 letters, digits, dots, dashes and underscores"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -295,6 +301,16 @@ class RunSpec(StrictTable):
         for name, tokens, most in products:
             if tokens > most:
                 raise BadSpec(f"{name} come to {tokens:,}; they must be at most {most:,}")
+        layers = layers_of(self.model.architecture, self.model.config, context)
+        if self.round.fragments > layers.number:
+            raise BadSpec(
+                f"round.fragments is {self.round.fragments}; the model has {layers.number} layers to share out"
+            )
+        if (parts := layers.parts(self.codec.part_elements)) > MOST_PARTS:
+            raise BadSpec(
+                f"codec.part_elements is {self.codec.part_elements}, which cuts this model into {parts:,} parts; "
+                f"there must be at most {MOST_PARTS:,}"
+            )
 
     @property
     def uses_hub(self) -> bool:
@@ -328,6 +344,8 @@ class RunSpec(StrictTable):
 
 def parse(text: str, source: str = "spec") -> RunSpec:
     """The spec in a TOML text. Raises BadSpec with one line that names `source`, key and value."""
+    if len(text) > MOST_CHARACTERS:
+        raise BadSpec(f"{source} has {len(text):,} characters; a spec has at most {MOST_CHARACTERS:,}")
     try:
         table = tomllib.loads(text)
     except RecursionError as error:
