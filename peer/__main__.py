@@ -34,7 +34,7 @@ from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.control import store
 from peer.control.server import Commands, ControlServer
-from peer.data.offline import close_hub
+from peer.data.hub_access import close_hub
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.processes import stand_back
 from peer.host.threads import sleep_while_waiting

@@ -22,7 +22,7 @@ from dht.clock import ClockWatch
 from dht.errors import HomefiresError, Unreachable
 from peer import ipc
 from peer.credit.summary import LocalCosts, summarize
-from peer.data.offline import close_hub
+from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
 from peer.ipc import AnyToTrainer
 from peer.lifecycle.machine import begin, step
