@@ -38,7 +38,7 @@ def require_files(spec: RunSpec, data_path: str) -> None:
     if spec.data.source == "files" and not data_path:
         raise BadInput(
             f"this run trains on files of yours, which its spec calls {spec.data.path!r}; "
-            "say which with settings.data_path=FOLDER"
+            "say which with --set data_path=FOLDER"
         )
 
 

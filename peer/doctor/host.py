@@ -115,10 +115,10 @@ def check_files(spec: RunSpec, data_path: str) -> Check:
     called = one_line(spec.data.path)
     if not data_path:
         found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
-        return failed("files", found, "name a folder of text: settings.data_path=FOLDER", BadInput)
+        return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)
     if not Path(data_path).expanduser().exists():
         found = f"{data_path}, which you have named for {called}, is not on this machine"
-        return failed("files", found, "name a folder of text that is: settings.data_path=FOLDER", BadInput)
+        return failed("files", found, "name a folder of text that is: --set data_path=FOLDER", BadInput)
     return passed("files", f"it reads what is text in {data_path}")
 
 

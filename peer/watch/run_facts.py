@@ -77,7 +77,7 @@ def _source_in_words(table: DataTable) -> str:
     if table.source == "stdlib":
         return "the source text of the Python standard library that is on your machine"
     if table.source == "files":
-        return f"text files of yours, called {table.path}; you say which with settings.data_path"
+        return f"text files of yours, called {table.path}; you say which with --set data_path=FOLDER"
     subset = f" ({table.subset})" if table.subset else ""
     return f"the data set {table.path}{subset} of huggingface.co, streamed while it trains"
 

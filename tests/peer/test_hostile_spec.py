@@ -16,6 +16,7 @@ from typing import Any, get_type_hints
 
 import pytest
 from transformers import AutoConfig
+from transformers.utils.import_utils import KERNELS_MIN_VERSION
 
 from dht.errors import BadInput, BadSpec
 from peer.architectures import ARCHITECTURES, Flag, OneOf, Real, Whole
@@ -288,8 +289,9 @@ def test_a_planted_package_of_kernels_is_not_imported(tmp_path: Path) -> None:
     """transformers would, and fetch code with it. Nor is anything of the owner's read, or anybody asked."""
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels" / "__init__.py").write_text(f"open({str(tmp_path / 'ran')!r}, 'w')")
-    (tmp_path / "kernels-0.12.0.dist-info").mkdir()
-    (tmp_path / "kernels-0.12.0.dist-info" / "METADATA").write_text("Name: kernels\nVersion: 0.12.0\n")
+    about = tmp_path / f"kernels-{KERNELS_MIN_VERSION}.dist-info"
+    about.mkdir()
+    (about / "METADATA").write_text(f"Name: kernels\nVersion: {KERNELS_MIN_VERSION}\n")
     mine = tmp_path / "mine"
     mine.mkdir()
     (mine / "config.json").write_text('{"model_type": "llama"}')

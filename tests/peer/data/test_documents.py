@@ -78,7 +78,7 @@ def test_a_run_reads_the_files_of_the_setting(tmp_path: Path) -> None:
     data = {"source": "files", "path": str(tmp_path / "private"), "held_out_every": 3, "eval_sequences": 4}
     model = {"architecture": "llama", "context": 16}
     spec = specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data})
-    with pytest.raises(BadInput, match=r"say which with settings\.data_path=FOLDER"):
+    with pytest.raises(BadInput, match=r"say which with --set data_path=FOLDER"):
         open_source(spec)
     source = open_source(spec, str(tmp_path / "stories"))
     assert source.held_out().shape == (4, 17)

@@ -181,7 +181,7 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: Run
     assert "tokenizer an/other of huggingface.co" in " ".join(describe(facts_of(read(join.invite), named), tmp_path))
     of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="poems"))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), of_mine), tmp_path)).split())
-    assert "text files of yours, called poems; you say which with settings.data_path" in text
+    assert "text files of yours, called poems; you say which with --set data_path=FOLDER" in text
     endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), endless), tmp_path)).split())
     assert "a day each way if a round takes" in text
