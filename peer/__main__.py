@@ -34,6 +34,7 @@ from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
 from peer.control import store
 from peer.control.server import Commands, ControlServer
+from peer.data.hub_access import close_hub
 from peer.events import Event, NetworkMeasured, PeerStopped
 from peer.host.processes import stand_back
 from peer.host.threads import sleep_while_waiting
@@ -55,6 +56,8 @@ from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
+USE_HUB = ("join", "export")
+"""Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"
 """How a line on stderr begins that says how far an audit is."""
@@ -65,6 +68,8 @@ def main(argv: list[str] | None = None) -> int:
     sleep_while_waiting()
     if args.command != "join" or not args.stay:
         die_with_parent()
+    if args.command not in USE_HUB:
+        close_hub()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
     try:
         code: int = args.run(args)

@@ -22,6 +22,7 @@ from dht.clock import ClockWatch
 from dht.errors import HomefiresError, Unreachable
 from peer import ipc
 from peer.credit.summary import LocalCosts, summarize
+from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
 from peer.ipc import AnyToTrainer
 from peer.lifecycle.machine import begin, step
@@ -97,6 +98,8 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
 
     session.building = False
     spec = parse(_spec_text(inbox, session))
+    if not spec.uses_hub:
+        close_hub()
     look_around(spec, directory, settings, session)
     session.building = True
     ready = prepare(spec, settings, me, directory, session)
@@ -142,9 +145,7 @@ class Session:
         self._clock = ClockWatch(time.time, time.monotonic)
         self._interrupted = False
         self._failure: Exception | None = None
-        self._forecaster = Forecaster(
-            trainer.spec, trainer.me, trainer.parameters, lambda: asdict(reporter.settings), reporter.emit
-        )
+        self._forecaster = Forecaster(trainer.spec, trainer.me, lambda: asdict(reporter.settings), reporter.emit)
         now = time.monotonic()
         self.life = begin(trainer.spec, trainer.me, worker.status, anchor, now, self._owner(now))
         reporter.wishes.listen(lambda: inbox.put(self._owner))

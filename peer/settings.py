@@ -10,13 +10,15 @@ from typing import Any
 
 from dht.errors import BadSpec
 from peer import schedule as schedules
-from peer.tables import StrictTable, read, require, to_toml
+from peer.tables import StrictTable, read, require, shortened, to_toml
 
 LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
 DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+MAX_PATH = 4096
+"""Characters of a path, as Linux has it."""
 MOST_THREADS = 1024
 """More than any machine has."""
 MAX_PROGRAM, MAX_PROGRAMS = 64, 64
@@ -27,7 +29,7 @@ LEAST_AND_MOST = {
     "memory_gb": (0.5, 1e6),
 }  # fmt: skip
 """Of settings where 0 means none: what lies beyond is a mistake in the unit, and no peer could train with it."""
-AT_START = ("name", "device", "threads", "listen", "metrics_port")
+AT_START = ("name", "device", "threads", "data_path", "listen", "metrics_port")
 """Settings that take effect when the peer starts; all others at once."""
 
 
@@ -41,6 +43,8 @@ class PeerSettings(StrictTable):
     """auto, cpu, cuda, cuda:1, mps."""
     threads: int = 0
     """CPU threads of the trainer; 0 leaves torch's choice."""
+    data_path: str = ""
+    """The folder or file that is read by a run whose data are files of this machine. No spec decides that."""
     min_step_s: float = 0.0
     """An inner step takes at least this long, so that whoever sits at the machine hardly notices; 0 means no pause."""
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
@@ -81,6 +85,8 @@ class PeerSettings(StrictTable):
     def __post_init__(self) -> None:
         if len(self.name) > MAX_NAME or not self.name.isprintable():
             raise BadSpec(f"name is {self.name!r}; use at most {MAX_NAME} printable characters")
+        if len(self.data_path) > MAX_PATH or not self.data_path.isprintable():
+            raise BadSpec(f"data_path is {shortened(self.data_path)}; use at most {MAX_PATH} printable characters")
         require(self.threads, "threads", low=0, high=MOST_THREADS)
         require(self.min_step_s, "min_step_s", low=0, high=3600)
         require(self.chain_mb, "chain_mb", low=0)
@@ -243,6 +249,10 @@ GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
         SettingInfo(
             "device", "where it trains; auto takes a GPU if there is one",
             example="auto, cpu, cuda, cuda:1 or mps", at_start=True,
+        ),
+        SettingInfo(
+            "data_path", "folder or file that it reads, in runs on files of your own",
+            off="none", example="~/texts", at_start=True,
         ),
         SettingInfo("threads", "CPU threads of the trainer", off="torch's choice", example="4", at_start=True),
         SettingInfo(

@@ -1,5 +1,7 @@
 """What the peers of a run agree on: frozen, hashed, published. What is a volunteer's own is in `settings.py`.
 
+It is a stranger's text: every value has bounds, and beyond them it is refused before anything is done with it.
+
 A spec is TOML. Unknown keys are refused with the closest valid one. Two peers work together only
 if their specs hash alike, so everything that changes the result of a round stands here, and
 nothing else does.
@@ -10,6 +12,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.resources
+import re
 import tomllib
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -18,91 +21,129 @@ from typing import Annotated, Any, Literal
 import msgpack
 
 from dht.errors import BadSpec
-from peer.tables import Bounds, StrictTable, read, require, to_toml
+from peer.architectures import check_config
+from peer.model_layers import check_size, layers_of
+from peer.tables import Bounds, Characters, StrictTable, read, require, shortened, to_toml
 
 SHIPPED = ("micro", "tiny", "small", "gpt2-small", "llama-1b")
 UNLIMITED = 1_000_000
 """Inner steps: more than any round has."""
 MAX_FRAGMENTS = 32
+MOST_ROUNDS = 10_000_000
+MOST_BATCH_TOKENS = 1 << 24
+"""Of one micro-batch: their numbers alone take 128 MiB."""
+MOST_EVALUATED_TOKENS = 1 << 26
+"""Held-out tokens lie in memory."""
+MOST_PARTS = 1 << 15
+"""Of a model: each has an outcome in every block, and a line in lists of every peer."""
+MOST_COUNTED_TOKENS = 1 << 53
+"""Up to here a float counts them exactly."""
+MOST_CHARACTERS = 1 << 14
+"""Of a spec's text. There are texts that take as long to read as the square of their length."""
+YEAR_S = 365 * 86_400
+"""No wait is longer: clocks and timers take no more than some centuries."""
+HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
+"""Of a tokenizer or a data set at huggingface.co: its owner and its name. No path of this machine, no address."""
+SPLIT_NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RunTable(StrictTable):
     name: str
     """What people call this run: letters, digits, dot, dash, underscore."""
-    seed: int = 0
+    seed: Annotated[int, Bounds(-(2**63), 2**63 - 1)] = 0
     """Seeds the initial parameters and the order of the data."""
     founders: Annotated[int, Bounds(1, 16)] = 1
     """Peers that must be present before round 0; together they are the first electorate."""
-    rounds: Annotated[int, Bounds(0)] = 0
+    rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
     """Rounds until the run is finished; 0 means until somebody stops it. Learning-rate
     schedules that need an end use `inner.schedule_rounds`."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if not self.name or not all(char.isalnum() or char in "._-" for char in self.name) or len(self.name) > 64:
-            raise BadSpec(f"run.name is {self.name!r}; use 1 to 64 letters, digits, dots, dashes and underscores")
+            raise BadSpec(
+                f"run.name is {shortened(self.name)}; use 1 to 64 letters, digits, dots, dashes and underscores"
+            )
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelTable(StrictTable):
     architecture: str
-    """A causal language model built into transformers, by its model type: llama, gpt2, qwen3, …"""
-    context: Annotated[int, Bounds(2)]
+    """A causal language model built into transformers, by its model type: one that `peer/architectures.py` lists."""
+    context: Annotated[int, Bounds(2, 1 << 20)]
     """Tokens per sequence."""
     tokenizer: str = "bytes"
-    """`bytes` (256 values and one end-of-text) or the name of a Hugging Face tokenizer."""
+    """`bytes` (256 values and one end-of-text) or OWNER/NAME of a tokenizer at huggingface.co."""
     config: dict[str, int | float | str | bool] = field(default_factory=dict)
-    """Passed to the architecture's transformers configuration class."""
+    """Passed to the architecture's transformers configuration class: keys that `peer/architectures.py` lists. With
+    another tokenizer than `bytes` it has `vocab_size`, so that nobody must load the tokenizer to know the model."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        check_config(self.architecture, self.config)
+        if self.tokenizer != "bytes" and not HUB_NAME.fullmatch(self.tokenizer):
+            raise BadSpec(
+                f"model.tokenizer is {shortened(self.tokenizer)}; "
+                "use 'bytes', or OWNER/NAME of a tokenizer at huggingface.co"
+            )
+        if self.tokenizer != "bytes" and "vocab_size" not in self.config:
+            raise BadSpec(f"model.config.vocab_size is missing; a run with the tokenizer {self.tokenizer!r} says it")
+        check_size(self.architecture, self.config, self.context)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DataTable(StrictTable):
     source: Literal["stdlib", "files", "hub"] = "stdlib"
     """`stdlib`: the source text of the Python standard library that runs the peer.
-    `files`: text or parquet files of this machine under `path`. `hub`: a streamed Hugging Face data set."""
-    path: str = ""
-    """A folder or file for `files`; the data set's name for `hub`."""
-    subset: str = ""
+    `files`: text or parquet files of each volunteer's machine. `hub`: a streamed Hugging Face data set."""
+    path: Annotated[str, Characters(256)] = ""
+    """For `files` what they are, in words or as the organiser's own path: which folder is read, each volunteer says in
+    `settings.data_path`. For `hub` OWNER/NAME of the data set."""
+    subset: Annotated[str, Characters(128)] = ""
     """Configuration name of a `hub` data set."""
-    split: str = "train"
+    split: Annotated[str, Characters(128)] = "train"
     """Split of a `hub` data set."""
-    text_field: str = "text"
+    text_field: Annotated[str, Characters(128)] = "text"
     """Column that holds the text, in parquet files and `hub` data sets."""
-    held_out_every: Annotated[int, Bounds(2)] = 50
+    held_out_every: Annotated[int, Bounds(2, 1_000_000)] = 50
     """One file (or document) in this many, chosen by hash, is held out for evaluation."""
-    eval_sequences: Annotated[int, Bounds(1)] = 256
+    eval_sequences: Annotated[int, Bounds(1, 1 << 20)] = 256
     """Held-out sequences per evaluation."""
-    eval_every: Annotated[int, Bounds(1)] = 1
+    eval_every: Annotated[int, Bounds(1, MOST_ROUNDS)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
         if self.source != "stdlib" and not self.path:
             raise BadSpec(f"data.path is empty; data.source = {self.source!r} needs one")
+        if self.source == "hub" and not HUB_NAME.fullmatch(self.path):
+            raise BadSpec(f"data.path is {shortened(self.path)}; use OWNER/NAME of a data set at huggingface.co")
+        if not SPLIT_NAME.fullmatch(self.split):
+            raise BadSpec(f"data.split is {shortened(self.split)}; use letters, digits, dots and underscores")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InnerTable(StrictTable):
     optimizer: Literal["adamw", "muon"] = "adamw"
     """`muon`: Muon for the hidden matrices; AdamW for embeddings, the output head, norms and biases."""
-    learning_rate: Annotated[float, Bounds(0)] = 4e-4
+    learning_rate: Annotated[float, Bounds(0, 1000)] = 4e-4
     """Peak (4e-4 in arXiv:2311.08105). Muon's steps are scaled to AdamW's, so it serves both (arXiv:2502.16982)."""
     muon_momentum: Annotated[float, Bounds(0, 0.9999)] = 0.95
     """Nesterov momentum of Muon (0.95 in arXiv:2502.16982)."""
     beta1: Annotated[float, Bounds(0, 0.9999)] = 0.9
     beta2: Annotated[float, Bounds(0, 0.99999)] = 0.95
-    weight_decay: Annotated[float, Bounds(0)] = 0.1
+    weight_decay: Annotated[float, Bounds(0, 1000)] = 0.1
     """Applied to matrices only, by either optimizer."""
-    clip: Annotated[float, Bounds(0)] = 1.0
+    clip: Annotated[float, Bounds(0, 1e9)] = 1.0
     """Largest gradient norm; 0 means no clipping."""
-    sequences: Annotated[int, Bounds(1)] = 8
+    sequences: Annotated[int, Bounds(1, 1 << 16)] = 8
     """Sequences per micro-batch."""
-    accumulation: Annotated[int, Bounds(1)] = 1
+    accumulation: Annotated[int, Bounds(1, 1 << 16)] = 1
     """Micro-batches per inner step."""
-    warmup_steps: Annotated[int, Bounds(0)] = 0
+    warmup_steps: Annotated[int, Bounds(0, 10**12)] = 0
     """Inner steps of linear warm-up, counted over the run's schedule so that a late joiner is at the right rate."""
-    schedule_rounds: Annotated[int, Bounds(0)] = 0
+    schedule_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
     """Rounds over which the cosine falls; 0 means `run.rounds`, and a constant rate if that is 0 too."""
     final_fraction: Annotated[float, Bounds(0, 1)] = 0.1
     """The cosine ends at this fraction of the peak."""
@@ -112,38 +153,38 @@ class InnerTable(StrictTable):
 
 @dataclass(frozen=True, kw_only=True)
 class OuterTable(StrictTable):
-    learning_rate: Annotated[float, Bounds(0)] = 0.7
+    learning_rate: Annotated[float, Bounds(0, 1000)] = 0.7
     momentum: Annotated[float, Bounds(0, 0.999)] = 0.9
     """Nesterov momentum (0.7 / 0.9 in arXiv:2311.08105, tuned for more than a hundred rounds)."""
-    momentum_warmup_rounds: Annotated[int, Bounds(0)] = 0
+    momentum_warmup_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
     """Rounds over which momentum grows linearly from 0."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class RoundTable(StrictTable):
-    steps: Annotated[int, Bounds(1)] = 500
+    steps: Annotated[int, Bounds(1, UNLIMITED)] = 500
     """Inner steps per round once the ramp is over (H)."""
     fragments: Annotated[int, Bounds(1, MAX_FRAGMENTS)] = 1
     """Into how many sets of layers the model is divided. Round r averages set r mod `fragments` alone, so that a round
     sends so much less; the others train on, and each of them is averaged every `fragments` rounds."""
-    sync_rounds: Annotated[int, Bounds(0)] = 0
+    sync_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
     """First rounds with H = 1 (EDiT's synchronous warm-up, arXiv:2412.07210)."""
-    ramp_rounds: Annotated[int, Bounds(0)] = 0
+    ramp_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
     """Rounds after those over which H grows linearly from 1 to `steps`."""
     pace: Literal["steps", "speed", "time"] = "steps"
     """When a peer's part of a round is done. `steps`: after H inner steps. `speed`: after its share of H, which nearly
     the fastest makes (DyLU, arXiv:2401.09135). `time`: when `max_train_s` are over (A-EDiT, arXiv:2412.07210), and H is
     what the learning rate takes for a round. Twice H at most: more counts nothing."""
-    max_train_s: float = 3600.0
+    max_train_s: Annotated[float, Bounds(0.05, YEAR_S)] = 3600.0
     """And not after this time, counted from when its anchor was agreed, even if it has not made all steps."""
-    min_steps: Annotated[int, Bounds(0)] = 0
+    min_steps: Annotated[int, Bounds(0, 10**12)] = 0
     """A coordinator waits for others until those who are ready have made so many inner steps together, but no longer
     than `gather_s`."""
     overlap: Literal["none", "layerwise", "streaming"] = "none"
     """What a peer does while its round is agreed. `none`: it waits. `layerwise`: it waits, but makes the next inner
     step while the update is applied layer by layer (arXiv:2412.07210). `streaming`: it makes the inner steps of the
     next round, and keeps them when the new anchor comes (arXiv:2501.18512)."""
-    delay: Annotated[int, Bounds(0)] = UNLIMITED
+    delay: Annotated[int, Bounds(0, UNLIMITED)] = UNLIMITED
     """With `streaming`, inner steps at most before the new anchor comes; then the peer waits. 0 is as `none`."""
     merge: Literal["rebase", "interpolate"] = "interpolate"
     """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
@@ -151,32 +192,32 @@ class RoundTable(StrictTable):
     to the bit; at equal tokens it learns less (`tests/benchmarks/results/parity.md`). A sparse codec always rebases."""
     alpha: Annotated[float, Bounds(0, 1)] = 0.5
     """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
-    gather_s: float = 60.0
+    gather_s: Annotated[float, Bounds(0.05, YEAR_S)] = 60.0
     """The first coordinator waits this long after its own submission for the rest of the electorate, at most."""
-    ack_s: float = 8.0
+    ack_s: Annotated[float, Bounds(0.05, YEAR_S)] = 8.0
     """Wait for promises, for norms after the parts, and for what is asked for again."""
-    exchange_s: float = 120.0
+    exchange_s: Annotated[float, Bounds(0.05, YEAR_S)] = 120.0
     """Wait for parts, and again for means."""
-    patience: Annotated[float, Bounds(1)] = 4.0
+    patience: Annotated[float, Bounds(1, 1000)] = 4.0
     """How many deviations later than usual a peer may be before the round goes on without it. The waits above are
     the longest there are: after three rounds each is learned from when the others came in the last ones."""
-    stagger_s: float = 5.0
+    stagger_s: Annotated[float, Bounds(0.05, YEAR_S)] = 5.0
     """Further wait per skipped coordinator."""
-    keep_rounds: Annotated[int, Bounds(1)] = 8
+    keep_rounds: Annotated[int, Bounds(1, 10_000)] = 8
     """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
     gamma: Annotated[float, Bounds(0, 1)] = 1.0
     """What is left of a contribution after each round that missed it. 1: a peer goes on from its own parameters and
     owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""
-    max_staleness: Annotated[int, Bounds(1)] = 16
+    max_staleness: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Rounds after which what a peer learned is no longer taken."""
-    takeover_s: Annotated[float, Bounds(0)] = 600.0
+    takeover_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
     """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
-    min_round_s: Annotated[int, Bounds(0)] = 10
+    min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
     """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a
     round divided by the peers. 0: only among people you trust."""
     audit: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of the parts that are reduced a second time by another peer."""
-    snapshot_rounds: int = 16
+    snapshot_rounds: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Every so many rounds a peer writes a snapshot of the anchor for newcomers."""
 
     def __post_init__(self) -> None:
@@ -187,8 +228,6 @@ class RoundTable(StrictTable):
                 f"round of every fragment and one more; set keep_rounds to at least {self.fragments + 1}"
             )
         require(self.snapshot_rounds, "round.snapshot_rounds", low=self.keep_rounds)
-        for name in ("max_train_s", "gather_s", "ack_s", "exchange_s", "stagger_s"):
-            require(getattr(self, name), f"round.{name}", low=0.05)
 
     @property
     def silence_s(self) -> float:
@@ -251,6 +290,33 @@ class RunSpec(StrictTable):
     aggregation: AggregationTable = field(default_factory=AggregationTable)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
 
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        context = self.model.context
+        products = (
+            ("inner.sequences times model.context", self.inner.sequences * context, MOST_BATCH_TOKENS),
+            ("data.eval_sequences times model.context", self.data.eval_sequences * context, MOST_EVALUATED_TOKENS),
+            ("the tokens of one peer and round that count", self.tokens_cap, MOST_COUNTED_TOKENS),
+        )
+        for name, tokens, most in products:
+            if tokens > most:
+                raise BadSpec(f"{name} come to {tokens:,}; they must be at most {most:,}")
+        layers = layers_of(self.model.architecture, self.model.config, context)
+        if self.round.fragments > layers.number:
+            raise BadSpec(
+                f"round.fragments is {self.round.fragments}; the model has {layers.number} layers to share out"
+            )
+        if (parts := layers.parts(self.codec.part_elements)) > MOST_PARTS:
+            raise BadSpec(
+                f"codec.part_elements is {self.codec.part_elements}, which cuts this model into {parts:,} parts; "
+                f"there must be at most {MOST_PARTS:,}"
+            )
+
+    @property
+    def uses_hub(self) -> bool:
+        """Whether a peer of it asks huggingface.co for anything."""
+        return self.data.source == "hub" or self.model.tokenizer != "bytes"
+
     def digest(self) -> bytes:
         """BLAKE2b-256 of the canonical msgpack of all values: the run's identity."""
         packed: bytes = msgpack.packb(_sorted(dataclasses.asdict(self)))
@@ -296,10 +362,14 @@ class RunSpec(StrictTable):
 
 def parse(text: str, source: str = "spec") -> RunSpec:
     """The spec in a TOML text. Raises BadSpec with one line that names `source`, key and value."""
+    if len(text) > MOST_CHARACTERS:
+        raise BadSpec(f"{source} has {len(text):,} characters; a spec has at most {MOST_CHARACTERS:,}")
     try:
         table = tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise BadSpec(f"{source} is not TOML: {error}") from error
+    except RecursionError as error:
+        raise BadSpec(f"{source} is no spec: its values are nested too deeply") from error
+    except ValueError as error:  # TOMLDecodeError is one; another is a number of too many digits
+        raise BadSpec(f"{source} is not TOML: {' '.join(str(error).split())[:200]}") from error
     return from_mapping(table, source)
 
 

@@ -55,6 +55,9 @@ def prepare(
     Where others fill the device it says so and tries again every RETRY_S, but not while its owner pauses this peer.
     `wait` is given seconds, and may return sooner. Raises BadInput, BadSpec, DeviceLost, and LeaveRequested.
     """
+    from peer.data.open_source import require_files
+
+    require_files(spec, settings.data_path)  # before minutes are spent on the device
     why = ""
     while True:
         attempt = _attempt(spec, settings, me, directory, session, again=bool(why))
@@ -252,7 +255,8 @@ def make_trainer(
 
     device = choose_device(settings.device)
     torch.set_num_threads(threads_for(device.type, settings.threads or torch.get_num_threads()).torch)
-    return LocalTrainer(spec, me, directory / "contributions", device, fit, partial(say_smaller, session, spec))
+    told = partial(say_smaller, session, spec)
+    return LocalTrainer(spec, me, directory / "contributions", device, fit, told, settings.data_path)
 
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:

@@ -25,10 +25,17 @@ class Bounds:
     high: float = float("inf")
 
 
+@dataclass(frozen=True)
+class Characters:
+    """How many a text may have, all of them printable: `Annotated[str, Characters(64)]`."""
+
+    most: int
+
+
 class StrictTable:
     """A frozen dataclass that derives from this has no other keys than its fields when it is `read`.
 
-    Numbers are within their `Bounds`, however it is made; else BadSpec.
+    Numbers are within their `Bounds` and texts their `Characters`, however it is made; else BadSpec.
     """
 
     __pydantic_config__ = ConfigDict(extra="forbid")
@@ -36,20 +43,47 @@ class StrictTable:
     def __post_init__(self) -> None:
         table = type(self).__name__.removesuffix("Table").lower()
         for name, bounds in _bounds_of(type(self)):  # type: ignore[arg-type]
-            require(getattr(self, name), f"{table}.{name}", low=bounds.low, high=bounds.high)
+            value = getattr(self, name)
+            if isinstance(bounds, Bounds):
+                require(value, f"{table}.{name}", low=bounds.low, high=bounds.high)
+            elif len(value) > bounds.most or not value.isprintable():
+                raise BadSpec(f"{table}.{name} is {shortened(value)}; use at most {bounds.most} printable characters")
 
 
 @cache
-def _bounds_of(kind: type[Any]) -> tuple[tuple[str, Bounds], ...]:
+def _bounds_of(kind: type[Any]) -> tuple[tuple[str, Bounds | Characters], ...]:
     hints = get_type_hints(kind, include_extras=True).items()
-    return tuple((name, each) for name, hint in hints for each in get_args(hint)[1:] if isinstance(each, Bounds))
+    each = ((name, bound) for name, hint in hints for bound in get_args(hint)[1:])
+    return tuple((name, bound) for name, bound in each if isinstance(bound, Bounds | Characters))
 
 
 def require(value: float, name: str, *, low: float, high: float = float("inf")) -> None:
     """Raises BadSpec for what is not from `low` to `high`, and for what is no number."""
     if not low <= value <= high:
         bound = f"at least {low:g}" if high == float("inf") else f"between {low:g} and {high:g}"
-        raise BadSpec(f"{name} is {value:g}; it must be {bound}")
+        raise BadSpec(f"{name} is {_number(value)}; it must be {bound}")
+
+
+def _number(value: float) -> str:
+    try:
+        return f"{value:g}"
+    except OverflowError:  # an integer that no float holds
+        return shortened(value)
+
+
+SHOWN = 60
+"""Characters of a value in a message."""
+
+
+def shortened(value: object) -> str:
+    """A value as a message shows it: on one line, with nothing that a terminal would obey, and not too long."""
+    if isinstance(value, int) and value.bit_length() > 64:
+        return f"a number of {value.bit_length()} bits"
+    try:
+        text = ascii(value) if isinstance(value, str) and not value.isprintable() else repr(value)
+    except (ValueError, RecursionError):  # a number of very many digits, or very deep
+        return f"a {type(value).__name__}"
+    return text if len(text) <= SHOWN else f"{text[: SHOWN - 10]}…{text[-9:]}"
 
 
 def read(kind: type[T], values: Mapping[str, Any], source: str) -> T:
@@ -90,17 +124,17 @@ def _to_toml(value: str | bool | int | float | Sequence[str]) -> str:
 
 def _explain(error: ValidationError, root: type[StrictTable]) -> str:
     first = error.errors()[0]
-    where = ".".join(str(step) for step in first["loc"] if not str(step).endswith("]"))
+    where = ".".join(shortened(str(step))[1:-1] for step in first["loc"] if not str(step).endswith("]"))
     if first["type"] == "unexpected_keyword_argument":
         names = _keys_beside(first["loc"], root)
-        close = difflib.get_close_matches(str(first["loc"][-1]), names, n=1, cutoff=0.4)
+        close = difflib.get_close_matches(str(first["loc"][-1])[:SHOWN], names, n=1, cutoff=0.4)
         hint = f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(names)}"
-        return f"unknown key {where!r}{hint}"
+        return f"unknown key '{where}'{hint}"
     if first["type"] == "missing":
         return f"{where} is missing"
     if isinstance(cause := first.get("ctx", {}).get("error"), BadSpec):
         return str(cause)
-    return f"{where} is {first['input']!r}: {first['msg']}"
+    return f"{where} is {shortened(first['input'])}: {first['msg']}"
 
 
 def _keys_beside(loc: tuple[int | str, ...], root: type[StrictTable]) -> list[str]:

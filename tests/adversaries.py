@@ -41,7 +41,7 @@ class Forger(LocalTrainer):
     """Offers something else than what it has learned, and starts every round from the anchor like a newcomer."""
 
     def __init__(self, spec: RunSpec, me: str, folder: Path, forge: Forge) -> None:
-        super().__init__(spec, me, folder, CPU)
+        super().__init__(spec, me, folder, CPU, data_path=spec.data.path)
         self._forge = forge
         self.noise = torch.Generator().manual_seed(spec.run.seed)
         self.stolen: Tensor | None = None

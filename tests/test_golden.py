@@ -756,7 +756,9 @@ def checkpoints(folder: Path) -> Any:
         (corpus / f"{number}.txt").write_bytes(letters.astype(np.uint8).tobytes())
     found = []
     with chdir(folder):  # the spec names where the data lie, and its hash is in the checkpoint
-        trainer = LocalTrainer(small_spec("corpus"), NAMES[0], folder / "contributions", torch.device("cpu"))
+        trainer = LocalTrainer(
+            small_spec("corpus"), NAMES[0], folder / "contributions", torch.device("cpu"), data_path="corpus"
+        )
         trainer.begin_round(NAMES[:2])
         shelf = Checkpoints(folder / "checkpoints")
         for _ in range(2):

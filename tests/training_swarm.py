@@ -90,7 +90,7 @@ class Role:
 
     def trainer(self, spec: RunSpec, me: str, folder: Path) -> LocalTrainer:
         """The owner of the anchor."""
-        return LocalTrainer(spec, me, folder, CPU)
+        return LocalTrainer(spec, me, folder, CPU, data_path=spec.data.path)
 
     def hands(self, hands: Hands) -> Hands:
         """What its driver gets."""

@@ -7,7 +7,7 @@ import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
 
-from dht.errors import BadSpec
+from dht.errors import BadInput, BadSpec
 from peer.data.source import Document
 
 TEXT_SUFFIXES = frozenset(
@@ -19,19 +19,21 @@ PIECE_CHARACTERS = 1 << 18
 
 
 def read_files(path: str, text_field: str) -> Iterator[Document]:
-    """Documents of the file or folder at `path`, in order of their names. Raises BadSpec.
+    """Documents of the file or folder at `path`, in order of their names. Raises BadInput and BadSpec.
 
     A text file is a document, and so is a row of a parquet file. Hidden files, and files that are
     neither, are left out.
     """
     root = Path(path).expanduser()
     if not root.exists():
-        raise BadSpec(f"data.path is {path!r}, which is not on this machine; name a text or parquet file or a folder")
+        raise BadInput(
+            f"settings.data_path is {path!r}, which is not on this machine; name a text or parquet file or a folder"
+        )
     found = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
     base = root.parent if root.is_file() else root
     readable = [file for file in found if _is_readable(file.relative_to(base))]
     if not readable:
-        raise BadSpec(f"data.path is {path!r}, which holds no text or parquet file")
+        raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file")
     for file in readable:
         name = file.relative_to(base).as_posix()
         if file.suffix == ".parquet":

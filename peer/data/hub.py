@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import os
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -15,6 +17,7 @@ from peer.data.data_shards import DATA_SHARDS, is_held_out
 from peer.data.source import spread
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
+from peer.tables import shortened
 
 
 @dataclass
@@ -29,7 +32,7 @@ class _Reader:
 
 
 class HubSource:
-    """A streamed data set. Raises BadSpec if there is no such data set, Unreachable if it cannot be reached.
+    """A streamed data set. Raises BadSpec if there is none, or one of another kind than text, Unreachable.
 
     Documents of one shard come in the data set's order, which should be a shuffled one. To start in
     mid-run, a shard is read from its beginning up to the cursor.
@@ -108,16 +111,37 @@ class HubSource:
         return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
 
 
+TABLES = frozenset({"arrow", "csv", "json", "parquet", "text"})
+"""Formats of data sets that are read: rows of plain values. Others unpack archives, images or pickles."""
+
+
 def _open(spec: RunSpec) -> Any:
-    import datasets
+    from datasets import load_dataset_builder
 
     table = spec.data
+    if os.path.lexists(table.path):
+        # datasets would read it instead.
+        raise BadSpec(f"data.path is {table.path!r}, which is in the folder {os.getcwd()} too; start from another one")
     try:
-        return datasets.load_dataset(table.path, table.subset or None, split=table.split, streaming=True)
+        builder = load_dataset_builder(table.path, table.subset or None, token=False)
+        require_own_files(builder, table.path)
+        return builder.as_streaming_dataset(split=table.split)
     except ConnectionError as error:
         raise Unreachable(f"the data set {table.path!r} cannot be reached; check the connection") from error
-    except (FileNotFoundError, ValueError) as error:
+    except (FileNotFoundError, RuntimeError, ValueError) as error:
         reason = str(error).strip().splitlines()[0]
         raise BadSpec(
             f"data.path is {table.path!r} (subset {table.subset!r}, split {table.split!r}): {reason}"
         ) from error
+
+
+def require_own_files(builder: Any, name: str) -> None:
+    """Raises BadSpec for a data set whose card names other files than its own, such as some of this machine, or whose
+    format is none that is read."""
+    kind = type(builder).__module__.rpartition(".")[2]
+    if kind not in TABLES:
+        raise BadSpec(f"data.path is {name!r}, a data set of the kind {kind!r}; use one of {', '.join(sorted(TABLES))}")
+    own = f"hf://datasets/{name}@"
+    for file in chain.from_iterable((builder.config.data_files or {}).values()):
+        if not str(file).split("::")[-1].startswith(own):
+            raise BadSpec(f"data.path is {name!r}, whose card names a file elsewhere: {shortened(str(file))}")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from dht.errors import BadSpec
+from dht.errors import BadInput, BadSpec
 from peer.data.documents import read_files, standard_library
 from peer.data.hub import HubSource
 from peer.data.source import MemorySource, Source
@@ -13,8 +13,12 @@ from peer.data.tokenizer import load_tokenizer
 from peer.spec import RunSpec
 
 
-def open_source(spec: RunSpec) -> Source:
-    """The source that `spec.data` names, ready to read. Raises BadSpec or Unreachable."""
+def open_source(spec: RunSpec, data_path: str = "") -> Source:
+    """The source that `spec.data` names, ready to read; of files, those that their owner named in `data_path`.
+
+    Raises BadInput where a run on files is given none, BadSpec and Unreachable.
+    """
+    require_files(spec, data_path)
     tokenizer = load_tokenizer(spec.model.tokenizer)
     embedded = spec.model.config.get("vocab_size")
     if isinstance(embedded, int) and embedded < tokenizer.vocabulary:
@@ -25,8 +29,17 @@ def open_source(spec: RunSpec) -> Source:
     if spec.data.source == "hub":
         return HubSource(tokenizer, spec)
     if spec.data.source == "files":
-        return MemorySource(read_files(spec.data.path, spec.data.text_field), tokenizer, spec)
+        return MemorySource(read_files(data_path, spec.data.text_field), tokenizer, spec)
     return MemorySource(standard_library(), tokenizer, spec)
+
+
+def require_files(spec: RunSpec, data_path: str) -> None:
+    """Raises BadInput for a run on files, if their owner has named none: a spec says nothing about this machine."""
+    if spec.data.source == "files" and not data_path:
+        raise BadInput(
+            f"this run trains on files of yours, which its spec calls {spec.data.path!r}; "
+            "say which with --set data_path=FOLDER"
+        )
 
 
 def held_out(source: Source) -> Tensor:

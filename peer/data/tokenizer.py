@@ -1,8 +1,9 @@
-"""Text to token numbers: plain bytes, or a Hugging Face tokenizer (never with remote code)."""
+"""Text to token numbers: plain bytes, or a Hugging Face tokenizer: its tables alone, no code and no pickle."""
 
 from __future__ import annotations
 
 import copy
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -72,24 +73,15 @@ class ByteTokenizer:
 
 
 class HubTokenizer:
-    """A Hugging Face tokenizer by name or local folder. Raises BadSpec if it ends no text, or Unreachable."""
+    """A Hugging Face tokenizer whose files lie in a folder. Raises BadSpec if it is none, or ends no text."""
 
-    def __init__(self, name: str) -> None:
-        from huggingface_hub.errors import LocalEntryNotFoundError
+    def __init__(self, name: str, folder: Path) -> None:
         from transformers import AutoTokenizer
 
         try:
-            self._tokenizer: Any = AutoTokenizer.from_pretrained(name, trust_remote_code=False)
-        except (OSError, ValueError) as error:
-            if isinstance(error.__cause__, LocalEntryNotFoundError):
-                raise Unreachable(
-                    f"the tokenizer {name!r} cannot be reached and is not on this machine; check the connection"
-                ) from error
-            reason = str(error).strip().splitlines()[0]
-            raise BadSpec(
-                f"model.tokenizer is {name!r}, which cannot be loaded ({reason}); "
-                "use 'bytes', a public tokenizer's name or a local folder"
-            ) from error
+            self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
+        except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
+            raise _no_tokenizer(name, error) from error
         end = self._tokenizer.eos_token_id
         if end is None:
             raise BadSpec(f"model.tokenizer is {name!r}, which has no end-of-text token; choose one that has")
@@ -110,4 +102,33 @@ class HubTokenizer:
 
 def load_tokenizer(name: str) -> Tokenizer:
     """The tokenizer a spec names in `model.tokenizer`. Raises BadSpec or Unreachable."""
-    return ByteTokenizer() if name == "bytes" else HubTokenizer(name)
+    return ByteTokenizer() if name == "bytes" else HubTokenizer(name, download(name))
+
+
+TABLES = ("*.json", "*.txt", "*.model", "*.jinja")
+"""Of a repository, what a tokenizer is made of; neither Python nor pickles are among them."""
+
+
+def download(name: str) -> Path:
+    """Where the files of the Hub's tokenizer OWNER/NAME lie, once they do. Raises BadSpec or Unreachable.
+
+    A folder of that name where this program happens to stand is not looked at.
+    """
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
+
+    try:
+        return Path(snapshot_download(name, token=False, allow_patterns=list(TABLES), ignore_patterns="*/*"))
+    except LocalEntryNotFoundError as error:
+        raise Unreachable(
+            f"the tokenizer {name!r} cannot be reached and is not on this machine; check the connection"
+        ) from error
+    except (OSError, HfHubHTTPError, HFValidationError) as error:
+        raise _no_tokenizer(name, error) from error
+
+
+def _no_tokenizer(name: str, error: Exception) -> BadSpec:
+    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
+    return BadSpec(
+        f"model.tokenizer is {name!r}, which cannot be loaded ({reason}); use 'bytes' or a public tokenizer's name"
+    )

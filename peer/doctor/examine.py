@@ -8,7 +8,6 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -21,6 +20,7 @@ from peer.doctor.host import (
     check_descriptors,
     check_device_memory,
     check_disk,
+    check_files,
     check_heat,
     check_memory,
     check_power,
@@ -61,10 +61,15 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         _libraries(tell),
     )
     tell(check_heat(await asyncio.to_thread(_gpu_figures, device), cpu_temperature_c()))
-    spec = _spec(run, asked.directory, met)
+    spec, why = _spec(run, asked.directory, met)
     if spec is None:
+        if why:
+            fix = "tell the organiser, or upgrade homefires if the run is newer than it"
+            tell(failed("spec", why, fix, BadSpec))
         tell(unknown("needs", "what a run needs is known once its invite is given and its spec was fetched"))
         return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
+    if spec.data.source == "files":
+        tell(check_files(spec, asked.settings.data_path))
     needs = _needs(spec, asked, tell)
     if needs is not None:
         _rooms(needs, asked, device, at_work, tell)
@@ -100,19 +105,24 @@ def _gpu_figures(device: Device | None) -> dict[str, object]:
     return Gpu(lambda: device.uuid).figures() if device is not None and device.uuid else {}
 
 
-def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | None) -> RunSpec | None:
-    """As a node of the run gave it, or as it lies in the folder; None if neither is that of its hash."""
+def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | None) -> tuple[RunSpec | None, str]:
+    """As a node of the run gave it, or as it lies in the folder; None if neither is that of its hash, and why, where
+    one is refused."""
+    why = ""
     if run is None:
-        return None
+        return None, why
     texts = [met.spec.decode(errors="replace")] if met is not None and met.spec else []
     if directory is not None and (directory / "spec.toml").exists():
         texts.append((directory / "spec.toml").read_text(errors="replace"))
     for text in texts:
-        with suppress(BadSpec):
-            spec = specs.parse(text)
-            if spec.digest() == run.spec_hash:
-                return spec
-    return None
+        try:
+            spec = specs.parse(text, "the run's spec")
+        except BadSpec as error:
+            why = one_line(error)
+            continue
+        if spec.digest() == run.spec_hash:
+            return spec, ""
+    return None, why
 
 
 def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
-from peer.doctor.check import Check, failed, passed, size, unknown, warned
+from peer.doctor.check import Check, failed, one_line, passed, size, unknown, warned
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
 from peer.plan.disk_use import disk_of
 from peer.plan.model_shape import memory_of, shape_of
@@ -41,28 +41,15 @@ class RunNeeds:
 
 
 def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
-    """Of a peer of this run that keeps so many bytes of updates. Raises BadSpec for a model that cannot be built."""
-    parameters, training, activations, main = _memory(spec)
-    disk = disk_of(parameters, round(training), spec, chain_bytes)
-    return RunNeeds(
-        parameters=parameters, device=round(training + activations),
-        least_device=round(training + activations / spec.inner.sequences), main=round(PROCESS_BYTES + main),
-        least_disk=disk.least, disk=disk.most,
-    )  # fmt: skip
-
-
-def _memory(spec: RunSpec) -> tuple[int, float, float, float]:
-    """(parameters, training, activations, main), by formula if the planner has one, else from the model itself."""
-    try:
-        shape = shape_of(spec)
-    except BadInput:
-        from peer.model.footprint import size_of
-
-        counted = size_of(spec)
-        main = counted.anchor_bytes + counted.encoded_bytes
-        return counted.parameters, counted.training_bytes, counted.activation_bytes, main
+    """Of a peer of this run that keeps so many bytes of updates."""
+    shape = shape_of(spec)
     memory = memory_of(shape, spec)
-    return shape.parameters, memory.training, memory.activations, memory.anchor + memory.encoded
+    disk = disk_of(shape.parameters, round(memory.training), spec, chain_bytes)
+    return RunNeeds(
+        parameters=shape.parameters, device=round(memory.device),
+        least_device=round(memory.training + memory.activations / spec.inner.sequences),
+        main=round(PROCESS_BYTES + memory.anchor + memory.encoded), least_disk=disk.least, disk=disk.most,
+    )  # fmt: skip
 
 
 # ---- memory, disk, descriptors ----
@@ -121,6 +108,18 @@ def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int =
         fix = "make room, or have the peer keep fewer updates for others: settings.chain_mb"
         return warned("disk", found, fix, **figures)
     return passed("disk", found, **figures)
+
+
+def check_files(spec: RunSpec, data_path: str) -> Check:
+    """Of a run on files of its volunteers: whether there are some here that their owner has named."""
+    called = one_line(spec.data.path)
+    if not data_path:
+        found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
+        return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)
+    if not Path(data_path).expanduser().exists():
+        found = f"{data_path}, which you have named for {called}, is not on this machine"
+        return failed("files", found, "name a folder of text that is: --set data_path=FOLDER", BadInput)
+    return passed("files", f"it reads what is text in {data_path}")
 
 
 def check_descriptors() -> Check:

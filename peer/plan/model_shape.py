@@ -1,41 +1,21 @@
 """What a run's model costs, from its spec alone: parameters by layer, floating-point operations, bytes of memory.
 
-The layers are those of `peer.model.flat`, counted here by formula for the architectures that people train most, so
-that a plan needs neither torch nor transformers. Of any other architecture one says how large it is.
+The layers are those of `peer.model.flat`, counted by formula, so that a plan needs neither torch nor transformers.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
 
 from dht.errors import BadInput
 from peer.codec.codec import Codec
+from peer.model_layers import ACTIVATION_BYTES, FLOAT32_BYTES, layers_of
 from peer.protocol.layout import share_out
 from peer.spec import RunSpec
 
-FLOAT32_BYTES = 4
-BYTE_TOKENS = 257
-"""Of the tokenizer `bytes`: 256 values and end-of-text."""
-ACTIVATION_BYTES = 34
-"""Per token, width and block in 16 bit, without stored attention maps (arXiv:2205.05198, section 4.1)."""
 MOST_PARAMETERS = 10**13
 STATE_VECTORS = 4
 """θ, outer momentum, residual, and where the inner steps began: float32 in main memory."""
-
-LLAMA: Mapping[str, Any] = {
-    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
-    "tie_word_embeddings": False, "attention_bias": False, "mlp_bias": False,
-}  # fmt: skip
-DEFAULTS: Mapping[str, Mapping[str, Any]] = {
-    "llama": LLAMA,
-    "mistral": {**LLAMA, "intermediate_size": 14336, "num_key_value_heads": 8},
-    "qwen2": {**LLAMA, "intermediate_size": 22016, "num_key_value_heads": 32},
-    "qwen3": {**LLAMA, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
-    "gpt2": {"n_embd": 768, "n_layer": 12, "n_head": 12, "n_inner": None, "tie_word_embeddings": True},
-}
-"""What transformers' configurations take where a spec says nothing."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -77,84 +57,18 @@ class ModelShape:
 
 
 def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
-    """The shape of a spec's model; of an architecture that is not known, one of so many `parameters`.
-
-    Raises BadInput if neither is known.
-    """
+    """The shape of a spec's model, or of one of so many `parameters`. Raises BadInput for too many of them."""
     if parameters:
         if not 1 <= parameters <= MOST_PARAMETERS:
             raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
         return _scaled(spec, parameters)
-    known = DEFAULTS.get(spec.model.architecture)
-    if known is None:
-        raise BadInput(
-            f"model.architecture is {spec.model.architecture!r}, whose size the planner cannot compute (it can for "
-            f"{', '.join(DEFAULTS)}); say how large the model is with --parameters N"
-        )
-    values = {**known, **spec.model.config}
-    vocabulary = _vocabulary(spec)
-    return _gpt2(values, vocabulary, spec) if spec.model.architecture == "gpt2" else _llama(values, vocabulary, spec)
-
-
-def known_shape(spec: RunSpec, parameters: int) -> ModelShape:
-    """The shape of a model that is there, and has so many parameters, whatever its architecture."""
-    return shape_of(spec) if spec.model.architecture in DEFAULTS else shape_of(spec, parameters)
-
-
-def _vocabulary(spec: RunSpec) -> int:
-    if "vocab_size" in spec.model.config:
-        return int(spec.model.config["vocab_size"])
-    if spec.model.tokenizer == "bytes":
-        return BYTE_TOKENS
-    raise BadInput(
-        f"model.config has no vocab_size, and the planner does not load the tokenizer {spec.model.tokenizer!r}; "
-        "add vocab_size to [model.config]"
-    )
-
-
-def _llama(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> ModelShape:
-    """Llama, Mistral and Qwen: grouped-query attention, gated feed-forward, two norms per block."""
-    width, inner = int(values["hidden_size"]), int(values["intermediate_size"])
-    heads, blocks = int(values["num_attention_heads"]), int(values["num_hidden_layers"])
-    key_heads = int(values.get("num_key_value_heads") or heads)
-    head = int(values.get("head_dim") or width // heads)
-    matrices = width * head * (2 * heads + 2 * key_heads) + 3 * width * inner
-    vectors = _llama_vectors(values, spec.model.architecture, head * heads, head * key_heads, head)
-    own_head = () if values["tie_word_embeddings"] else (vocabulary * width,)
+    layers = layers_of(spec.model.architecture, spec.model.config, spec.model.context)
     return ModelShape(
-        layers=(vocabulary * width, *(matrices + vectors,) * blocks, width, *own_head),
-        blocks=blocks, width=width, attention_width=heads * head, vocabulary=vocabulary,
-        matrix_parameters=blocks * matrices + vocabulary * width, before=1,
-    )  # fmt: skip
-
-
-def _llama_vectors(values: Mapping[str, Any], architecture: str, queries: int, keys: int, head: int) -> int:
-    """Parameters of a block that are in no matrix: norms and biases."""
-    width, inner = int(values["hidden_size"]), int(values["intermediate_size"])
-    vectors = 2 * width
-    if architecture == "qwen2":
-        vectors += queries + 2 * keys
-    elif values["attention_bias"] and architecture != "mistral":
-        vectors += queries + 2 * keys + width
-    if architecture == "qwen3":
-        vectors += 2 * head
-    if architecture == "llama" and values["mlp_bias"]:
-        vectors += 2 * inner + width
-    return vectors
-
-
-def _gpt2(values: Mapping[str, Any], vocabulary: int, spec: RunSpec) -> ModelShape:
-    """GPT-2: learned positions, fused query, key and value, biases everywhere."""
-    width, blocks = int(values["n_embd"]), int(values["n_layer"])
-    inner = int(values["n_inner"] or 4 * width)
-    positions = int(values.get("n_positions") or values.get("max_position_embeddings") or spec.model.context)
-    matrices = 4 * width * width + 2 * width * inner
-    vectors = 9 * width + inner
-    own_head = () if values["tie_word_embeddings"] else (vocabulary * width,)
-    return ModelShape(
-        layers=(vocabulary * width, positions * width, *(matrices + vectors,) * blocks, 2 * width, *own_head),
-        blocks=blocks, width=width, attention_width=width, vocabulary=vocabulary,
-        matrix_parameters=blocks * matrices + vocabulary * width, before=2,
+        layers=(*layers.before, *(layers.block,) * layers.blocks, *layers.after),
+        blocks=layers.blocks, width=layers.width, attention_width=layers.attention_width,
+        vocabulary=layers.vocabulary,
+        matrix_parameters=layers.blocks * layers.multiplied + layers.vocabulary * layers.width,
+        before=len(layers.before),
     )  # fmt: skip
 
 

@@ -13,12 +13,13 @@ from itertools import pairwise
 
 import numpy as np
 
+from peer.model_layers import FLOAT32_BYTES
 from peer.placement.layout_search import Effort
 from peer.placement.pairwise_network import Matrix, Network
 from peer.placement.place import place
 from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import Coefficients
-from peer.plan.model_shape import FLOAT32_BYTES, MemoryFootprint, ModelShape, memory_of, stage_bytes
+from peer.plan.model_shape import MemoryFootprint, ModelShape, memory_of, stage_bytes
 from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.round_cost import step_seconds
 from peer.plan.strategy import Strategy, with_strategy

@@ -24,13 +24,14 @@ from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
 from peer.simulate.simulated_peer import SimulatedPeer
 from peer.simulate.virtual_network import Sizes, VirtualNetwork
+from peer.spec import YEAR_S
 
 EPOCH = 1_600_000_000.0
 """Unix time when every simulation begins."""
 LONGEST = 40.0
 """Times the expected length of a run, after which it is given up."""
 AGREEMENT_S = 20.0
-NEVER_S = 1e12
+NEVER_S = float(YEAR_S)
 STATE_BYTES = 8
 """θ and momentum of one parameter in a snapshot."""
 

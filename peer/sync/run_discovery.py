@@ -16,7 +16,7 @@ from dht.access import RejectCode
 from dht.addresses import peer_id_in
 from dht.atomic_files import raising_damaged, write_atomic
 from dht.board import ask_genesis, genesis_in
-from dht.errors import HomefiresError, RunMismatch, Unreachable
+from dht.errors import BadSpec, RunMismatch, Unreachable
 from dht.identity import fingerprint_words
 from dht.invite import Invite
 from dht.node import Node
@@ -40,11 +40,13 @@ LOOK_EVERY_S = 0.5
 async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
     """The spec's text, from my disk, from whoever the invite names or from a peer; its hash is the invite's.
 
-    A stream may be cut at any time, so everyone is asked again until `SPEC_TIMEOUT_S`. Raises Unreachable.
+    A stream may be cut at any time, so everyone is asked again until `SPEC_TIMEOUT_S`. Raises Unreachable, and BadSpec
+    where all that are asked serve one that is refused.
     """
     path = directory / "spec.toml"
-    if path.exists() and _matches(path.read_bytes(), invite.spec_hash):
-        return path.read_text()
+    with suppress(BadSpec):
+        if path.exists() and _digest(path.read_bytes()) == invite.spec_hash:
+            return path.read_text()
     failures: dict[str, str] = {}
     with suppress(TimeoutError):
         async with asyncio.timeout(SPEC_TIMEOUT_S):
@@ -58,18 +60,26 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
 async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str]) -> bytes:
     """Ask one after the other; why one failed is left in `failures`, by peer."""
     while True:
-        for peer in await _around(node, map(peer_id_in, invite.addrs)):
+        asked = await _around(node, map(peer_id_in, invite.addrs))
+        refused: list[BadSpec] = []
+        for peer in asked:
             try:
                 served = await node.ask(peer, "spec", ASK_TIMEOUT_S, MAX_SPEC_BYTES)
+                if served is not None and _digest(served) == invite.spec_hash:
+                    return served
             except Unreachable as error:
                 failures[peer] = str(error)
                 continue
-            if served is not None and _matches(served, invite.spec_hash):
-                return served
+            except BadSpec as error:
+                failures[peer] = f"{peer} serves a spec that is refused: {error}"
+                refused.append(error)
+                continue
             failures[peer] = f"{peer} serves no spec"
             if served is not None:
                 failures[peer] = f"{peer} serves another spec"
                 node.refusals(RejectCode.SPEC, peer, "it serves another spec than the invite names")
+        if refused and len(refused) == len(asked):
+            raise refused[0]
         await asyncio.sleep(ASK_AGAIN_S)
 
 
@@ -140,8 +150,9 @@ def _checked(genesis: Genesis, state: bytes) -> Genesis:
     return genesis
 
 
-def _matches(served: bytes, run: bytes) -> bool:
+def _digest(served: bytes) -> bytes:
+    """Raises BadSpec."""
     try:
-        return specs.parse(served.decode()).digest() == run
-    except (HomefiresError, UnicodeDecodeError):
-        return False
+        return specs.parse(served.decode(), "the run's spec").digest()
+    except UnicodeDecodeError as error:
+        raise BadSpec("the run's spec is not TOML: it is not UTF-8 text") from error

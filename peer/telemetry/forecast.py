@@ -8,7 +8,7 @@ from typing import Any
 from peer.events import AlertRaised, Event, NetworkMeasured, RoundForecast, RoundTripsReported
 from peer.lifecycle.pace import Pace
 from peer.placement.pairwise_network import Distances
-from peer.plan.model_shape import known_shape
+from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import HOME_DELAY_S, Machine, claimed_mbps
 from peer.plan.round_forecast import Forecast, RoundForecaster, fact_of, in_words, remedy
 from peer.protocol.block import Update
@@ -22,12 +22,12 @@ class Forecaster:
     """Compares prediction with fact, round by round, and says both."""
 
     def __init__(
-        self, spec: RunSpec, me: str, parameters: int, settings: Callable[[], Mapping[str, Any]],
+        self, spec: RunSpec, me: str, settings: Callable[[], Mapping[str, Any]],
         emit: Callable[[Event], None],
     ) -> None:  # fmt: skip
         self._spec, self._me, self._settings, self._emit = spec, me, settings, emit
         self._pace = Pace(spec)
-        self._live = RoundForecaster(spec, known_shape(spec, parameters))
+        self._live = RoundForecaster(spec, shape_of(spec))
         self._distances = Distances()
         self._foretold_s: float | None = None
         self._warned_at: int | None = None

@@ -119,7 +119,9 @@ class RealSwarm(Swarm):
         self._numbers: dict[Fault, int] = {}
         self._later: list[tuple[float, Callable[[], None]]] = []
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
-        self._settings = (f"threads={threads}", *settings)
+        # Who makes the swarm has written its spec: its files are theirs.
+        files = (f"data_path={self.spec.data.path}",) if self.spec.data.source == "files" else ()
+        self._settings = (f"threads={threads}", *files, *settings)
         self._own, self._paced, self._books, self._delay_s = own or {}, paced, books, delay_s
         self._hurry = hurry or {}
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)

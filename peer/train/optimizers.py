@@ -9,7 +9,6 @@ import torch
 from torch import Tensor, nn
 from torch.optim import Optimizer
 
-from dht.errors import BadSpec
 from peer.model.flat import hidden_matrices, trained
 from peer.spec import RunSpec
 
@@ -74,12 +73,11 @@ class Optimizers:
 
 
 def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Optimizers:
-    """What `spec.inner.optimizer` names, over the trained parameters of `model`. Raises BadSpec."""
+    """What `spec.inner.optimizer` names, over the trained parameters of `model`."""
     if spec.inner.optimizer == "adamw":
         return Optimizers(adamw(trained(model), spec, device))
     matrices = hidden_matrices(model)
-    if not matrices:
-        raise BadSpec("inner.optimizer is 'muon', but this model has no hidden matrix; use 'adamw'")
+    assert matrices, f"{spec.model.architecture} has blocks, but no hidden matrix"
     taken = {id(value) for value in matrices}
     rest = [value for value in trained(model) if id(value) not in taken]
     return Optimizers(muon(matrices, spec), adamw(rest, spec, device))

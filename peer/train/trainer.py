@@ -48,12 +48,12 @@ class LocalTrainer:
 
     def __init__(
         self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Tuned | None = None,
-        told_smaller: Callable[[int], None] = lambda sequences: None,
+        told_smaller: Callable[[int], None] = lambda sequences: None, data_path: str = "",
     ) -> None:  # fmt: skip
         self.spec, self.me, self.device = spec, me, device
         self._folder = folder
         folder.mkdir(exist_ok=True)
-        self._source = open_source(spec)
+        self._source = open_source(spec, data_path)
         model = build(spec).to(device)
         use_attention(model, fit)
         self._batches = ShardSampler(self._source, spec, me, (me,), {})

@@ -7,36 +7,26 @@ takes no part, and writes nothing that lasts. One JSON object on stdout.
 from __future__ import annotations
 
 import json
+import os
+import subprocess
+import sys
 import tempfile
 import time
 from collections.abc import Sequence
-from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
 from dht.addresses import are_loopback
-from dht.errors import BadInput
-from dht.identity import Identity, fingerprint_words
+from dht.errors import BadSpec
+from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
 from dht.reach.peer_store import PeerStore
-from peer import spec as specs
-from peer.doctor.host import needs_of
 from peer.host.gpu import power_limit_w
-from peer.plan.coefficients import shipped
-from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
-from peer.plan.round_cost import predict
-from peer.settings import PeerSettings
-from peer.spec import RunSpec
 from peer.sync.run_discovery import find_spec
 
-LICENCES = {
-    "stdlib": "the Python Software Foundation licence",
-    "files": "whatever holds for these files on your machine",
-    "hub": "see the page of the data set",
-}
-"""The spec names no licence; by `data.source`, where it stands."""
+MOST_S = 20.0
+"""For looking at a spec, which takes less than one."""
 
 
 def main(text: str, peers: Sequence[str]) -> int:
@@ -46,12 +36,13 @@ def main(text: str, peers: Sequence[str]) -> int:
     invite = parse(text, time.time())
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         spec = uvloop.run(fetch(invite, peers, Path(folder)))
-    print(json.dumps(facts(invite, spec, power_limit_w()), allow_nan=False))
+    print(json.dumps(facts_of(invite.run, invite.organiser, spec, power_limit_w()), allow_nan=False))
     return 0
 
 
-async def fetch(invite: Invite, peers: Sequence[str], folder: Path) -> RunSpec:
-    """The spec, from a node of the invite or one of these; `folder` is for a key and sockets. Raises Unreachable."""
+async def fetch(invite: Invite, peers: Sequence[str], folder: Path) -> str:
+    """The spec's text, from a node of the invite or one of these; `folder` is for a key and sockets. Raises
+    Unreachable and BadSpec."""
     PeerStore(folder / "peers.json").note_named(peers)
     Identity.load_or_create(folder / "identity.key")
     config = NetworkConfig(
@@ -60,40 +51,26 @@ async def fetch(invite: Invite, peers: Sequence[str], folder: Path) -> RunSpec:
         client_mode=True,
     )  # fmt: skip
     async with open_node(config) as node:
-        return specs.parse(await find_spec(node, invite, folder))
+        return await find_spec(node, invite, folder)
 
 
-def facts(invite: Invite, spec: RunSpec, power_w: float | None) -> dict[str, Any]:
-    """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
-    needs = needs_of(spec, PeerSettings().chain_bytes)
-    return {
-        "v": 1, "run": invite.run, "organiser": invite.organiser, "fingerprint": fingerprint_words(invite.organiser),
-        "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
-        "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
-        "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
-        "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
-    }  # fmt: skip
-
-
-def data_in_words(spec: RunSpec) -> str:
-    table = spec.data
-    if table.source == "stdlib":
-        return "the source text of the Python standard library that is on your machine"
-    if table.source == "files":
-        return f"text files below {table.path} on your machine"
-    subset = f" ({table.subset})" if table.subset else ""
-    return f"the data set {table.path}{subset} of huggingface.co, streamed while it trains"
-
-
-def _traffic(spec: RunSpec) -> dict[str, float | None]:
-    """Bytes that a peer sends, and as many it takes in, by the planner for as many peers as found the run."""
-    unknown: dict[str, float | None] = {"round_bytes": None, "day_bytes": None, "round_s": None, "assumed_flops": None}
-    with suppress(BadInput):
-        members = min(MAX_MEMBERS, max(2, spec.run.founders))
-        cost = predict(shape_of(spec), spec, uniform_peers(members, Machine(name="a home GPU")), shipped())
-        sent = cost.traffic.up_bytes
-        return {
-            "round_bytes": sent, "day_bytes": sent * 86400 / cost.round_s, "round_s": cost.round_s,
-            "assumed_flops": HOME_FLOPS,
-        }  # fmt: skip
-    return unknown
+def facts_of(run: str, organiser: str, spec: str, power_w: float | None) -> dict[str, Any]:
+    """All that a consent screen says of a spec's text, numbers as numbers. `power_w`: what the GPU may draw, None
+    without one. Raises BadSpec, also for what takes more time or memory to look at than it may."""
+    asked = {"run": run, "organiser": organiser, "spec": spec, "power_w": power_w}
+    # Each thread of OpenBLAS would take address space, of which there is little.
+    environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+    try:
+        told = subprocess.run(
+            [sys.executable, "-m", "peer.watch.run_facts"], input=json.dumps(asked), capture_output=True, text=True,
+            env=environment, timeout=MOST_S, check=False,
+        )  # fmt: skip
+    except subprocess.TimeoutExpired as error:
+        raise BadSpec(f"the run's spec was looked at for {MOST_S:.0f} s without an end; it is refused") from error
+    if told.returncode == BadSpec.exit_code:
+        raise BadSpec(told.stderr.strip())
+    if told.returncode != 0:
+        why = next(reversed(told.stderr.strip().splitlines()), f"code {told.returncode}")
+        raise BadSpec(f"the run's spec could not be looked at within its limits of memory and time ({why})")
+    facts: dict[str, Any] = json.loads(told.stdout)
+    return facts

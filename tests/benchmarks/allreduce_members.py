@@ -299,7 +299,7 @@ def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
     from peer.train import trainer as trainers
 
     vars(trainers)["build"] = lambda spec: Weights(sizes)
-    trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"))
+    trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"), data_path=spec.data.path)
     for held in (*trainer.anchor.momentum, *trainer._backend.vectors.residual):
         held.fill_(0)  # else the kernel gives their pages when they are first used
     return trainer

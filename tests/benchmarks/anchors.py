@@ -31,7 +31,7 @@ class HeldOut:
     """The held-out text of a spec, and its model to measure with."""
 
     def __init__(self, spec: RunSpec) -> None:
-        self._source = open_source(spec)
+        self._source = open_source(spec, spec.data.path)
         self._model = build(spec)
         self._flat = FlatParameters(self._model)
         self._initial = self._flat.new()

@@ -43,7 +43,7 @@ class Worker:
 
 def train_delayed(spec: RunSpec, slower: tuple[int, ...], report: Report) -> Outcome:
     """Every founder pushes once in the time of a round; the momentum is renewed when all have."""
-    source, model, names = open_source(spec), build(spec), names_of(spec)
+    source, model, names = open_source(spec, spec.data.path), build(spec), names_of(spec)
     workers = [Worker(spec, source, name, slower[index % len(slower)]) for index, name in enumerate(names)]
     flat, held_out_BT, tokens = FlatParameters(model), held_out(source), 0
     outer = DelayedNesterov(

@@ -102,7 +102,7 @@ def _child(arguments: argparse.Namespace, mode: str) -> dict[str, Any]:
 
 
 def _alone(spec: RunSpec) -> dict[str, int]:
-    batches = ShardSampler(open_source(spec), spec, ME, (ME,), {})
+    batches = ShardSampler(open_source(spec, spec.data.path), spec, ME, (ME,), {})
     loop = SingleDevice(build(spec), spec, batches, torch.device("cpu"))
     loop.step(0, 0)
     peaks: dict[str, int] = {}

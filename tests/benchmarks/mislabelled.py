@@ -20,7 +20,7 @@ class Mislabelled(LocalTrainer):
     """Reads what it should read, but in `rounds` every token that it learns to predict is a random one."""
 
     def __init__(self, spec: RunSpec, me: str, folder: Path, device: torch.device, rounds: Collection[int]) -> None:
-        super().__init__(spec, me, folder, device)
+        super().__init__(spec, me, folder, device, data_path=spec.data.path)
         plain: Any = self._backend
         backend = RandomLabels(plain._model, spec, self._batches, device)
         backend.rounds, backend.vectors = rounds, plain.vectors

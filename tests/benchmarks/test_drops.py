@@ -30,7 +30,10 @@ def after_one_round(
     """Trainers that made one round without the contributions of some, and the first anchor."""
     spec = drops.spec_of(variant, base, 1, PEERS)
     names = names_of(spec)
-    trainers = [LocalTrainer(spec, name, folder / f"{variant}-{name}", torch.device("cpu")) for name in names]
+    trainers = [
+        LocalTrainer(spec, name, folder / f"{variant}-{name}", torch.device("cpu"), data_path=spec.data.path)
+        for name in names
+    ]
     anchor = genesis_anchor(spec.digest(), names, trainers[0].anchor.state_digest())
     for trainer in trainers:
         trainer.begin_round(names)
@@ -90,7 +93,9 @@ def test_without_carry_the_balance_is_empty_after_a_miss(base: RunSpec, tmp_path
 def test_a_round_without_anybody_is_void_and_commits(base: RunSpec, tmp_path: Path) -> None:
     """Nothing is averaged and nothing moves: momentum has nothing yet to go on with."""
     trainers, _ = after_one_round("carry", base, tmp_path, left_out=range(PEERS))
-    untouched = LocalTrainer(trainers[0].spec, "untouched", tmp_path / "untouched", torch.device("cpu"))
+    untouched = LocalTrainer(
+        trainers[0].spec, "untouched", tmp_path / "untouched", torch.device("cpu"), data_path=trainers[0].spec.data.path
+    )
     for trainer in trainers:
         assert trainer.anchor.round == 1
         assert torch.equal(whole(trainer.anchor.theta), whole(untouched.anchor.theta))

@@ -53,7 +53,7 @@ def test_the_dealt_text_is_the_same_text(base: RunSpec, tmp_path: Path) -> None:
     spec = dealt(base, NAMES, tmp_path)
     before, after = documents_of(base), documents_of(spec)
     assert sorted(document.text for document in after) == sorted(document.text for document in before)
-    assert (open_source(spec).held_out() == open_source(base).held_out()).all()
+    assert (open_source(spec, spec.data.path).held_out() == open_source(base, base.data.path).held_out()).all()
 
 
 def test_the_runs_of_a_seed_differ_in_the_reducer_alone(base: RunSpec) -> None:

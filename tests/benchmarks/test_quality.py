@@ -79,7 +79,7 @@ def test_synchronous_training_of_one_peer_is_plain_adamw(base: RunSpec) -> None:
     spec = spec_of("adamw", base, 1, 4)
     outcome = train_synchronously(spec, silent)
     model, (name,) = build(spec), names_of(spec)
-    batches = ShardSampler(open_source(spec), spec, name, (name,), {})
+    batches = ShardSampler(open_source(spec, spec.data.path), spec, name, (name,), {})
     matrices = [value for value in model.parameters() if value.dim() >= 2]
     vectors = [value for value in model.parameters() if value.dim() < 2]
     groups = [{"params": matrices, "weight_decay": 0.1}, {"params": vectors, "weight_decay": 0.0}]
@@ -100,7 +100,7 @@ def test_synchronous_training_of_one_peer_is_plain_adamw(base: RunSpec) -> None:
 def test_synchronous_training_reads_what_the_peers_of_diloco_read(base: RunSpec) -> None:
     """A batch of each peer in turn, from the shards that it owns in the run."""
     spec = spec_of("ddp", base, 1, 2)
-    names, source = names_of(spec), open_source(spec)
+    names, source = names_of(spec), open_source(spec, spec.data.path)
     together = Together([ShardSampler(source, spec, name, names, {}) for name in names])
     alone = [ShardSampler(source, spec, name, (name,), {}) for name in names]
     for batches in alone:
@@ -116,7 +116,9 @@ def test_diloco_of_the_benchmark_is_what_real_reducers_compute(wire: str, base: 
     """Trainers that apply the means of the link's own Reducer end with the same bits."""
     spec = spec_of(wire, base, 3, 3)
     names = names_of(spec)
-    trainers = [LocalTrainer(spec, name, tmp_path / name, torch.device("cpu")) for name in names]
+    trainers = [
+        LocalTrainer(spec, name, tmp_path / name, torch.device("cpu"), data_path=spec.data.path) for name in names
+    ]
     anchor = genesis_anchor(spec.digest(), names, trainers[0].anchor.state_digest())
     decided = None
     for _ in range(spec.run.rounds):

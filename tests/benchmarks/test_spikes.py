@@ -33,7 +33,7 @@ def trained(trainer: LocalTrainer, rounds: int) -> list[float]:
 
 def test_only_the_spoilt_rounds_have_random_labels(base: RunSpec, tmp_path: Path) -> None:
     """Bit for bit the same before; labels that nobody can know are learned no better than guessed."""
-    honest = LocalTrainer(base, "p", tmp_path / "honest", CPU)
+    honest = LocalTrainer(base, "p", tmp_path / "honest", CPU, data_path=base.data.path)
     spoilt = Mislabelled(base, "p", tmp_path / "spoilt", CPU, range(1, 2))
     ours, theirs = trained(honest, 3), trained(spoilt, 3)
     assert theirs[:3] == ours[:3]
@@ -42,7 +42,7 @@ def test_only_the_spoilt_rounds_have_random_labels(base: RunSpec, tmp_path: Path
 
 
 def test_a_spoilt_peer_reads_what_it_would_have_read(base: RunSpec, tmp_path: Path) -> None:
-    honest = LocalTrainer(base, "p", tmp_path / "honest", CPU)
+    honest = LocalTrainer(base, "p", tmp_path / "honest", CPU, data_path=base.data.path)
     spoilt = Mislabelled(base, "p", tmp_path / "spoilt", CPU, range(2))
     for trainer in (honest, spoilt):
         trained(trainer, 2)

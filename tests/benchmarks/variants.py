@@ -112,7 +112,7 @@ def nobody(round: int) -> Collection[str]:
 
 def plain(spec: RunSpec, name: str, folder: Path) -> LocalTrainer:
     """A trainer as the product makes it."""
-    return LocalTrainer(spec, name, folder, CPU)
+    return LocalTrainer(spec, name, folder, CPU, data_path=spec.data.path)
 
 
 def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make: Make = plain) -> Outcome:
@@ -199,7 +199,7 @@ def train_synchronously(spec: RunSpec, report: Report) -> Outcome:
     The mean over peers is the accumulation over micro-batches that the inner loop has, so schedule,
     clipping (of the mean gradient, as in DDP) and optimizer are the product's.
     """
-    names, source, model = names_of(spec), open_source(spec), build(spec)
+    names, source, model = names_of(spec), open_source(spec, spec.data.path), build(spec)
     feed = Together([ShardSampler(source, spec, name, names, {}) for name in names])
     inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(names))
     loop = SingleDevice(model, dataclasses.replace(spec, inner=inner), feed, CPU)

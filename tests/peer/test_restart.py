@@ -47,7 +47,7 @@ def run(made: RunOnDisk, tmp_path: Path) -> RunOnDisk:
 
 
 def start_again(run: RunOnDisk, said: list[Event] | None = None) -> tuple[LocalTrainer, bytes]:
-    trainer = LocalTrainer(run.spec, run.trainer.me, run.directory / "contributions", CPU)
+    trainer = LocalTrainer(run.spec, run.trainer.me, run.directory / "contributions", CPU, data_path=run.spec.data.path)
     _, anchor = restore(trainer, run.directory, Reporter([].append if said is None else said.append))
     return trainer, anchor
 

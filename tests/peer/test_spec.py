@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import tomllib
 from pathlib import Path
 from typing import Any
 
@@ -10,6 +11,7 @@ import pytest
 from dht.errors import BadSpec
 from peer.settings import settings_from
 from peer.spec import RunSpec, dump, from_mapping, load, parse
+from peer.tables import to_toml
 
 LEAST: dict[str, Any] = {"run": {"name": "r"}, "model": {"architecture": "llama", "context": 8}}
 
@@ -77,8 +79,14 @@ def test_a_missing_key_is_named() -> None:
         from_mapping({"run": {"name": "r"}, "model": {"architecture": "llama"}})
 
 
-@pytest.mark.parametrize("path", ["plain", 'a "quoted" one', "back\\slash", "two\nlines\tand a tab", "äöü …", "a\x7fb"])
-def test_any_text_survives_the_text_of_the_spec(path: str) -> None:
+@pytest.mark.parametrize("text", ["two\nlines\tand a tab", "a\x7fb", "\x1b[2J"])
+def test_any_text_survives_toml(text: str) -> None:
+    """Also what no table takes."""
+    assert tomllib.loads(to_toml({"key": text})) == {"key": text}
+
+
+@pytest.mark.parametrize("path", ["plain", 'a "quoted" one', "back\\slash", "äöü …"])
+def test_a_printable_text_survives_the_text_of_the_spec(path: str) -> None:
     """A peer that fetches the spec computes the same run."""
     one = spec(
         data={"source": "files", "path": path}, model={"config": {"rope_theta": 1e4, "tie_word_embeddings": True}}
@@ -88,7 +96,7 @@ def test_any_text_survives_the_text_of_the_spec(path: str) -> None:
 
 def test_every_value_is_part_of_the_runs_identity() -> None:
     """Two peers that differ anywhere are in different runs; a default that is written out changes nothing."""
-    tables = [{"round": {"gamma": 0.5}}, {"run": {"seed": 1}}, {"model": {"config": {"hidden_size": 8}}}, {}]
+    tables = [{"round": {"gamma": 0.5}}, {"run": {"seed": 1}}, {"model": {"config": {"hidden_size": 64}}}, {}]
     assert len({spec(**table).digest() for table in tables}) == len(tables)
     assert spec(round={"steps": 500}).digest() == spec().digest()
 

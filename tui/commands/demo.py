@@ -59,6 +59,8 @@ def add_demo(parser: Parser) -> None:
     parser.add_argument("--rounds", type=int, metavar="R", help="rounds to make (default: the spec's)")
     parser.add_argument("--seed", type=int, metavar="S", help="seed of the initial parameters and the data order")
     add_spec_options(parser, "--spec")
+    text = "folder or file that all peers read, for a spec on files of your own"
+    parser.add_argument("--data", type=Path, metavar="PATH", help=text)
     text = "where all peers train (default auto: a GPU that computes, else the processor)"
     parser.add_argument("--device", choices=DEVICES, default="auto", help=text)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
@@ -73,7 +75,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
     found = find_device(options.device)
     name = options.spec or ("small" if found.is_gpu else "tiny")
-    demo = asked(DemoOptions, options, directory=options.dir, device=found.device, spec=name)
+    demo = asked(DemoOptions, options, directory=options.dir, device=found.device, spec=name, data=options.data)
     spec = demo.choose()
     rounds, flags = spec.run.rounds, look(options).options()
     output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
@@ -91,6 +93,8 @@ class DemoOptions:
     sets: tuple[str, ...] = ()
     device: str = ""
     """As `settings.device`; empty: the peers choose."""
+    data: Path | None = None
+    """What they read, where the spec is on files; as `settings.data_path`."""
     directory: Path | None = None
 
     def choose(self) -> RunSpec:
@@ -100,6 +104,8 @@ class DemoOptions:
         spec = choose_spec(self.spec, sets=self.sets, fixed=fixed)
         if spec.run.rounds == 0:
             raise BadInput(f"{self.spec} has no last round; say how many the demo shall make with --rounds")
+        if spec.data.source == "files" and self.data is None:
+            raise BadInput(f"{self.spec} is on files, which it calls {spec.data.path!r}; say which with --data PATH")
         return spec
 
 
@@ -130,7 +136,7 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
             output.begin(events)
             story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
-            story.run_peers(demo.peers, demo.device)
+            story.run_peers(demo.peers, demo.device, demo.data)
         went_well = not children.interrupts and not story.fault
     finally:
         output.close(at_once=not went_well)
@@ -164,9 +170,11 @@ class DemoRun:
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
-    def run_peers(self, count: int, device: str = "") -> None:
-        """Start all peers at once, on this device or on what each chooses, and follow them until all have ended or
-        `fault` says why they cannot go on."""
+    def run_peers(self, count: int, device: str = "", data: Path | None = None) -> None:
+        """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
+
+        They train on this device or on what each chooses, and on these data if the spec has none.
+        """
         if self.children.interrupts:
             return
         threads = max(1, (usable_cores() - 1) // count)
@@ -175,6 +183,7 @@ class DemoRun:
             directory = self.directory / name
             settings = ["--set", f"settings.name={name}", "--set", f"settings.threads={threads}"]
             settings += ["--set", f"settings.device={device}"] if device else []
+            settings += ["--set", f"settings.data_path={data.resolve()}"] if data else []
             argv = python_module("peer", "join", self._invite, "--dir", str(directory), "--listen", LOOPBACK, *settings)
             self.children.start(name, argv, directory / "peer.log")
         deadline = time.monotonic() + START_S + round_limit_s(self.spec)

@@ -125,7 +125,7 @@ def add_machine(parser: Parser) -> None:
         ("--download", "MBPS", "megabits per second that each takes in at most"),
     ):
         parser.add_argument(flag, type=float, default=0.0, metavar=metavar, help=f"{what}, of every peer")
-    text = "size of the model, where the planner cannot count it"
+    text = "plan for a model of so many parameters instead of the spec's"
     parser.add_argument("--parameters", type=int, default=0, metavar="N", help=text)
 
 

@@ -74,7 +74,7 @@ class Trainee:
         model = build(self.spec)
         self.flat = FlatParameters(model)
         readers = orders.peers if orders.founder is not None else (*orders.peers, orders.me)
-        batches = ShardSampler(open_source(self.spec), self.spec, orders.me, readers, {})
+        batches = ShardSampler(open_source(self.spec, self.spec.data.path), self.spec, orders.me, readers, {})
         self._inner = SingleDevice(wrap(model), self.spec, batches, torch.device("cpu"))
 
     def step(self, round: int, step: int) -> InnerStep:

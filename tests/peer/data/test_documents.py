@@ -8,7 +8,7 @@ import pyarrow
 import pyarrow.parquet
 import pytest
 
-from dht.errors import BadSpec
+from dht.errors import BadInput, BadSpec
 from peer import spec as specs
 from peer.data.documents import PIECE_CHARACTERS, read_files
 from peer.data.open_source import open_source
@@ -64,17 +64,23 @@ def test_a_broken_parquet_file_is_named(tmp_path: Path) -> None:
 @pytest.mark.parametrize("name", ["missing", "."])
 def test_nothing_to_read_is_one_clear_line(tmp_path: Path, name: str) -> None:
     """A folder that is not there, and one without text."""
-    with pytest.raises(BadSpec, match=r"data\.path"):
+    with pytest.raises(BadInput, match=r"settings\.data_path"):
         list(read_files(str(tmp_path / name), "text"))
 
 
-def test_a_run_reads_local_files(tmp_path: Path) -> None:
-    """The same code path as a peer's."""
+def test_a_run_reads_the_files_of_the_setting(tmp_path: Path) -> None:
+    """Never those that its spec names; without the setting it says what to do."""
+    (tmp_path / "stories").mkdir()
     for number in range(30):
-        (tmp_path / f"{number}.txt").write_text(f"story {number}\n" * 20)
-    data = {"source": "files", "path": str(tmp_path), "held_out_every": 3, "eval_sequences": 4}
+        (tmp_path / "stories" / f"{number}.txt").write_text(f"story {number}\n" * 20)
+    (tmp_path / "private").mkdir()
+    (tmp_path / "private" / "diary.txt").write_text("mine\n" * 1000)
+    data = {"source": "files", "path": str(tmp_path / "private"), "held_out_every": 3, "eval_sequences": 4}
     model = {"architecture": "llama", "context": 16}
-    source = open_source(specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data}))
+    spec = specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data})
+    with pytest.raises(BadInput, match=r"say which with --set data_path=FOLDER"):
+        open_source(spec)
+    source = open_source(spec, str(tmp_path / "stories"))
     assert source.held_out().shape == (4, 17)
     shard = next(iter(source.windows))
     assert source.window(shard, 0).shape == (17,)

@@ -3,13 +3,17 @@
 from __future__ import annotations
 
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
+import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
 
 from dht.errors import BadSpec
 from peer import spec as specs
+from peer.data import hub
 from peer.data.data_shards import DATA_SHARDS
 from peer.data.hub import HubSource
 from peer.data.open_source import held_out, open_source
@@ -18,13 +22,27 @@ from peer.spec import RunSpec
 CONTEXT = 8
 
 
+NAME = "somebody/set"
+own_files_alone = hub.require_own_files
+
+
 @pytest.fixture
-def spec(tmp_path: Path) -> RunSpec:
-    """A data set of two parquet files, 600 documents each."""
+def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
+    """A data set of two parquet files, 600 documents each, that lie in a folder. No other is on the Hub."""
+    load = datasets.load_dataset_builder
+
+    def found(name: str, subset: str | None, token: object) -> Any:
+        assert token is False
+        if name != NAME:
+            raise datasets.exceptions.DatasetNotFoundError(f"{name} is not on the Hub")
+        return load(str(tmp_path), subset)
+
+    monkeypatch.setattr(datasets, "load_dataset_builder", found)
+    monkeypatch.setattr(hub, "require_own_files", lambda builder, name: None)
     for file in range(2):
         rows = [f"document {file}-{number} of the set" for number in range(600)]
         pyarrow.parquet.write_table(pyarrow.table({"text": rows}), tmp_path / f"train-{file}.parquet")
-    return make_spec(str(tmp_path))
+    return make_spec(NAME)
 
 
 def make_spec(path: str, **data: object) -> RunSpec:
@@ -86,7 +104,7 @@ def test_held_out_documents_are_not_in_the_shards(spec: RunSpec) -> None:
     [
         ({"text_field": "body"}, "it has text"),
         ({"split": "nonsense"}, "nonsense"),
-        ({"path": "/nowhere/set"}, "nowhere"),
+        ({"path": "nowhere/set"}, "nowhere"),
     ],
 )
 def test_a_wrong_name_is_one_clear_line(spec: RunSpec, data: dict[str, object], message: str) -> None:
@@ -95,3 +113,35 @@ def test_a_wrong_name_is_one_clear_line(spec: RunSpec, data: dict[str, object], 
     with pytest.raises(BadSpec, match=message) as caught:
         open_source(wrong).held_out()
     assert "\n" not in str(caught.value)
+
+
+def builder_of(*files: str, kind: str = "parquet") -> Any:
+    made = type("Made", (), {"__module__": f"datasets.packaged_modules.{kind}.{kind}"})()
+    made.config = SimpleNamespace(data_files={"train": list(files)})
+    return made
+
+
+def test_a_data_set_reads_its_own_files_alone(tmp_path: Path) -> None:
+    """Its card may name any: a diary of this machine, another repository, an address."""
+    own = f"hf://datasets/{NAME}@0123/train.parquet"
+    own_files_alone(builder_of(own, f"gzip://x.json::{own}"), NAME)
+    foreign = ("/home/me/diary.txt", "hf://datasets/somebody/settled@0/x.parquet", "http://evil.example/x.json")
+    for file in (*foreign, f"zip://{own}::/home/me/a.zip"):
+        with pytest.raises(BadSpec, match="names a file elsewhere"):
+            own_files_alone(builder_of(own, file), NAME)
+    (tmp_path / "diary.txt").write_text("mine")
+    with pytest.raises(BadSpec, match="names a file elsewhere"):
+        own_files_alone(datasets.load_dataset_builder(str(tmp_path)), NAME)
+
+
+@pytest.mark.parametrize("kind", ["pandas", "webdataset", "imagefolder", "lance"])
+def test_only_tables_of_plain_values_are_read(kind: str) -> None:
+    with pytest.raises(BadSpec, match=f"a data set of the kind '{kind}'; use one of arrow, csv, json, parquet, text"):
+        own_files_alone(builder_of(kind=kind), NAME)
+
+
+def test_a_folder_of_the_data_sets_name_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / NAME).mkdir(parents=True)
+    monkeypatch.chdir(tmp_path)
+    with pytest.raises(BadSpec, match=r"is in the folder .* too"):
+        open_source(make_spec(NAME))

@@ -1,4 +1,4 @@
-"""Bytes, or a Hugging Face tokenizer from a local folder."""
+"""Bytes, or a Hugging Face tokenizer, here from files that lie there already."""
 
 from __future__ import annotations
 
@@ -13,7 +13,9 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
 from dht.errors import BadSpec, Unreachable
-from peer.data.tokenizer import END_OF_TEXT, load_tokenizer
+from peer.data.tokenizer import END_OF_TEXT, HubTokenizer, load_tokenizer
+
+PLANTED = "open('HERE', 'w')"
 
 
 def save_word_tokenizer(folder: Path, **special: str) -> None:
@@ -37,7 +39,7 @@ def test_text_that_is_no_unicode_still_encodes() -> None:
 def test_a_local_tokenizer_is_used_without_special_tokens(tmp_path: Path) -> None:
     """Documents are closed by us, so the tokenizer must add nothing."""
     save_word_tokenizer(tmp_path, eos_token="<end>", unk_token="?")
-    tokenizer = load_tokenizer(str(tmp_path))
+    tokenizer = HubTokenizer("a/b", tmp_path)
     assert tokenizer.encode("b a z").tolist() == [2, 1, 3]
     assert (tokenizer.vocabulary, tokenizer.end_of_text) == (4, 0)
 
@@ -46,14 +48,34 @@ def test_a_tokenizer_without_an_end_is_refused(tmp_path: Path) -> None:
     """Documents must be told apart."""
     save_word_tokenizer(tmp_path, unk_token="?")
     with pytest.raises(BadSpec, match="no end-of-text"):
-        load_tokenizer(str(tmp_path))
+        HubTokenizer("a/b", tmp_path)
 
 
-def test_an_unknown_tokenizer_is_one_clear_line(tmp_path: Path) -> None:
-    """What, which value, what to do."""
-    with pytest.raises(BadSpec, match=r"model\.tokenizer is .*local folder") as caught:
-        load_tokenizer(str(tmp_path / "missing"))
+@pytest.mark.parametrize(
+    "files",
+    [
+        {},
+        {"tokenizer.json": "no JSON"},
+        {"tokenizer_config.json": '{"auto_map": {"AutoTokenizer": ["evil.Evil", null]}}', "evil.py": PLANTED},
+    ],
+)
+def test_what_is_no_tokenizer_is_one_clear_line(tmp_path: Path, files: dict[str, str]) -> None:
+    """What, which value, what to do; and code that lies beside it does not run."""
+    for name, text in files.items():
+        (tmp_path / name).write_text(text.replace("HERE", str(tmp_path / "ran")))
+    with pytest.raises(BadSpec, match=r"model\.tokenizer is 'a/b', which cannot be loaded .*public") as caught:
+        HubTokenizer("a/b", tmp_path)
     assert "\n" not in str(caught.value)
+    assert not (tmp_path / "ran").exists()
+
+
+def test_a_folder_of_the_tokenizers_name_is_not_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where somebody happens to stand is nobody's choice."""
+    save_word_tokenizer(tmp_path / "a" / "b", eos_token="<end>", unk_token="?")
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(huggingface_hub.constants, "HF_HUB_OFFLINE", True)
+    with pytest.raises(Unreachable, match="not on this machine"):
+        load_tokenizer("a/b")
 
 
 def test_a_tokenizer_that_cannot_be_downloaded_is_unreachable(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -95,9 +117,9 @@ def test_the_exported_byte_tokenizer_knows_its_sizes(exported: Any) -> None:
 def test_a_local_tokenizer_is_exported_as_it_is(tmp_path: Path) -> None:
     """But for the longest text, which is the model's context; the one in use is not changed."""
     save_word_tokenizer(tmp_path / "words", eos_token="<end>", unk_token="?")
-    tokenizer = load_tokenizer(str(tmp_path / "words"))
+    tokenizer = HubTokenizer("a/b", tmp_path / "words")
     tokenizer.for_transformers(32).save_pretrained(tmp_path / "out")
-    again = load_tokenizer(str(tmp_path / "out"))
+    again = HubTokenizer("a/b", tmp_path / "out")
     assert again.encode("b a z").tolist() == tokenizer.encode("b a z").tolist() == [2, 1, 3]
     made: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
     assert made.model_max_length == 32

@@ -23,7 +23,7 @@ from peer.doctor.network import Dialled, check_bootstrap, check_reach, examine_n
 from peer.link.discovery import Announcer
 from peer.protocol.messages import Heartbeat
 from peer.spec import dump, load
-from peer.watch.preview import facts, fetch
+from peer.watch.preview import facts_of, fetch
 
 pytestmark = pytest.mark.swarm
 
@@ -60,7 +60,8 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
         with pytest.raises(ClockOff):
             await fetch(invite, (), tmp_path / "newcomer")
         node.serve("time", lambda: struct.pack(">d", time.time()))
-        assert await fetch(invite, (), tmp_path / "newcomer") == spec
+        text = await fetch(invite, (), tmp_path / "newcomer")
+        assert text == dump(spec)
     assert met is not None
     assert met.spec == dump(spec).encode()
     assert met.peers == 1
@@ -73,7 +74,7 @@ async def test_a_run_that_is_there_is_examined_and_introduced(tmp_path: Path, cl
     assert knocked_at == ["127.0.0.1"]
     assert found["reach"].status is Status.UNKNOWN
     assert set(found["line"].figures) == {"upload_mbps", "download_mbps"}
-    assert facts(invite, spec, None)["parameters"] > 0
+    assert facts_of(invite.run, invite.organiser, text, None)["parameters"] > 0
 
 
 async def test_a_network_that_goes_away_is_no_broken_daemon(monkeypatch: pytest.MonkeyPatch) -> None:

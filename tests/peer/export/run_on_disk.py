@@ -169,7 +169,7 @@ def _measured(
 
 def _trainer(spec: RunSpec, peer: str, directory: Path) -> LocalTrainer:
     directory.mkdir()
-    return LocalTrainer(spec, peer, directory / "contributions", CPU)
+    return LocalTrainer(spec, peer, directory / "contributions", CPU, data_path=spec.data.path)
 
 
 def _one_round(disk: ChainStore, trainers: list[LocalTrainer], identities: Sequence[Identity]) -> list[Event]:

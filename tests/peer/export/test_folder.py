@@ -21,6 +21,7 @@ from transformers import AutoModelForCausalLM, AutoTokenizer, PreTrainedTokenize
 
 from dht.errors import BadInput, DiskFull, RunMismatch
 from peer import spec as specs
+from peer.data import tokenizer as tokenizer_module
 from peer.data.data_shards import is_held_out
 from peer.data.documents import read_files
 from peer.data.source import spread
@@ -28,7 +29,7 @@ from peer.export.folder import export
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.testing.child_process import HANG_S
-from tests.peer.export.run_on_disk import ROUNDS, STEPS, RunOnDisk, make_run, small_spec, write_corpus
+from tests.peer.export.run_on_disk import CONFIGS, ROUNDS, STEPS, RunOnDisk, make_run, small_spec, write_corpus
 from tests.vectors import whole
 
 
@@ -87,16 +88,15 @@ def test_the_exported_models_held_out_loss_is_the_anchors(
 
 
 @pytest.mark.slow
-def test_an_untied_head_travels_too(corpus: Path, tmp_path: Path) -> None:
+def test_an_untied_head_travels_too(corpus: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """As does a tokenizer that is not bytes."""
     words = Tokenizer(models.WordLevel({"<end>": 0, "?": 1} | {"aeiou"[n]: n + 2 for n in range(5)}, unk_token="?"))
     words.pre_tokenizer = pre_tokenizers.Split("", "isolated")
     make: Any = PreTrainedTokenizerFast
     make(tokenizer_object=words, eos_token="<end>", unk_token="?").save_pretrained(tmp_path / "words")
-    config = {"num_hidden_layers": 1, "hidden_size": 16, "intermediate_size": 32, "num_attention_heads": 2}
-    spec = small_spec(
-        corpus, "llama", tokenizer=str(tmp_path / "words"), config=config | {"tie_word_embeddings": False}
-    )
+    monkeypatch.setattr(tokenizer_module, "download", lambda name: tmp_path / "words")
+    config = CONFIGS["llama"] | {"vocab_size": 7, "tie_word_embeddings": False}
+    spec = small_spec(corpus, "llama", tokenizer="some/words", config=config)
     run = make_run(tmp_path, spec, rounds=1)
     export(run.directory, tmp_path / "out")
     tokenizer: Any = AutoTokenizer.from_pretrained(tmp_path / "out")

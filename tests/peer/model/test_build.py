@@ -1,4 +1,4 @@
-"""Any causal language model of transformers, with the same first bits everywhere."""
+"""The architectures that are listed, with the same first bits everywhere."""
 
 from __future__ import annotations
 
@@ -82,12 +82,12 @@ def test_every_parameter_has_its_own_stream() -> None:
     ("architecture", "config", "message"),
     [
         ("lama", {}, "did you mean 'llama'"),
-        ("bert-of-mine", {}, "no causal language model"),
-        ("t5", {}, "no causal language model"),
+        ("bert-of-mine", {}, "'bert-of-mine', none that can be trained here; choose one of llama, "),
+        ("t5", {}, "'t5', none that can be trained here"),
         ("llama", {"hiden_size": 32}, "unknown key 'model.config.hiden_size'.*did you mean 'hidden_size'"),
-        ("llama", {"hidden_size": "wide"}, "does not fit llama.*hidden_size"),
-        ("llama", {"num_attention_heads": 0}, "llama"),
-        ("gpt2", {"n_head": 5}, "makes no gpt2 model"),
+        ("llama", {"hidden_size": "wide"}, "hidden_size is 'wide'; it must be a whole number"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads is 0; it must be between 1 and"),
+        ("gpt2", {"n_head": 5}, "5 attention heads, which do not divide its width of 32"),
     ],
 )
 def test_a_wrong_model_is_one_clear_line(architecture: str, config: dict[str, object], message: str) -> None:

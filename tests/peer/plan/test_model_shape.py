@@ -6,8 +6,10 @@ import dataclasses
 from typing import Any
 
 import pytest
+from transformers import AutoConfig
 
-from dht.errors import BadInput
+from dht.errors import BadInput, BadSpec
+from peer.architectures import ARCHITECTURES
 from peer.model.build import build_meta
 from peer.model.flat import FlatParameters
 from peer.model.footprint import size_of
@@ -23,7 +25,30 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
                "num_key_value_heads": 2}),
     ("qwen3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
                "num_key_value_heads": 2, "head_dim": 32}),
+    ("qwen3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "attention_bias": True}),
+    ("gemma", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "head_dim": 32, "attention_bias": True}),
+    ("granite", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "attention_bias": True, "mlp_bias": True}),
+    ("olmo2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "attention_bias": True}),
+    ("phi3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("smollm3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4,
+                 "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    ("starcoder2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("starcoder2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                    "use_bias": False}),
+    ("mixtral", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
+                 "num_local_experts": 3}),
+    ("gpt_neox", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("gpt_neox", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                  "attention_bias": False, "tie_word_embeddings": True}),
+    ("opt", {"hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
     ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4}),
+    ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 50}),
+    ("opt", {"hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "max_position_embeddings": 50, "tie_word_embeddings": False}),
     ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_inner": 100}),
 ]  # fmt: skip
 
@@ -38,6 +63,22 @@ def test_layers_are_those_of_the_flat_vector(architecture: str, config: dict[str
     spec = spec_of(architecture, config)
     counted = [layer.size for layer in FlatParameters(build_meta(spec)).layers]
     assert list(shape_of(spec).layers) == counted
+
+
+def test_every_architecture_is_counted() -> None:
+    assert {architecture for architecture, _ in MODELS} == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sizes_that_are_not_said_are_those_of_transformers(architecture: str) -> None:
+    """A model whose spec says nothing is as large as it is counted. None is built."""
+    made = AutoConfig.for_model(architecture)
+    for name, value in ARCHITECTURES[architecture].values.items():
+        assert getattr(made, name) == value
+    followed = {"num_key_value_heads": made.num_attention_heads, "n_inner": None}
+    followed["head_dim"] = made.hidden_size // made.num_attention_heads
+    for name in followed.keys() - ARCHITECTURES[architecture].values.keys():
+        assert getattr(made, name, None) in (None, followed[name])
 
 
 @pytest.mark.parametrize("name", ["micro", "tiny", "gpt2-small", "llama-1b"])
@@ -59,19 +100,16 @@ def test_flops_are_six_per_parameter_and_token_and_attention_on_top() -> None:
     assert shape.flops_per_token(100) - shape.flops_per_token(0) == 12 * 3 * 64 * 100
 
 
-def test_an_unknown_architecture_needs_its_size() -> None:
-    spec = spec_of("mamba", {"num_hidden_layers": 4})
-    with pytest.raises(BadInput, match=r"'mamba'.*--parameters"):
-        shape_of(spec)
-    shape = shape_of(spec, parameters=1_000_003)
+def test_a_model_of_another_size_can_be_planned() -> None:
+    shape = shape_of(spec_of("llama", {"num_hidden_layers": 4}), parameters=1_000_003)
     assert shape.parameters == 1_000_003
     assert len(shape.layers) == 4
 
 
 def test_a_tokenizer_without_a_vocabulary_size_is_refused() -> None:
-    spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 8, "tokenizer": "a/b"}})
-    with pytest.raises(BadInput, match="vocab_size"):
-        shape_of(spec)
+    """Nobody loads a tokenizer to know how large a model is."""
+    with pytest.raises(BadSpec, match="vocab_size is missing"):
+        from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 8, "tokenizer": "a/b"}})
 
 
 def test_fragments_hold_every_parameter_once() -> None:

@@ -27,7 +27,7 @@ class Told:
             pace = pace.stepped(STEP_S, 4096)
         self.pace = pace
         values = asdict(settings or PeerSettings())
-        self.forecaster = Forecaster(SPEC, "p0", 1_000_000, lambda: values, self.events.append)
+        self.forecaster = Forecaster(SPEC, "p0", lambda: values, self.events.append)
 
     def rounds(self, first: int, last: int, *, round_s: float = 60.0, ready_ms: int = 0) -> None:
         for round in range(first, last + 1):

@@ -27,7 +27,7 @@ def missing(folder: Path) -> float:
         spec, round=dataclasses.replace(spec.round, overlap="none", gamma=0.5, max_staleness=1),
         codec=dataclasses.replace(spec.codec, wire="int8"), inner=dataclasses.replace(spec.inner, sequences=1),
     )  # fmt: skip
-    steady, booked = (LocalTrainer(spec, name, folder / name, CPU) for name in NAMES)
+    steady, booked = (LocalTrainer(spec, name, folder / name, CPU, data_path=spec.data.path) for name in NAMES)
     keep_books(booked, folder)
     anchor, counted = digest("anchor", 0), torch.zeros(booked.parameters)
     for missed, void in ((False, set()), (True, set()), (True, set()), (False, {0}), (False, set()), (True, set())):

@@ -47,6 +47,7 @@ def make(spec: RunSpec, tmp_path: Path) -> Make:
 
     def make_one(me: str = "p0", **round: float) -> LocalTrainer:
         table = dataclasses.replace(spec.round, **round)  # type: ignore[arg-type]
-        return LocalTrainer(dataclasses.replace(spec, round=table), me, tmp_path / me, torch.device("cpu"))
+        changed = dataclasses.replace(spec, round=table)
+        return LocalTrainer(changed, me, tmp_path / me, torch.device("cpu"), data_path=spec.data.path)
 
     return make_one

@@ -186,7 +186,10 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
     states = []
     for beside in (False, True):
         changed = dataclasses.replace(spec, round=dataclasses.replace(spec.round, fragments=2, **table))
-        trainers = [LocalTrainer(changed, name, tmp_path / f"{name} {beside}", torch.device("cpu")) for name in NAMES]
+        trainers = [
+            LocalTrainer(changed, name, tmp_path / f"{name} {beside}", torch.device("cpu"), data_path=changed.data.path)
+            for name in NAMES
+        ]
         anchor, first = FIRST, trainers[0]
         for _ in range(3):
             train(trainers, anchor)

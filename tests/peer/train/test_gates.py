@@ -23,7 +23,7 @@ SMALL: dict[str, dict[str, Any]] = {
     "llama": {"hidden_size": 32, "intermediate_size": 32, "num_hidden_layers": 2, "num_attention_heads": 2},
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "opt": {
-        "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2, "word_embed_proj_dim": 32,
+        "hidden_size": 32, "ffn_dim": 32, "num_hidden_layers": 2, "num_attention_heads": 2,
     },
     "mixtral": {
         "hidden_size": 32, "intermediate_size": 16, "num_hidden_layers": 2, "num_attention_heads": 2,

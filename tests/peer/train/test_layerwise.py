@@ -55,7 +55,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
             round=dataclasses.replace(micro.round, overlap=overlap, **round),  # type: ignore[arg-type]
         )
         (tmp_path / f"{me}-{overlap}").mkdir(exist_ok=True)
-        return LocalTrainer(spec, me, tmp_path / f"{me}-{overlap}" / "x", CPU)
+        return LocalTrainer(spec, me, tmp_path / f"{me}-{overlap}" / "x", CPU, data_path=spec.data.path)
 
     return make_one
 

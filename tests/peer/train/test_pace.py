@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from peer import spec as specs
 from peer.lifecycle.pace import KNOWN, LEAST, MEASURED_S, MOST, MOST_MEASURED, OUTLIER, Pace, Speed, reference, steps_at
-from peer.spec import RunSpec
+from peer.spec import YEAR_S, RunSpec
 from peer.train.optimizers import learning_rate
 from tests.peer.train.conftest import Make
 from tests.stepping import never
@@ -264,7 +264,7 @@ def test_people_are_told_how_many_steps_a_round_will_probably_have(step_s: float
 
 
 def test_a_round_without_a_limit_of_time_has_all_its_steps() -> None:
-    assert make_pace(4.0, max_train_s=float("inf")).expected(0) == 20
+    assert make_pace(4.0, max_train_s=YEAR_S).expected(0) == 20
 
 
 def test_a_ramp_counts() -> None:

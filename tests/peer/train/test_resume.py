@@ -63,7 +63,7 @@ class Life:
         folder.mkdir(parents=True, exist_ok=True)
         self.anchor = FIRST
         self.chain: list[DecidedRound] = []
-        self.trainer = LocalTrainer(spec, "p0", folder / "contributions", CPU)
+        self.trainer = LocalTrainer(spec, "p0", folder / "contributions", CPU, data_path=spec.data.path)
         torch.manual_seed(7)
 
     def actions(self) -> Iterator[str]:
@@ -98,7 +98,7 @@ class Life:
     def start_again(self) -> None:
         """A new process: everything comes from the disk; what was decided since the checkpoint is replayed."""
         torch.manual_seed(99)
-        self.trainer = LocalTrainer(self.spec, "p0", self.folder / "contributions", CPU)
+        self.trainer = LocalTrainer(self.spec, "p0", self.folder / "contributions", CPU, data_path=self.spec.data.path)
         found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", lambda path, why: pytest.fail(why))
         assert found is not None
         at = found.anchor

@@ -29,7 +29,13 @@ def make_sparse(make: Make) -> Make:
     def make_one(me: str, **round: Any) -> LocalTrainer:
         first = make(me, **round)
         codec = dataclasses.replace(first.spec.codec, wire="sparse", part_elements=8192)
-        return LocalTrainer(dataclasses.replace(first.spec, codec=codec), me, first._folder, torch.device("cpu"))
+        return LocalTrainer(
+            dataclasses.replace(first.spec, codec=codec),
+            me,
+            first._folder,
+            torch.device("cpu"),
+            data_path=first.spec.data.path,
+        )
 
     return make_one
 

@@ -182,7 +182,7 @@ def exact(make: Make, me: str, wire: str = "float32", **round: Any) -> LocalTrai
     """One whose contributions lose nothing in encoding."""
     trainer = make(me, **round)
     spec = dataclasses.replace(trainer.spec, codec=dataclasses.replace(trainer.spec.codec, wire=wire))  # type: ignore[arg-type]
-    return LocalTrainer(spec, me, trainer._folder, torch.device("cpu"))
+    return LocalTrainer(spec, me, trainer._folder, torch.device("cpu"), data_path=spec.data.path)
 
 
 def rounds_of(trainers: Sequence[LocalTrainer]) -> list[tuple[bytes, ...]]:

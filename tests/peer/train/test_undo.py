@@ -51,7 +51,7 @@ def make(corpus: Path, tmp_path: Path) -> Make:
             round=dataclasses.replace(micro.round, fragments=fragments),
         )
         (tmp_path / me).mkdir(exist_ok=True)
-        return LocalTrainer(spec, me, tmp_path / me / "contributions", CPU)
+        return LocalTrainer(spec, me, tmp_path / me / "contributions", CPU, data_path=spec.data.path)
 
     return make_one
 

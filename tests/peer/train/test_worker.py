@@ -389,7 +389,10 @@ def test_it_goes_back_on_its_own_chain_and_on_to_a_snapshot(tmp_path: Path, monk
     assert made.trainer.anchor.state_digest() == after_two
     worker.write_snapshot(second.anchor, after_two)
     assert worker._snapshots.wait() == ""
-    newcomer = Driver(LocalTrainer(made.spec, made.trainer.me, tmp_path / "contributions", CPU), made.directory)
+    newcomer = Driver(
+        LocalTrainer(made.spec, made.trainer.me, tmp_path / "contributions", CPU, data_path=made.spec.data.path),
+        made.directory,
+    )
     newcomer.do(a_step(members=made.peers))
     learned = whole(newcomer.trainer.anchor.theta) - newcomer.trainer._backend.vectors.flat.new()
     done = newcomer.do(Adopt(2, second.anchor, found.heads[0].anchor))

@@ -18,7 +18,7 @@ from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
 from peer.spec import RunSpec, load
-from peer.watch.preview import facts
+from peer.watch.run_facts import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed
 from tui.commands.join import JoinOptions
 
@@ -51,6 +51,10 @@ def read(text: str) -> Invite:
     return parse(text, time.time())
 
 
+def facts_of(invite: Invite, spec: RunSpec, power_w: float | None = None) -> Mapping[str, Any]:
+    return facts(invite.run, invite.organiser, spec, power_w)
+
+
 class Node:
     """Tells what the run is, and counts how often it was asked."""
 
@@ -60,7 +64,7 @@ class Node:
     def __call__(self, invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
         self.peers += peers
         self.asked += 1
-        return facts(read(invite), self._spec, power_w=None)
+        return facts_of(read(invite), self._spec)
 
 
 def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinOptions, spec: RunSpec) -> None:
@@ -151,7 +155,7 @@ def test_what_fails_before_is_told_before(join: JoinOptions, spec: RunSpec) -> N
 
 
 def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: RunSpec, tmp_path: Path) -> None:
-    told = facts(read(join.invite), spec, power_w=285.0)
+    told = facts_of(read(join.invite), spec, 285.0)
     lines = describe(told, tmp_path)
     assert len(lines) <= 30
     assert all(len(line) <= 79 for line in lines if str(tmp_path) not in line)
@@ -171,8 +175,14 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: Run
     ):
         assert part in text, part
     unsized = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="hub", path="org/set"))
-    assert "org/set of huggingface.co" in " ".join(describe(facts(read(join.invite), unsized, None), tmp_path))
+    assert "org/set of huggingface.co" in " ".join(describe(facts_of(read(join.invite), unsized), tmp_path))
+    sized = spec.model.config | {"vocab_size": 300}
+    named = dataclasses.replace(spec, model=dataclasses.replace(spec.model, tokenizer="an/other", config=sized))
+    assert "tokenizer an/other of huggingface.co" in " ".join(describe(facts_of(read(join.invite), named), tmp_path))
+    of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="poems"))
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), of_mine), tmp_path)).split())
+    assert "text files of yours, called poems; you say which with --set data_path=FOLDER" in text
     endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
-    text = " ".join(" ".join(describe(facts(read(join.invite), endless, None), tmp_path)).split())
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), endless), tmp_path)).split())
     assert "a day each way if a round takes" in text
     assert "until its organiser ends it" in text

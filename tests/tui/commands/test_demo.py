@@ -12,7 +12,7 @@ import pytest
 import tui.commands.demo as demos
 from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
 from peer.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
-from peer.spec import parse
+from peer.spec import parse, read_text
 from tui.cli import main
 from tui.commands.demo import DemoOptions, find_fault, run_demo
 from tui.output.output import JsonOutput, PlainOutput
@@ -91,6 +91,15 @@ def test_every_peer_is_told_the_device_that_was_found(
     assert len(peers) == 2
     assert all((f"settings.device={device}" in words) == bool(device) for words in peers)
     assert all(any("settings.device" in word for word in words) == bool(device) for words in peers)
+
+
+def test_a_demo_on_files_is_told_which(tmp_path: Path) -> None:
+    """The spec may be somebody else's: what it calls its files is no reason to read them."""
+    spec = tmp_path / "spec.toml"
+    spec.write_text(f"{read_text('micro')}".replace('source = "stdlib"', 'source = "files"\npath = "/home/me"'))
+    with pytest.raises(BadInput, match="on files, which it calls '/home/me'; say which with --data PATH"):
+        DemoOptions(spec=str(spec)).choose()
+    assert DemoOptions(spec=str(spec), data=tmp_path).choose().data.path == "/home/me"
 
 
 @pytest.mark.parametrize(

@@ -1,0 +1,100 @@
+"""What a consent screen says of a run, worked out from its spec: `python -m peer.watch.run_facts`, for `preview.py`.
+
+Nobody has agreed to anything yet, and the spec is a stranger's text. So it is looked at by a process that can take
+little memory and time, and can write no file. It reads one JSON object from stdin and prints one.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from contextlib import suppress
+from typing import Any
+
+from dht.errors import BadInput, HomefiresError
+from dht.identity import fingerprint_words
+from peer.doctor.host import needs_of
+from peer.plan.coefficients import shipped
+from peer.plan.model_shape import shape_of
+from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
+from peer.plan.round_cost import predict
+from peer.settings import PeerSettings
+from peer.spec import DataTable, RunSpec, parse
+
+MOST_BYTES = 1 << 30
+"""Of address space."""
+MOST_CPU_S = 20
+LICENCES = {
+    "stdlib": "the Python Software Foundation licence",
+    "files": "whatever holds for these files on your machine",
+    "hub": "see the page of the data set",
+}
+"""The spec names no licence; by `data.source`, where it stands."""
+
+
+def main() -> int:
+    """Limit this process, read what to look at, print the facts. One line on stderr for a spec that is refused."""
+    limit()
+    told = json.load(sys.stdin)
+    try:
+        found = facts(told["run"], told["organiser"], parse(told["spec"]), told["power_w"])
+    except HomefiresError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(found, allow_nan=False))
+    return 0
+
+
+def limit() -> None:
+    """For the rest of this process's life."""
+    for what, most in ((resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_CPU, MOST_CPU_S), (resource.RLIMIT_FSIZE, 0)):
+        _, hard = resource.getrlimit(what)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+
+
+def facts(run: str, organiser: str, spec: RunSpec, power_w: float | None) -> dict[str, Any]:
+    """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
+    needs = needs_of(spec, PeerSettings().chain_bytes)
+    return {
+        "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
+        "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
+        "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
+        "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
+        "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
+    }  # fmt: skip
+
+
+def data_in_words(spec: RunSpec) -> str:
+    """What is read, and what is asked of huggingface.co for that."""
+    if spec.model.tokenizer == "bytes":
+        return _source_in_words(spec.data)
+    return f"{_source_in_words(spec.data)}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+
+
+def _source_in_words(table: DataTable) -> str:
+    if table.source == "stdlib":
+        return "the source text of the Python standard library that is on your machine"
+    if table.source == "files":
+        return f"text files of yours, called {table.path}; you say which with --set data_path=FOLDER"
+    subset = f" ({table.subset})" if table.subset else ""
+    return f"the data set {table.path}{subset} of huggingface.co, streamed while it trains"
+
+
+def _traffic(spec: RunSpec) -> dict[str, float | None]:
+    """Bytes that a peer sends, and as many it takes in, by the planner for as many peers as found the run."""
+    unknown: dict[str, float | None] = {"round_bytes": None, "day_bytes": None, "round_s": None, "assumed_flops": None}
+    with suppress(BadInput):
+        members = min(MAX_MEMBERS, max(2, spec.run.founders))
+        cost = predict(shape_of(spec), spec, uniform_peers(members, Machine(name="a home GPU")), shipped())
+        sent = cost.traffic.up_bytes
+        return {
+            "round_bytes": sent, "day_bytes": sent * 86400 / cost.round_s, "round_s": cost.round_s,
+            "assumed_flops": HOME_FLOPS,
+        }  # fmt: skip
+    return unknown
+
+
+if __name__ == "__main__":
+    sys.exit(main())
