@@ -17,12 +17,13 @@ from dht.streams.base import Answer
 from peer.events import Event, PhaseEntered
 from peer.link.channel import LinkEnd
 from peer.link.discovery import Announcer
-from peer.link.link import main, story
+from peer.link.link import RunKeys, main, story
 from peer.live_settings import LiveSettings
 from peer.sync.blob_server import CHUNK
 from peer.testing.fault_channel import Orders, Striker, open_thrown, read_thrown
 from peer.testing.faults import Cut, Fault, Partition
 from peer.testing.faulty_streams import DELAY, FaultyStreams
+from peer.testing.liar import Liar
 from peer.testing.short_waits import hurry
 
 
@@ -118,6 +119,7 @@ async def faulty_story(
     streams = node.streams = FaultyStreams(node.streams, time.monotonic, loop.call_later, Random(node.peer_id))
     let_lie(node, directory)
     let_clock_go_wrong(node, directory)
+    Liar(directory, node.peer_id, RunKeys(notices.identity, notices.run)).stand_in()
     if (directory / DELAY).exists():
         lengthen(node, streams, float((directory / DELAY).read_text()))
     breaker = Breaker(directory, streams)

@@ -38,6 +38,8 @@ TRAINER_PHASES = ("submit", "apply")
 DEVICE = "device"
 """In the directory of a peer whose device is out of order there is a file of this name, which holds one of these."""
 FULL, GONE = "full", "gone"
+UNTRAINED = "untrained"
+"""A peer in whose directory there is a file of this name gives noise, as large as what it has learned."""
 
 
 class WatchedOutput(io.TextIOBase):
@@ -90,6 +92,20 @@ def let_be_odd(trainer: LocalTrainer, take_odd: Callable[[], list[Odd]]) -> None
     vars(trainer)["_write_contribution"] = write_odd_contribution
 
 
+def let_give_noise(trainer: LocalTrainer, directory: Path) -> None:
+    """Have what this trainer writes down as its contribution hold nothing of what it learned, while the file says so."""
+    write_contribution = trainer._write_contribution
+
+    def write_noise(anchor: bytes, effort: WorkStats) -> None:
+        if (directory / UNTRAINED).exists():
+            for number in range(len(trainer.layer_names)):
+                learned = trainer._backend.layer(number).residual
+                learned.normal_(std=float(learned.square().mean().sqrt()))
+        write_contribution(anchor, effort)
+
+    vars(trainer)["_write_contribution"] = write_noise
+
+
 def is_device(directory: Path, fault: str) -> bool:
     path = directory / DEVICE
     return path.exists() and path.read_text() == fault
@@ -134,6 +150,7 @@ def run() -> int:
         trainer = make_trainer(spec, settings, me, directory, fit, session)
         let_fail(trainer, directory)
         let_be_odd(trainer, watched.take_odd)
+        let_give_noise(trainer, directory)
         if is_paced(directory):
             slow_down(trainer, vars(trainer._backend)["_model"], settings.min_step_s, spec.inner.accumulation)
         if (directory / BOOKS).exists():

@@ -1,0 +1,135 @@
+"""A fourth process that is the product with one thing changed: it lies. Honest peers refuse it, name it, and go on."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from itertools import pairwise
+
+import pytest
+
+from peer.events import MessageRefused
+from peer.protocol.block import Block, Update
+from peer.protocol.membership import VOTES_AFTER
+from peer.refusals import RANGES, STEPS, TIME, TOKENS
+from peer.store.run_directory import block_path
+from peer.testing.child_process import BUSY
+from peer.testing.faulty_peer import UNTRAINED
+from peer.testing.liar import ALL_RANGES, HUGE, LIE, NEGATIVE, TOKENS_TWICE, YEARS_AHEAD
+from peer.testing.plugin import StartSwarm
+from peer.testing.process_swarm import RealSwarm
+from tests.swarm.conftest import LIGHT, RESTING
+
+pytestmark = pytest.mark.swarm
+
+SETS = (
+    *LIGHT, "round.gather_s=4.0", "round.exchange_s=3.0", "round.ack_s=1.0", "round.stagger_s=0.5",
+    "round.takeover_s=20.0", "data.eval_every=1000",
+)  # fmt: skip
+HONEST = (0, 1, 2)
+RULES = {TOKENS_TWICE: TOKENS, ALL_RANGES: RANGES, HUGE: STEPS, NEGATIVE: STEPS}
+SLOWER = 1.5
+"""Times the usual length of a round, on an idle machine."""
+NAMES, ROUNDS = 5, 10
+
+
+def test_a_founder_that_lies_is_refused_and_named(swarm: StartSwarm) -> None:
+    """About the date, as coordinator; then about what it gives, one thing after the other. Once it is honest again it
+    is a member again."""
+    run = swarm(peers=4, real=True, sets=SETS, settings=RESTING)
+    liar = 3
+    run.until_round(4)
+    usual_s = slowest_s(run, 1)
+
+    say(run, liar, YEARS_AHEAD)
+    run.until(lambda: len(who_refused(run, liar, TIME)) == len(HONEST), "not all have refused the date")
+    (round,) = {event.round for event in refusals(run, liar, TIME)}
+    run.until_round(round + 1, by=HONEST)
+    assert update_of(run, round + 1).coordinator != run.id_of(liar)
+    assert update_of(run, round + 1).time <= run.began_at + run.committed(0)[-1].at_s + 5
+
+    for lie, rule in RULES.items():
+        say(run, liar, lie)
+        assert_refused(run, liar, rule, newest(run))
+
+    say(run, liar, "")
+    told = newest(run)
+    run.until(lambda: any(liar in run.group(commit.round) for commit in run.committed(0)[told:]), "it is not back")
+    run.assert_agreement()
+    print(usual_s, slowest_s(run, 4), [round_s for round_s in rounds_s(run)])
+    assert slowest_s(run, 4) <= SLOWER * BUSY * usual_s
+
+
+def test_five_names_that_never_trained_get_no_vote(swarm: StartSwarm) -> None:
+    """They are more than the three voters that they join. Some lie in the header of their first contribution, too."""
+    run = swarm(peers=3, real=True, sets=SETS, settings=RESTING)
+    run.until_round(4)
+    usual_s = slowest_s(run, 1)
+    names = [run.join() for _ in range(NAMES)]
+    for name, lie in zip(names, (*RULES, ""), strict=True):
+        (run.directory_of(name) / UNTRAINED).touch()
+        say(run, name, lie)
+    for name, rule in zip(names, RULES.values(), strict=False):
+        assert_refused(run, name, rule, 0)
+        say(run, name, "")
+    first = newest(run)
+    run.until_round(first + ROUNDS, by=HONEST)
+    run.assert_agreement()
+    for name in names:
+        took_part = [commit.round for commit in run.committed(0) if name in commit.group]
+        assert len(took_part) > VOTES_AFTER, f"peer {name} was a member of rounds {took_part} alone"
+    for round in range(1, newest(run) + 1):
+        assert run.electorate(round) <= set(HONEST)
+    print(usual_s, slowest_s(run, 4), [round_s for round_s in rounds_s(run)])
+    assert slowest_s(run, 4) <= SLOWER * BUSY * usual_s
+
+
+def say(run: RealSwarm, peer: int, lie: str) -> None:
+    """From now on, in every round; the truth if it is empty."""
+    path = run.directory_of(peer) / LIE
+    path.with_suffix(".new").write_text(lie)
+    path.with_suffix(".new").replace(path)
+
+
+def refusals(run: RealSwarm, liar: int, rule: str, by: Collection[int] = HONEST) -> list[MessageRefused]:
+    """What these have told of this liar and rule."""
+    events = (line.event for peer in by for line in run.lines(peer))
+    return [
+        event
+        for event in events
+        if isinstance(event, MessageRefused) and (event.about, event.rule) == (run.id_of(liar), rule)
+    ]
+
+
+def who_refused(run: RealSwarm, liar: int, rule: str) -> set[int]:
+    return {peer for peer in HONEST if refusals(run, liar, rule, (peer,))}
+
+
+def assert_refused(run: RealSwarm, liar: int, rule: str, since: int) -> None:
+    """The header of this peer is, by whoever judges it, for this rule: it is no member of what follows."""
+
+    def told() -> list[MessageRefused]:
+        return [event for event in refusals(run, liar, rule) if event.round >= since]
+
+    run.until(told, f"nobody has refused peer {liar} for {rule}")
+    round = told()[0].round
+    run.until_round(round + 1, by=HONEST)
+    assert liar not in run.group(round + 1)
+
+
+def newest(run: RealSwarm) -> int:
+    return run.committed(0)[-1].round
+
+
+def update_of(run: RealSwarm, round: int) -> Update:
+    """That led to anchor `round`."""
+    return Block.from_bytes(block_path(run.directory_of(0), round).read_bytes()).update
+
+
+def rounds_s(run: RealSwarm) -> list[float]:
+    return [after.at_s - before.at_s for before, after in pairwise(run.committed(0))]
+
+
+def slowest_s(run: RealSwarm, since: int) -> float:
+    """Of the rounds that follow anchor `since`, by the first peer's clock."""
+    commits = [commit.at_s for commit in run.committed(0) if commit.round >= since]
+    return max(after - before for before, after in pairwise(commits))
