@@ -185,6 +185,8 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
     rule, fault = validation.fault_of_header(turn.rules, turn.state.head, header)
     if fault:
         turn.refuse(sender, rule, fault)
+        turn.set(lead=replace(lead, unfit=lead.unfit | {sender}))
+        poll(turn)
         return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
@@ -207,6 +209,8 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
 def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
     """A voter; a newcomer that must still encode what it has; and one that is ready, for a while after the voters."""
     believed = trusted(turn.state.head)
+    if peer in lead.unfit:
+        return False
     if peer in believed:
         return True
     said, _ = turn.state.heard.get(peer, (None, 0.0))

@@ -70,6 +70,8 @@ class CoordinatorState:
     began_at: float = 0.0
     promises: Mapping[str, Promise] = field(default_factory=dict)
     promised_at: Mapping[str, float] = field(default_factory=dict)
+    unfit: frozenset[str] = frozenset()
+    """Whose header cannot be counted: nobody waits for another."""
     norms: Mapping[str, SignedNorms] = field(default_factory=dict)
     expected: frozenset[int] = frozenset()
     """Parts of which a mean may come."""

@@ -23,7 +23,7 @@ from peer.rounds.transition import Transition
 
 LIE = "lie"
 """The name of that file. It holds one of the names below, or nothing: then the peer is honest."""
-TOKENS_TWICE, ALL_RANGES, HUGE, NEGATIVE = "tokens twice", "all ranges", "everything huge", "everything negative"
+TOKENS_TWICE, ALL_RANGES, HUGE, NEGATIVE = "tokens twice", "all ranges", "everything huge", "less than nothing"
 """Of a header, whoever leads."""
 YEARS_AHEAD = "ten years ahead"
 """Of the update that it makes as coordinator."""
@@ -34,7 +34,7 @@ HEADERS: Mapping[str, Callable[[ContributionHeader], ContributionHeader]] = {
     TOKENS_TWICE: lambda header: replace(header, tokens=2 * header.tokens),
     ALL_RANGES: lambda header: replace(header, ranges=tuple((shard, 0, MOST) for shard in range(DATA_SHARDS))),
     HUGE: lambda header: replace(header, tokens=MOST, steps=MOST, bandwidth_bps=MOST, staleness=MOST),
-    NEGATIVE: lambda header: replace(header, tokens=-MOST, steps=-MOST, bandwidth_bps=-MOST, staleness=-MOST),
+    NEGATIVE: lambda header: replace(header, tokens=-MOST, bandwidth_bps=-MOST, staleness=-MOST),
 }
 
 

@@ -110,6 +110,16 @@ def test_a_header_that_is_not_valid_is_told_by_the_coordinator() -> None:
     assert VOTER not in state.lead.promises
 
 
+def test_whose_header_is_refused_is_not_waited_for() -> None:
+    """A lie makes no round later: once the others have answered it begins, in the same instant."""
+    state, _ = told(state_of(LEADER), Submitted(0.0, header(LEADER)), Tick(4.0))
+    state, _ = told(state, Received(4.0, OTHERS[1], Promise(AT, header(OTHERS[1]))))
+    assert state.exchange is None
+    state, _ = told(state, Received(4.0, VOTER, Promise(AT, replace(header(VOTER), tokens=99))))
+    assert state.exchange is not None
+    assert VOTER not in state.exchange.names
+
+
 def test_norms_that_cannot_be_are_told_by_the_coordinator() -> None:
     state = gathering()
     found = norms_of(state, VOTER, tuple((part, 7) for part in mine(state, VOTER)))

@@ -13,7 +13,7 @@ from peer.codec.codec import Codec
 from peer.spec import load
 from peer.store.contributions import Contribution
 from peer.testing.faults import Odd
-from peer.testing.faulty_peer import let_be_odd
+from peer.testing.faulty_peer import UNTRAINED, let_be_odd, let_give_noise
 from peer.testing.memory_peer import PARTS, decoded
 from peer.testing.memory_swarm import LogicalSwarm
 from peer.train.trainer import LocalTrainer
@@ -46,6 +46,21 @@ def test_a_real_peer_offers_a_multiple_of_one_layer_or_of_all(tmp_path: Path, la
     for name, values in expected.items():
         factor = 8.0 if layer in ("", name) else 1.0
         np.testing.assert_array_equal(given[name], factor * values, err_msg=name)
+
+
+@pytest.mark.slow
+def test_a_real_peer_gives_noise_as_large_as_what_it_learned(tmp_path: Path) -> None:
+    """While there is the file, and with nothing of that in it."""
+    plain, idle = (LocalTrainer(load("micro"), "p", tmp_path / name, torch.device("cpu")) for name in ("plain", "idle"))
+    (tmp_path / UNTRAINED).touch()
+    let_give_noise(idle, tmp_path)
+    torch.manual_seed(1)
+    learned, given = frozen(plain), frozen(idle)
+    whole, noise = (np.concatenate([*layers.values()]) for layers in (learned, given))
+    # Of 100,000 numbers: a standard deviation of 0.003.
+    assert abs(whole @ noise) < 0.05 * np.linalg.norm(whole) * np.linalg.norm(noise)
+    for name, values in learned.items():
+        assert np.linalg.norm(given[name]) == pytest.approx(np.linalg.norm(values), rel=0.2), name
 
 
 def test_a_real_peer_refuses_a_layer_that_it_does_not_have(tmp_path: Path) -> None:
