@@ -93,7 +93,7 @@ def let_be_odd(trainer: LocalTrainer, take_odd: Callable[[], list[Odd]]) -> None
 
 
 def let_give_noise(trainer: LocalTrainer, directory: Path) -> None:
-    """Have what this trainer writes down as its contribution hold nothing of what it learned, while there is the file."""
+    """While there is the file, have nothing of what this trainer learned stand in what it writes down to be given."""
     write_contribution = trainer._write_contribution
 
     def write_noise(anchor: bytes, effort: WorkStats) -> None:
