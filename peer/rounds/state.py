@@ -336,6 +336,9 @@ class State:
     submitted_at: float = 0.0
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
+    ballot_at: float = float("-inf")
+    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. Of one that came to
+    nothing here, or from before I started, that is over."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""
