@@ -21,6 +21,8 @@ from peer.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
 from peer.rounds.transition import Transition
 
 HALF = 0.5
+POSTPONED_S = 1.5
+"""A coordinator that still waits asks again once in a second."""
 PROPOSALS_KEPT = 4
 VOTES_KEPT = 16
 ACCEPTORS_PER_ROUND = 4
@@ -81,6 +83,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         turn.send((sender,), Nack(message.place, acceptor.promised))
         return
     if ballot > acceptor.promised and not coordinator.is_in_turn(turn, ballot):
+        _postpone(turn, message)
         return
     if _freezing_first(turn):
         turn.set(unanswered=message)
@@ -95,6 +98,25 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         turn.ballot_moved()
         turn.phase("prepare", ballot)
     turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, _accepted_elsewhere(turn.state)))
+
+
+def _postpone(turn: Transition, message: Prepare) -> None:
+    known, came_at = turn.state.postponed or (message, turn.now)
+    if known.place.ballot >= message.place.ballot or turn.now - came_at > POSTPONED_S:
+        turn.set(postponed=(message, turn.now))
+
+
+def answer_postponed(turn: Transition) -> None:
+    """Follow a ballot whose turn has come meanwhile, as after one of mine that came to nothing, if its coordinator
+    still waits."""
+    if turn.state.postponed is None:
+        return
+    message, came_at = turn.state.postponed
+    if turn.now - came_at > POSTPONED_S:
+        turn.set(postponed=None)
+    elif coordinator.is_in_turn(turn, message.place.ballot):
+        turn.set(postponed=None)
+        on_prepare(turn, turn.owner(message.place.ballot), message)
 
 
 def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
@@ -316,8 +338,8 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     turn.set(
         head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
-        unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
-        deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
+        unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
+        decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
         sits_out=False, resumed_at=float("inf"), ballot_at=float("-inf"), skipped=0,
         dead_ballots=frozenset(), attempts=Attempts(),
     )  # fmt: skip

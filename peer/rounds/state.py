@@ -332,6 +332,8 @@ class State:
     freeze_asked_at: float | None = None
     unanswered: Prepare | None = None
     """What waits for my submission."""
+    postponed: tuple[Prepare, float] | None = None
+    """What waits for its turn, and when it came: of several the first in order."""
     leaving: bool = False
     submitted_at: float = 0.0
     last_progress_at: float = 0.0

@@ -112,7 +112,8 @@ class Transition:
         known = {digest: Proposal(-1, item.update, b"") for digest, item in self.state.proposals.items()}
         self.set(
             acceptor=acceptor, acceptors=others, lead=None, exchange=None, early=(), proposals=known, votes={},
-            decided=None, dead_ballots=frozenset(), unanswered=None, skipped=0, ballot_at=-inf,
+            decided=None, dead_ballots=frozenset(), unanswered=None, postponed=None, skipped=0,
+            ballot_at=-inf,
         )  # fmt: skip
         self.moved()
 

@@ -35,15 +35,19 @@ LIAR = "p1"
 SEED = 16
 FIRST_LIE = 2
 """The round of the first lie."""
-LED, FOLLOWED = 2, 2
-"""Rounds that the liar leads with its lie, and that others lead."""
+LED = 2
+"""Rounds that the liar leads with its lie, and as many that others lead."""
 ROUNDS_MOST, WITHOUT = 40, 4
 """By then it has; and after so many rounds without it there is nothing more to see."""
+OCCASIONS = 6
+"""Rounds after which it has told its lie, if it ever does: not every round has it reduce something."""
 STOPPED = 4.0
 """After so many times the usual without a commit."""
-TRAIN_S, TICK_S = 120.0, 2.0
+TRAIN_S, TICK_S = 120.0, 4.0
 SLOWER = 1.5
 LOST = 0.01
+WEIGHED_LESS = 0.02
+"""Norms are held against the root of the steps, and up to twice those of a round are at their peer's word."""
 CONTEXT = STEP_TOKENS // 2
 WINDOWS = STEPS * STEP_TOKENS // CONTEXT
 """Of a shard that a peer reads in a round."""
@@ -96,7 +100,7 @@ class FieldPeer(LogicalPeer):
         return Stepped(steps=steps, tokens=STEP_TOKENS * steps, loss=None)
 
     def _tick(self) -> None:
-        """Half as often as usual: rounds are long here."""
+        """Seldom: rounds are long here."""
         self.later(TICK_S, self._tick)
         self.deliver(Tick(self.world.now))
 
@@ -230,7 +234,14 @@ def _has_led(world: FieldWorld, led: int) -> bool:
     leads = sum(order(head.anchor, head.electorate)[0] == LIAR for head in heads)
     without = sum(LIAR not in head.electorate for head in heads)
     followed = len(heads) - leads
-    return (leads >= led and followed >= FOLLOWED) or without >= WITHOUT or least >= ROUNDS_MOST
+    return (min(leads, followed) >= led and _is_told(world, least)) or without >= WITHOUT or least >= ROUNDS_MOST
+
+
+def _is_told(world: FieldWorld, round: int) -> bool:
+    """Whether the lie was told before this round; or there was occasion enough."""
+    if world.liar is None or round >= FIRST_LIE + OCCASIONS:
+        return True
+    return world.liar.first_told is not None and world.liar.first_told < round
 
 
 def measured(world: FieldWorld) -> Outcome:
@@ -260,7 +271,7 @@ def _worse(found: Outcome, usual: Outcome) -> Iterator[str]:
     """In what the honest are worse off."""
     if found.slowest_s > SLOWER * usual.slowest_s:
         yield f"a round takes {found.slowest_s:.0f} s, {found.slowest_s / usual.slowest_s:.2f} times the usual"
-    if found.share < (1 - LOST) * usual.share:
+    if found.share < (1 - WEIGHED_LESS) * usual.share:
         yield f"the honest weigh {found.share:.3f} times what they learned, {usual.share:.3f} without the lie"
     if found.lost > usual.lost + LOST:
         yield f"{100 * found.lost:.1f} % of what an honest peer learned never counts"

@@ -84,6 +84,8 @@ class Liar:
         self._value = lie.values[0] if len(lie.values) == 1 else ""
         self.told: Counter[str] = Counter()
         """How often it has said what."""
+        self.first_told: int | None = None
+        """In which round first."""
         self.broken: Counter[str] = Counter()
         """How often that breaks which rule of `peer.refusals`; none: an empty name."""
 
@@ -132,13 +134,18 @@ class Liar:
         frame = bytes((PROTOCOL_VERSION, message.code)) + pack(rows)
         if rows == message.packed() or len(frame) > MAX_FRAME_BYTES:
             return honest
-        self.told[self._value] += 1
+        self._note_told()
         try:
             signed = self._signed(decode(frame))
         except ValueError:
             return frame
         self.broken[self._breaks(signed)] += 1
         return encode(signed)
+
+    def _note_told(self) -> None:
+        self.told[self._value] += 1
+        if self.told.total() == 1:
+            self.first_told = self._state_of().head.round
 
     def _lies_at(self, place: Any) -> bool:
         state = self._state_of()
@@ -224,7 +231,8 @@ class Liar:
         if not _is_read(type(structure), rows):
             return structure
         lie = type(structure).unpacked(unpack(pack(rows)))
-        self.told[self._value] += lie != structure
+        if lie != structure:
+            self._note_told()
         return lie
 
     def header_at_home(self, header: ContributionHeader) -> ContributionHeader:
