@@ -34,7 +34,7 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Tuned:
     limit = min(whole, most or whole)
     # On a processor other programs want the memory too, and kernels are few: the spec's micro-batch, or less.
     is_gpu = device.type != "cpu"
-    attentions = ATTENTIONS if is_gpu and "attn_implementation" not in spec.model.config else ("",)
+    attentions = ATTENTIONS if is_gpu else ("",)
     free = free_bytes(device)
     trials = Trials(spec, device)
     found = find(

@@ -18,7 +18,7 @@ from peer.refusals import HEADER
 
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
-MADE_S = 30.0
+MADE_S = 60.0
 """An update that is proposed in its own ballot is no older: who dates it long ago brings the next takeover forward."""
 
 

@@ -17,7 +17,7 @@ from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BallotId, GetBlocks, Heartbeat, ObjectData
 from peer.refusals import BLOCK, TIME
-from peer.rounds import acceptor, forks, timeouts
+from peer.rounds import acceptor, forks, takeover, timeouts
 from peer.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
 from peer.rounds.state import Proposal
 from peer.rounds.timeouts import HEARD_S
@@ -272,6 +272,9 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
             break
         if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
             turn.refuse(block.update.coordinator, TIME, forks.TOO_EARLY)
+            break
+        if takeover.is_premature(turn, tip, block):
+            turn.refuse(block.update.coordinator, TIME, "it takes over from voters of whom a majority is here")
             break
         queue.append(block)
         tip = tip.after(block.update)

@@ -6,8 +6,9 @@ they decide is weak: another side may decide something else, and `forks.py` heal
 
 from __future__ import annotations
 
-from peer.protocol.block import MAX_MEMBERS, MAX_SKIPPED
+from peer.protocol.block import MAX_MEMBERS, MAX_SKIPPED, Block
 from peer.protocol.electorate import coordinator, instance_of, order, quorum
+from peer.protocol.head import ChainHead
 from peer.protocol.membership import trusted
 from peer.protocol.messages import Prepare
 from peer.rounds import timeouts
@@ -80,6 +81,21 @@ def _outranks(turn: Transition, electorate: tuple[str, ...], instance: bytes) ->
     state = turn.state
     larger = (len(electorate), instance) > (len(state.electorate), state.instance)
     return larger or turn.now >= state.last_progress_at + timeouts.patience_s(state)
+
+
+def is_premature(turn: Transition, before: ChainHead, block: Block) -> bool:
+    """Whether a block that takes over from my head comes while a majority of its voters is here with me, at work.
+
+    Rounds may be longer than `takeover_s`: whoever has a vote could decide alone, and all would follow.
+    """
+    state = turn.state
+    if block.firm or before.anchor != state.head.anchor or turn.stuck_s() >= LOST_ANYWAY * _wait_s(turn):
+        return False
+    here = sum(
+        peer == turn.me or (_is_heard(turn, peer) and state.heard[peer][0].anchor == before.anchor)
+        for peer in before.electorate
+    )
+    return here >= quorum(before.electorate)
 
 
 def _gave_up(turn: Transition, share: float) -> bool:

@@ -291,6 +291,7 @@ def update_bytes(update: Update) -> int:
         + len(update.parts) * (DIGEST + 3) + 4 * layers * members + 90 * len(update.penalties)
         + 16 * members + 6 * layers + sum(map(_measurements, update.measured))
         + sum(PEER + 20 + 11 * len(record.stats) + len(record.roots) for record in update.records)
+        + (PEER + 4) * len(update.tenures)
     )  # fmt: skip
 
 

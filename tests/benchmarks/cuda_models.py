@@ -28,10 +28,7 @@ def spec_of(model: str, *, tiny: bool = False, **tables: dict[str, Any]) -> RunS
     context = TINY_CONTEXT if tiny else CONTEXT
     spec: dict[str, dict[str, Any]] = {
         "run": {"name": "cuda"},
-        "model": {
-            "architecture": "llama", "context": context, "tokenizer": "bytes",
-            "config": config | {"attn_implementation": "sdpa"},
-        },
+        "model": {"architecture": "llama", "context": context, "tokenizer": "bytes", "config": config},
         "data": {"source": "stdlib", "eval_sequences": 1, "eval_every": 1000},
         "inner": {"sequences": 1 if tiny else SEQUENCES[model], "learning_rate": 1e-4},
         "codec": {"wire": "int4", "part_elements": 4096 if tiny else 1 << 22},

@@ -41,7 +41,7 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[L
     wire, round = request.param
     table = dataclasses.replace(spec.round, **round)
     spec = dataclasses.replace(spec, round=table, codec=dataclasses.replace(spec.codec, wire=wire))
-    return [LocalTrainer(spec, name, tmp_path / name, torch.device("cpu")) for name in NAMES]
+    return [LocalTrainer(spec, name, tmp_path / name, torch.device("cpu"), data_path=spec.data.path) for name in NAMES]
 
 
 @pytest.mark.slow

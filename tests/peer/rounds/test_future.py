@@ -51,10 +51,10 @@ def test_voters_refuse_a_date_ahead_of_their_clock(monkeypatch: pytest.MonkeyPat
 def test_voters_refuse_a_date_long_before_their_clock(monkeypatch: pytest.MonkeyPatch) -> None:
     """It would bring forward the moment at which a few may take over."""
     world = World(2, 4)
-    world.scheduler.run_until(60.0)
-    dated(monkeypatch, -40, by="p1")
+    world.scheduler.run_until(90.0)
+    dated(monkeypatch, -70, by="p1")
     before = max(rounds(world))
-    world.scheduler.run_until(180.0)
+    world.scheduler.run_until(210.0)
     world.check()
     made = [block.update for block in world.peers[0].disk.blocks[before + 1 :]]
     assert len(made) >= 6

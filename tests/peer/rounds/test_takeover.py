@@ -132,6 +132,23 @@ def test_what_is_said_to_be_taken_over_is_not_taken_before_the_time() -> None:
     assert (queued(30.0), queued(56.0)) == (0, 1)
 
 
+def test_who_sees_a_majority_at_work_takes_over_from_nobody() -> None:
+    """Where rounds are longer than `takeover_s` one voter could decide alone; here p0 did, and p2 looks at that."""
+    alone = _taken_over(update(members=(header("p0"),), contributors=(1, 1, 1), coordinator="p0", time=60))
+
+    def queued(now: float, *here: str, ready_s: float = 0.0) -> int:
+        state = state_of("p2", rules=replace(rules("p2"), takeover_s=60.0), in_step=True, header=header("p2"))
+        said = Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False)
+        state = replace(state, heard=dict.fromkeys(here, (said, now - 1)), submitted_at=now - ready_s)
+        state, _ = step(state, Received(now, "p0", Blocks((alone,))))
+        return len(state.blocks)
+
+    assert queued(100.0, "p1") == 0, "two of three train: they will decide"
+    assert queued(100.0) == 1, "nobody else is here"
+    assert queued(1000.0, "p1", ready_s=170.0) == 0
+    assert queued(1000.0, "p1", ready_s=190.0) == 1, "those who are here get nowhere"
+
+
 def test_a_peer_follows_a_takeover_only_when_it_is_stuck_itself() -> None:
     """And only if it is one of those who take over, called by whose turn it is, as the chain's electorate names it."""
     electorate = ("p0", "x")
