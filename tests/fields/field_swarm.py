@@ -99,6 +99,10 @@ class FieldPeer(LogicalPeer):
         self._step, self._unoffered = self._step + steps, self._unoffered + steps
         return Stepped(steps=steps, tokens=STEP_TOKENS * steps, loss=None)
 
+    def board_s(self) -> float:
+        """Seldom: they know each other."""
+        return TRAIN_S
+
     def _tick(self) -> None:
         """Seldom: rounds are long here."""
         self.later(TICK_S, self._tick)
