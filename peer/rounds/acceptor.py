@@ -15,12 +15,14 @@ from peer.protocol.electorate import quorum
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
 from peer.refusals import PLACE, TABLES, TIME, VOTES
-from peer.rounds import misconduct, takeover, timeouts
+from peer.rounds import coordinator, misconduct, takeover, timeouts
 from peer.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
 from peer.rounds.transition import Transition
 
 HALF = 0.5
+POSTPONED_S = 1.5
+"""A coordinator that still waits asks again once in a second."""
 PROPOSALS_KEPT = 4
 VOTES_KEPT = 16
 ACCEPTORS_PER_ROUND = 4
@@ -80,6 +82,9 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if ballot < acceptor.promised:
         turn.send((sender,), Nack(message.place, acceptor.promised))
         return
+    if ballot > acceptor.promised and not coordinator.is_in_turn(turn, ballot):
+        _postpone(turn, message)
+        return
     if _freezing_first(turn):
         turn.set(unanswered=message)
         return
@@ -90,9 +95,28 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.ballot_begins()
-        turn.moved()
+        turn.ballot_moved()
         turn.phase("prepare", ballot)
     turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, _accepted_elsewhere(turn.state)))
+
+
+def _postpone(turn: Transition, message: Prepare) -> None:
+    known, came_at = turn.state.postponed or (message, turn.now)
+    if known.place.ballot >= message.place.ballot or turn.now - came_at > POSTPONED_S:
+        turn.set(postponed=(message, turn.now))
+
+
+def answer_postponed(turn: Transition) -> None:
+    """Follow a ballot whose turn has come meanwhile, as after one of mine that came to nothing, if its coordinator
+    still waits."""
+    if turn.state.postponed is None:
+        return
+    message, came_at = turn.state.postponed
+    if turn.now - came_at > POSTPONED_S:
+        turn.set(postponed=None)
+    elif coordinator.is_in_turn(turn, message.place.ballot):
+        turn.set(postponed=None)
+        on_prepare(turn, turn.owner(message.place.ballot), message)
 
 
 def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
@@ -125,6 +149,8 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     ahead = place.ballot - turn.state.acceptor.promised
     if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
         return
+    if ahead and not coordinator.is_in_turn(turn, place.ballot):
+        return
     digest = update.digest
     if place.ballot in turn.state.dead_ballots:
         return
@@ -142,7 +168,7 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
     misconduct.look_at_proposed(turn, update)
     proposal = Proposal(place.ballot, update, message.signature)
     if known is None or known.ballot != place.ballot:
-        turn.moved()
+        turn.ballot_moved()
         turn.phase("commit", place.ballot)
     turn.set(proposals=_room(turn.state) | {digest: proposal})
     if turn.state.decided is None:
@@ -239,18 +265,21 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         return
     votes = _without_oldest(state, vote.voter)
     turn.set(votes={**votes, key: {**votes.get(key, {}), vote.voter: vote}})
-    if vote.update in state.proposals:
-        turn.moved()
+    if vote.update in state.proposals and vote.ballot == state.acceptor.promised:
+        turn.ballot_moved()
     if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
         turn.set(decided=key)
         poll(turn)
 
 
 def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
-    """The votes, less the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots."""
+    """The votes, less the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots.
+
+    That in the ballot that I promised stays: nobody can cast it twice.
+    """
     votes = dict(state.votes)
-    mine = sorted(key for key, voters in votes.items() if voter in voters)
-    if len(mine) >= VOTES_KEPT and mine[0] != state.decided:
+    mine = sorted(key for key, voters in votes.items() if voter in voters and key[0] != state.acceptor.promised)
+    if len(mine) >= VOTES_KEPT - 1 and mine[0] != state.decided:
         left = {peer: vote for peer, vote in votes.pop(mine[0]).items() if peer != voter}
         if left:
             votes[mine[0]] = left
@@ -309,8 +338,9 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     turn.set(
         head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
-        unanswered=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={}, decided=None,
-        deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, resumed_at=float("inf"), dead_ballots=frozenset(), attempts=Attempts(), skipped=0,
+        unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
+        decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
+        sits_out=False, resumed_at=float("inf"), ballot_at=float("-inf"), skipped=0,
+        dead_ballots=frozenset(), attempts=Attempts(),
     )  # fmt: skip
     turn.moved()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from math import inf
 
 from peer.events import RoundAborted
 from peer.protocol import norms, penalties, validation
@@ -218,7 +219,7 @@ def abort(turn: Transition, why: str) -> None:
     """Step back. The ballot is spent; whatever was accepted stays accepted."""
     lead = turn.state.lead
     assert lead is not None
-    turn.set(lead=None)
+    turn.set(lead=None, ballot_at=-inf)
     turn.moved()
     turn.emit(Tell(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
     turn.ballot_fails(why)

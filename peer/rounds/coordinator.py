@@ -63,24 +63,44 @@ def _begin_if_due(turn: Transition) -> None:
     ranked = order(state.head.anchor, state.electorate)
     promised = state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
-    skipped = sum(_may_lead(turn, turn.owner(other)) for other in range(promised + 1, ballot))
+    skipped = _skipped_s(turn, ballot)
     if promised < 0 and not skipped:
         due = _all_ready(turn) or turn.now >= timeouts.asks_at(state)
     else:
         asks_at = state.last_progress_at if promised >= 0 else timeouts.asks_at(state)  # its turn comes before mine
-        due = turn.now >= max(_given_up_at(turn, promised), asks_at) + turn.rules.stagger_s * skipped
+        due = turn.now >= max(_given_up_at(turn, state.last_progress_at), asks_at) + skipped
     if due:
         _begin(turn, ballot)
 
 
-def _given_up_at(turn: Transition, promised: int) -> float:
-    """When the next in order takes over, unless something moves. What a coordinator that is gone has said came before,
-    or never will."""
+def is_in_turn(turn: Transition, ballot: int) -> bool:
+    """Whether I follow a ballot after the one that I promised: not while that one moves, and not before those whose
+    turn comes first. Else one member that asks for ballots of its own, in between those of others, stops the round.
+
+    Half a turn early is in time: clocks differ.
+    """
     state = turn.state
+    if state.acceptor.promised < 0:
+        return True
+    due_at = _given_up_at(turn, state.ballot_at) + _skipped_s(turn, ballot)
+    return turn.now >= due_at - turn.rules.stagger_s / 2
+
+
+def _given_up_at(turn: Transition, moved_at: float) -> float:
+    """When the next in order takes over from the ballot that I promised, which last moved at `moved_at`. What a
+    coordinator that is gone has said came before, or never will."""
+    state, promised = turn.state, turn.state.acceptor.promised
     if promised >= 0 and timeouts.is_gone(state, turn.owner(promised), turn.now):
         return timeouts.lost_at(state, turn.owner(promised))
     abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
-    return state.last_progress_at + (timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state))
+    return moved_at + (timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state))
+
+
+def _skipped_s(turn: Transition, ballot: int) -> float:
+    """How long a ballot leaves to the coordinators between it and the one that I promised, each of them once."""
+    first = turn.state.acceptor.promised + 1
+    owners = {turn.owner(other) for other in range(first, min(ballot, first + len(turn.state.electorate)))}
+    return turn.rules.stagger_s * sum(_may_lead(turn, owner) for owner in owners)
 
 
 def _may_lead(turn: Transition, peer: str) -> bool:
@@ -136,7 +156,7 @@ def _begin(turn: Transition, ballot: int) -> None:
     turn.emit(PersistAcceptor(acceptor))
     turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
     turn.ballot_begins()
-    turn.moved()
+    turn.ballot_moved()
     turn.phase("prepare", ballot, lead.until)
     turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
 

@@ -198,6 +198,7 @@ def _tick(turn: Transition) -> None:
     reassignment.poll(turn)
     block_sync.poll(turn)
     readiness.poll(turn)
+    acceptor.answer_postponed(turn)
 
 
 def _held(turn: Transition, digest: bytes, size: int) -> None:
@@ -251,6 +252,7 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
             coordinator.on_promise(turn, sender, message)
         case Nack():
             coordinator.on_nack(turn, sender, message)
+            acceptor.answer_postponed(turn)
         case Start():
             member.on_start(turn, sender, message)
         case PartData():

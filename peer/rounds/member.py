@@ -63,7 +63,7 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         ),
     )
     turn.set(exchange=exchange)
-    turn.moved()
+    turn.ballot_moved()
     turn.phase("exchange", place.ballot, closes_at)
     _send_parts(turn, exchange)
     replay_early(turn)
@@ -245,7 +245,7 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
     if fault:
         turn.refuse(sender, NORMS, fault)
         return
-    turn.moved()
+    turn.ballot_moved()
     turn.phase("reduce", ballot)
     listed = norms.listed(message.measured)
     judgement = norms.judgement_of(turn.rules, head, exchange.members, message.measured)

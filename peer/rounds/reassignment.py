@@ -155,7 +155,7 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
         received={**dict.fromkeys(mine, 0), **again.received},
         closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + (0.0 if in_vain else waits.ack_s),
     )  # fmt: skip
-    turn.moved()
+    turn.ballot_moved()
     send_parts(turn, {part: reducer for part, reducer in new.items() if again.auditors.get(part) != reducer})
     for part in mine:
         if part in again.means:

@@ -334,10 +334,15 @@ class State:
     freeze_asked_at: float | None = None
     unanswered: Prepare | None = None
     """What waits for my submission."""
+    postponed: tuple[Prepare, float] | None = None
+    """What waits for its turn, and when it came: of several the first in order."""
     leaving: bool = False
     submitted_at: float = 0.0
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
+    ballot_at: float = float("-inf")
+    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. Of one that came to
+    nothing here, or from before I started, that is over."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from peer.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
@@ -111,7 +112,8 @@ class Transition:
         known = {digest: Proposal(-1, item.update, b"") for digest, item in self.state.proposals.items()}
         self.set(
             acceptor=acceptor, acceptors=others, lead=None, exchange=None, early=(), proposals=known, votes={},
-            decided=None, dead_ballots=frozenset(), unanswered=None, skipped=0,
+            decided=None, dead_ballots=frozenset(), unanswered=None, postponed=None, skipped=0,
+            ballot_at=-inf,
         )  # fmt: skip
         self.moved()
 
@@ -129,6 +131,10 @@ class Transition:
     def moved(self) -> None:
         """Something of this instance went on: the next coordinator's patience starts anew."""
         self.set(last_progress_at=self.now)
+
+    def ballot_moved(self) -> None:
+        """The same of the ballot that I promised: nobody else's turn comes before that patience is over."""
+        self.set(last_progress_at=self.now, ballot_at=self.now)
 
     def my_header(self) -> ContributionHeader:
         """What I froze, or a header that gives nothing but keeps my vote."""

@@ -16,12 +16,15 @@ from typing import Any
 
 from dht.streams.base import Streams
 from peer.aggregation.evidence import AggregationRules
+from peer.codec.run_rules import rules_of
+from peer.events import MessageRefused
 from peer.lifecycle.vocabulary import Stepped
 from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.electorate import order
 from peer.protocol.head import ChainHead
 from peer.protocol.rules import Rules
 from peer.rounds.interface import Tick
+from peer.spec import RunSpec, from_mapping
 from peer.testing.memory_peer import PARTS, STEP_TOKENS, STEPS, LogicalPeer
 from peer.testing.memory_swarm import World
 from tests.fields.liar import Liar, Lie, LyingStreams
@@ -32,17 +35,34 @@ LIAR = "p1"
 SEED = 16
 FIRST_LIE = 2
 """The round of the first lie."""
-LED, FOLLOWED = 2, 2
-"""Rounds that the liar leads with its lie, and that others lead."""
+LED = 2
+"""Rounds that the liar leads with its lie, and as many that others lead."""
 ROUNDS_MOST, WITHOUT = 40, 4
 """By then it has; and after so many rounds without it there is nothing more to see."""
+OCCASIONS = 6
+"""Rounds after which it has told its lie, if it ever does: not every round has it reduce something."""
 STOPPED = 4.0
 """After so many times the usual without a commit."""
-TRAIN_S, TICK_S = 120.0, 2.0
+TRAIN_S, TICK_S = 120.0, 4.0
 SLOWER = 1.5
 LOST = 0.01
-WINDOW = 100
-"""Windows of a shard that a peer reads in a round."""
+WEIGHED_LESS = 0.02
+"""Norms are held against the root of the steps, and up to twice those of a round are at their peer's word."""
+CONTEXT = STEP_TOKENS // 2
+WINDOWS = STEPS * STEP_TOKENS // CONTEXT
+"""Of a shard that a peer reads in a round."""
+SPEC = from_mapping(
+    {
+        "run": {"name": "fields"},
+        "model": {"architecture": "llama", "context": CONTEXT},
+        "inner": {"sequences": STEP_TOKENS // CONTEXT, "accumulation": 1},
+        "round": {
+            "steps": STEPS, "gather_s": 60.0, "ack_s": 8.0, "exchange_s": 60.0, "stagger_s": 6.0, "min_round_s": 10,
+            "max_staleness": 16,
+        },
+    }
+)  # fmt: skip
+"""The waits of `peer/runs/small.toml`, with the steps and tokens of a logical peer."""
 
 
 class FieldPeer(LogicalPeer):
@@ -62,9 +82,9 @@ class FieldPeer(LogicalPeer):
         """With the data behind it."""
         header = super().header(anchor)
         if header.root:
-            first = WINDOW * self.disk.head.round
-            header = replace(header, ranges=((int(self.name[1:]), first, first + WINDOW),))
-        return self.world.liar.at_home(header) if self._lies and self.world.liar is not None else header
+            first = WINDOWS * self.disk.head.round
+            header = replace(header, ranges=((int(self.name[1:]), first, first + WINDOWS),))
+        return self.world.liar.header_at_home(header) if self._lies and self.world.liar is not None else header
 
     def step_s(self) -> float:
         super().step_s()
@@ -79,8 +99,12 @@ class FieldPeer(LogicalPeer):
         self._step, self._unoffered = self._step + steps, self._unoffered + steps
         return Stepped(steps=steps, tokens=STEP_TOKENS * steps, loss=None)
 
+    def board_s(self) -> float:
+        """Seldom: they know each other."""
+        return TRAIN_S
+
     def _tick(self) -> None:
-        """Half as often as usual: rounds are long here."""
+        """Seldom: rounds are long here."""
         self.later(TICK_S, self._tick)
         self.deliver(Tick(self.world.now))
 
@@ -94,18 +118,18 @@ class FieldWorld(World):
         self.liar: Liar | None = None
         self._lie = lie
         if lie is not None:
-            self.liar = Liar(lie, LIAR, lambda: self._peer(LIAR).driver.state, self._has_begun)
+            self.liar = Liar(lie, LIAR, lambda: self.peer(LIAR).driver.state, lambda: self.now, self.has_begun)
         self.learned: dict[bytes, dict[str, int]] = defaultdict(dict)
         """Tokens that each peer really has behind what it offered, by anchor."""
         super().__init__(seed, PEERS, takeover_s=600.0, audit=0.3, aggregation=AggregationRules(warmup_rounds=2))
         if lie is not None:
             self.liars.add(LIAR)
 
-    def _peer(self, name: str) -> LogicalPeer:
+    def peer(self, name: str) -> LogicalPeer:
         return self.peers[self.index[name]]
 
-    def _has_begun(self) -> bool:
-        return len(self.peers) == PEERS and self._peer(LIAR).disk.head.round >= FIRST_LIE
+    def has_begun(self) -> bool:
+        return len(self.peers) == PEERS and self.peer(LIAR).disk.head.round >= FIRST_LIE
 
     @property
     def honest(self) -> list[LogicalPeer]:
@@ -119,11 +143,16 @@ class FieldWorld(World):
         return self.peers[-1]
 
     def rules(self, name: str) -> Rules:
-        """Those of `peer/runs/small.toml`."""
+        """As the run's spec has them, for parts that are integers."""
+        integers = super().rules(name)
         return replace(
-            super().rules(name), gather_s=60.0, ack_s=8.0, exchange_s=60.0, stagger_s=6.0, min_round_s=10,
-            tokens_cap=2 * STEPS * STEP_TOKENS, steps_cap=2 * STEPS, max_staleness=16,
+            rules_of(SPEC, integers.parts, integers.keys, me=name), part_bytes=integers.part_bytes, mean_bytes=(),
+            finite=integers.finite, takeover_s=self.takeover_s, audit=self.audit, aggregation=self.aggregation,
         )  # fmt: skip
+
+    @property
+    def run_spec(self) -> RunSpec:
+        return SPEC
 
     def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
         super().offered(peer, anchor, payloads)
@@ -171,8 +200,8 @@ def run(lie: Lie, seed: int = SEED, led: int = LED) -> Outcome:
     world = FieldWorld(lie, seed)
     assert world.liar is not None
     with world.liar.tells_itself():
-        failures = _lived(world, led, usual.slowest_s)
-    found = replace(_measured(world), failures=failures, told=dict(world.liar.told))
+        failures = lived(world, led, usual.slowest_s)
+    found = replace(measured(world), failures=failures, told=dict(world.liar.told))
     return replace(found, failures=(*failures, *_worse(found, usual), *_untold(world)))
 
 
@@ -180,11 +209,11 @@ def run(lie: Lie, seed: int = SEED, led: int = LED) -> Outcome:
 def undisturbed(seed: int) -> Outcome:
     """The same swarm without a lie."""
     world = FieldWorld(None, seed)
-    assert not _lived(world, 2 * LED, 2 * TRAIN_S)
-    return _measured(world)
+    assert not lived(world, 2 * LED, 2 * TRAIN_S)
+    return measured(world)
 
 
-def _lived(world: FieldWorld, led: int, round_s: float) -> tuple[str, ...]:
+def lived(world: FieldWorld, led: int, round_s: float) -> tuple[str, ...]:
     """Run it; what went wrong meanwhile. Whatever an honest machine raises is a failure, too."""
     try:
         while not _has_led(world, led):
@@ -209,10 +238,17 @@ def _has_led(world: FieldWorld, led: int) -> bool:
     leads = sum(order(head.anchor, head.electorate)[0] == LIAR for head in heads)
     without = sum(LIAR not in head.electorate for head in heads)
     followed = len(heads) - leads
-    return (leads >= led and followed >= FOLLOWED) or without >= WITHOUT or least >= ROUNDS_MOST
+    return (min(leads, followed) >= led and _is_told(world, least)) or without >= WITHOUT or least >= ROUNDS_MOST
 
 
-def _measured(world: FieldWorld) -> Outcome:
+def _is_told(world: FieldWorld, round: int) -> bool:
+    """Whether the lie was told before this round; or there was occasion enough."""
+    if world.liar is None or round >= FIRST_LIE + OCCASIONS:
+        return True
+    return world.liar.first_told is not None and world.liar.first_told < round
+
+
+def measured(world: FieldWorld) -> Outcome:
     gaps = [
         late - early
         for peer in world.honest
@@ -228,15 +264,18 @@ def _measured(world: FieldWorld) -> Outcome:
 
 
 def _untold(world: FieldWorld) -> Iterator[str]:
-    """What the honest refused without a word to their people; until machines report it, nothing is asked of them."""
-    yield from ()
+    """The rules that the liar broke and of which no honest peer told its people."""
+    assert world.liar is not None
+    reports = [event for peer in world.honest for event in peer.reports if isinstance(event, MessageRefused)]
+    told = {event.rule for event in reports if event.about == LIAR}
+    yield from (f"nobody is told that it broke {rule}" for rule in sorted(world.liar.broken.keys() - told) if rule)
 
 
 def _worse(found: Outcome, usual: Outcome) -> Iterator[str]:
     """In what the honest are worse off."""
     if found.slowest_s > SLOWER * usual.slowest_s:
         yield f"a round takes {found.slowest_s:.0f} s, {found.slowest_s / usual.slowest_s:.2f} times the usual"
-    if found.share < (1 - LOST) * usual.share:
+    if found.share < (1 - WEIGHED_LESS) * usual.share:
         yield f"the honest weigh {found.share:.3f} times what they learned, {usual.share:.3f} without the lie"
     if found.lost > usual.lost + LOST:
         yield f"{100 * found.lost:.1f} % of what an honest peer learned never counts"

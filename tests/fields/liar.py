@@ -16,11 +16,13 @@ from unittest.mock import patch
 
 from dht.protocol_version import PROTOCOL_VERSION
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
-from peer.protocol import norms, penalties
+from peer.protocol import bounds, norms, penalties, validation
 from peer.protocol.block import ContributionHeader, SignedNorms, Update, Vote
 from peer.protocol.electorate import coordinator
 from peer.protocol.encoding import Packed, digest_of, pack, unpack
+from peer.protocol.membership import next_electorate
 from peer.protocol.messages import (
+    BallotId,
     MeanConflict,
     MeanData,
     Message,
@@ -34,6 +36,9 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
+from peer.protocol.rules import Rules
+from peer.protocol.validation import CLOCKS_DIFFER_S
+from peer.refusals import PLACE, TABLES, TIME
 from peer.rounds import collector
 from peer.rounds.state import CoordinatorState, MemberState, State
 from peer.rounds.transition import Transition
@@ -65,9 +70,11 @@ class Lie:
 class Liar:
     """The tongue of one peer. `state_of` gives what its own honest machine knows."""
 
-    def __init__(self, lie: Lie, me: str, state_of: Callable[[], State], begins: Callable[[], bool]) -> None:
+    def __init__(
+        self, lie: Lie, me: str, state_of: Callable[[], State], now: Callable[[], float], begins: Callable[[], bool]
+    ) -> None:
         self.lie, self.me, self.keys = lie, me, ModelKeys(me)
-        self._state_of, self._begins = state_of, begins
+        self._state_of, self._now, self._begins = state_of, now, begins
         self._frames: dict[int, bytes] = {}
         """Of others, the last of each kind."""
         self._heard: dict[type, Any] = {}
@@ -77,6 +84,10 @@ class Liar:
         self._value = lie.values[0] if len(lie.values) == 1 else ""
         self.told: Counter[str] = Counter()
         """How often it has said what."""
+        self.first_told: int | None = None
+        """In which round first."""
+        self.broken: Counter[str] = Counter()
+        """How often that breaks which rule of `peer.refusals`; none: an empty name."""
 
     # ---- on the wire ----
 
@@ -123,11 +134,18 @@ class Liar:
         frame = bytes((PROTOCOL_VERSION, message.code)) + pack(rows)
         if rows == message.packed() or len(frame) > MAX_FRAME_BYTES:
             return honest
-        self.told[self._value] += 1
+        self._note_told()
         try:
-            return encode(self._signed(decode(frame)))
+            signed = self._signed(decode(frame))
         except ValueError:
             return frame
+        self.broken[self._breaks(signed)] += 1
+        return encode(signed)
+
+    def _note_told(self) -> None:
+        self.told[self._value] += 1
+        if self.told.total() == 1:
+            self.first_told = self._state_of().head.round
 
     def _lies_at(self, place: Any) -> bool:
         state = self._state_of()
@@ -213,16 +231,26 @@ class Liar:
         if not _is_read(type(structure), rows):
             return structure
         lie = type(structure).unpacked(unpack(pack(rows)))
-        self.told[self._value] += lie != structure
+        if lie != structure:
+            self._note_told()
+        return lie
+
+    def header_at_home(self, header: ContributionHeader) -> ContributionHeader:
+        """The same of what it offers for its anchor."""
+        lie = self.at_home(header)
+        if lie != header and lie.anchor == header.anchor and lie.peer == self.me:
+            self.broken[bounds.fault_of_header(self._state_of().rules, lie)[0]] += 1
         return lie
 
     def _update(self, update: Update) -> Update:
         """With the lie, and all that others would compute from it."""
         lie = self.at_home(update)
-        try:
-            return update if lie == update else self._agreeing(lie)
-        except (ValueError, IndexError):
-            return lie  # nothing agrees with it
+        if lie == update:
+            return update
+        with suppress(ValueError, IndexError):  # nothing agrees with it
+            lie = self._agreeing(lie)
+        self.broken[self._breaks(lie)] += 1
+        return lie
 
     def _agreeing(self, lie: Update) -> Update:
         state, named = self._state_of(), self.lie.field.path[0].name
@@ -230,6 +258,9 @@ class Liar:
         if named in ("members", "measured"):
             weights, scales, pulls = norms.table_of(judgement)
             lie = replace(lie, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
+        if named not in ("tenures", "elect"):
+            tenures = validation.tenures_due(state.rules, state.head, lie)
+            lie = replace(lie, tenures=tenures, elect=next_electorate(state.head, lie.members, tenures, ()))
         if named == "penalties":
             return lie
         return replace(lie, penalties=penalties.due(state.rules, state.head, lie, judgement.findings))
@@ -240,7 +271,7 @@ class Liar:
         if self.lie.field.said_in not in SAID_AT_HOME:
             yield
             return
-        make_update, measurements = collector.make_update, norms.measurements
+        make_update, measurements, within = collector.make_update, norms.measurements, bounds.within
 
         def proposed(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
             honest = make_update(turn, lead, exchange)
@@ -250,8 +281,40 @@ class Liar:
             honest = measurements(rules, *args)
             return self.at_home(replace(honest, signature=UNSIGNED)) if rules.me == self.me else honest
 
-        with patch.object(collector, "make_update", proposed), patch.object(norms, "measurements", measured):
+        def unbounded(rules: Rules, header: ContributionHeader) -> ContributionHeader:
+            return header if rules.me == self.me else within(rules, header)
+
+        with (
+            patch.object(collector, "make_update", proposed), patch.object(norms, "measurements", measured),
+            patch.object(bounds, "within", unbounded),
+        ):  # fmt: skip
             yield
+
+    # ---- what the others must tell ----
+
+    def _breaks(self, said: object) -> str:
+        """The rule that something which it says breaks, as any of the others would find."""
+        state = self._state_of()
+        rules, head = state.rules, state.head
+        match said:
+            case Promise(header=header) if header.peer == self.me and said.place == self._place(said.place.ballot):
+                return validation.fault_of_header(rules, head, header)[0]
+            case Start(headers=headers) if said.place == self._place(said.place.ballot):
+                mine = (header for header in headers if header.peer == self.me)
+                return next((validation.fault_of_header(rules, head, header)[0] for header in mine), "")
+            case Propose(update=update) if said.place == self._place(said.place.ballot):
+                return self._breaks(update)
+            case Update() if validation.fault_of_place(rules, head, state.electorate, said):
+                return PLACE
+            case Update(time=time) if not self._now() - validation.MADE_S <= time <= self._now() + CLOCKS_DIFFER_S:
+                return TIME
+            case Update() if validation.fault_of_tables(rules, head, said):
+                return TABLES
+        return ""
+
+    def _place(self, ballot: int) -> BallotId:
+        state = self._state_of()
+        return BallotId(state.head.anchor, state.instance, ballot)
 
 
 def _is_read(kind: type[Any], rows: Any) -> bool:

@@ -207,10 +207,6 @@ def test_silence_gives_nothing_up() -> None:
         ),  # one went on alone for eleven rounds, faster than the others, who did more: it is to follow them
         (
             "forks",
-            916,
-        ),  # one was shown a first round that its makers undid before they gave the bytes away: it waited for ever
-        (
-            "forks",
             3677,
         ),  # one went on alone for fifteen rounds, of six others who made six: it gives up, and they go on
     ],

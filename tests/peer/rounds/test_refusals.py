@@ -40,6 +40,8 @@ VOTER = OTHERS[0]
 FORGED = b"\x01" * 64
 LIAR = "p1"
 HOUR_S = 3600
+TURN_S = 10.0
+"""Longer than a voter waits for the coordinator of a ballot."""
 
 
 def told(state: State, *events: Input) -> tuple[State, list[Event]]:
@@ -164,9 +166,9 @@ def test_strangers_are_told_of_a_few_times_and_voters_always() -> None:
 
 
 def tries(count: int) -> list[Received]:
-    """PREPARE of so many ballots, each by whose turn it is, less those of the voter itself."""
+    """PREPARE of so many ballots, each when it is its coordinator's turn, less those of the voter itself."""
     theirs = islice((ballot for ballot in range(1, 100) if owner(ballot) != VOTER), count)
-    return [Received(101.0, owner(ballot), Prepare(place(ballot))) for ballot in theirs]
+    return [Received(101.0 + TURN_S * ballot, owner(ballot), Prepare(place(ballot))) for ballot in theirs]
 
 
 def test_the_alert_comes_once_after_three_ballots_and_names_rule_and_author() -> None:

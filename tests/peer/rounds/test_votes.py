@@ -47,6 +47,8 @@ from tests.peer.rounds.build import (
 
 HELD = {digest_of(payload): len(payload) for payload in PAYLOADS}
 FORGED = b"\x01" * 64
+TURN_OVER_S = 20.0
+"""By then whoever is next in turn may lead."""
 ALL = tuple(header(name) for name in NAMES)
 
 
@@ -244,7 +246,7 @@ def test_a_promise_tells_what_was_accepted() -> None:
     """So that the next coordinator finishes it."""
     state, _ = run(state_of(voter(), held=HELD), proposed(update()))
     later = next(ballot for ballot in (1, 2, 3) if owner(ballot) != voter())
-    state, effects = run(state, Received(2.0, owner(later), Prepare(place(later))))
+    state, effects = run(state, Received(TURN_OVER_S, owner(later), Prepare(place(later))))
     (promise,) = sent(effects, Promise)
     assert promise.message.accepted == (0, update().digest)  # type: ignore[attr-defined]
     assert effects.index(PersistAcceptor(state.acceptor)) < effects.index(promise)
@@ -356,7 +358,7 @@ def test_a_coordinator_that_was_overtaken_steps_back() -> None:
     """A later proposal that it voted for ends its role, also if it never saw the PREPARE."""
     state, _ = leader_with_promises()
     later = next(ballot for ballot in (4, 5) if owner(ballot) != state.rules.me)
-    state, _ = run(state, proposed(update(later), later, 5.5), Tick(6.0))
+    state, _ = run(state, proposed(update(later), later, TURN_OVER_S), Tick(TURN_OVER_S + 0.5))
     assert state.acceptor.promised == later
     assert state.lead is None
 
