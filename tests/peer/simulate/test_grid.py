@@ -255,7 +255,7 @@ def some_samples(monkeypatch: pytest.MonkeyPatch) -> None:
     [
         ({"step_s": 0.02, "upload_mbps": 1.0}, ()),
         ({"step_s": 0.2, "upload_mbps": 1.0, "spread": 0.3}, ()),
-        ({"spread": 0.02, "seed": 3, "spec": spec(gather_s=40.0)}, (0, 6, 8, 14, 23)),
+        ({"spread": 0.02, "seed": 1, "spec": spec(gather_s=40.0)}, (0, 6, 8, 14, 23)),
     ],
     ids=["agreement takes longer than training", "nobody is ready with the others", "some take twice as long"],
 )

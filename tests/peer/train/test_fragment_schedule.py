@@ -211,7 +211,7 @@ def test_layer_by_layer_gives_the_same_bits(spec: RunSpec, tmp_path: Path, table
 
 def test_more_fragments_than_layers_are_refused_in_one_line(make: Make, spec: RunSpec) -> None:
     """As soon as the model is known."""
-    why = "round.fragments is 7: a model of 3 layers cannot be averaged in 7 fragments"
+    why = "round.fragments is 7; the model has 3 layers to share out"
     with pytest.raises(BadSpec, match=why):
         make("p0", fragments=7)
     with pytest.raises(BadSpec, match=why):
