@@ -73,7 +73,13 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
-    if sender != turn.owner(ballot) or sender in turn.state.banned | turn.state.quarantined:
+    if sender != turn.owner(ballot):
+        return
+    if sender in turn.state.banned:
+        return
+    if sender in turn.state.quarantined:
+        # It will not be followed: told so, it does not keep others from the ballots after its own.
+        turn.send((sender,), Nack(message.place, max(acceptor.promised, ballot + 1)))
         return
     # Who is not in step yet is no member; a voter answers all the same, for its vote needs no tensors.
     newcomer = not turn.state.in_step and turn.me not in turn.state.electorate

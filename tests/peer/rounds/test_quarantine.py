@@ -52,14 +52,14 @@ def test_what_has_begun_with_it_ends_as_it_must(phase: str) -> None:
     struck = []
 
     def on_phase(peer: object, entered: str, at: int) -> None:
-        if entered == phase and at == round and not struck:
+        if entered == phase and at == round + 1 and not struck:
             struck.append(at)
             swarm.world.scheduler.call_in(0.0, keep_out, swarm)
 
     swarm.world.on_phase = on_phase
-    swarm.until_round(round + 3, within_s=120)
+    swarm.until_round(round + 4, within_s=120)
     assert struck
-    assert KEPT_OUT not in swarm.group(round + 3)
+    assert KEPT_OUT not in swarm.group(round + 4)
     swarm.assert_agreement()
 
 

@@ -361,7 +361,7 @@ def test_a_newcomer_asks_the_voters_for_their_bits() -> None:
 
 def test_a_coordinator_asks_only_newcomers_with_the_same_bits() -> None:
     """Who has not computed the anchor yet, or computed something else, is not waited for."""
-    state = replace(state_of(owner()), state_digest=BITS)
+    state = replace(state_of(owner(), head=replace(HEAD, round=1)), state_digest=BITS)
     for peer, bits in (("x", BITS), ("y", b""), ("z", OTHER_BITS)):
         state, _ = step(state, Received(1.0, peer, head_of(state=bits)))
     state, _ = step(state, Submitted(1.5, header(owner())))
