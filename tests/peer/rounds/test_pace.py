@@ -192,7 +192,7 @@ def test_a_peer_that_gets_slower_in_the_middle_of_a_run_is_late_for_four_rounds_
     late = [block.update.round for block in blocks for about, *_ in block.update.penalties if about == "p3"]
     assert len(late) <= 4
     at_s = world.committed_at["p0"]
-    assert (at_s[19] - at_s[11]) / 8 <= 1.01 * (at_s[7] - at_s[3]) / 4
+    assert (at_s[19] - at_s[13]) / 6 <= 1.01 * (at_s[7] - at_s[3]) / 4
 
 
 def test_one_that_lies_about_its_speed_shrinks_nobodys_part() -> None:
