@@ -249,7 +249,8 @@ class Liar:
             return update
         with suppress(ValueError, IndexError):  # nothing agrees with it
             lie = self._agreeing(lie)
-        self.broken[self._breaks(lie)] += 1
+        if any(lie.contributors):  # else it is not proposed
+            self.broken[self._breaks(lie)] += 1
         return lie
 
     def _agreeing(self, lie: Update) -> Update:
