@@ -138,7 +138,7 @@ def test_a_frame_of_another_version_says_which_program_helps() -> None:
     with pytest.raises(ValueError, match=r"of protocol version 1, .* install homefires 0\.1"):
         decode(b"\x01" + frame[1:])
     with pytest.raises(ValueError, match="install a newer homefires"):
-        decode(b"\x04" + frame[1:])
+        decode(bytes((PROTOCOL_VERSION + 1,)) + frame[1:])
 
 
 @given(kind=st.integers(0, 32), body=st.binary(max_size=200))
