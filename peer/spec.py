@@ -328,8 +328,13 @@ class RunSpec(StrictTable):
 
         Those are H steps for each fragment, or twice as many where a peer's part of a round goes by its speed.
         """
-        most = 1 if self.round.pace == "steps" else 2
-        return most * self.round.fragments * self.round.steps * self.step_tokens
+        steps = self.steps_cap // 2 if self.round.pace == "steps" else self.steps_cap
+        return steps * self.step_tokens
+
+    @property
+    def steps_cap(self) -> int:
+        """Inner steps of one peer from one round of a fragment to its next that a norm is held against at most."""
+        return 2 * self.round.fragments * self.round.steps
 
     @property
     def step_tokens(self) -> int:
@@ -340,14 +345,7 @@ class RunSpec(StrictTable):
     def windows_most(self) -> int:
         """Windows by which a round advances the cursor of a shard at most: those that a peer reads until it is too late
         to give anything for them."""
-        return (
-            2
-            * self.round.fragments
-            * self.round.steps
-            * self.step_tokens
-            * (self.round.max_staleness + 1)
-            // self.model.context
-        )
+        return self.steps_cap * (self.round.max_staleness + 1) * self.step_tokens // self.model.context
 
     def steps_in(self, round: int) -> int:
         """Inner steps (H) from anchor `round` to the next."""

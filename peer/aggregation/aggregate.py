@@ -24,7 +24,7 @@ from peer.aggregation.evidence import (
     LayerNorms,
     findings_of,
 )
-from peer.aggregation.outliers import ScreenedLayer, newcomers_among, screen, swarm_history
+from peer.aggregation.outliers import ScreenedLayer, screen, swarm_history
 from peer.aggregation.peer_history import MAX_ROOTS, NOTHING, ROOT_BYTES, NormStats, PeerHistory
 from peer.aggregation.weights import agreements, scale, untrained, weigh
 
@@ -87,12 +87,13 @@ def _judged(
     counted = frozenset(
         member for member, claim in enumerate(claims) if claim.root and claim.share and member not in replayed
     )
+    newcomers = _newcomers(claims, counted, trusted)
     telling = [record for record in records if record.peer in trusted] or records
-    screened = _screen(standards, records, claims, layers, counted, telling)
+    screened = _screen(standards, records, claims, layers, counted, newcomers, telling)
     suspects = frozenset(fault.member for item in screened for fault in item.faults if fault.outlier)
     if suspects:
-        screened = _screen(standards, records, claims, layers, counted, telling, suspects)
-    factors, strangers = _directions(standards, claims, layers, counted)
+        screened = _screen(standards, records, claims, layers, counted, newcomers, telling, suspects)
+    factors, strangers = _directions(standards, layers, counted, newcomers)
     refused = {fault.member for fault in strangers}
     left = [item.without(refused) for item in screened]
     shares = [claim.share for claim in claims]
@@ -109,12 +110,17 @@ def _judged(
     )
 
 
+def _newcomers(claims: Sequence[Contributor], counted: frozenset[int], trusted: Collection[str]) -> frozenset[int]:
+    """Who has not earned a vote. What is usual is told by those who have, as long as one of them gives something."""
+    found = frozenset(member for member in counted if claims[member].peer not in trusted)
+    return found if len(found) < len(counted) else frozenset()
+
+
 def _directions(
-    standards: AggregationRules, claims: Sequence[Contributor], layers: Sequence[LayerNorms], counted: frozenset[int]
+    standards: AggregationRules, layers: Sequence[LayerNorms], counted: frozenset[int], newcomers: frozenset[int]
 ) -> tuple[dict[int, int], tuple[LayerFinding, ...]]:
     """Factors of members whose direction counts against them, and whom it excludes: of a newcomer it is looked at by
     any rule but `mean`, since it is the one thing that takes training."""
-    newcomers = newcomers_among(claims, counted)
     factors, strangers = agreements(counted, newcomers, layers) if standards.rule == "agreement" else ({}, ())
     if standards.rule == "mean":
         return factors, strangers
@@ -128,6 +134,7 @@ def _screen(
     claims: Sequence[Contributor],
     layers: Sequence[LayerNorms],
     counted: frozenset[int],
+    newcomers: frozenset[int],
     telling: Sequence[PeerHistory],
     suspects: frozenset[int] = frozenset(),
 ) -> list[ScreenedLayer]:
@@ -135,7 +142,7 @@ def _screen(
     return [
         screen(
             standards, index, layer, claims, counted, [stats[index] for stats in own],
-            swarm_history((record.stats[index] for record in telling), standards), suspects,
+            swarm_history((record.stats[index] for record in telling), standards), suspects, newcomers,
         )
         for index, layer in enumerate(layers)
     ]  # fmt: skip

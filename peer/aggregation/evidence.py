@@ -23,8 +23,6 @@ class Contributor:
     """Inner steps behind the contribution, at least 1, already capped: a norm is held against their square root."""
     root: bytes
     """Merkle root of the encoded parts; empty if it gave nothing."""
-    trusted: bool = True
-    """Whether it has earned a vote. What is usual is told by those who have, as long as one of them gives something."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -69,15 +69,15 @@ class ScreenedLayer:
 
 def screen(
     standards: AggregationRules, index: int, layer: LayerNorms, claims: Sequence[Contributor], counted: frozenset[int],
-    own: Sequence[NormStats], swarm: NormStats, suspects: Collection[int] = (),
+    own: Sequence[NormStats], swarm: NormStats, suspects: Collection[int] = (), newcomers: frozenset[int] = frozenset(),
 ) -> ScreenedLayer:  # fmt: skip
     """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
 
     Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
     influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
+    `newcomers` tell nothing about what is usual.
     """
     roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
-    newcomers = newcomers_among(claims, counted)
     sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
     histories = tuple(
         stat if stat.count else NormStats(swarm.mean, swarm.variance, swarm.count, stat.rejected) for stat in own
@@ -89,12 +89,6 @@ def screen(
         newcomers=newcomers,
     )  # fmt: skip
     return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
-
-
-def newcomers_among(claims: Sequence[Contributor], counted: Collection[int]) -> frozenset[int]:
-    """Who has not earned a vote, as long as somebody counts who has."""
-    found = frozenset(member for member in counted if not claims[member].trusted)
-    return found if len(found) < len(counted) else frozenset()
 
 
 def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:

@@ -31,6 +31,6 @@ def rules_of(
         min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, max_staleness=table.max_staleness,
         audit=table.audit, aggregation=AggregationRules(**dataclasses.asdict(spec.aggregation)),
         finite=codec.of_means.is_finite, tokens_cap=spec.tokens_cap,
-        steps_cap=2 * table.fragments * table.steps, step_tokens=spec.step_tokens, context=spec.model.context,
+        steps_cap=spec.steps_cap, step_tokens=spec.step_tokens, context=spec.model.context,
         shards=DATA_SHARDS, wall_offset_s=wall_offset_s,
     )  # fmt: skip

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import struct
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from peer.aggregation.aggregate import AggregationResult, aggregate
@@ -95,28 +95,28 @@ def shard_owners(
 
 
 def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[Contributor]:
-    guilty, believed = caught(head, members), trusted(head)
+    guilty = caught(head, members)
     claims = [
         Contributor(
             peer=header.peer,
             share=0 if header.peer in guilty else token_share(header, rules.tokens_cap, rules.max_staleness),
             steps=min(max(header.steps, 1), rules.steps_cap),
             root=header.root,
-            trusted=header.peer in believed,
         )
         for header in members
     ]
-    return _newcomers_bounded(claims)
+    return _newcomers_bounded(claims, trusted(head))
 
 
-def _newcomers_bounded(claims: list[Contributor]) -> list[Contributor]:
+def _newcomers_bounded(claims: list[Contributor], believed: Collection[str]) -> list[Contributor]:
     """All who have not earned a vote weigh together no more than those who have."""
-    of_voters = sum(claim.share for claim in claims if claim.trusted)
-    of_newcomers = sum(claim.share for claim in claims if not claim.trusted)
+    of_voters = sum(claim.share for claim in claims if claim.peer in believed)
+    of_newcomers = sum(claim.share for claim in claims) - of_voters
     if not of_voters or of_newcomers <= of_voters:
         return claims
     return [
-        claim if claim.trusted else replace(claim, share=claim.share * of_voters // of_newcomers) for claim in claims
+        claim if claim.peer in believed else replace(claim, share=claim.share * of_voters // of_newcomers)
+        for claim in claims
     ]
 
 

@@ -73,9 +73,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
-    if sender != turn.owner(ballot):
-        return
-    if sender in turn.state.banned:
+    if sender != turn.owner(ballot) or sender in turn.state.banned:
         return
     if sender in turn.state.quarantined:
         # It will not be followed: told so, it does not keep others from the ballots after its own.

@@ -235,11 +235,11 @@ def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
         return True
     said, _ = turn.state.heard.get(peer, (None, 0.0))
     if said is None or not said.ready:
-        return timeouts.is_awaited(turn.state, peer)
+        return not timeouts.was_silent(turn.state, peer)
     voters_at = [at for other, at in lead.promised_at.items() if other in believed and other != turn.me]
     all_voters = all(other in lead.promises for other in lead.asked if other in believed)
     until = timeouts.newcomers_until(lead.began_at, voters_at) if all_voters else inf
-    return timeouts.is_awaited(turn.state, peer) and turn.now < until
+    return not timeouts.was_silent(turn.state, peer) and turn.now < until
 
 
 def _choose(turn: Transition, lead: CoordinatorState) -> None:

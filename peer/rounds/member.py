@@ -183,17 +183,20 @@ def _close_if_complete(turn: Transition) -> None:
     assert exchange is not None
     if exchange.closed:
         return
-    wanted = givers(exchange.members) & ~timeouts.unawaited_bits(turn.state, exchange.names)
-    if all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
+    wanted = givers(exchange.members) & ~timeouts.silent_bits(turn.state, exchange.names)
+    if _has_come(exchange, wanted):
         _close(turn, exchange)
 
 
 def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
     gone = timeouts.gone_bits(turn.state, exchange.names, turn.now)
-    wanted = givers(exchange.members) & ~gone & ~timeouts.unawaited_bits(turn.state, exchange.names)
-    return bool(gone) and all(
-        (bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()
-    )
+    wanted = givers(exchange.members) & ~gone & ~timeouts.silent_bits(turn.state, exchange.names)
+    return bool(gone) and _has_come(exchange, wanted)
+
+
+def _has_come(exchange: MemberState, wanted: int) -> bool:
+    """Whether every part of these members (bits) is here, or was refused."""
+    return all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items())
 
 
 def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
@@ -201,7 +204,7 @@ def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
     believed = trusted(turn.state.head)
     voters = [(index, header.peer) for index, header in enumerate(exchange.members) if header.peer in believed]
     wanted = givers(exchange.members) & sum(1 << index for index, _ in voters)
-    if not all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items()):
+    if not _has_come(exchange, wanted):
         return inf
     came_at = [exchange.part_at[peer] for _, peer in voters if peer in exchange.part_at]
     return timeouts.newcomers_until(exchange.began_at, came_at)

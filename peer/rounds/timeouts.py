@@ -235,17 +235,16 @@ def sits_out(state: State, peer: str) -> bool:
 
 
 def _first_ready_at(state: State) -> float:
-    """Of the voters who do not sit out; infinity if there is none. A newcomer that is early hurries nobody."""
+    """Of the voters who do not sit out; infinity if there is none."""
     mine = () if sits_out(state, state.rules.me) else (state.submitted_at,)
-    others = (at for peer, at in state.ready_at.items() if peer in state.electorate)
-    return min((*mine, *others), default=inf)
+    return min((*mine, *state.ready_at.values()), default=inf)
 
 
 def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
     """How long promises are awaited: up to the cap if somebody who was heard lately must still encode what it has."""
     waiting = any(
         not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
-        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and is_awaited(state, peer))
+        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and not was_silent(state, peer))
     )
     return state.rules.ack_s if waiting else at(state, ballot).ack_s
 
@@ -263,9 +262,9 @@ SILENT_MOST = 256
 """Newcomers of whom it is remembered that they were silent."""
 
 
-def is_awaited(state: State, peer: str) -> bool:
-    """Not a newcomer that was waited for in vain the last time: it is asked, and taken if it comes."""
-    return peer not in state.silent or peer in trusted(state.head)
+def was_silent(state: State, peer: str) -> bool:
+    """A newcomer that was waited for in vain the last time: it is asked, taken if it comes, and not waited for."""
+    return peer in state.silent and peer not in trusted(state.head)
 
 
 def newcomers_until(began_at: float, voters_at: Sequence[float]) -> float:
@@ -283,9 +282,9 @@ def silent_after(state: State, awaited: Iterable[str], came: Collection[str]) ->
     return (*before, *(peer for peer in asked if peer not in came))[-SILENT_MOST:]
 
 
-def unawaited_bits(state: State, members: Sequence[str]) -> int:
-    """Who of these is not waited for, as bits over them."""
-    return sum(1 << index for index, peer in enumerate(members) if not is_awaited(state, peer))
+def silent_bits(state: State, members: Sequence[str]) -> int:
+    """Who of these was silent, as bits over them."""
+    return sum(1 << index for index, peer in enumerate(members) if was_silent(state, peer))
 
 
 def is_gone(state: State, peer: str, now: float) -> bool:

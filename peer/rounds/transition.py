@@ -9,12 +9,12 @@ from math import inf
 from typing import Any
 
 from peer.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
+from peer.protocol import validation
 from peer.protocol.block import ContributionHeader
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.layout import Fragment
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
 from peer.protocol.rules import Rules
-from peer.protocol.validation import CLOCKS_DIFFER_S
 from peer.refusals import RULES, TIME
 from peer.rounds import timeouts
 from peer.rounds.interface import Effect, Send, Tell
@@ -297,7 +297,7 @@ class Transition:
     def tell_if_head_is_ahead(self) -> None:
         """If the last update is dated ahead of my clock, no ballot can begin: one of the two clocks is wrong."""
         state = self.state
-        if state.head.time <= self.wall_s + CLOCKS_DIFFER_S or state.attempts.alerted:
+        if validation.timely(self.wall_s, state.head.time) or state.attempts.alerted:
             return
         self.refuse(self._head_author, TIME, self.how_far_ahead(state.head.time))
         self._tell_stall(f"round {state.head.round + 1} cannot begin")
