@@ -1,0 +1,82 @@
+"""A model whose parameters lie with several ranks: FSDP2, in the way that was planned.
+
+Each block is gathered by itself, and what is outside of all blocks as one. `fully_shard` divides every parameter along
+its first dimension, so that what a rank holds of one is a run of it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import cast
+
+import torch
+from torch import Tensor, nn
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, FSDPModule, OffloadPolicy, fully_shard
+from torch.distributed.tensor import DTensor
+from torch.distributed.tensor._utils import compute_local_shape_and_global_offset
+
+from peer.model.flat import FlatParameters
+from peer.plan.sharding_strategy import Sharding, ShardingStrategy
+
+
+def shard(model: nn.Module, strategy: ShardingStrategy, device: torch.device) -> None:
+    """Divide `model` in place, on or off `device`, among all ranks of the process group that is open."""
+    mesh = _mesh(strategy, device)
+    policy: OffloadPolicy = OffloadPolicy()
+    if strategy.offloads:
+        policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+    after: bool | int = strategy.group if strategy.kind is Sharding.HIERARCHICAL else True
+    for block in blocks_of(model):
+        fully_shard(block, mesh=mesh, reshard_after_forward=after, offload_policy=policy)
+    # The root keeps what it gathered until the backward pass, which begins with it.
+    fully_shard(model, mesh=mesh, reshard_after_forward=False, offload_policy=policy)
+
+
+def _mesh(strategy: ShardingStrategy, device: torch.device) -> DeviceMesh:
+    if strategy.shares == strategy.ranks:
+        return init_device_mesh(device.type, (strategy.ranks,))
+    copies = strategy.ranks // strategy.shares
+    return init_device_mesh(device.type, (copies, strategy.shares), mesh_dim_names=("replicate", "shard"))
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The modules that repeat, in model order."""
+    names = [layer.name for layer in FlatParameters(model).layers]
+    return [model.get_submodule(name) for name in names if name.rpartition(".")[2].isdecimal()]
+
+
+def fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
+    return (cast("FSDPModule", module) for module in model.modules() if isinstance(module, FSDPModule))
+
+
+def forget_gathered(model: nn.Module) -> None:
+    """Drop every gathered and every second copy. To be said before anything but an optimizer changes a parameter.
+
+    A forward pass that no backward pass follows leaves the second copies of `hierarchical` behind, and the next one
+    would gather from those whatever has happened to the parameters since.
+    """
+    for module in fsdp_modules(model):
+        module.reshard()
+
+
+def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
+    """What this rank holds of a parameter, flat, and where that lies in the parameter, in elements.
+
+    It shares the memory that inner steps change.
+    """
+    if not isinstance(parameter, DTensor):
+        return slice(0, parameter.numel()), parameter.detach().view(-1)
+    local = cast("Tensor", parameter.detach()._local_tensor).view(-1)
+    shape, offset = compute_local_shape_and_global_offset(
+        parameter.shape, parameter.device_mesh, parameter.placements
+    )
+    row_elements = parameter.numel() // max(1, parameter.shape[0]) if parameter.dim() else 1
+    first = offset[0] * row_elements if local.numel() else 0
+    assert list(shape) == list(parameter._local_tensor.shape)
+    return slice(first, first + local.numel()), local
+
+
+def owner_bounds(sizes: Sequence[int], ranks: int, rank: int) -> tuple[slice, ...]:
+    """Where several ranks hold the same: which run of each vector this one works on, all of them together all of it."""
+    return tuple(slice(size * rank // ranks, size * (rank + 1) // ranks) for size in sizes)
