@@ -60,6 +60,11 @@ def forget_gathered(model: nn.Module) -> None:
         module.reshard()
 
 
+def has_gathered(module: FSDPModule) -> bool:
+    """Whether the next pass over this module reads a gathered or a second copy, not what the ranks hold of it."""
+    return not all(group.is_sharded for group in module._get_fsdp_state()._fsdp_param_groups)
+
+
 def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
     """What this rank holds of a parameter, flat, and where that lies in the parameter, in elements.
 
