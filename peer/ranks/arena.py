@@ -10,7 +10,6 @@ import os
 import sys
 import tempfile
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -95,8 +94,7 @@ class Arena:
 
     def close(self) -> None:
         """The memory goes with the last process that maps it, and the last tensor here."""
-        with suppress(OSError):
-            os.close(self.file)
+        os.close(self.file)
 
 
 def _file_without_name(folder: Path | None) -> int:

@@ -36,7 +36,8 @@ def main(arguments: list[str] | None = None) -> int:
     for name in ("steps", "round", "arena"):
         parser.add_argument(f"--{name}", type=int, required=True, help="a descriptor")
     options = parser.parse_args(arguments)
-    steps, round = (RankChannel(socket.socket(fileno=file), Command) for file in (options.steps, options.round))
+    steps: Channel = RankChannel(socket.socket(fileno=options.steps), Command)
+    round: Channel = RankChannel(socket.socket(fileno=options.round), Command)
     _serve(steps, round, options.arena)
     os._exit(0)  # a thread may be in a collective operation for ever
 

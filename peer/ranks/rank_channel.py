@@ -23,7 +23,7 @@ class RankChannel(Generic[Told, Heard]):
         """Takes `end` over; `heard` is the type, or the union, of what is heard."""
         self.connection = Connection(end.detach())
         self._encode = msgspec.msgpack.Encoder().encode
-        self._decode = msgspec.msgpack.Decoder(heard).decode  # type: ignore[call-overload]
+        self._decode = msgspec.msgpack.Decoder(heard).decode
 
     def tell(self, message: Told) -> None:
         """Raises HungUp."""

@@ -62,13 +62,14 @@ class _Member:
 
 
 class RankGroup:
-    """Ranks that are ready. One thread at a time tells them of steps, and one of a round."""
+    """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
 
     def __init__(self, setups: Sequence[RankSetup], arena: int) -> None:
         """`arena` is its descriptor. Raises RankLost, and then none is left, and NoRoomInRank."""
         # A process ends with the thread that starts it: this one stays.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
         self._ending = threading.Lock()
+        self._speaking = {"steps": threading.Lock(), "round": threading.Lock()}
         self._folder = tempfile.TemporaryDirectory(prefix="homefires-ranks-")
         self._members: list[_Member] = []
         try:
@@ -98,9 +99,10 @@ class RankGroup:
 
     def _ask(self, line: str, commands: Sequence[Command]) -> list[Answered]:
         each = commands if len(commands) > 1 else [commands[0]] * len(self._members)
-        for member, command in zip(self._members, each, strict=True):
-            _tell(getattr(member, line), command)
-        return self._answers(line, ANSWER_S)
+        with self._speaking[line]:
+            for member, command in zip(self._members, each, strict=True):
+                _tell(getattr(member, line), command)
+            return self._answers(line, ANSWER_S)
 
     def _answers(self, line: str, longest_s: float) -> list[Answered]:
         """Of all ranks. The first one that says it cannot go on decides: the others wait for it."""
@@ -108,9 +110,10 @@ class RankGroup:
         waited = {getattr(member, line).connection: number for number, member in enumerate(self._members)}
         answers: dict[int, Answered] = {}
         while waited:
-            for ready in wait(list(waited), max(0.0, until - time.monotonic())) or [None]:
-                if ready is None:
-                    raise self._lost(min(waited.values()), f"has not answered within {longest_s:.0f} s")
+            there = wait(list(waited), max(0.0, until - time.monotonic()))
+            if not there:
+                raise self._lost(min(waited.values()), f"has not answered within {longest_s:.0f} s")
+            for ready in there:
                 number = waited.pop(ready)
                 answers[number] = self._heard(number, getattr(self._members[number], line))
         return [answers[number] for number in sorted(answers)]
@@ -154,8 +157,6 @@ class RankGroup:
                 member.process.kill()
             for member in self._members:
                 member.process.wait()
-                member.steps.close()
-                member.round.close()
             self._starter.shutdown(wait=False)
             self._folder.cleanup()
 

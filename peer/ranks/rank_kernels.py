@@ -53,10 +53,10 @@ class RankKernels:
         return 0.0
 
     def _apply(self, work: LayerWork) -> float:
-        given_up = [
-            self._kernels.apply(tensors, [self._update(work, part, units) for part, units in self._needed(work, tensors)])
-            for tensors in self._owned(work)
-        ]
+        given_up = []
+        for tensors in self._owned(work):
+            updates = [self._update(work, part, units) for part, units in self._needed(work, tensors)]
+            given_up.append(self._kernels.apply(tensors, updates))
         return math.hypot(*given_up)
 
     def _update(self, work: LayerWork, part: PartWork, units: slice) -> PartUpdate:

@@ -51,10 +51,6 @@ class FinishStep(Struct, frozen=True, kw_only=True, tag=True):
     """Of the gradients: of a step that ended before all its micro-batches."""
 
 
-class DropStep(Struct, frozen=True, tag=True):
-    """Forget the gradients."""
-
-
 class StandAtAnchor(Struct, frozen=True, tag=True):
     """Keep the local parameters aside, and have θ in their place."""
 
@@ -173,7 +169,7 @@ class RankFailed(Struct, frozen=True, kw_only=True, tag=True):
 
 
 Command = (
-    RankSetup | Backward | FinishStep | DropStep | StandAtAnchor | MeasureLoss | StandBack | BeginVersion | LoadLayer
+    RankSetup | Backward | FinishStep | StandAtAnchor | MeasureLoss | StandBack | BeginVersion | LoadLayer
     | StopRank | LayerWork | FollowLayer | PublishLayer | CopyLayer
 )  # fmt: skip
 Answer = Answered | NoRoomThere | RankFailed

@@ -40,10 +40,6 @@ class RankOptimizer:
             nn.utils.clip_grad_norm_(self._parameters, self._clip)
         return self._steps.step(learning_rate)
 
-    def drop(self) -> None:
-        for parameter in self._parameters:
-            parameter.grad = None
-
     @torch.no_grad()
     def keep_layer(self, layer: int) -> tuple[Moment, ...]:
         """Have in the arena what is remembered of what this rank owns of a layer; returns what there is, by name."""

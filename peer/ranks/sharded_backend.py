@@ -33,9 +33,9 @@ from peer.ranks.rank_group import NoRoomInRank, RankGroup
 from peer.ranks.rank_messages import (
     Answered,
     Backward,
+    BeginVersion,
     Command,
     CopyLayer,
-    DropStep,
     FinishStep,
     LoadLayer,
     MeasureLoss,
@@ -45,6 +45,7 @@ from peer.ranks.rank_messages import (
     StandBack,
 )
 from peer.ranks.sharded_kernels import ShardedKernels
+from peer.ranks.sharded_layerwise import ShardedLayerwise
 from peer.spec import RunSpec, dump
 from peer.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, StepReader, Stopped
 from peer.train.engine import Engine, MakeEngine
@@ -68,7 +69,8 @@ def sharded(
         backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
         copies = options.strategy.ranks // options.strategy.shares
         kernels = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
-        return Engine(backend=backend, kernels=kernels, beside=None)
+        beside = None if spec.round.overlap == "none" else ShardedLayerwise(backend)
+        return Engine(backend=backend, kernels=kernels, beside=beside)
 
     return make
 
@@ -110,6 +112,8 @@ class ShardedBackend:
         self.capture: Capture | None = None
         self._memory: dict[int, tuple[Moment, ...]] = {}
         """What the arena's copies of optimizers hold, by layer."""
+        self.waited_s = 0.0
+        """Seconds that inner steps have waited for layers since the newest version began."""
         self._group: RankGroup | None = None
         self._start()
 
@@ -138,6 +142,13 @@ class ShardedBackend:
     def ask_round(self, command: Command) -> list[Answered]:
         """Have a round's work done by all ranks."""
         return self.group.round(command)
+
+    def begin_version(self) -> int:
+        """From now on inner steps wait for each layer until it is published at the version that this returns."""
+        self.waited_s = 0.0
+        versions = {answer.version for answer in self.group.step(BeginVersion())}
+        (version,) = versions
+        return version
 
     def layer(self, number: int) -> LayerTensors:
         return self._layers[number]
@@ -170,7 +181,7 @@ class ShardedBackend:
             self._reader.put_back(taken)
             return None
         answers = self.group.step(FinishStep(learning_rate=rate, scale=whole / done))
-        self._waited_s = max(answer.waited_s for answer in answers)
+        self.waited_s = max(answer.waited_s for answer in answers)
         assert all(answer.value for answer in answers), "AdamW has its memory from the start"
         return loss * whole / done, done
 
@@ -298,6 +309,10 @@ class ShardedBackend:
         self._start()
         for number in range(len(self.layers)):
             self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
+
+    def abandon(self) -> None:
+        """End the ranks where they are: whoever waits for one of them gets RankLost."""
+        self.group.end()
 
     def close(self) -> None:
         if self._group is not None:

@@ -1,4 +1,4 @@
-"""A round's arithmetic on a model that lies with several ranks: each call is told to all, and each does what it owns."""
+"""A round's arithmetic on a model that lies with several ranks: each call is told to all, who do what they own."""
 
 from __future__ import annotations
 
