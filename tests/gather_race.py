@@ -51,7 +51,7 @@ class Broken(StrEnum):
     READERS_IGNORED = auto()
 
 
-class AbandonedError(Exception):
+class Abandoned(Exception):
     """Another rank has left the pass that this one waits in."""
 
 
@@ -156,7 +156,7 @@ class Rank:
         sent[self._number] = own
         while len(sent) < len(SHARES):
             if key in self._race.abandoned:
-                raise AbandonedError
+                raise Abandoned
             yield
         self._gathered[group] = [sent[number] for number in range(len(SHARES))]
 
@@ -203,7 +203,7 @@ class Rank:
         """In its middle the next update is there, if that is the last pass before it."""
         if kind is Pass.CARELESS:
             self._race.tasks += updates
-            with suppress(StaleVersion, AbandonedError):
+            with suppress(StaleVersion, Abandoned):
                 yield from self._forward(key, lambda _: None)
                 return
             self._race.abandoned.add(key)

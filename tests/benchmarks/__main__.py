@@ -20,6 +20,7 @@ from tests.benchmarks import (
     drops,
     fields,
     fuzz,
+    gathers,
     honest,
     join,
     links,
@@ -38,7 +39,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
-    cuda, obeyed, busy, memory, fields,
+    cuda, obeyed, busy, memory, fields, gathers,
 )  # fmt: skip
 
 
