@@ -31,6 +31,7 @@ from tests.benchmarks import (
     placement,
     prediction,
     quality,
+    ranks,
     simulate,
     spikes,
 )
@@ -39,6 +40,7 @@ BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
     cuda, obeyed, busy, memory, fields,
+    ranks,
 )  # fmt: skip
 
 
