@@ -43,11 +43,11 @@ class RanksProfile:
     group: int = 0
     """Ranks of a fast group, neighbours in the order of ranks; 0: all of them are one."""
     collective_s: float = 0.0
-    """What any collective takes however little it moves."""
+    """What any collective takes, however little it moves among however few."""
+    hop_s: float = 0.0
+    """What it takes to pass anything on to the next rank of a ring, however little that is."""
     optimizer_s: float = 0.0
     """Of the optimizer per parameter of a rank, on the device."""
-    optimizer_unit_s: float = 0.0
-    """Of the optimizer's bookkeeping, per unit that is sharded."""
     bus_bytes_per_s: float = math.inf
     """Between main memory and a device, each way."""
     host_optimizer_s: float = 0.0
@@ -61,7 +61,7 @@ class RanksProfile:
 
 
 HOME_PROFILE = RanksProfile(
-    inside_bytes_per_s=10e9, between_bytes_per_s=10e9, collective_s=50e-6, optimizer_s=40e-12,
+    inside_bytes_per_s=10e9, between_bytes_per_s=10e9, collective_s=30e-6, hop_s=10e-6, optimizer_s=40e-12,
     bus_bytes_per_s=12e9, host_optimizer_s=1.5e-9, overlap=1.0,
 )  # fmt: skip
 """Two cards on PCIe 4 without a bridge: 10 GB/s from one to the other, 12 between main memory and each; AdamW reads and
@@ -147,8 +147,6 @@ def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProf
     moved_s = root.seconds(given) + beyond_s
     each_s = given.host_optimizer_s if strategy.offloads else given.optimizer_s
     optimizer_s = each_s * work.parameters / strategy.shares
-    if strategy.is_sharded:
-        optimizer_s += given.optimizer_unit_s * (work.blocks + 1)
     return ShardedCost(
         strategy=strategy, step_s=work.compute_s + moved_s + optimizer_s, compute_s=work.compute_s, moved_s=moved_s,
         optimizer_s=optimizer_s, between_bytes=root.between_bytes + blocks.between_bytes,
@@ -168,6 +166,7 @@ class _Moves:
     between_bytes: float = 0.0
     inside_bytes: float = 0.0
     collectives: int = 0
+    hops: int = 0
     bus_bytes: float = 0.0
 
     def times(self, number: int) -> _Moves:
@@ -176,7 +175,7 @@ class _Moves:
     def seconds(self, given: RanksProfile) -> float:
         return (
             self.between_bytes / given.between_bytes_per_s + self.inside_bytes / given.inside_bytes_per_s
-            + self.collectives * given.collective_s
+            + self.collectives * given.collective_s + self.hops * given.hop_s
             + self.bus_bytes / given.bus_bytes_per_s
         )  # fmt: skip
 
@@ -207,6 +206,7 @@ def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, 
     return _Moves(
         between_bytes=between, inside_bytes=inside,
         collectives=sum(ranks > 1 for ranks, _ in rings) + (copies > 1),
+        hops=sum(ranks - 1 for ranks, _ in rings) + 2 * (copies - 1),
         bus_bytes=trips * whole / shares if strategy.offloads else 0.0,
     )  # fmt: skip
 

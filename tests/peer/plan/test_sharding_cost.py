@@ -99,12 +99,20 @@ def test_each_collective_takes_its_time() -> None:
     assert counts[Sharding.HYBRID] == 2 * (10 * 4 + 3)
 
 
+def test_rings_of_more_ranks_take_more_hops() -> None:
+    counts = {kind: sharded_cost(work(), way(kind), replace(FREE, hop_s=1.0)).moved_s for kind in Sharding}
+    assert counts[Sharding.REPLICATED] == 11 * 6
+    assert counts[Sharding.FULL] == 3 * (10 * 3 + 2)
+    assert counts[Sharding.HIERARCHICAL] == 10 * (3 + 3 + 1) + 6
+    assert counts[Sharding.HYBRID] == 10 * (3 + 2) + 2 + 2
+
+
 def test_the_optimizer_steps_on_what_a_rank_holds() -> None:
-    given = replace(FREE, optimizer_s=1e-6, optimizer_unit_s=0.5, host_optimizer_s=1e-5)
-    assert sharded_cost(work(), way(Sharding.FULL), given).optimizer_s == pytest.approx(1.1 / 4 + 11 * 0.5)
-    assert sharded_cost(work(), way(Sharding.REPLICATED), given).optimizer_s == pytest.approx(1.1 + 11 * 0.5)
+    given = replace(FREE, optimizer_s=1e-6, host_optimizer_s=1e-5)
+    assert sharded_cost(work(), way(Sharding.FULL), given).optimizer_s == pytest.approx(1.1 / 4)
+    assert sharded_cost(work(), way(Sharding.REPLICATED), given).optimizer_s == pytest.approx(1.1)
     aside = sharded_cost(work(), way(Sharding.HYBRID, offloads=True), given)
-    assert aside.optimizer_s == pytest.approx(11 / 2 + 11 * 0.5)
+    assert aside.optimizer_s == pytest.approx(11 / 2)
     assert sharded_cost(work(1), way(Sharding.REPLICATED, 1), given).optimizer_s == pytest.approx(1.1)
 
 
