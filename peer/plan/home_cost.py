@@ -24,11 +24,13 @@ GB = 1e9
 
 def home_cost(shape: ModelShape, spec: RunSpec, machine: Machine, device_step_s: float) -> ShardedCost:
     """The fastest way for the devices of `machine`, which are alike, to make an inner step that takes one of them so
-    long; of those that fit, or else the one that needs least."""
-    ranks, inner = machine.devices, spec.inner
-    sequence_s = device_step_s / inner.accumulation / inner.sequences
-    dealt = deal(inner.sequences, [1.0] * ranks, [inner.sequences] * ranks)
-    work = sharded_work(shape, spec, dealt, [sequence_s] * ranks)
+    long; of those that fit, or else the one that needs least. Each rank gets as many sequences at a time as the spec's
+    micro-batch has, or its share of a step that has fewer."""
+    ranks, whole = machine.devices, spec.inner.sequences * spec.inner.accumulation
+    at_once = min(whole, spec.inner.sequences * ranks)
+    inner = replace(spec.inner, sequences=at_once, accumulation=-(-whole // at_once))
+    dealt = deal(at_once, [1.0] * ranks, [at_once] * ranks)
+    work = sharded_work(shape, replace(spec, inner=inner), dealt, [device_step_s / whole] * ranks)
     given = _profile_of(machine)
     room_bytes = machine.memory_gb * GB or float("inf")
     found = fastest_that_fits(work, given, [room_bytes] * ranks, main_bytes=0.0)
@@ -63,16 +65,27 @@ class OffloadForecast:
 
 
 def offload_tokens_per_s(
-    shape: ModelShape, spec: RunSpec, *, flops: float = HOME_FLOPS, given: RanksProfile = HOME_PROFILE
-) -> OffloadForecast:  # fmt: skip
-    """Layers cross the bus forward and backward, gradients go back, and AdamW is the processor's. The micro-batch is
-    the spec's; `flops` is what training reaches on the device."""
-    inner, tokens = spec.inner, spec.inner.sequences * spec.inner.accumulation * spec.model.context
+    shape: ModelShape, spec: RunSpec, room_bytes: float, *, flops: float = HOME_FLOPS,
+    given: RanksProfile = HOME_PROFILE,
+) -> OffloadForecast | None:  # fmt: skip
+    """Layers cross the bus forward and backward, gradients go back, and AdamW is the processor's.
+
+    With the largest micro-batch that `room_bytes` of a device have room for, from the spec's own down by halves; None
+    where a single sequence has none. `flops` is what training reaches on the device.
+    """
+    whole, sequences = spec.inner.sequences * spec.inner.accumulation, spec.inner.sequences
     sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / flops
-    work = sharded_work(shape, spec, [inner.sequences], [sequence_s])
-    streamed, held = (_alone(work, given, offloads=offloads) for offloads in (True, False))
+    while True:
+        inner = replace(spec.inner, sequences=sequences, accumulation=-(-whole // sequences))
+        work = sharded_work(shape, replace(spec, inner=inner), [sequences], [sequence_s])
+        streamed, held = (_alone(work, given, offloads=offloads) for offloads in (True, False))
+        if max(streamed.device_bytes) <= room_bytes:
+            break
+        if sequences == 1:
+            return None
+        sequences = (sequences + 1) // 2
     return OffloadForecast(
-        tokens_per_s=tokens / streamed.step_s, share=held.step_s / streamed.step_s,
+        tokens_per_s=whole * spec.model.context / streamed.step_s, share=held.step_s / streamed.step_s,
         device_bytes=max(streamed.device_bytes), main_bytes=streamed.main_bytes,
     )  # fmt: skip
 
