@@ -34,6 +34,8 @@ from peer.host.disk import folder_bytes, free_disk_bytes
 from peer.host.gpu import Gpu
 from peer.host.power import cpu_temperature_c, read_power
 from peer.host.processes import ProcessTree, available_bytes
+from peer.plan.home_cost import offload_tokens_per_s
+from peer.plan.model_shape import shape_of
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 
@@ -72,7 +74,7 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         tell(check_files(spec, asked.settings.data_path))
     needs = _needs(spec, asked, tell)
     if needs is not None:
-        _rooms(needs, asked, device, at_work, tell)
+        _rooms(spec, needs, asked, device, at_work, tell)
     step_s = await _step_s(spec, asked, device, at_work, tell)
     return judge(spec, _measured(asked, met, step_s))
 
@@ -134,12 +136,15 @@ def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:
         return None
 
 
-def _rooms(needs: RunNeeds, asked: Request, device: Device | None, at_work: int | None, tell: Tell) -> None:
+def _rooms(
+    spec: RunSpec, needs: RunNeeds, asked: Request, device: Device | None, at_work: int | None, tell: Tell
+) -> None:  # fmt: skip
     on_cpu = device is None or not device.uuid
     mine = 0 if at_work is None else ProcessTree(at_work).figures(time.monotonic())["memory_bytes"] or 0
     tell(check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine))
     if device is not None and device.free_bytes and at_work is None:
-        tell(check_device_memory(needs, device.free_bytes, device.name))
+        aside = offload_tokens_per_s(shape_of(spec), spec, device.free_bytes)
+        tell(check_device_memory(needs, device.free_bytes, device.name, aside))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
         held_bytes = folder_bytes(asked.directory) or 0
