@@ -118,6 +118,9 @@ def reader_of(hint: Any) -> Reader:
     arguments = get_args(hint)
     if get_origin(hint) is list:
         return remembering(partial(read_list, reader_of(arguments[0])))
+    if get_origin(hint) is tuple:
+        items = reader_of(list[arguments[0]])  # type: ignore[valid-type]
+        return lambda value: tuple(items(value))
     if get_origin(hint) is dict:
         return remembering(partial(read_map, reader_of(arguments[1])))
     if get_origin(hint) is UnionType:

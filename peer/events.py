@@ -51,7 +51,8 @@ class Event:
 class PeerStarted(Event):
     """A process began: which client, model and device; `rounds` is the length of the run, 0 if it has none.
 
-    `settings` are the volunteer's own, by name.
+    `device` is a short word for all of `devices` (empty in lines of older clients), each of which trains as one rank;
+    `sharding` says in words how they share the model, empty for one. `settings` are the volunteer's own, by name.
     """
 
     name: str
@@ -61,6 +62,8 @@ class PeerStarted(Event):
     directory: str = ""
     rounds: int = 0
     settings: dict[str, Any] = field(default_factory=dict)
+    devices: tuple[str, ...] = ()
+    sharding: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

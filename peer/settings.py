@@ -16,7 +16,10 @@ LEAST_MBPS, MOST_MBPS = 0.5, 1e6
 """A line below the first holds every round up; one beyond the last is a mistake in the unit."""
 MAX_NAME = 32
 """Characters of a peer's name: what a head record takes."""
-DEVICES = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
+MOST_DEVICES = 16
+SHARDINGS = ("auto", "replicated", "full", "hierarchical", "hybrid")
+"""Words of `peer.plan.sharding_strategy`, and `auto`, which chooses among them."""
 MAX_PATH = 4096
 """Characters of a path, as Linux has it."""
 MOST_THREADS = 1024
@@ -29,8 +32,10 @@ LEAST_AND_MOST = {
     "memory_gb": (0.5, 1e6),
 }  # fmt: skip
 """Of settings where 0 means none: what lies beyond is a mistake in the unit, and no peer could train with it."""
-AT_START = ("name", "device", "threads", "data_path", "listen", "metrics_port")
+AT_START = ("name", "devices", "sharding", "offload", "threads", "data_path", "listen", "metrics_port")
 """Settings that take effect when the peer starts; all others at once."""
+RENAMED = {"device": "devices"}
+"""Words of files that older clients wrote, by which the same is said today: read, never written."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,8 +44,14 @@ class PeerSettings(StrictTable):
 
     name: str = ""
     """Told to the other peers; empty means the last letters of the peer id."""
-    device: str = "auto"
-    """auto, cpu, cuda, cuda:1, mps."""
+    devices: tuple[str, ...] = ("auto",)
+    """auto, cpu, cuda, cuda:1, mps: each is one rank, all of one kind. The processor may be named several times,
+    which is for tests and demos; auto stands alone."""
+    sharding: str = "auto"
+    """How several devices share the model: one of SHARDINGS."""
+    offload: bool = False
+    """Layers lie in main memory and come to the device when they are used: slower, for a model that the device does
+    not hold."""
     threads: int = 0
     """CPU threads of the trainer; 0 leaves torch's choice."""
     data_path: str = ""
@@ -97,8 +108,8 @@ class PeerSettings(StrictTable):
                 raise BadSpec(f"{name} is {cap:g}; it must be 0 (no cap) or {range}")
         require(self.newcomers_mbps, "newcomers_mbps", low=0, high=MOST_MBPS)
         require(self.metrics_port, "metrics_port", low=0, high=65_535)
-        if not DEVICES.fullmatch(self.device):
-            raise BadSpec(f"device is {self.device!r}; use auto, cpu, mps, cuda, or one of several as in cuda:1")
+        _check_devices(self.devices)
+        _check_sharding(self.sharding, self.devices)
         if not all(address.isprintable() for address in self.listen):
             raise BadSpec("listen has characters that cannot be printed")
         schedules.parse(self.schedule)
@@ -118,6 +129,37 @@ class PeerSettings(StrictTable):
         """Room for updates: `chain_mb`, and of `disk_gb` no more than a half."""
         asked = self.chain_mb * 10**6
         return min(asked, int(self.disk_gb * 1e9) // 2) if self.disk_gb else asked
+
+
+def _check_devices(devices: Sequence[str]) -> None:
+    odd = next((name for name in devices or ("",) if not DEVICE.fullmatch(name)), None)
+    if odd is not None:
+        raise BadSpec(f"devices is {shortened(odd)}; use auto, cpu, mps, cuda, or some of several as in cuda:0,cuda:1")
+    require(len(devices), "the number of devices", low=1, high=MOST_DEVICES)
+    if len(devices) == 1:
+        return
+    said = f"devices is {', '.join(devices)!r}"
+    if "auto" in devices:
+        raise BadSpec(f"{said}; auto stands alone: it takes every GPU that computes")
+    kinds = {name.partition(":")[0] for name in devices}
+    if len(kinds) > 1:
+        raise BadSpec(f"{said}; several must be of one kind, all cuda or all cpu")
+    numbers = [int(name.partition(":")[2] or 0) for name in devices]
+    if kinds != {"cpu"} and len(set(numbers)) < len(numbers):
+        raise BadSpec(f"{said}; one GPU is named twice")
+
+
+def _check_sharding(sharding: str, devices: Sequence[str]) -> None:
+    if sharding not in SHARDINGS:
+        raise BadSpec(f"sharding is {shortened(sharding)}; use {', '.join(SHARDINGS[:-1])} or {SHARDINGS[-1]}")
+    count = len(devices)
+    if sharding not in ("hierarchical", "hybrid") or tuple(devices) == ("auto",):
+        return
+    if not any(count % group == 0 for group in range(2, count)):
+        raise BadSpec(
+            f"sharding is {sharding!r}, which takes several groups of as many devices, so 4, 6, 8 and so on; "
+            f"devices names {count}: use full or replicated"
+        )
 
 
 def settings_from(assignments: Sequence[str], kept: Mapping[str, Any] | None = None, **values: Any) -> PeerSettings:
@@ -140,7 +182,8 @@ def settings_of(table: Mapping[str, Any], source: str = "settings") -> PeerSetti
     Raises BadSpec with one line that names `source`, key and value.
     """
     several = {each.name for each in dataclasses.fields(PeerSettings) if isinstance(each.default, tuple)}
-    whole = {key: _split(value) if key in several else value for key, value in table.items()}
+    named = {RENAMED.get(key, key): value for key, value in table.items()}
+    whole = {key: _split(value) if key in several else value for key, value in named.items()}
     return read(PeerSettings, whole, source)
 
 
@@ -247,8 +290,16 @@ GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
             off="the end of its id", example="attic", at_start=True,
         ),
         SettingInfo(
-            "device", "where it trains; auto takes a GPU if there is one",
-            example="auto, cpu, cuda, cuda:1 or mps", at_start=True,
+            "devices", "where it trains, several as one peer; auto takes every GPU there is",
+            example="auto, or cpu, mps, cuda:0, cuda:1", at_start=True,
+        ),
+        SettingInfo(
+            "sharding", "how several devices share the model",
+            example=", ".join(SHARDINGS), at_start=True,
+        ),
+        SettingInfo(
+            "offload", "layers lie in main memory until they are used: slower, for a model too large for the device",
+            example="yes or no", at_start=True,
         ),
         SettingInfo(
             "data_path", "folder or file that it reads, in runs on files of your own",

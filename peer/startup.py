@@ -85,9 +85,9 @@ def _attempt(
 def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
 ) -> Prepared:
-    from peer.host.device import choose_device, telling_full, telling_lost
+    from peer.host.device import choose_devices, telling_full, telling_lost
 
-    device = choose_device(settings.device)
+    device = choose_devices(settings.devices)[0]
     with telling_lost(device), telling_full(device):
         require_room(spec, device, again=again)
         fit = fit_for(spec, settings, directory, session)
@@ -120,7 +120,7 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool) -> None:
     if whole < weights:
         raise BadInput(
             f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
-            "choose another device with --device, or join a run with a smaller model"
+            "choose another device with --devices, or join a run with a smaller model"
         )
     free, least = free_bytes(device), min(needs.least_device, ENOUGH * whole) if again else weights
     if free < least:
@@ -192,15 +192,15 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
     dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
     where others fill the device: what would be found then holds only until they end.
     """
-    from peer.host.device import choose_device, free_bytes
+    from peer.host.device import choose_devices, free_bytes
 
-    device = choose_device(settings.device)
+    device = choose_devices(settings.devices)[0]
     if device.type == "cpu":
         return None
     from peer.autotune.cache import Unwanted, find_fit, recall, run_python
     from peer.autotune.trial import basis_of
 
-    basis = basis_of(spec, settings.device, device)
+    basis = basis_of(spec, settings.devices[0], device)
     if session.wishes.pausing:
         return recall(directory, basis)
     session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
@@ -226,7 +226,7 @@ def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Tuned:
     """The least that a device can be asked for, of which nothing was measured."""
     from peer.train.tuned import Tuned, TuneKey
 
-    basis = TuneKey(run=spec.digest().hex(), device=settings.device, name=name, torch="", homefires="")
+    basis = TuneKey(run=spec.digest().hex(), device=settings.devices[0], name=name, torch="", homefires="")
     return Tuned(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
 
 
@@ -249,11 +249,11 @@ def make_trainer(
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, and what torch does without room."""
     import torch
 
-    from peer.host.device import choose_device
+    from peer.host.device import choose_devices
     from peer.host.threads import threads_for
     from peer.train.trainer import LocalTrainer
 
-    device = choose_device(settings.device)
+    device = choose_devices(settings.devices)[0]
     torch.set_num_threads(threads_for(device.type, settings.threads or torch.get_num_threads()).torch)
     told = partial(say_smaller, session, spec)
     return LocalTrainer(spec, me, directory / "contributions", device, fit, told, settings.data_path)
@@ -303,8 +303,11 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
 
 def started(settings: PeerSettings, me: str, trainer: LocalTrainer, directory: Path) -> PeerStarted:
     """What a peer says of itself, once it is."""
+    from peer.host.device import short_word
+
+    devices = (str(trainer.device),)
     return PeerStarted(
-        name=settings.name or me[-8:], version=version("homefires"), device=str(trainer.device),
+        name=settings.name or me[-8:], version=version("homefires"), device=short_word(devices), devices=devices,
         parameters=trainer.parameters, directory=str(directory), rounds=trainer.spec.run.rounds,
         settings=asdict(settings),
     )  # fmt: skip

@@ -38,7 +38,7 @@ COMMANDS = {
     "report": ("artifacts", "write one page of HTML about a run"),
     "set": ("settings", "show or change what you allow your peer: hours, heat, traffic, disk and memory"),
     "snooze": ("control", "have the peer of this machine pause for some hours"),
-    "devices": ("doctor", "list what can train on this machine, as --device calls it"),
+    "devices": ("doctor", "list what can train on this machine, as --devices calls it"),
     "doctor": ("doctor", "say what keeps this machine from taking part, and what to do"),
     "explain": ("status", "say what a code means: of a penalty, an alert, a pause, a state or an exit"),
     "credit": ("artifacts", "say what each peer has put into a run, from the certificates of its chain"),

@@ -28,7 +28,7 @@ ATTENTIONS = ("sdpa", "eager")
 
 
 def fit(spec: RunSpec, wanted: str, most: int = 0) -> Tuned:
-    """Try on the device that `settings.device` means. Raises BadInput, BadSpec, MemoryFull."""
+    """Try on the device that one of `settings.devices` means. Raises BadInput, BadSpec, MemoryFull."""
     device = choose_device(wanted)
     whole = spec.inner.sequences * spec.inner.accumulation
     limit = min(whole, most or whole)

@@ -94,7 +94,7 @@ def _papers(asked: Request, tell: Tell) -> KnownRun | None:
 
 
 async def _device(asked: Request, tell: Tell) -> Device | None:
-    check, device = await check_device(asked.settings.device)
+    check, device = await check_device(asked.settings.devices[0])
     tell(check)
     return device
 
@@ -161,7 +161,7 @@ async def _step_s(
         return step_s
     if device is None:
         return None
-    check, fit = await check_fit(spec, asked.settings.device)
+    check, fit = await check_fit(spec, asked.settings.devices[0])
     tell(check)
     return fit.step_s if fit else None
 

@@ -90,7 +90,7 @@ def check_device_memory(
     found = f"{size(free_bytes)} of {name} free, the run needs about {size(needs.device)}"
     figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
     if free_bytes < needs.least_device:
-        fix = "close what else uses the GPU, choose another one with --device, or join a run with a smaller model"
+        fix = "close what else uses the GPU, choose another one with --devices, or join a run with a smaller model"
         fix = fix if aside is None else f"{_from_main_memory(needs, aside)}; or {fix}"
         return failed("device memory", found, fix, BadInput, **figures)
     if free_bytes < TIGHT * needs.device:

@@ -92,14 +92,14 @@ async def run_python(*words: str, timeout_s: float = CHILD_S) -> ChildResult:
 
 
 async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, Device | None]:
-    """Have a kernel executed on the device that `--device` means, forward and backward."""
+    """Have a kernel executed on the device that `--devices` means, forward and backward."""
     ended = await start("-m", "peer.doctor.kernel", wanted)
     if ended.exit_code == MemoryFull.exit_code:
-        fix = "close what else uses it, or join with --device cpu; a peer that joins waits until there is room"
+        fix = "close what else uses it, or join with --devices cpu; a peer that joins waits until there is room"
         return failed("device", f"device {wanted} is full: {ended.last_words}", fix, MemoryFull), None
     if ended.exit_code != 0:
         found = f"device {wanted} does not compute: {ended.last_words}"
-        fix = "install a driver and a torch build that fit this device, or join with --device cpu"
+        fix = "install a driver and a torch build that fit this device, or join with --devices cpu"
         return failed("device", found, fix, BadInput), None
     told = json.loads(ended.answer)
     device = Device(**{key: told[key] for key in ("device", "name", "uuid", "free_bytes")})
@@ -147,13 +147,13 @@ async def check_fit(spec: RunSpec, device: str, start: Start = run_python) -> tu
         ended = await _dry_run(spec, path, device, start)
     if ended.timed_out:
         found = f"a dry run of {spec.run.name}: {ended.last_words}; a join waits longer for it"
-        return unknown("fit", found, "join a run with a smaller model, or choose another device with --device"), None
+        return unknown("fit", found, "join a run with a smaller model, or choose another device with --devices"), None
     fit = from_json(ended.answer) if ended.exit_code == 0 else None
     if fit is None:
         full = ended.exit_code == MemoryFull.exit_code or ended.exit_code < 0
-        fix = "close other programs, choose another device with --device, or join a run with a smaller model"
+        fix = "close other programs, choose another device with --devices, or join a run with a smaller model"
         if not full:
-            fix = "run homefires doctor with --debug to see why, or join with --device cpu"
+            fix = "run homefires doctor with --debug to see why, or join with --devices cpu"
         found = f"a dry run of {spec.run.name} fails: {ended.last_words}"
         return failed("fit", found, fix, MemoryFull if full else HomefiresError), None
     whole = spec.inner.sequences * spec.inner.accumulation

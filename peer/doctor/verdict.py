@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
@@ -141,7 +142,7 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
     """File descriptors, memory, disk. Raises BadSpec for a model that cannot be counted, BadInput for a device that is
     not there."""
     needs = needs_of(spec, settings.chain_bytes)
-    on_cpu = _is_processor(settings.device)
+    on_cpu = _is_processor(settings.devices)
     mine = ProcessTree(os.getpid()).figures(time.monotonic())["memory_bytes"] or 0
     return [
         check_descriptors(), check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine),
@@ -149,11 +150,11 @@ def quiet(spec: RunSpec, directory: Path, settings: PeerSettings) -> list[Check]
     ]  # fmt: skip
 
 
-def _is_processor(wanted: str) -> bool:
-    """Whether `settings.device` means the processor; a GPU that others fill is none."""
-    from peer.host.device import choose_device  # torch, which a peer has loaded by now
+def _is_processor(wanted: Sequence[str]) -> bool:
+    """Whether `settings.devices` means the processor; a GPU that others fill is none."""
+    from peer.host.device import choose_devices  # torch, which a peer has loaded by now
 
     try:
-        return choose_device(wanted).type == "cpu"
+        return choose_devices(wanted)[0].type == "cpu"
     except MemoryFull:
         return False

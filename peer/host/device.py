@@ -1,9 +1,9 @@
-"""The device that a volunteer asked for: chosen, and when it fails told apart: others fill it, or it is gone."""
+"""The devices that a volunteer asked for: chosen, and when one fails told apart: others fill it, or it is gone."""
 
 from __future__ import annotations
 
 import gc
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 
 import torch
@@ -46,21 +46,50 @@ def choose_device(wanted: str = "auto") -> torch.device:
     Raises MemoryFull where others leave it no room for that, and BadInput for what does not work. A GPU that is there
     and does not compute is told, and not passed over in silence.
     """
-    name = _best() if wanted == "auto" else wanted
+    if wanted == "auto":
+        return _tried(_best(), wanted, "use cpu")
+    return _tried(wanted, wanted, "use auto or cpu")
+
+
+def choose_devices(wanted: Sequence[str] = ("auto",)) -> tuple[torch.device, ...]:
+    """As `choose_device`, each of those that were named, in their order; `auto` takes all GPUs where there are some."""
+    if tuple(wanted) != ("auto",):
+        return tuple(choose_device(name) for name in wanted)
+    first = choose_device("auto")
+    count = torch.cuda.device_count() if first.type == "cuda" else 1
+    if count <= 1:
+        return (first,)
+    return tuple(_tried(f"cuda:{index}", "auto", "name the others, or use cpu") for index in range(count))
+
+
+def _tried(name: str, wanted: str, otherwise: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.ones(1, device=device).add(1).item()
     except (RuntimeError, AssertionError) as error:
         if is_out_of_memory(error):
             raise MemoryFull(f"{name} has no room for any program more; {MAKE_ROOM}") from error
-        use = "use cpu" if wanted == "auto" else "use auto or cpu"
         raise BadInput(
-            f"settings.device is {wanted!r}, and {name} does not work here ({_first_line(error)}); {use}"
+            f"settings.devices is {wanted!r}, and {name} does not work here ({_first_line(error)}); {otherwise}"
         ) from error
     return device
 
 
-MAKE_ROOM = "close other programs, or join with --device cpu"
+MOST_SPELT = 2
+"""GPUs of which a short word has all numbers."""
+
+
+def short_word(devices: Sequence[str]) -> str:
+    """`cpu`, `2 × cpu`, `cuda:0+1`, `4 × cuda`: what fits into a column of a table."""
+    if len(devices) == 1:
+        return devices[0]
+    kind, _, number = devices[0].partition(":")
+    if kind == "cpu" or len(devices) > MOST_SPELT:
+        return f"{len(devices)} × {kind}"
+    return f"{kind}:{'+'.join([number or '0', *(name.partition(':')[2] or '0' for name in devices[1:])])}"
+
+
+MAKE_ROOM = "close other programs, or join with --devices cpu"
 
 
 def _best() -> str:

@@ -19,7 +19,7 @@ class TuneKey:
     run: str
     """Hash of the spec."""
     device: str
-    """As `settings.device` says it."""
+    """As `settings.devices` says it."""
     name: str
     """Of the hardware."""
     torch: str

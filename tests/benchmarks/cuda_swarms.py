@@ -33,7 +33,7 @@ def two_on_one_device(setting: Setting, say: Say) -> None:
 def beside_a_processor(setting: Setting, say: Say) -> None:
     """A tiny model, so that a processor keeps up."""
     spec = _spec("134 M", setting, steps=20, accumulation=1, tiny=True)
-    made = _run(setting, spec, peers=2, rounds=3, own={1: ("device=cpu",)})
+    made = _run(setting, spec, peers=2, rounds=3, own={1: ("devices=cpu",)})
     say("mixed bits", _unlike(made))
 
 
@@ -57,7 +57,7 @@ def _run(
     path = setting.folder / "spec.toml"
     path.write_text(dump(spec))
     last = WARM_ROUNDS + 1 if setting.smoke else rounds
-    devices = (f"device={setting.device}",)
+    devices = (f"devices={setting.device}",)
     with closing(RealSwarm(setting.folder / "swarm", peers, str(path), settings=devices, own=own)) as swarm:
         swarm.until_round(last)
         return [_committed(swarm, peer, last) for peer in range(peers)]

@@ -47,6 +47,7 @@ EVENTS: tuple[Event, ...] = (
     DeviceMeasured(cpu_percent=12.5),
     PeerStateChanged(state="PAUSED", why="until the evening", until=1_700_000_000.0),
     PeerStopped(why="killed", exit_code=-9),
+    PeerStarted(name="bob", version="0.1.0", device="2 × cpu", devices=("cpu", "cpu"), sharding="replicated"),
 )
 
 
@@ -69,6 +70,13 @@ def test_phases_of_older_clients_are_read_in_todays_words(old: str, new: str) ->
     line = parse_line(written(PhaseEntered(round=3, phase="train"), phase=old))
     assert line is not None
     assert line.event == PhaseEntered(round=3, phase=new)
+
+
+def test_who_started_before_there_were_several_devices_is_read() -> None:
+    row = json.loads(written(PeerStarted(name="alice", version="0.1.0", device="cuda")))
+    line = parse_line(json.dumps({key: row[key] for key in row.keys() - {"devices", "sharding"}}))
+    assert line is not None
+    assert line.event == PeerStarted(name="alice", version="0.1.0", device="cuda", devices=(), sharding="")
 
 
 @pytest.mark.parametrize(

@@ -59,13 +59,13 @@ def test_a_mistake_that_the_trainer_finds_is_told_at_once(
     """Such as a device that is not there: nobody waits for a link that was never told to leave."""
 
     def fail(*args: object) -> None:
-        raise BadInput("settings.device is 'cuda'")
+        raise BadInput("settings.devices is 'cuda'")
 
     monkeypatch.setattr(command, "join", fail)
     before, others = time.monotonic(), set(psutil.Process().children())
-    assert ending("echo", tmp_path) == ("settings.device is 'cuda'", BadInput.exit_code)
+    assert ending("echo", tmp_path) == ("settings.devices is 'cuda'", BadInput.exit_code)
     assert time.monotonic() - before < 10 * BUSY
-    assert capfd.readouterr().err == "homefires: settings.device is 'cuda'\n"
+    assert capfd.readouterr().err == "homefires: settings.devices is 'cuda'\n"
     assert set(psutil.Process().children()) <= others
 
 

@@ -107,7 +107,7 @@ def test_a_gpu_that_others_fill_is_none_the_less_a_gpu(
 
 def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
     """No dry run holds its start up."""
-    assert fit_for(spec, PeerSettings(device="cpu"), tmp_path, Reporter(said.append)) is None
+    assert fit_for(spec, PeerSettings(devices=("cpu",)), tmp_path, Reporter(said.append)) is None
     assert said == []
 
 
@@ -227,7 +227,7 @@ class Start:
     """What happens in its n-th wait, from 1."""
 
     def prepare(self) -> Prepared:
-        settings = PeerSettings(device="cpu")
+        settings = PeerSettings(devices=("cpu",))
         return prepare(self.spec, settings, "p0", self.directory, self.session, self._wait, lambda: self.now)
 
     def _wait(self, seconds: float) -> None:
@@ -263,7 +263,7 @@ def full_until(monkeypatch: pytest.MonkeyPatch, place: str, tries: int) -> list[
 
 
 BUILDING = ("JOINING", "building the model and reading the data")
-NO_ROOM = "the memory of cpu has no room for the model; close other programs, or join with --device cpu"
+NO_ROOM = "the memory of cpu has no room for the model; close other programs, or join with --devices cpu"
 PLACES = ["torch.nn.Module.to", "peer.train.backend.SingleDevice.__init__", "peer.train.trainer.LocalTrainer.restore"]
 
 
@@ -322,7 +322,7 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     assert len(made) == 1
     why = f"others use cpu: 97.7 KiB of 24 GiB free, about {size(needed)} needed; close other programs"
     assert [why for state, why in start.said if state == "PAUSED"] == [
-        f"{why}, or join with --device cpu; tried every 5 s"
+        f"{why}, or join with --devices cpu; tried every 5 s"
     ] * 2, "the figures are those of the first time"
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: round(needed / 0.75))
     monkeypatch.setattr(device, "free_bytes", lambda chosen: needed)

@@ -25,7 +25,7 @@ def test_an_expired_invite_is_found_and_all_else_is_examined(
     organiser = Identity.generate()
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{organiser.peer_id}"
     invite = issue(organiser, run="old", spec_hash=b"h" * 32, addrs=(address,), expires=time.time() - 3600)
-    words = ("doctor", invite, "--json", "--device", "cpu", "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(tmp_path))
+    words = ("doctor", invite, "--json", "--devices", "cpu", "--listen", "/ip4/127.0.0.1/tcp/0", "--dir", str(tmp_path))
     command = homefires(*words)
     told = [json.loads(text) for text in iter(command.text, None)]
     assert command.process.wait(HANG_S) == BadInvite.exit_code, command.err

@@ -18,10 +18,10 @@ from peer.events import Event, PeerStateChanged, SettingsChanged
 
 WAIT_S = 10.0
 PAUSED = "its owner paused it; resume with: homefires resume"
-AT_START = ("name", "device", "threads", "listen")
+AT_START = ("name", "devices", "threads", "listen")
 WHEN = "takes effect when the peer starts again"
 SETTINGS: Mapping[str, Any] = {
-    "name": "attic", "device": "auto", "threads": 0, "min_step_s": 0.0, "listen": ["/ip4/0.0.0.0/tcp/0"],
+    "name": "attic", "devices": ["auto"], "threads": 0, "min_step_s": 0.0, "listen": ["/ip4/0.0.0.0/tcp/0"],
     "chain_mb": 4096, "upload_mbps": 0.0, "download_mbps": 0.0, "newcomers_mbps": 100.0, "schedule": "",
     "idle_min": 0.0, "on_battery": False, "pause_for": [], "max_temperature_c": 0.0, "max_power_w": 0.0,
     "monthly_gb": 0.0, "disk_gb": 0.0, "memory_gb": 0.0, "nice": 10,

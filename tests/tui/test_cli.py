@@ -95,7 +95,7 @@ def children_s() -> float:
         (["demo", "--peers", "many"], ["--peers", "'many'"]),
         (["demo", "--peers", "17"], ["--peers is 17", "1 to 16"]),
         (["demo", "--rounds", "0"], ["--rounds is 0"]),
-        (["demo", "--device", "abacus"], ["--device", "'abacus'", "'cuda'"]),
+        (["demo", "--devices", "abacus"], ["--devices", "'abacus'", "'cuda'"]),
         (["demo", "--ui", "tui"], ["--ui tui", "stdin is not a terminal", "--ui plain"]),
         (["attach"], ["needs a terminal", "stdin is not a terminal"]),
         (["bootstrap", "micro", "--ui", "tui"], ["--ui", "'tui'", "'plain'"]),

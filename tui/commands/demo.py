@@ -34,7 +34,7 @@ from tui.processes.children import (
     error_of,
     python_module,
 )
-from tui.processes.device_probe import DEVICES, find_device
+from tui.processes.device_probe import DEVICES, find_device, share_devices
 from tui.spec_choice import choose_spec
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
@@ -61,8 +61,10 @@ def add_demo(parser: Parser) -> None:
     add_spec_options(parser, "--spec")
     text = "folder or file that all peers read, for a spec on files of your own"
     parser.add_argument("--data", type=Path, metavar="PATH", help=text)
+    text = "ranks of each peer, 1 to 8: processes that train its model together, each on a GPU or all on the processor"
+    parser.add_argument("--ranks", type=int, default=1, metavar="N", help=text)
     text = "where all peers train (default auto: a GPU that computes, else the processor)"
-    parser.add_argument("--device", choices=DEVICES, default="auto", help=text)
+    parser.add_argument("--devices", choices=DEVICES, default="auto", help=text)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
     add_ui(parser)
     add_look(parser)
@@ -71,11 +73,14 @@ def add_demo(parser: Parser) -> None:
 def _demo(options: argparse.Namespace) -> int:
     if not 1 <= options.peers <= 16:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
+    if not 1 <= options.ranks <= 8:
+        raise BadInput(f"--ranks is {options.ranks}; a peer of a demo has 1 to 8")
     if options.rounds is not None and options.rounds < 1:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
-    found = find_device(options.device)
+    found = find_device(options.devices)
+    devices = share_devices(found, options.peers, options.ranks)
     name = options.spec or ("small" if found.is_gpu else "tiny")
-    demo = asked(DemoOptions, options, directory=options.dir, device=found.device, spec=name, data=options.data)
+    demo = asked(DemoOptions, options, directory=options.dir, devices=devices, spec=name, data=options.data)
     spec = demo.choose()
     rounds, flags = spec.run.rounds, look(options).options()
     output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
@@ -91,8 +96,8 @@ class DemoOptions:
     rounds: int | None = None
     seed: int | None = None
     sets: tuple[str, ...] = ()
-    device: str = ""
-    """As `settings.device`; empty: the peers choose."""
+    devices: tuple[tuple[str, ...], ...] = ()
+    """Of each peer, as `settings.devices`; empty: it chooses."""
     data: Path | None = None
     """What they read, where the spec is on files; as `settings.data_path`."""
     directory: Path | None = None
@@ -113,8 +118,9 @@ def run_demo(demo: DemoOptions, output: Output, spec: RunSpec) -> int:
     """Run it to its end; the exit code. Raises RoundsFailed if not every round committed alike."""
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
-        where = f" on {demo.device}" if demo.device else ""
-        output.say(f"{demo.peers} peers train {spec.run.name}{where} for {spec.run.rounds} rounds in {directory}")
+        output.say(
+            f"{demo.peers} peers train {spec.run.name}{_where(demo)} for {spec.run.rounds} rounds in {directory}"
+        )
         story, children = tell(demo, output, spec, directory)
     if children.interrupts:
         return INTERRUPTED
@@ -127,6 +133,13 @@ def run_demo(demo: DemoOptions, output: Output, spec: RunSpec) -> int:
     return 0
 
 
+def _where(demo: DemoOptions) -> str:
+    own = demo.devices[0] if demo.devices else ()
+    if len(own) > 1:
+        return f" on {len(own)} {'processor ranks' if own[0] == 'cpu' else 'GPUs'} each"
+    return f" on {own[0]}" if own else ""
+
+
 def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> tuple[DemoRun, ProcessGroup]:
     """Everything that happens until all children are gone and the output is closed."""
     went_well = False
@@ -136,7 +149,7 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
             output.begin(events)
             story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
-            story.run_peers(demo.peers, demo.device, demo.data)
+            story.run_peers(demo.peers, demo.devices, demo.data)
         went_well = not children.interrupts and not story.fault
     finally:
         output.close(at_once=not went_well)
@@ -170,19 +183,21 @@ class DemoRun:
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
-    def run_peers(self, count: int, device: str = "", data: Path | None = None) -> None:
+    def run_peers(
+        self, count: int, devices: Sequence[Sequence[str]] = (), data: Path | None = None
+    ) -> None:  # fmt: skip
         """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
 
-        They train on this device or on what each chooses, and on these data if the spec has none.
+        They train on these devices or on what each chooses, and on these data if the spec has none.
         """
         if self.children.interrupts:
             return
         threads = max(1, (usable_cores() - 1) // count)
-        for number in range(1, count + 1):
+        for number, own in zip(range(1, count + 1), devices or ((),) * count, strict=True):
             self.names.append(name := f"peer-{number}")
             directory = self.directory / name
             settings = ["--set", f"settings.name={name}", "--set", f"settings.threads={threads}"]
-            settings += ["--set", f"settings.device={device}"] if device else []
+            settings += ["--set", f"settings.devices={','.join(own)}"] if own else []
             settings += ["--set", f"settings.data_path={data.resolve()}"] if data else []
             argv = python_module("peer", "join", self._invite, "--dir", str(directory), "--listen", LOOPBACK, *settings)
             self.children.start(name, argv, directory / "peer.log")

@@ -18,7 +18,7 @@ from typing import IO, Any, TextIO
 from dht.errors import BadInvite, HomefiresError
 from dht.invite import as_temporary_file, parse, read_text
 from peer.events import printable
-from tui.commands.options import INVITE, Parser, add_addresses
+from tui.commands.options import INVITE, Parser, add_addresses, add_device_names
 from tui.folders import default_directory
 from tui.processes.children import failure_said, python_module, repeated
 from tui.processes.tools import answer, limited
@@ -40,14 +40,14 @@ def add_doctor(parser: Parser) -> None:
     parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
     text = "where the peer lives or would live (default: by run, below your data)"
     parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
-    parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
+    add_device_names(parser)
     add_addresses(parser, "--listen", "as for join; repeatable")
     parser.add_argument("--json", action="store_true", help="print one JSON object per check, the verdict last")
 
 
 def _doctor(options: argparse.Namespace) -> int:
     invite = read_text(options.invite) if options.invite else ""
-    asked = DoctorOptions(invite=invite, directory=options.dir, device=options.device, listen=tuple(options.listen))
+    asked = DoctorOptions(invite=invite, directory=options.dir, devices=options.devices, listen=tuple(options.listen))
     return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)
 
 
@@ -55,7 +55,8 @@ def _doctor(options: argparse.Namespace) -> int:
 class DoctorOptions:
     invite: str = ""
     directory: Path | None = None
-    device: str = ""
+    devices: str = ""
+    """As `settings.devices`, with commas."""
     listen: tuple[str, ...] = ()
 
     def argv(self, invite_file: str) -> list[str]:
@@ -67,7 +68,7 @@ class DoctorOptions:
                 invite = parse(self.invite, time.time())
                 place = default_directory("runs", invite.run, invite.spec_hash)
         words += ["--dir", str(place)] if place else []
-        words += ["--set", f"settings.device={self.device}"] if self.device else []
+        words += ["--set", f"settings.devices={self.devices}"] if self.devices else []
         return python_module("peer", "doctor", *words, *repeated("--listen", self.listen))
 
 
@@ -145,7 +146,7 @@ def _devices(options: argparse.Namespace) -> int:
 
 
 def list_devices() -> str:
-    """A line per device: what `--device` calls it, its name, its memory. A child, since it loads torch."""
+    """A line per device: what `--devices` calls it, its name, its memory. A child, since it loads torch."""
     told = answer("examination", python_module("peer.doctor.kernel", "list"), LIMIT_S)
     return "\n".join(printable(_device(row)) for row in json.loads(told.splitlines()[-1])["devices"])
 

@@ -17,6 +17,7 @@ from tui.commands.options import (
     PEER,
     Parser,
     add_addresses,
+    add_device_names,
     add_look,
     add_settings,
     add_ui,
@@ -38,7 +39,7 @@ def add_join(parser: Parser) -> None:
         "--dir", type=Path, metavar="DIR", help="where the peer lives (default: by run, below your data)"
     )
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
-    parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
+    add_device_names(parser)
     for word, what in (("upload", "sends"), ("download", "takes in")):
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
@@ -78,7 +79,8 @@ class JoinOptions:
     invite: str
     directory: Path | None = None
     name: str = ""
-    device: str = ""
+    devices: str = ""
+    """As `settings.devices`, with commas."""
     upload: str = ""
     """Megabits per second; the peer says what is wrong with them."""
     download: str = ""
@@ -107,14 +109,14 @@ class JoinOptions:
 
     def settings(self) -> list[str]:
         """What was asked for of the volunteer's own settings, as `KEY=VALUE`."""
-        chosen = [("name", self.name), ("device", self.device)]
+        chosen = [("name", self.name), ("devices", self.devices)]
         chosen += [("upload_mbps", self.upload), ("download_mbps", self.download)]
         return [f"{key}={value}" for key, value in chosen if value]
 
     def without_settings(self) -> JoinOptions:
         """The same for a command line that is started again and again: a setting there would undo at each start what
         its owner has set since."""
-        return replace(self, name="", device="", upload="", download="")
+        return replace(self, name="", devices="", upload="", download="")
 
     def lasting_argv(self, directory: Path, log: Path) -> list[str]:
         """The command line of a process that goes on when whoever started it ends."""

@@ -53,6 +53,11 @@ def add_debug(parser: Parser, default: bool | str) -> None:
     parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks")
 
 
+def add_device_names(parser: Parser) -> None:
+    text = "auto, cpu, cuda, mps, or several GPUs that train as one peer, as in cuda:0,cuda:1 (default auto)"
+    parser.add_argument("--devices", default="", metavar="D", help=text)
+
+
 def add_directory(parser: Parser, *, every: bool = False) -> None:
     """`--dir`: which of the peers of this machine; with `every` also `--all`."""
     where: argparse._ActionsContainer = parser.add_mutually_exclusive_group() if every else parser

@@ -14,7 +14,7 @@ from peer.spec import RunSpec
 from tui.commands.attach import require_free
 from tui.commands.consent import consents
 from tui.commands.join import JoinOptions
-from tui.commands.options import LISTEN, PEER, Parser, add_addresses, add_command, keep
+from tui.commands.options import LISTEN, PEER, Parser, add_addresses, add_command, add_device_names, keep
 from tui.commands.organiser import STRAY, add_node, check_node, claim_directory, node_options, node_spec, place_node
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import quoted
@@ -42,7 +42,7 @@ def _add_install(parser: Parser) -> None:
     parser.add_argument("--bootstrap", action="store_true", help="the node that newcomers of a run dial first")
     parser.add_argument("--dir", type=Path, metavar="DIR", help="where it lives (default: by run, below your data)")
     parser.add_argument("--name", default="", help="what the others call your peer (default: the end of its id)")
-    parser.add_argument("--device", default="", metavar="D", help="auto, cpu, cuda, cuda:1 or mps (default auto)")
+    add_device_names(parser)
     add_addresses(parser, "--listen", LISTEN)
     add_addresses(parser, "--peer", PEER)
     text = "keep this setting of the peer in its folder, or with --bootstrap change this value of the spec; repeatable"
@@ -58,7 +58,7 @@ def _install(options: argparse.Namespace) -> int:
     if options.bootstrap:
         return _install_node(options)
     join = JoinOptions(
-        invite=read_text(options.what), directory=options.dir, name=options.name, device=options.device,
+        invite=read_text(options.what), directory=options.dir, name=options.name, devices=options.devices,
         listen=tuple(options.listen), peers=tuple(options.peer),
     )  # fmt: skip
     settings = values_for_start([*join.settings(), *options.sets])
@@ -74,7 +74,7 @@ def _install(options: argparse.Namespace) -> int:
 
 def _refuse_stray(options: argparse.Namespace) -> None:
     """An option that this kind of service lacks was meant to do something. Raises BadInput."""
-    for word in ("name", "device", "peer") if options.bootstrap else STRAY:
+    for word in ("name", "devices", "peer") if options.bootstrap else STRAY:
         if getattr(options, word):
             needs = "a peer's: leave it out with --bootstrap" if options.bootstrap else "a node's: add --bootstrap"
             raise BadInput(f"--{word.replace('_', '-')} is {needs}")

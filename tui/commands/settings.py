@@ -18,7 +18,7 @@ from typing import Any
 from dht.errors import BadInput, BadSpec
 from peer.control.client import ControlClient, name_of, note_of
 from peer.events import printable
-from peer.settings import KNOWN, SettingInfo, grouped, in_words, to_value
+from peer.settings import KNOWN, RENAMED, SettingInfo, grouped, in_words, to_value
 from tui.commands.control import is_kept, not_running, order
 from tui.commands.options import Parser, add_directory, directory
 from tui.folders import is_at_work
@@ -168,7 +168,8 @@ def _settings_on_disk(directory: Path) -> dict[str, Any]:
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSpec(f"{path} is not TOML: {error}") from error
     defaults = _defaults()
-    return {**defaults, **{key: value for key, value in written.items() if key in defaults}}
+    named = {RENAMED.get(key, key): value for key, value in written.items()}
+    return {**defaults, **{key: value for key, value in named.items() if key in defaults}}
 
 
 def _defaults() -> dict[str, Any]:

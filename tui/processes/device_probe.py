@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from importlib.metadata import version
 
-from dht.errors import HomefiresError, MemoryFull
+from dht.errors import BadInput, HomefiresError, MemoryFull
 from peer.events import printable
 from tui.processes.children import python_module
 from tui.processes.tools import answer
@@ -22,7 +22,7 @@ PROBE_S = 90.0
 @dataclass(frozen=True, kw_only=True)
 class FoundDevice:
     device: str = ""
-    """As `settings.device`; empty where there is nothing to choose from."""
+    """As one of `settings.devices`; empty where there is nothing to choose from."""
     note: str = ""
     """What people should know of the choice."""
 
@@ -35,6 +35,12 @@ def kernel(wanted: str) -> str:
     """The device on which a child has executed a kernel, as torch names it. Raises BadInput, MemoryFull."""
     told = answer("look at the device", python_module("peer.doctor.kernel", wanted), PROBE_S)
     return str(json.loads(told.splitlines()[-1])["device"])
+
+
+def count_gpus() -> int:
+    """CUDA devices that torch sees here, as a child tells."""
+    told = answer("look at the devices", python_module("peer.doctor.kernel", "list"), PROBE_S)
+    return sum(row["device"].startswith("cuda") for row in json.loads(told.splitlines()[-1])["devices"])
 
 
 def may_train() -> bool:
@@ -69,6 +75,25 @@ def find_device(
     except MemoryFull as error:
         return FoundDevice(device=wanted, note=printable(f"the peers wait for room: {error}"))
     return FoundDevice(device=wanted)
+
+
+def share_devices(
+    found: FoundDevice, peers: int, ranks: int, count: Callable[[], int] = count_gpus
+) -> tuple[tuple[str, ...], ...]:
+    """`settings.devices` of each peer, of so many ranks; empty: it chooses. A rank alone shares a GPU with the others'.
+
+    Raises BadInput where several ranks each would have to share GPUs.
+    """
+    if ranks == 1:
+        return ((found.device,) if found.device else (),) * peers
+    if not found.is_gpu:
+        return (("cpu",) * ranks,) * peers
+    here, wanted = count() if found.device == "cuda" else 1, peers * ranks
+    if here < wanted:
+        raise BadInput(
+            f"--ranks {ranks} of --peers {peers} take {wanted} GPUs, and {here} can be had: add --devices cpu"
+        )
+    return tuple(tuple(f"cuda:{peer * ranks + rank}" for rank in range(ranks)) for peer in range(peers))
 
 
 def _found(execute: Callable[[str], str]) -> FoundDevice:

@@ -210,10 +210,10 @@ def test_settings_are_changed_all_or_none(owner: Owner) -> None:
 
 @pytest.mark.outside
 def test_what_cannot_change_now_is_kept_and_said(owner: Owner) -> None:
-    (answer,) = owner.ask(request("set", values={"device": "cpu", "name": "bob", "min_step_s": 0.5}))
-    assert answer["note"] == "name and device take effect when the peer starts again"
+    (answer,) = owner.ask(request("set", values={"devices": "cpu", "name": "bob", "min_step_s": 0.5}))
+    assert answer["note"] == "name and devices take effect when the peer starts again"
     assert owner.session.wishes.min_step_s == 0.5
-    assert settings_from([], read_table(owner.directory)).device == "cpu"
+    assert settings_from([], read_table(owner.directory)).devices == ("cpu",)
 
 
 @pytest.mark.outside

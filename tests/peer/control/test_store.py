@@ -19,7 +19,8 @@ from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
 
 ALL: dict[str, Any] = {
-    "name": 'al "the cat"', "device": "cuda:1", "threads": 4, "data_path": "~/my texts", "min_step_s": 0.25,
+    "name": 'al "the cat"', "devices": ("cuda:0", "cuda:1"), "sharding": "full", "offload": True,
+    "threads": 4, "data_path": "~/my texts", "min_step_s": 0.25,
     "listen": ("/ip4/127.0.0.1/tcp/0",),
     "chain_mb": 100, "upload_mbps": 20.5, "download_mbps": 1e5, "newcomers_mbps": 0.0, "on_battery": True,
     "schedule": "mon-fri 22:00-07:00, sat-sun", "idle_min": 10.0, "pause_for": ("steam", "Elden Ring.exe"),
@@ -43,6 +44,23 @@ def test_only_what_was_chosen_is_written(tmp_path: Path) -> None:
     store.write(tmp_path, PeerSettings(nice=5))
     assert store.read_table(tmp_path) == {"nice": 5}
     assert store.read_table(tmp_path / "nowhere") == {}
+
+
+def test_a_word_of_an_older_client_is_read_and_what_is_said_later_wins(tmp_path: Path) -> None:
+    """Whoever upgrades keeps the device that was chosen."""
+    (tmp_path / store.FILE).write_text('device = "cuda:1"\n')
+    kept = store.read_table(tmp_path)
+    assert settings_from([], kept).devices == ("cuda:1",)
+    assert settings_from(["settings.devices=cuda:0,cuda:1"], kept).devices == ("cuda:0", "cuda:1")
+    store.write(tmp_path, settings_of(kept))
+    assert store.read_table(tmp_path) == {"devices": ["cuda:1"]}
+
+
+def test_processors_and_gpus_may_be_several() -> None:
+    for devices in (("cpu", "cpu", "cpu"), ("cuda", "cuda:1"), ("auto",), ("cuda:3",)):
+        assert settings_of({"devices": devices}).devices == devices
+    for count in (4, 6, 9):
+        assert settings_of({"devices": ["cpu"] * count, "sharding": "hybrid"}).sharding == "hybrid"
 
 
 def test_the_command_line_wins_over_what_was_kept() -> None:
@@ -78,8 +96,16 @@ def test_a_key_that_is_not_known_is_refused_at_start_too(tmp_path: Path) -> None
         ({"memory_gb": float("nan")}, "memory_gb is nan"), ({"nice": 20}, "nice is 20; it must be between 0 and 19"),
         ({"pause_for": ["x" * 65]}, "a program has 1 to 64 printable characters"),
         ({"pause_for": [f"p{n}" for n in range(65)]}, "the number of programs in pause_for is 65"),
-        ({"on_battery": "perhaps"}, "on_battery is 'perhaps'"), ({"device": "cuda\x7f"}, "device is 'cuda"),
-        ({"device": "gpu"}, "device is 'gpu'; use auto, cpu"), ({"threads": 10**9}, "threads is 1e\\+09"),
+        ({"on_battery": "perhaps"}, "on_battery is 'perhaps'"), ({"devices": "cuda\x7f"}, "devices is 'cuda"),
+        ({"devices": "cpu, gpu"}, "devices is 'gpu'; use auto, cpu"), ({"devices": ""}, "devices is ''; use auto, cpu"),
+        ({"devices": "auto, cuda"}, "devices is 'auto, cuda'; auto stands alone"),
+        ({"devices": "cuda, cpu"}, "devices is 'cuda, cpu'; several must be of one kind"),
+        ({"devices": "cuda, cuda:0"}, "devices is 'cuda, cuda:0'; one GPU is named twice"),
+        ({"devices": "mps, mps"}, "devices is 'mps, mps'; one GPU is named twice"),
+        ({"devices": ["cpu"] * 17}, "the number of devices is 17; it must be between 1 and 16"),
+        ({"sharding": "half"}, "sharding is 'half'; use auto, replicated, full, hierarchical or hybrid"),
+        ({"sharding": "hybrid", "devices": ["cpu"] * 5}, "sharding is 'hybrid', .* 4, 6, 8 .* devices names 5"),
+        ({"offload": "perhaps"}, "offload is 'perhaps'"), ({"threads": 10**9}, "threads is 1e\\+09"),
         ({"listen": "/ip4/0.0.0.0/tcp"}, "/ip4/0.0.0.0/tcp"), ({"listen": "4001"}, "4001"),
         ({"nice": None}, "nice is None"), ({"upload_mbps": [1]}, "upload_mbps is \\[1\\]"),
     ],

@@ -66,7 +66,7 @@ async def test_a_machine_in_order_hears_what_taking_part_would_be_like(tmp_path:
         node.serve("time", lambda: struct.pack(">d", time.time()))
         serve_probes(node)
         invite = issue(organiser, run="micro", spec_hash=spec.digest(), addrs=await node.addresses())
-        settings = PeerSettings(device="cpu", listen=LOOPBACK, upload_mbps=20, download_mbps=100, chain_mb=1)
+        settings = PeerSettings(devices=("cpu",), listen=LOOPBACK, upload_mbps=20, download_mbps=100, chain_mb=1)
         verdict = await examine(Request(invite=invite, directory=tmp_path / "peer", settings=settings), told.append)
     names = [check.name for check in told]
     assert len(names) == len(set(names))
@@ -183,4 +183,4 @@ async def test_what_a_child_tells_is_read() -> None:
     check, fit = await check_fit(load("micro"), "cpu", killed)
     assert fit is None
     assert (check.status, check.exit_code) == (Status.FAIL, 12)
-    assert "--device" in check.fix
+    assert "--devices" in check.fix

@@ -133,7 +133,7 @@ async def test_a_device_that_executes_no_kernel() -> None:
 
     check, device = await check_device("cuda", start)
     assert device is None
-    assert_fails(check, BadInput, "no kernel image is available", "--device cpu")
+    assert_fails(check, BadInput, "no kernel image is available", "--devices cpu")
 
 
 async def test_a_device_that_others_fill() -> None:
@@ -151,14 +151,14 @@ async def test_a_device_that_others_fill() -> None:
 async def test_a_device_that_is_not_there_is_found_by_the_real_probe() -> None:
     check, device = await check_device("cuda:99")
     assert device is None
-    assert_fails(check, BadInput, "cuda:99", "--device cpu")
+    assert_fails(check, BadInput, "cuda:99", "--devices cpu")
 
 
 # 6
 def test_too_little_memory(needs: RunNeeds) -> None:
     """On a CPU the model is in main memory too; a small GPU is found as well."""
     assert_fails(check_memory(needs, GIB, on_cpu=True), BadInput, "1 GiB of memory free", "smaller model")
-    assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "256 MiB of a GPU free", "--device")
+    assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "256 MiB of a GPU free", "--devices")
     assert check_memory(needs, 256 * GIB, on_cpu=True).status is Status.PASS
     assert "offload" not in check_device_memory(needs, GIB // 4, "a GPU").fix
     aside = OffloadForecast(tokens_per_s=1234.4, share=0.25, device_bytes=1e8, main_bytes=16 * GIB)

@@ -8,7 +8,16 @@ import pytest
 import torch
 
 from dht.errors import BadInput, DeviceLost, MemoryFull
-from peer.host.device import choose_device, free_bytes, is_lost, is_out_of_memory, telling_lost, whole_bytes
+from peer.host.device import (
+    choose_device,
+    choose_devices,
+    free_bytes,
+    is_lost,
+    is_out_of_memory,
+    short_word,
+    telling_lost,
+    whole_bytes,
+)
 
 CUDA = torch.device("cuda:1")
 FULL = RuntimeError("CUDA error: out of memory\nCUDA kernel errors might be reported asynchronously")
@@ -39,7 +48,7 @@ def test_a_gpu_without_room_for_a_kernel_is_full(
 ) -> None:
     """So it ends where not even the driver's context finds room."""
     answering(monkeypatch, error)
-    with pytest.raises(MemoryFull, match=r"^cuda has no room .*close other programs, or join with --device cpu$"):
+    with pytest.raises(MemoryFull, match=r"^cuda has no room .*close other programs, or join with --devices cpu$"):
         choose_device(wanted)
 
 
@@ -104,3 +113,58 @@ def test_errors_that_are_raised_as_they_are(error: Exception) -> None:
 def test_the_processor_does_not_tell_its_memory() -> None:
     """What others use of it changes all the time."""
     assert free_bytes(torch.device("cpu")) == whole_bytes(torch.device("cpu")) == 0
+
+
+@pytest.fixture
+def two_gpus(a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Both compute."""
+    real = torch.ones
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch, "ones", lambda *size, device: real(*size))
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_auto_takes_every_gpu_and_names_are_taken_in_their_order() -> None:
+    assert [str(device) for device in choose_devices()] == ["cuda:0", "cuda:1"]
+    assert [str(device) for device in choose_devices(("cuda:1", "cuda:0"))] == ["cuda:1", "cuda:0"]
+    assert [str(device) for device in choose_devices(("cuda",))] == ["cuda"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_one_gpu_is_called_as_it_always_was(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    assert [str(device) for device in choose_devices()] == ["cuda"]
+
+
+@pytest.mark.usefixtures("two_gpus")
+def test_a_second_gpu_that_does_not_compute_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
+    real = torch.ones
+
+    def ones(*size: Any, device: Any) -> torch.Tensor:
+        if str(device) == "cuda:1":
+            raise RuntimeError("CUDA error: no kernel image is available")
+        return real(*size, device=device)
+
+    monkeypatch.setattr(torch, "ones", ones)
+    said = r"^settings\.devices is 'auto', and cuda:1 does not work here .*; name the others, or use cpu$"
+    with pytest.raises(BadInput, match=said):
+        choose_devices()
+    with pytest.raises(BadInput, match=r"^settings\.devices is 'cuda:1', and cuda:1 does not work here"):
+        choose_devices(("cuda:0", "cuda:1"))
+
+
+def test_the_processor_is_as_many_ranks_as_it_is_named() -> None:
+    assert choose_devices(("cpu",) * 3) == (torch.device("cpu"),) * 3
+
+
+@pytest.mark.parametrize(
+    ("devices", "word"),
+    [
+        (("cpu",), "cpu"), (("cuda",), "cuda"), (("cuda:1",), "cuda:1"), (("cpu", "cpu"), "2 × cpu"),
+        (("cuda", "cuda:1"), "cuda:0+1"), (("cuda:1", "cuda:3"), "cuda:1+3"),
+        (("cuda:0", "cuda:1", "cuda:2"), "3 × cuda"), (("cpu",) * 16, "16 × cpu"),
+    ],
+)  # fmt: skip
+def test_a_short_word_fits_into_a_column(devices: tuple[str, ...], word: str) -> None:
+    assert short_word(devices) == word
+    assert len(word) <= 8

@@ -118,7 +118,7 @@ def test_a_device_that_is_not_there_is_one_clear_line() -> None:
     """`auto` always finds one."""
     assert choose_device("cpu") == CPU
     assert choose_device().type in ("cpu", "cuda", "mps")
-    with pytest.raises(BadInput, match=r"settings\.device is 'abacus'"):
+    with pytest.raises(BadInput, match=r"settings\.devices is 'abacus'"):
         choose_device("abacus")
 
 

@@ -70,9 +70,20 @@ def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temp
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("device", ["", "cuda"])
-def test_every_peer_is_told_the_device_that_was_found(
-    device: str, fake_children: Fake, spec_path: str, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("devices", "where"),
+    [
+        ((), ""), (((), ()), ""), ((("cuda",), ("cuda",)), " on cuda"),
+        ((("cpu", "cpu"), ("cpu", "cpu")), " on 2 processor ranks each"),
+        ((("cuda:0", "cuda:1"), ("cuda:2", "cuda:3")), " on 2 GPUs each"),
+    ],
+)  # fmt: skip
+def test_every_peer_is_told_the_devices_that_were_found(
+    devices: tuple[tuple[str, ...], ...],
+    where: str,
+    fake_children: Fake,
+    spec_path: str,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Or nothing: then each chooses as any peer does."""
     fake_children("well")
@@ -84,13 +95,13 @@ def test_every_peer_is_told_the_device_that_was_found(
         return fake(module, *words)
 
     monkeypatch.setattr(demos, "python_module", start)
-    code, text = play(DemoOptions(peers=2, spec=spec_path, device=device))
+    code, text = play(DemoOptions(peers=2, spec=spec_path, devices=devices))
     assert code == 0
-    assert text.splitlines()[0].startswith(f"2 peers train fake{' on cuda' if device else ''} for 3 rounds in ")
+    assert text.splitlines()[0].startswith(f"2 peers train fake{where} for 3 rounds in ")
     peers = [words for words in started if words[0] == "peer"]
     assert len(peers) == 2
-    assert all((f"settings.device={device}" in words) == bool(device) for words in peers)
-    assert all(any("settings.device" in word for word in words) == bool(device) for words in peers)
+    told = [[word for word in words if word.startswith("settings.devices=")] for words in peers]
+    assert told == [[f"settings.devices={','.join(own)}"] if own else [] for own in devices or ((), ())]
 
 
 def test_a_demo_on_files_is_told_which(tmp_path: Path) -> None:
@@ -120,8 +131,24 @@ def test_the_model_is_as_large_as_the_device_allows(
     monkeypatch.setattr(demos, "run_demo", lambda demo, output, spec: seen.append((demo, spec.run.name)) or 0)
     assert main(["demo", "--ui", "plain", *words]) == 0
     ((demo, chosen),) = seen
-    assert (demo.device, chosen) == (found.device, name)
+    assert (demo.devices, chosen) == (((found.device,) if found.device else (),) * 3, name)
     assert (found.note in capsys.readouterr().out) or not found.note
+
+
+def test_several_ranks_are_on_the_processor_or_each_on_a_gpu_of_its_own(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    seen: list[DemoOptions] = []
+    monkeypatch.setattr(demos, "run_demo", lambda demo, output, spec: seen.append(demo) or 0)
+    assert main(["demo", "--ui", "plain", "--devices", "cpu", "--ranks", "2"]) == 0
+    assert seen[0].devices == (("cpu", "cpu"),) * 3
+    monkeypatch.setattr(demos, "find_device", lambda wanted: FoundDevice(device="mps"))
+    assert main(["demo", "--ui", "plain", "--ranks", "2"]) == BadInput.exit_code
+    said = "homefires: --ranks 2 of --peers 3 take 6 GPUs, and 1 can be had: add --devices cpu\n"
+    assert capsys.readouterr().err == said
+    for ranks in ("0", "9"):
+        assert main(["demo", "--ranks", ranks]) == BadInput.exit_code
+        assert f"--ranks is {ranks}; a peer of a demo has 1 to 8" in capsys.readouterr().err
 
 
 @pytest.mark.outside

@@ -87,14 +87,14 @@ def test_what_the_person_chose_reaches_the_examination(monkeypatch: pytest.Monke
         organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(f"/ip4/127.0.0.1/tcp/1/p2p/{organiser.peer_id}",)
     )
     run_doctor(
-        DoctorOptions(invite=invite, device="cuda:1", listen=("/ip4/0.0.0.0/tcp/1",)),
+        DoctorOptions(invite=invite, devices="cuda:0,cuda:1", listen=("/ip4/0.0.0.0/tcp/1",)),
         io.StringIO(),
         as_json=True,
         debug=False,
     )
     assert (seen[:2], seen[3]) == (["peer", "doctor"], "--dir")
     assert seen[4].endswith("runs/mine-abababab")
-    assert seen[5:] == ["--set", "settings.device=cuda:1", "--listen", "/ip4/0.0.0.0/tcp/1"]
+    assert seen[5:] == ["--set", "settings.devices=cuda:0,cuda:1", "--listen", "/ip4/0.0.0.0/tcp/1"]
     seen.clear()
     run_doctor(DoctorOptions(invite="hf1:rubbish"), io.StringIO(), as_json=True, debug=False)
     assert (seen[:2], len(seen)) == (["peer", "doctor"], 3)

@@ -58,14 +58,14 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
         invite=invite,
         directory=tmp_path,
         name="al",
-        device="cpu",
+        devices="cpu",
         upload="8",
         download="50.5",
         listen=("/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1"),
         peers=("/ip4/192.0.2.1/tcp/1/p2p/x",),
     )
     run_join(join, NoOutput())
-    chosen = ["--set", "settings.name=al", "--set", "settings.device=cpu"]
+    chosen = ["--set", "settings.name=al", "--set", "settings.devices=cpu"]
     chosen += ["--set", "settings.upload_mbps=8", "--set", "settings.download_mbps=50.5"]
     kept = tmp_path / "invite"
     assert seen[:5] == ["peer", "join", str(kept), "--dir", str(tmp_path)]
@@ -89,10 +89,10 @@ def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
 ) -> None:
     """On its command line they would undo after a crash what its owner has set since."""
     seen = program(monkeypatch, "pass")
-    words = ["--name", "al", "--device", "cpu", "--upload", "8", "--download", "50.5", "--set", "upload_mbps=9"]
+    words = ["--name", "al", "--devices", "cpu", "--upload", "8", "--download", "50.5", "--set", "upload_mbps=9"]
     assert main(["join", invite, "--dir", str(tmp_path), "--keep-running", "--yes", "--ui", "none", *words]) == 0
     assert seen == ["peer", "join", str(tmp_path / "invite"), "--dir", str(tmp_path)]
-    chosen = {"name": "al", "device": "cpu", "upload_mbps": 9, "download_mbps": 50.5}
+    chosen = {"name": "al", "devices": ["cpu"], "upload_mbps": 9, "download_mbps": 50.5}
     assert read_table(tmp_path) == chosen
 
 

@@ -370,7 +370,7 @@ def test_what_the_node_would_fail_with_is_said_before_it_is_installed(
         (["--admission"], "--admission is a node's"),
         (["--members-for", "2d"], "--members-for is a node's"),
         (["--bootstrap", "--name", "al"], "--name is a peer's: leave it out with --bootstrap"),
-        (["--bootstrap", "--device", "cpu"], "--device is a peer's"),
+        (["--bootstrap", "--devices", "cpu"], "--devices is a peer's"),
     ],
 )
 def test_an_option_that_would_do_nothing_is_refused(
@@ -410,9 +410,9 @@ def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
     """In the unit they would undo at every start what their owner has changed since."""
     directory = tmp_path / "p"
     words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
-    assert main([*words, "--name", "al", "--device", "cuda:1"]) == 0
+    assert main([*words, "--name", "al", "--devices", "cuda:1"]) == 0
     assert "--set" not in (systemd / unit_name(directory)).read_text()
-    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "device": "cuda:1"}
+    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "devices": ["cuda:1"]}
     assert main([*words, "--print"]) == 2
     assert "--set is kept in the peer's folder" in capsys.readouterr().err
 

@@ -39,9 +39,9 @@ def test_a_setting_is_changed_and_said(peer: FakePeer, tmp_path: Path, capsys: S
 
 @pytest.mark.outside
 def test_what_needs_a_new_start_is_said(peer: FakePeer, tmp_path: Path, capsys: Said) -> None:
-    assert main(["set", "device=cpu", "--dir", str(tmp_path)]) == 0
+    assert main(["set", "devices=cpu", "--dir", str(tmp_path)]) == 0
     told = capsys.readouterr().out.splitlines()
-    assert told == ["attic: device is cpu", "device takes effect when the peer starts again"]
+    assert told == ["attic: devices is cpu", "devices takes effect when the peer starts again"]
 
 
 @pytest.mark.outside
@@ -91,7 +91,7 @@ def test_the_table_for_programs(peer: FakePeer, tmp_path: Path, capsys: Said) ->
     row = json.loads(capsys.readouterr().out)
     assert (row["running"], row["until"], row["holds"][0]["code"]) == (True, 1_900_000_000.0, "QUOTA")
     assert (row["settings"]["monthly_gb"]["value"], row["settings"]["monthly_gb"]["holds"]) == (0.0, True)
-    assert row["settings"]["device"]["at_start"]
+    assert row["settings"]["devices"]["at_start"]
 
 
 @pytest.mark.outside

@@ -169,11 +169,11 @@ async def test_what_needs_a_new_start_says_so_before_and_after() -> None:
     async with opened(app) as pilot:
         await choose(pilot, "max_power_w")
         assert WHEN not in text_of(app)
-        await edit(pilot, "device", "cpu")
+        await edit(pilot, "devices", "cpu")
         assert WHEN in text_of(app)
         await press(pilot, "enter")
-        assert f"device {WHEN}" in text_of(app)
-        assert "cpu" in row_of(app, "device")
+        assert f"devices {WHEN}" in text_of(app)
+        assert "cpu" in row_of(app, "devices")
 
 
 @pytest.mark.slow

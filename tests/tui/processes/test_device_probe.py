@@ -11,7 +11,7 @@ import pytest
 
 import tui.processes.device_probe as device_probe
 from dht.errors import BadInput, HomefiresError, MemoryFull
-from tui.processes.device_probe import FoundDevice, find_device, kernel, may_train
+from tui.processes.device_probe import FoundDevice, count_gpus, find_device, kernel, may_train, share_devices
 
 
 def computes_on(name: str) -> Callable[[str], str]:
@@ -77,9 +77,26 @@ def test_a_child_says_which_device_it_is(monkeypatch: pytest.MonkeyPatch) -> Non
     assert kernel("cuda") == "cuda:0"
 
 
+def test_ranks_are_on_the_processor_or_have_a_gpu_each() -> None:
+    cpu, gpu = FoundDevice(device="cpu"), FoundDevice(device="cuda")
+    assert share_devices(FoundDevice(), 2, 1, lambda: 0) == ((), ())
+    assert share_devices(gpu, 2, 1, lambda: 1) == (("cuda",), ("cuda",))
+    assert share_devices(cpu, 1, 3, lambda: 8) == share_devices(FoundDevice(), 1, 3, lambda: 0) == (("cpu",) * 3,)
+    assert share_devices(gpu, 2, 2, lambda: 4) == (("cuda:0", "cuda:1"), ("cuda:2", "cuda:3"))
+    with pytest.raises(BadInput, match=r"^--ranks 2 of --peers 2 take 4 GPUs, and 3 can be had: add --devices cpu$"):
+        share_devices(gpu, 2, 2, lambda: 3)
+
+
+@pytest.mark.outside
+def test_gpus_are_counted_by_a_child(monkeypatch: pytest.MonkeyPatch) -> None:
+    rows = json.dumps({"devices": [{"device": name} for name in ("cuda:0", "cuda:1", "cpu")]})
+    monkeypatch.setattr(device_probe, "python_module", lambda *words: [sys.executable, "-c", f"print({rows!r})"])
+    assert count_gpus() == 2
+
+
 @pytest.mark.outside
 def test_the_real_child_refuses_a_device_that_is_not_there() -> None:
-    with pytest.raises(BadInput, match=r"^settings\.device is 'cuda:99', and cuda:99 does not work here"):
+    with pytest.raises(BadInput, match=r"^settings\.devices is 'cuda:99', and cuda:99 does not work here"):
         kernel("cuda:99")
 
 
