@@ -66,9 +66,7 @@ class RankModel:
             "nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
             rank=setup.rank, world_size=setup.ranks, timeout=timedelta(seconds=MEET_S),
         )  # fmt: skip
-        strategy = ShardingStrategy(
-            kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads
-        )
+        strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
         self._model = model = _on_device(build_unset(self._spec), self._device, setup.attention)
         shard(model, strategy, self._device)
         self._shards = RankShards(model, strategy, setup.rank, arena)
@@ -173,7 +171,7 @@ class RankModel:
                 self._publish(command)
                 return Answered()
             case CopyLayer():
-                self._shards.keep_layer(command.layer)
+                self._shards.keep_layer(command.layer, self._aside[command.layer] if self._aside else None)
                 return Answered(memory=self._optimizer.keep_layer(command.layer))
         raise AssertionError(f"{type(command).__name__} is no command of a round")
 
