@@ -71,20 +71,26 @@ class LayerCapture:
     sparse: bool
 
     @classmethod
-    def of(cls, t: LayerTensors, optimizer: Mapping[str, Tensor], *, sparse: bool) -> LayerCapture:
+    def of(
+        cls, t: LayerTensors, optimizer: Mapping[str, Tensor], *, sparse: bool, copied: bool = False
+    ) -> LayerCapture:
+        """`copied`: nobody changes parameters and `optimizer` as they are given here."""
         whole, parameters = tuple(t.residual.shape), [parameter for _, parameter in t.local]
         start: Piece | None = None
         if t.start is Origin.KEPT:
             start = Piece(name="start", shape=whole, sources=[t.kept])
         elif t.start is Origin.AT_PARAMETERS:
-            start = Piece(name="start", shape=whole, sources=list(parameters), moves=True)
+            start = Piece(name="start", shape=whole, sources=list(parameters), moves=True, is_safe=copied)
         return cls(
             theta=t.theta,
-            local=Piece(name="local", shape=whole, sources=parameters, moves=True),
+            local=Piece(name="local", shape=whole, sources=parameters, moves=True, is_safe=copied),
             start=start,
             residual=Piece(name="residual", shape=whole, sources=[t.residual]),
             optimizer=[
-                Piece(name=name, shape=tuple(value.shape), sources=[value.detach().reshape(-1)], moves=True)
+                Piece(
+                    name=name, shape=tuple(value.shape), sources=[value.detach().reshape(-1)], moves=True,
+                    is_safe=copied,
+                )
                 for name, value in optimizer.items()
             ],
             sparse=sparse,
@@ -233,6 +239,12 @@ class Capture:
                 if piece.is_safe and any(source.device == self._device for source in piece.sources):
                     piece.is_safe = False
         self._secure(lambda: [piece for piece in self._pieces() if piece.moves], host_only=True)
+
+    def before_copies_change(self) -> None:
+        """What was given as copies is about to be copied anew: all of it has been read."""
+        with self._lock:
+            while not self._has_ended:
+                self._lock.wait(LOOK_S)
 
     def _secure(self, of: Callable[[], list[Piece]], *, anchor: bool = False, host_only: bool = False) -> None:
         began_at = time.monotonic()

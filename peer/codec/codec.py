@@ -98,7 +98,7 @@ class Codec:
     def encode_tiles(self, elements: int, values_of: Callable[[slice], Floats]) -> bytes:
         """The bytes of a part whose values are asked for tile by tile."""
         payload, unit = bytearray(self.part_bytes(elements)), self._format.unit
-        sections = self._sections(payload)
+        sections = self.rows(payload)
         for tile in tiles(elements):
             first = tile.start // unit
             for section, piece in zip(sections, self._format.encode(_padded(values_of(tile), unit)), strict=True):
@@ -107,7 +107,7 @@ class Codec:
 
     def is_finite(self, payload: bytes | memoryview) -> bool:
         """Whether it decodes to finite numbers alone; of blocks, whether it would with any integers."""
-        return self._format.is_finite(self._sections(payload))
+        return self._format.is_finite(self.rows(payload))
 
     def decode(self, payload: bytes | memoryview) -> Floats:
         """The float32 values of a part, the same on every processor. Raises ValueError as `elements` does.
@@ -122,7 +122,7 @@ class Codec:
 
     def opened(self, payload: bytes | memoryview) -> DecodeTile:
         """What gives those values of `decode` that are in a tile of it."""
-        encoding, sections = self._format, self._sections(payload)
+        encoding, sections = self._format, self.rows(payload)
 
         def decode_tile(tile: slice, values: Floats | None = None) -> Floats:
             values = np.empty(self.whole(tile.stop - tile.start), np.float32) if values is None else values
@@ -132,7 +132,7 @@ class Codec:
 
         return decode_tile
 
-    def _sections(self, payload: bytes | bytearray | memoryview) -> list[Octets]:
+    def rows(self, payload: bytes | bytearray | memoryview) -> list[Octets]:
         """One array of bytes per section, (units, bytes of one), which share the payload's memory."""
         units = len(payload) // sum(self._format.sections)
         found, start = [], 0

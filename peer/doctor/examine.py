@@ -34,6 +34,8 @@ from peer.host.disk import folder_bytes, free_disk_bytes
 from peer.host.gpu import Gpus
 from peer.host.power import cpu_temperature_c, read_power
 from peer.host.processes import ProcessTree, available_bytes
+from peer.plan.home_cost import offload_tokens_per_s
+from peer.plan.model_shape import shape_of
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 
@@ -72,7 +74,7 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         tell(check_files(spec, asked.settings.data_path))
     needs = _needs(spec, asked, tell)
     if needs is not None:
-        _rooms(needs, asked, devices, at_work, tell)
+        _rooms(spec, needs, asked, devices, at_work, tell)
     step_s = await _step_s(spec, asked, devices, at_work, tell)
     return judge(spec, _measured(asked, met, step_s))
 
@@ -134,14 +136,17 @@ def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:
         return None
 
 
-def _rooms(needs: RunNeeds, asked: Request, devices: Sequence[Device], at_work: int | None, tell: Tell) -> None:
-    on_cpu = asked.settings.offload or not any(each.uuid for each in devices)
+def _rooms(
+    spec: RunSpec, needs: RunNeeds, asked: Request, devices: Sequence[Device], at_work: int | None, tell: Tell
+) -> None:  # fmt: skip
+    in_main = asked.settings.offload or not any(each.uuid for each in devices)
     mine = 0 if at_work is None else ProcessTree(at_work).figures(time.monotonic())["memory_bytes"] or 0
-    tell(check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine))
-    if (smallest := min((each.free_bytes for each in devices), default=0)) and at_work is None and not on_cpu:
+    tell(check_memory(needs, available_bytes(), on_cpu=in_main, held_bytes=mine))
+    if (smallest := min((each.free_bytes for each in devices), default=0)) and at_work is None and not in_main:
         shares = 1 if asked.settings.sharding == "replicated" else len(devices)
         name = devices[0].name if shares == 1 else f"{shares} GPUs together"
-        tell(check_device_memory(needs, shares * smallest, name))
+        aside = offload_tokens_per_s(shape_of(spec), spec, smallest)
+        tell(check_device_memory(needs, shares * smallest, name, aside))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
         held_bytes = folder_bytes(asked.directory) or 0

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
@@ -39,6 +41,39 @@ def build_meta(spec: RunSpec) -> nn.Module:
     config = build_config(spec)
     with torch.device("meta"):
         return _from_config(config)
+
+
+def build_unset(spec: RunSpec) -> nn.Module:
+    """The same model on the CPU with parameters that nobody has set, and that take no memory until somebody does.
+
+    Buffers are as `build` has them. Raises BadSpec.
+    """
+    config = build_config(spec)
+    with _parameters_on_meta():
+        model = _from_config(config)
+    unset: dict[int, nn.Parameter] = {}  # tied ones once
+    for module in model.modules():
+        for name, value in module.named_parameters(recurse=False, remove_duplicate=False):
+            parameter = unset.setdefault(id(value), nn.Parameter(torch.empty(value.shape), value.requires_grad))
+            setattr(module, name, parameter)
+    return model
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Modules that are made inside have their parameters on the device `meta`; and all else where it would be."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
 
 
 def build_config(spec: RunSpec) -> PreTrainedConfig:

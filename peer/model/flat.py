@@ -60,6 +60,19 @@ class FlatParameters:
         )
 
     @torch.no_grad()
+    def into(self, vectors: Sequence[Tensor]) -> None:
+        """Have the parameters' present values in `vectors`, float32, one per layer."""
+        for number, vector in enumerate(vectors):
+            for where, parameter in self.of_layer(number):
+                vector[where] = parameter
+
+    def place_of(self, layer: int, position: int) -> tuple[torch.Size, slice]:
+        """The shape of a parameter, by its position in a layer, and where it lies there."""
+        members = self.members[layer]
+        start = sum(parameter.numel() for parameter in members[:position])
+        return members[position].shape, slice(start, start + members[position].numel())
+
+    @torch.no_grad()
     def copy_layers(self, vectors: Sequence[Tensor]) -> None:
         """Set the parameters to the values in `vectors`, one per layer, rounded to their dtype."""
         for number, vector in enumerate(vectors):

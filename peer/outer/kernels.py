@@ -123,6 +123,9 @@ class Scratch:
 
     def opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
         """What decodes its slices; on the processor, if the device has no room: an update is not left half applied."""
+        return _from_units(codec.codec.unit, self._opened(codec, payload))
+
+    def _opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
         on_host = _opened_on_host(codec.codec, payload)
         if self.device == CPU:
             return on_host
@@ -142,6 +145,16 @@ class Scratch:
             return on_host(where, buffer)
 
         return decode
+
+
+def _from_units(unit: int, decode: DecodeSlice) -> DecodeSlice:
+    """Decodes slices that begin anywhere, as long as whole units of them have room in the buffer."""
+
+    def decode_from(where: slice, buffer: Tensor) -> Tensor:
+        before = where.start % unit
+        return decode(slice(where.start - before, where.stop), buffer)[before:]
+
+    return decode_from
 
 
 def _opened_on_host(codec: Codec, payload: bytes) -> DecodeSlice:
@@ -200,9 +213,8 @@ class TorchKernels:
     def _apply_part(self, t: LayerTensors, update: PartUpdate, scratch: Scratch) -> float:
         mean = None if update.mean is None else scratch.opened(self._means, update.mean)
         mine = None if update.mine is None else scratch.opened(self._mine, update.mine)
-        first, given_up = t.of(update.part).start, list[float]()
-        for tile in tiles(update.part.size, scratch.device):
-            where = slice(first + tile.start, first + tile.stop)
+        given_up = list[float]()
+        for tile, where in _meeting(t, update.part, scratch.device):
             theta, momentum, residual = (scratch.here(vector[where]) for vector in (t.theta, t.momentum, t.residual))
             since = self._since(t, where, scratch) if update.own is None else None
             gradient = None if mean is None else mean(tile, scratch.mean_N)
@@ -303,21 +315,21 @@ class TorchKernels:
     @torch.no_grad()
     def give_up(self, t: LayerTensors, part: Part) -> float:
         self.keep_start(t)
-        mine = t.residual[t.of(part)]
-        norm = math.hypot(*(_norm(mine[tile]) for tile in tiles(part.size, mine.device)))
-        mine.zero_()
-        return norm
+        norms = []
+        for _, where in _meeting(t, part, t.residual.device):
+            norms.append(_norm(t.residual[where]))
+            t.residual[where].zero_()
+        return math.hypot(*norms)
 
     def _settle(self, t: LayerTensors, part: Part, payload: bytes, change: Callable[[Tensor, Tensor], object]) -> None:
         """Have `change` done to what is owed, by what `payload` says, tile by tile."""
         self.keep_start(t)
-        mine = t.residual[t.of(part)]
         with self._scratch(t) as scratch:
             offered = scratch.opened(self._mine, payload)
-            for tile in tiles(part.size, scratch.device):
-                here = scratch.here(mine[tile])
+            for tile, where in _meeting(t, part, scratch.device):
+                here = scratch.here(t.residual[where])
                 change(here, offered(tile, scratch.mine_N))
-                _put(here, mine[tile])
+                _put(here, t.residual[where])
 
     @contextmanager
     def _scratch(self, t: LayerTensors) -> Iterator[Scratch]:
@@ -332,6 +344,19 @@ class TorchKernels:
         yield scratch
         scratch.give_back()
         free.put(scratch)
+
+
+def _meeting(t: LayerTensors, part: Part, device: torch.device) -> Iterator[tuple[slice, slice]]:
+    """What a part and `t` have in common, tile by tile: where in the part, and where in `t`.
+
+    `t` may be a run of a layer alone, which begins and ends anywhere.
+    """
+    before = part.start - t.first
+    begin, end = max(0, -before), min(part.size, t.elements - before)
+    for tile in tiles(part.size, device):
+        first, last = max(tile.start, begin), min(tile.stop, end)
+        if first < last:
+            yield slice(first, last), slice(before + first, before + last)
 
 
 def interpolate(residual: Tensor, theta: Tensor, now: Tensor, own: float, scratch: Tensor) -> None:

@@ -30,6 +30,8 @@ MOST_PEERS = 10_000
 LEAST_FLOPS, MOST_FLOPS = 1e6, 1e21
 """FLOP/s of a peer: what is slower or faster is a mistake in the unit."""
 LEAST_STEP_S, MOST_STEP_S = 1e-6, 1e6
+LEAST_GBPS, MOST_GBPS = 0.01, 1e5
+"""Between two devices of a home."""
 FASTEST_BPS = 100_000_000
 """Peers do not tell faster lines apart (`dht.streams.traffic`)."""
 
@@ -46,9 +48,13 @@ class Machine:
     memory_gb: float = 0.0
     """Of the training device, in 10⁹ bytes; 0: not known, and taken to be what the spec needs."""
     devices: int = 1
-    """Over which the model of this peer may be sharded."""
-    device_gbps: float = 100.0
-    """Between these devices."""
+    """That train this peer's model together, all alike; `step_s`, `flops` and `memory_gb` are of one of them."""
+    inside_gbps: float = 80.0
+    """Gigabits per second from one device to the next of its fast group. Assumed: two cards on PCIe 4."""
+    between_gbps: float = 80.0
+    """The same from one fast group to the next."""
+    fast_group: int = 0
+    """Devices of a fast group, neighbours; 0: all of them."""
     upload_mbps: float = 0.0
     """0: no cap."""
     download_mbps: float = 0.0
@@ -57,7 +63,7 @@ class Machine:
     def __post_init__(self) -> None:
         if not self.name or not self.name.isprintable():
             raise BadInput(f"a peer's name is {self.name!r}; use printable characters")
-        for key in ("step_s", "flops", "memory_gb", "device_gbps"):
+        for key in ("step_s", "flops", "memory_gb"):
             if not 0 <= getattr(self, key) < float("inf"):
                 raise BadInput(f"{self.name}: {key} is {getattr(self, key):g}; it must be 0 or more")
         for key, least, most in (("step_s", LEAST_STEP_S, MOST_STEP_S), ("flops", LEAST_FLOPS, MOST_FLOPS)):
@@ -68,6 +74,15 @@ class Machine:
                 )
         if not 1 <= self.devices <= 64:
             raise BadInput(f"{self.name}: devices is {self.devices}; it must be between 1 and 64")
+        for key in ("inside_gbps", "between_gbps"):
+            if not LEAST_GBPS <= getattr(self, key) <= MOST_GBPS:
+                raise BadInput(
+                    f"{self.name}: {key} is {getattr(self, key):g}; it must be between {LEAST_GBPS:g} and {MOST_GBPS:g}"
+                )
+        if self.fast_group < 0 or (self.fast_group and self.devices % self.fast_group):
+            raise BadInput(
+                f"{self.name}: fast_group is {self.fast_group}; it must divide its {self.devices} devices, or be 0"
+            )
         for key in ("upload_mbps", "download_mbps"):
             cap = getattr(self, key)
             if cap != 0 and not LEAST_MBPS <= cap <= MOST_MBPS:
@@ -119,8 +134,10 @@ class PeerSet:
 
     @property
     def steps_known(self) -> bool:
-        """Whether the seconds of a step were measured, of every peer."""
-        return not self.of_parts and (self.cores > 0 or all(machine.step_s for machine in self.machines))
+        """Whether the seconds of a step were measured, of every peer; those of several devices are a forecast."""
+        return not self.of_parts and all(
+            machine.devices == 1 and (self.cores or machine.step_s) for machine in self.machines
+        )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -181,6 +198,11 @@ def swarm_of(
     ).swarm()  # fmt: skip
 
 
+def on_one_device(swarm: PeerSet) -> PeerSet:
+    """The same peers, each with one of its devices: no stage of a pipeline lies on several."""
+    return replace(swarm, machines=tuple(replace(each, devices=1, fast_group=0) for each in swarm.machines))
+
+
 def by_name(swarm: PeerSet) -> PeerSet:
     """The same peers in the order of their names, so that nothing follows from the order in which they were said."""
     order = sorted(range(len(swarm)), key=lambda peer: swarm.machines[peer].name)
@@ -222,6 +244,10 @@ def _assumptions(
     if unknown:
         text = f"{HOME_FLOPS / 1e12:g} TFLOP/s reached in training"
         said.append(f"{_who(unknown, machines)}: {text}; measure a step and say step_s (--step-s)")
+    several = [machine for machine in machines if machine.devices > 1]
+    if several:
+        text = "devices that move blocks while they compute, over lines as inside_gbps and between_gbps say"
+        said.append(f"{_who(several, machines)}: {text}")
     uncapped = [machine for machine in machines if not (machine.upload_mbps and machine.download_mbps)]
     if uncapped and len(machines) > 1 and not knows_lines:
         said.append(f"{_who(uncapped, machines)}: a line of 1 Gbit/s where no cap is said (--upload, --download)")

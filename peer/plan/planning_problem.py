@@ -7,7 +7,7 @@ from functools import cached_property
 
 from peer.plan.coefficients import Coefficients
 from peer.plan.model_shape import ModelShape
-from peer.plan.peer_set import PeerSet, worst_of
+from peer.plan.peer_set import Machine, PeerSet, on_one_device, worst_of
 from peer.plan.replicas import (
     Pipelines,
     Replicas,
@@ -18,15 +18,15 @@ from peer.plan.replicas import (
     device_bytes,
     pipelines_of,
     rooms_of,
-    sharded_machines,
 )
-from peer.plan.round_cost import RoundCost, predict, step_seconds
+from peer.plan.round_cost import RoundCost, device_cost, predict, step_seconds
+from peer.plan.sharding_cost import ShardedCost
 from peer.plan.strategy import Quality, Strategy, quality, strategy_of, with_strategy
 from peer.spec import RunSpec
 
 GB = 1e9
 
-Kind = tuple[int, int, int, int, int]
+Kind = tuple[int, int, int]
 """`Strategy.replica`."""
 
 
@@ -76,17 +76,17 @@ class PlanningProblem:
         return self._replicas[key]
 
     def _made(self, chosen: Strategy, swarm: PeerSet) -> Replicas:
-        spec = with_strategy(self.spec, chosen)
-        if chosen.shards > 1:
-            swarm = sharded_machines(self.shape, spec, swarm, self.given, chosen)
         if chosen.stages == 1:
             return Replicas(shape=self.shape, swarm=swarm)
-        return as_replicas(self.shape, spec, swarm, self.given, *self.arranged(chosen))
+        spec = with_strategy(self.spec, chosen)
+        return as_replicas(self.shape, spec, on_one_device(swarm), self.given, *self.arranged(chosen))
 
     def pipelines(self, stages: int) -> Pipelines:
         """Who makes a pipeline of so many stages with whom, if it were for lines and speeds alone."""
         if stages not in self._pipelines:
-            self._pipelines[stages] = pipelines_of(self.shape, self.spec, self.swarm, self.given, stages)
+            self._pipelines[stages] = pipelines_of(
+                self.shape, self.spec, on_one_device(self.swarm), self.given, stages
+            )  # fmt: skip
         return self._pipelines[stages]
 
     # ---- memory ----
@@ -98,13 +98,29 @@ class PlanningProblem:
         return tuple(machine.memory_gb * GB or spared for machine in self.swarm.machines)
 
     def device_bytes(self, chosen: Strategy) -> float:
-        """What a device holds."""
+        """What a device holds that trains alone, or is a stage of a pipeline."""
         return device_bytes(self.shape, self.spec, chosen)
+
+    def of_devices(self, chosen: Strategy, machine: Machine) -> ShardedCost:
+        """How the devices of a peer share its model."""
+        return device_cost(self.shape, with_strategy(self.spec, chosen), machine, self.given, self.swarm)
+
+    def held_bytes(self, chosen: Strategy, machine: Machine) -> float:
+        """What each device of a peer holds that is a replica."""
+        if machine.devices == 1:
+            return self.device_bytes(chosen)
+        return max(self.of_devices(chosen, machine).device_bytes)
+
+    @cached_property
+    def _rooms(self) -> dict[Machine, float]:
+        """Bytes of a device, by kind of machine."""
+        pairs = zip(self.swarm.machines, self.room_bytes, strict=True)
+        return {machine.kind: room for machine, room in pairs}
 
     def fits(self, chosen: Strategy) -> bool:
         """Whether every peer can hold its part."""
         if chosen.stages == 1:
-            return self.device_bytes(chosen) <= min(self.room_bytes)
+            return all(self.held_bytes(chosen, machine) <= room for machine, room in self._rooms.items())
         return all_fit(self.shape, self.arranged(chosen)[1])
 
     def arranged(self, chosen: Strategy) -> tuple[Pipelines, Rooms]:
@@ -134,6 +150,11 @@ class PlanningProblem:
     def alike(self) -> bool:
         """Whether all peers are of one kind."""
         return len({machine.kind for machine in self.swarm.machines}) == 1
+
+    @cached_property
+    def shares_models(self) -> bool:
+        """Whether some peer has several devices."""
+        return any(machine.devices > 1 for machine in self.swarm.machines)
 
     @cached_property
     def measured(self) -> bool:

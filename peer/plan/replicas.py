@@ -1,4 +1,4 @@
-"""Replicas that are not one process on one device: sharded over the devices of a peer, or cut into stages over peers.
+"""Replicas that are not one peer: models that are cut into stages over several.
 
 Each is turned into a peer of the simple kind, with the steps and lines that it comes to, so that one formula of a round
 serves all. No run of today is made so: these are for whoever asks whether it would pay.
@@ -13,13 +13,12 @@ from itertools import pairwise
 
 import numpy as np
 
-from peer.model_layers import FLOAT32_BYTES
 from peer.placement.layout_search import Effort
 from peer.placement.pairwise_network import Matrix, Network
 from peer.placement.place import place
 from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import Coefficients
-from peer.plan.model_shape import MemoryFootprint, ModelShape, memory_of, stage_bytes
+from peer.plan.model_shape import ModelShape, memory_of, stage_bytes
 from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.round_cost import step_seconds
 from peer.plan.strategy import Strategy, with_strategy
@@ -30,9 +29,6 @@ EFFORT = Effort(evaluations=4_000, patience=20, shaken=0)
 layouts cost at most 0.1 % more than with five times as many evaluations."""
 
 HALF_BYTES = 2
-SLOWER_TOGETHER = 1.1
-"""Communication that overlaps computation slows both (Galvatron's overlap coefficient, arXiv:2211.13878). The figure is
-a guess: nothing here has measured it."""
 
 Pipelines = tuple[tuple[int, ...], ...]
 """M pipelines of K peers, stage by stage; peers count from 0 as in the swarm."""
@@ -52,25 +48,6 @@ class Replicas:
     """Which peers each of them spans; empty if none spans any."""
     blocks: tuple[tuple[int, ...], ...] = ()
     """How many each of these peers holds."""
-
-
-def sharded_machines(
-    shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, chosen: Strategy
-) -> PeerSet:  # fmt: skip
-    """The same peers, each computing on several devices that talk to each other."""
-    memory, many = memory_of(shape, spec), chosen.shards
-    if chosen.inner_shards > 1:
-        sharded = hierarchical(shape, memory, many, chosen.inner_shards, chosen.accumulation)
-    else:
-        sharded = zero3(shape, memory, many, chosen.accumulation)
-
-    def step_s(machine: Machine) -> float:
-        rate = machine.device_gbps * 1e9 / 8
-        compute_s = step_seconds(shape, spec, machine, given, swarm) / many
-        return sharded.step_s(compute_s, rate, rate)
-
-    machines = tuple(replace(machine, step_s=step_s(machine)) for machine in swarm.machines)
-    return replace(swarm, machines=machines, of_parts=True)
 
 
 # ---- pipelines ----
@@ -178,64 +155,6 @@ def _replica(
     )
 
 
-# ---- a model over the devices of one peer; M is the model in 16 bit, two bytes per parameter ----
-
-
-@dataclass(frozen=True, kw_only=True)
-class Sharded:
-    """Of one device of a peer that shards its model over `devices`."""
-
-    device_bytes: float
-    traffic_bytes: float
-    """What it sends to others in an inner step, those of its own inner group not counted."""
-    inner_bytes: float
-    """What it sends within its inner group."""
-
-    def step_s(self, compute_s: float, bytes_per_s: float, inner_bytes_per_s: float) -> float:
-        """Of an inner step: what communication is longer than computation is felt (the overlap rule is ours)."""
-        talk_s = self.traffic_bytes / bytes_per_s + self.inner_bytes / inner_bytes_per_s
-        return compute_s + max(0.0, SLOWER_TOGETHER * talk_s - compute_s)
-
-
-def zero3(shape: ModelShape, memory: MemoryFootprint, devices: int, accumulation: int = 1) -> Sharded:
-    """ZeRO-3 (arXiv:1910.02054): parameters, gradients and moments are all cut into `devices`.
-
-    Each micro-batch gathers M twice, forward and backward; gradients are scattered at each, M. So 3 M of an inner step
-    of one micro-batch, (d − 1)/d of it to others. Two layers are whole at a time: one in use, the next on its way.
-    """
-    share = (devices - 1) / devices
-    whole = HALF_BYTES * shape.parameters
-    layer = 2 * FLOAT32_BYTES * max(shape.layers) if devices > 1 else 0.0
-    return Sharded(
-        device_bytes=memory.training / devices + memory.activations + layer,
-        traffic_bytes=3 * whole * share * accumulation, inner_bytes=0.0,
-    )  # fmt: skip
-
-
-def hierarchical(
-    shape: ModelShape, memory: MemoryFootprint, devices: int, inner: int, accumulation: int = 1
-) -> Sharded:
-    """ZeRO++ (arXiv:2306.10209): the backward pass gathers within `inner` devices, from a second copy in 16 bit.
-
-    Between the inner groups 3 M become 2 M. The copy takes M/`inner` of each device. `inner` divides `devices`, and is
-    neither 1 nor all of them.
-    """
-    assert inner in inner_sizes(devices), f"{inner} of {devices} devices"
-    plain = zero3(shape, memory, devices, accumulation)
-    whole = HALF_BYTES * shape.parameters
-    outside = (devices - inner) / devices
-    return Sharded(
-        device_bytes=plain.device_bytes + whole / inner,
-        traffic_bytes=2 * whole * outside * accumulation,
-        inner_bytes=whole * (inner - 1) / inner * accumulation,
-    )  # fmt: skip
-
-
-def inner_sizes(devices: int) -> Sequence[int]:
-    """The inner groups that are possible: proper divisors."""
-    return [size for size in range(2, devices) if devices % size == 0]
-
-
 # ---- a model over several peers ----
 
 
@@ -313,7 +232,7 @@ def device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy) -> float:
     if chosen.stages > 1:
         even = -(-shape.blocks // chosen.stages)
         return max(stage_device_bytes(shape, spec, chosen, stage, even) for stage in (0, chosen.stages - 1))
-    return _on_each(shape, memory_of(shape, with_strategy(spec, chosen)), chosen)
+    return memory_of(shape, with_strategy(spec, chosen)).device
 
 
 def stage_device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, blocks: int) -> float:
@@ -337,7 +256,7 @@ def stage_device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage
         memory, training=memory.training * (sum(layers) + copied) / shape.parameters,
         activations=activations + (memory.logits if is_last else 0.0),
     )  # fmt: skip
-    return _on_each(replace(shape, layers=layers), held, chosen)
+    return held.device
 
 
 def most_blocks(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, room_bytes: float) -> int:
@@ -346,11 +265,3 @@ def most_blocks(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, 
         range(1, shape.blocks + 1), room_bytes,
         key=lambda blocks: stage_device_bytes(shape, spec, chosen, stage, blocks),
     )  # fmt: skip
-
-
-def _on_each(shape: ModelShape, memory: MemoryFootprint, chosen: Strategy) -> float:
-    if chosen.shards == 1:
-        return memory.device
-    if chosen.inner_shards == 1:
-        return zero3(shape, memory, chosen.shards, chosen.accumulation).device_bytes
-    return hierarchical(shape, memory, chosen.shards, chosen.inner_shards, chosen.accumulation).device_bytes

@@ -23,9 +23,11 @@ from statistics import fmean
 from peer.lifecycle.pace import MOST as MOST
 from peer.lifecycle.pace import reference, steps_at
 from peer.plan.coefficients import UNMEASURED, Coefficients
+from peer.plan.home_cost import home_cost
 from peer.plan.model_shape import ModelShape
 from peer.plan.peer_set import HOME_FLOPS, Machine, PeerSet
 from peer.plan.round_traffic import Delays, Traffic, delays_of, line_s, traffic_of
+from peer.plan.sharding_cost import ShardedCost
 from peer.rounds.timeouts import DATA_FLOOR_S, MISSED, deadline
 from peer.spec import RunSpec
 
@@ -106,7 +108,21 @@ def predict(shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficient
 
 
 def step_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
-    """Of an inner step of one peer: as measured; else by its speed; else by the coefficients (ours, linear)."""
+    """Of an inner step of one peer; of one with several devices by the forecast of `sharding_cost`."""
+    if machine.devices == 1:
+        return _device_seconds(shape, spec, machine, given, swarm)
+    return device_cost(shape, spec, machine, given, swarm).step_s
+
+
+def device_cost(
+    shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet
+) -> ShardedCost:  # fmt: skip
+    """How the devices of one peer share this model best."""
+    return home_cost(shape, spec, machine, _device_seconds(shape, spec, machine, given, swarm))
+
+
+def _device_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
+    """On one device: as measured; else by its speed; else by the coefficients (ours, linear)."""
     inner = spec.inner
     tokens = inner.sequences * inner.accumulation * spec.model.context
     flops = tokens * shape.flops_per_token(spec.model.context)

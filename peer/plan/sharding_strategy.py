@@ -48,6 +48,11 @@ class ShardingStrategy:
         """Ranks among which one copy of the model is divided."""
         return {Sharding.REPLICATED: 1, Sharding.HYBRID: self.group}.get(self.kind, self.ranks)
 
+    @property
+    def is_sharded(self) -> bool:
+        """Whether anything is gathered before it is used; one device that holds all of it is as it ever was."""
+        return self.ranks > 1 or self.offloads
+
     def __str__(self) -> str:
         grouped = f" in groups of {self.group}" if self.group else ""
         aside = ", from main memory" if self.offloads else ""

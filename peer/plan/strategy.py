@@ -37,26 +37,22 @@ class Strategy:
     accumulation: int = 1
     """Micro-batches per inner step."""
     pace: Pace = "steps"
-    shards: int = 1
-    """Devices of one peer over which its model is sharded (ZeRO-3)."""
-    inner_shards: int = 1
-    """Of these, those within which the backward pass gathers (ZeRO++'s secondary partition); 1: not used."""
     stages: int = 1
     """Peers that one replica spans, as a pipeline."""
 
     @property
     def kind(self) -> tuple[object, ...]:
         """The same for all that differ in codec and micro-batches alone."""
-        return self.steps, self.overlap, self.fragments, self.pace, self.shards, self.inner_shards, self.stages
+        return self.steps, self.overlap, self.fragments, self.pace, self.stages
 
     @property
-    def replica(self) -> tuple[int, int, int, int, int]:
+    def replica(self) -> tuple[int, int, int]:
         """The same for all whose replicas are made alike: H, overlap, fragments and codec change nothing of that."""
-        return self.sequences, self.accumulation, self.shards, self.inner_shards, self.stages
+        return self.sequences, self.accumulation, self.stages
 
     def runs(self) -> bool:
-        """Whether a run of today can be set up so: a replica is one process with one device."""
-        return self.stages == 1 and self.shards == 1
+        """Whether a run of today can be set up so: a replica is one peer."""
+        return self.stages == 1
 
     def words(self) -> str:
         """H 250 by speed · streaming · int4 · …"""
@@ -66,10 +62,8 @@ class Strategy:
         return " · ".join([*parts, *self.spans()])
 
     def spans(self) -> list[str]:
-        """What a replica is made of, in words; nothing where it is one process on one device."""
-        parts = [f"{self.shards} devices"] if self.shards > 1 else []
-        parts += [f"within {self.inner_shards}"] if self.inner_shards > 1 else []
-        return parts + ([f"{self.stages} peers per replica"] if self.stages > 1 else [])
+        """What a replica is made of, in words; nothing where it is one peer."""
+        return [f"{self.stages} peers per replica"] if self.stages > 1 else []
 
 
 def strategy_of(spec: RunSpec) -> Strategy:

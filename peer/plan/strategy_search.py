@@ -2,7 +2,7 @@
 
 The score is tokens per second times what a token is worth (`strategy.quality`). Pruning never removes the best:
 
-    divisibility   a batch is cut into equal micro-batches, devices into equal groups, peers into equal replicas
+    divisibility   a batch is cut into equal micro-batches, peers into equal replicas
     memory         what fits on no device cannot run
     domination     of strategies that differ in codec and micro-batches alone, one that no formula makes slower, and
                    that is worth no less, stays
@@ -18,9 +18,8 @@ from dataclasses import dataclass, fields, replace
 from itertools import product
 
 from dht.errors import BadInput
-from peer.plan.peer_set import Machine, PeerSet
+from peer.plan.peer_set import Machine
 from peer.plan.planning_problem import GB, PlanningProblem
-from peer.plan.replicas import inner_sizes
 from peer.plan.round_cost import RoundCost, step_seconds, step_tokens
 from peer.plan.strategy import (
     DILOCO_STEPS,
@@ -85,15 +84,15 @@ def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> l
     counts = {1} if alone else {*FRAGMENTS, spec.round.fragments}
     fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
     found = []
-    for steps, overlap, pieces, pace, wire, (sequences, accumulation), (shards, inner), stages in product(
+    for steps, overlap, pieces, pace, wire, (sequences, accumulation), stages in product(
         steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question),
         sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter),
         [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0],
-        _shards(question.swarm) if spans else [(1, 1)], _stages(question) if spans else [1],
+        _stages(question) if spans else [1],
     ):  # fmt: skip
         chosen = Strategy(
             steps=steps, overlap=overlap, fragments=pieces, wire=wire, sequences=sequences, accumulation=accumulation,
-            pace=pace, shards=shards, inner_shards=inner, stages=stages,
+            pace=pace, stages=stages,
         )  # fmt: skip
         if fits_layers(shape, chosen):
             found.append(chosen)
@@ -117,13 +116,6 @@ def paces_to_try(question: PlanningProblem) -> list[Pace]:
     return ["steps", "speed"] if given == "steps" else ["speed", "steps"]
 
 
-def _shards(swarm: PeerSet) -> list[tuple[int, int]]:
-    """(devices, inner group) that every peer can have."""
-    devices = min(machine.devices for machine in swarm.machines)
-    counts = [count for count in range(1, devices + 1) if devices % count == 0]
-    return [(1, 1), *((count, inner) for count in counts if count > 1 for inner in (1, *inner_sizes(count)))]
-
-
 def _stages(question: PlanningProblem) -> list[int]:
     peers = len(question.swarm)
     return [count for count in range(1, min(peers, question.shape.blocks, MOST_STAGES) + 1) if peers % count == 0]
@@ -137,7 +129,8 @@ def undominated(question: PlanningProblem, strategies: Iterable[Strategy]) -> li
 
     Fewer bytes per parameter, where a round waits for them: one that is overdue while peers train on has more steps.
     Fewer micro-batches, where all peers are alike, so that their shares of a round stay what they are. No pipelines: a
-    pipeline of more micro-batches is idle for less.
+    pipeline of more micro-batches is idle for less. No peers of several devices: smaller micro-batches may leave room
+    for a way that moves less.
     """
     groups: dict[tuple[object, ...], list[Strategy]] = {}
     for chosen in strategies:
@@ -154,7 +147,7 @@ def _dominates(question: PlanningProblem, one: Strategy, other: Strategy) -> boo
     """Whether `one` can be no worse than `other`, and is less in one thing at least; both make rounds of one kind."""
     mine, theirs = _costs(question, one), _costs(question, other)
     waits, worth = one.overlap != "streaming" or mine[0] == theirs[0], question.worth
-    batches = mine[1] == theirs[1] or (question.alike and one.stages == 1)
+    batches = mine[1] == theirs[1] or (question.alike and one.stages == 1 and not question.shares_models)
     less = mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
     return less and waits and batches and worth(one, one.steps) >= worth(other, other.steps)
 
@@ -166,7 +159,7 @@ def _costs(question: PlanningProblem, chosen: Strategy) -> tuple[float, tuple[bo
 def _cut(question: PlanningProblem, chosen: Strategy) -> tuple[bool, int]:
     """By how much a batch is cut: fewer micro-batches are better. Where steps were measured, none is known to be faster
     than the spec's, which comes first then."""
-    as_measured = question.measured and chosen.shards == chosen.stages == 1
+    as_measured = question.measured and chosen.stages == 1
     return as_measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
 
 
@@ -230,9 +223,9 @@ def as_it_stands(question: PlanningProblem) -> RankedStrategy:
 
 
 def _too_large(question: PlanningProblem, everything: Sequence[Strategy]) -> str:
-    least = min(everything, key=question.device_bytes)
     smallest = min((machine for machine in question.swarm.machines if machine.memory_gb), key=_memory)
-    needed = question.device_bytes(least) / GB
+    least = min(everything, key=lambda chosen: question.held_bytes(chosen, smallest))
+    needed = question.held_bytes(least, smallest) / GB
     return (
         f"{smallest.name} has {smallest.memory_gb:g} GB for training and the model needs {needed:.3g} GB even with "
         f"{least.sequences} sequences per micro-batch; leave that peer out, or train a smaller model"
@@ -248,7 +241,7 @@ def _memory(machine: Machine) -> float:
 ALIKE = 0.0005
 """Relative differences below this are none."""
 NAMES = {
-    "steps": "H", "fragments": "fragments", "wire": "", "overlap": "", "shards": "devices", "inner_shards": "within",
+    "steps": "H", "fragments": "fragments", "wire": "", "overlap": "",
     "stages": "peers per replica", "accumulation": "micro-batches", "pace": "pace",
 }  # fmt: skip
 

@@ -60,6 +60,11 @@ def forget_gathered(model: nn.Module) -> None:
         module.reshard()
 
 
+def has_gathered(module: FSDPModule) -> bool:
+    """Whether the next pass over this module reads a gathered or a second copy, not what the ranks hold of it."""
+    return not all(group.is_sharded for group in module._get_fsdp_state()._fsdp_param_groups)
+
+
 def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
     """What this rank holds of a parameter, flat, and where that lies in the parameter, in elements.
 
@@ -67,13 +72,10 @@ def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
     """
     if not isinstance(parameter, DTensor):
         return slice(0, parameter.numel()), parameter.detach().view(-1)
-    local = cast("Tensor", parameter.detach()._local_tensor).view(-1)
-    shape, offset = compute_local_shape_and_global_offset(
-        parameter.shape, parameter.device_mesh, parameter.placements
-    )
+    local = parameter._local_tensor.detach().view(-1)
+    _, offset = compute_local_shape_and_global_offset(parameter.shape, parameter.device_mesh, parameter.placements)
     row_elements = parameter.numel() // max(1, parameter.shape[0]) if parameter.dim() else 1
     first = offset[0] * row_elements if local.numel() else 0
-    assert list(shape) == list(parameter._local_tensor.shape)
     return slice(first, first + local.numel()), local
 
 

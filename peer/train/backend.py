@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -72,6 +72,33 @@ class MicroBatch:
         self._told(self.sequences)
 
 
+class StepReader:
+    """Reads sequences for inner steps; what was read for a step that could not be made is read next."""
+
+    def __init__(self, source: Sequences) -> None:
+        self._source = source
+        self._unread: list[Tensor] = []
+        """The next one first."""
+
+    def next(self, sequences: int) -> Tensor:
+        """So many at most, of (sequences, context + 1)."""
+        if not self._unread:
+            return self._source.next(sequences)
+        head, *rest = self._unread
+        self._unread = [head[sequences:], *rest] if len(head) > sequences else rest
+        return head[:sequences]
+
+    def put_back(self, taken: Sequence[Tensor]) -> None:
+        self._unread = [*taken, *self._unread]
+
+    def state(self) -> dict[str, Tensor]:
+        """What nobody else reads."""
+        return {UNREAD: torch.cat(self._unread)} if self._unread else {}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self._unread = [tensors[UNREAD].clone()] if UNREAD in tensors else []
+
+
 class Backend(Protocol):
     """Where a model and what goes with it lie, and how an inner step is computed. Nothing else touches the model."""
 
@@ -100,17 +127,21 @@ class Backend(Protocol):
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
 
-    def gates(self, enter: Enter) -> LayerGates:
-        """Have `enter` called before any forward pass reads a layer."""
-
     capture: Capture | None
     """What is being written to disk: it is told before anything changes here that it may not have read."""
 
+    def keep_inner(self) -> bool:
+        """Before parameters and `optimizer_of` are read for a checkpoint: whether they are copies, which no step
+        changes."""
+
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
-        """What the inner optimizers remember of one layer, by stable names, where it lies."""
+        """What the inner optimizers remember of one layer, by stable names."""
 
     def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
-        """The inverse of `optimizer_of`, also before the first step. AssertionError for other names."""
+        """The inverse of `optimizer_of`, also before the first step; the layer's parameters are there already.
+
+        AssertionError for other names.
+        """
 
     def rest(self) -> dict[str, Tensor]:
         """A copy of what belongs to no layer."""
@@ -118,11 +149,18 @@ class Backend(Protocol):
     def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
         """The inverse of `rest`."""
 
+    @property
+    def can_leave(self) -> bool:
+        """Whether there is a device that `offload` gives to others."""
+
     def offload(self) -> None:
         """Give a device's memory to others until `reload`; the bits stay as they are."""
 
     def reload(self) -> bool:
         """Whether all is on the device (again); False while others use its memory."""
+
+    def close(self) -> None:
+        """Let go of all that is not this process's own."""
 
 
 class SingleDevice:
@@ -134,7 +172,8 @@ class SingleDevice:
     ) -> None:  # fmt: skip
         """`folder` has room for what no memory has."""
         self._folder = folder
-        self._model, self._spec, self._batches, self._device = model, spec, batches, device
+        self._model, self._spec, self._device = model, spec, device
+        self._reader = StepReader(batches)
         self._fit = fit
         self._optimizers = make_optimizers(model, spec, device)
         self._parameters = trained(model)
@@ -143,8 +182,6 @@ class SingleDevice:
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
         self.capture: Capture | None = None
-        self._unread: list[Tensor] = []
-        """Sequences that were read for a step that could not be made, the next one first."""
 
     @cached_property
     def vectors(self) -> RoundVectors:
@@ -207,7 +244,7 @@ class SingleDevice:
             return loss, sum(map(len, taken))
         for parameter in self._parameters:
             parameter.grad = None
-        self._unread = [*taken, *self._unread]
+        self._reader.put_back(taken)
         return None
 
     def _step(self, rate: float) -> bool:
@@ -231,7 +268,7 @@ class SingleDevice:
         # Read once at the end: each look at a number on a GPU waits for the GPU.
         loss = torch.zeros((), device=self._device)
         while done < whole and not (done and self._ends(stop)):
-            taken.append(self._read(min(self.micro.sequences, whole - done)))
+            taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
             loss += self._backward_one(taken[-1], whole)
             done += len(taken[-1])
         if done < whole:
@@ -249,14 +286,6 @@ class SingleDevice:
         torch.autograd.backward(loss)
         return loss.detach()
 
-    def _read(self, sequences: int) -> Tensor:
-        """The next ones: first those of a step that could not be made."""
-        if not self._unread:
-            return self._batches.next(sequences)
-        head, *rest = self._unread
-        self._unread = [head[sequences:], *rest] if len(head) > sequences else rest
-        return head[:sequences]
-
     def _make_smaller(self) -> None:
         """Halve the micro-batch. Raises MemoryFull if it cannot be halved."""
         if self._device.type == "cuda":
@@ -264,6 +293,9 @@ class SingleDevice:
         if self.micro.sequences == 1:
             raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
         self.micro.halve()
+
+    def keep_inner(self) -> bool:
+        return False
 
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
         return self._optimizers.state_of(self.vectors.flat.members[number])
@@ -273,12 +305,11 @@ class SingleDevice:
 
     def rest(self) -> dict[str, Tensor]:
         """The states of random generators; and what was read for a step that has had no room: nobody else reads it."""
-        unread = {UNREAD: torch.cat(self._unread)} if self._unread else {}
-        return generator_states(self._device) | unread
+        return generator_states(self._device) | self._reader.state()
 
     def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
         set_generator_states(tensors, self._device)
-        self._unread = [tensors[UNREAD].clone()] if UNREAD in tensors else []
+        self._reader.restore(tensors)
 
     def gates(self, enter: Enter) -> LayerGates:
         return LayerGates(self._model, self.vectors.flat, self._device, enter)
@@ -299,6 +330,13 @@ class SingleDevice:
     @property
     def is_offloaded(self) -> bool:
         return self.residence.is_aside
+
+    @property
+    def can_leave(self) -> bool:
+        return self._device.type == "cuda"
+
+    def close(self) -> None:
+        """All of it is."""
 
     def offload(self) -> None:
         if self._device.type != "cuda":

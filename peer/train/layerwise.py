@@ -17,7 +17,7 @@ from typing import Any
 import torch
 
 from peer.host.threads import threads_for
-from peer.train.backend import Backend
+from peer.train.backend import SingleDevice
 from peer.train.versions import BufferVersions
 
 APPLY_S = 600.0
@@ -27,7 +27,7 @@ APPLY_S = 600.0
 class Layerwise:
     """Applies moves in threads, and keeps every layer's modules from running before the layer is there."""
 
-    def __init__(self, backend: Backend, device: torch.device) -> None:
+    def __init__(self, backend: SingleDevice, device: torch.device) -> None:
         self._device = device
         self._layers = range(len(backend.layers))
         self.guard = BufferVersions(len(self._layers))

@@ -42,6 +42,16 @@ class Optimizers:
         for member in self.members:  # not before all are done: a step that is taken back is made again
             member.zero_grad()
 
+    @torch.no_grad()
+    def take_memory(self) -> None:
+        """Have what AdamW takes in its first step: after this, no step of it takes memory, and each does the same."""
+        for member in self.members:
+            if not isinstance(member, torch.optim.AdamW):
+                continue
+            for parameter in (value for group in member.param_groups for value in group["params"]):
+                zeros = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
+                member.state[parameter] = {"step": _placed(member, parameter, "step", torch.zeros(())), **zeros}
+
     def state_of(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         """What they remember of these parameters, where it lies, as `<optimizer>.<position>.<key>`.
 

@@ -25,11 +25,8 @@ from peer.data.sampler import ShardSampler
 from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
-from peer.model.build import build
 from peer.outer.apply import LayerUpdate
-from peer.outer.arithmetic import device_for
 from peer.outer.host_copy import beside
-from peer.outer.kernels import Kernels, TorchKernels
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import LoadObject
@@ -37,8 +34,8 @@ from peer.protocol.block import VOID, PartOutcome, Update, part_outcomes
 from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
 from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
-from peer.train.backend import Backend, InnerStep, MicroBatch, SingleDevice, Stopped, use_attention
-from peer.train.layerwise import Layerwise
+from peer.train.backend import InnerStep, Stopped
+from peer.train.engine import MakeEngine, one_device
 from peer.train.round_vectors import Places
 from peer.train.tuned import Tuned
 
@@ -49,32 +46,31 @@ class LocalTrainer:
     def __init__(
         self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Tuned | None = None,
         told_smaller: Callable[[int], None] = lambda sequences: None, data_path: str = "",
+        make_engine: MakeEngine | None = None,
     ) -> None:  # fmt: skip
+        """On `device`, unless `make_engine` says otherwise."""
         self.spec, self.me, self.device = spec, me, device
         self._folder = folder
         folder.mkdir(exist_ok=True)
         self._source = open_source(spec, data_path)
-        model = build(spec).to(device)
-        use_attention(model, fit)
         self._batches = ShardSampler(self._source, spec, me, (me,), {})
-        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
-        self._backend: Backend = SingleDevice(model, spec, self._batches, device, micro, fit, folder)
+        make_engine = make_engine or one_device(spec, device, fit, told_smaller, folder)
+        engine = make_engine(self._batches)
+        self._backend, self._kernels, self._layerwise = engine.backend, engine.kernels, engine.beside
         self._codec = Codec(spec.codec.wire)
-        self._kernels: Kernels = TorchKernels(self._codec, device_for(device, self._codec))
         self.anchor = self._backend.anchor
         self.layer_sizes = tuple(layer.size for layer in self._backend.layers)
         self.layer_names = tuple(layer.name for layer in self._backend.layers)
         self.parts = cut(self.layer_sizes, spec.codec.part_elements)
         """Of the whole model."""
         self.progress = RoundProgress(spec, me, self.parts)
-        self._layerwise = None if spec.round.overlap == "none" else Layerwise(self._backend, device)
         self._held_out: Tensor | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
         """The newest contribution, until something looks whether it is on disk."""
         self.layers: Future[bytes] | None = None
         """The newest update that is applied beside training: ends with H(θ, m) after the last layer."""
-        self._device_gb = device_gb() if device.type == "cuda" else None
+        self._device_gb = device_gb() if self._backend.can_leave else None
 
     @property
     def parameters(self) -> int:
@@ -90,7 +86,7 @@ class LocalTrainer:
         progress = self.progress
         return TrainerStatus(
             round=progress.round, step=progress.step, fresh=progress.fresh, offered=progress.offered is not None,
-            on_device=not self._backend.is_offloaded, can_leave=self.device.type == "cuda",
+            on_device=not self._backend.is_offloaded, can_leave=self._backend.can_leave,
             device_gb=self._device_gb,
         )  # fmt: skip
 
@@ -362,8 +358,9 @@ class LocalTrainer:
             "covered": sorted(anchor.hex() for anchor in progress.covered), "turns": progress.turns.state(),
         }  # fmt: skip
         backend, sparse = self._backend, self._codec.is_sparse
+        copied = backend.keep_inner()
         layers = [
-            LayerCapture.of(backend.layer(number), backend.optimizer_of(number), sparse=sparse)
+            LayerCapture.of(backend.layer(number), backend.optimizer_of(number), sparse=sparse, copied=copied)
             for number in range(len(self.layer_sizes))
         ]
         return Capture(state=state, layers=layers, rest=backend.rest(), device=self.device)
@@ -419,6 +416,10 @@ class LocalTrainer:
             return True
         self._require_layers()
         return self._backend.reload()
+
+    def close(self) -> None:
+        """End what computes for it elsewhere. Nothing follows."""
+        self._backend.close()
 
     def _reading(self) -> AbstractContextManager[None]:
         """Forward and backward passes are made inside."""

@@ -20,6 +20,7 @@ from tests.benchmarks import (
     drops,
     fields,
     fuzz,
+    gathers,
     honest,
     join,
     links,
@@ -31,6 +32,7 @@ from tests.benchmarks import (
     placement,
     prediction,
     quality,
+    ranks,
     simulate,
     spikes,
 )
@@ -38,7 +40,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
-    cuda, obeyed, busy, memory, fields,
+    cuda, obeyed, busy, memory, fields, gathers, ranks,
 )  # fmt: skip
 
 

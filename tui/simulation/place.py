@@ -158,7 +158,7 @@ def describe(found: Placed) -> str:
     lines += wrapped(
         f"nine in ten steps between {seconds(low_s)} and {seconds(high_s)}, an assumption: no pipeline was measured"
     )
-    return "\n".join([*lines, *wrapped("no run of today can be set up so: a replica is one process on one device")])
+    return "\n".join([*lines, *wrapped("no run of today can be set up so: a replica is one peer")])
 
 
 # ---- for programs ----

@@ -77,7 +77,7 @@ def _details(found: PlanAnswer) -> list[str]:
         why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
         lines += wrapped(why if found.question.fits(found.now.strategy) else TOO_LARGE)
     if not best.strategy.runs():
-        text = "no run of today can be set up so: a replica is one process on one device"
+        text = "no run of today can be set up so: a replica is one peer"
         lines += wrapped(f"{text}; without --spans the best that can is found")
     return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
 
@@ -141,13 +141,15 @@ def _peers(found: PlanAnswer) -> list[str]:
     memory = memory_of(question.shape, found.spec)
     if chosen.stages > 1:
         return _pipelines(found)
-    needed = question.device_bytes(chosen) / 1e9
     lines, seen = [], set[Machine]()
     for at, machine in enumerate(question.swarm.machines):
         if machine.kind in seen or len(seen) >= PEERS_SHOWN:
             continue
         seen.add(machine.kind)
-        held = f"{needed:.2f} GB" + (f" of {machine.memory_gb:g}" if machine.memory_gb else "")
+        held = f"{question.held_bytes(chosen, machine) / 1e9:.2f} GB"
+        held += f" of {machine.memory_gb:g}" if machine.memory_gb else ""
+        if machine.devices > 1:
+            held += f" on each of {machine.devices} devices ({question.of_devices(chosen, machine).strategy})"
         lines.append(
             f"{machine.name}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}, waits "
             f"{seconds(cost.exposed_s[at])} per round, {held} to train"

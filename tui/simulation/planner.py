@@ -33,7 +33,7 @@ class PlanOptions:
     """What rounds took: a peer's folder or the events.jsonl in it, or what an earlier fit wrote; None: what is
     shipped."""
     spans: bool = False
-    """Whether replicas that span devices and peers are compared, too."""
+    """Whether replicas that span peers are compared, too."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +124,12 @@ def to_json(found: PlanAnswer) -> str:
         "coefficients": question.given.measured, "considered": found.choice.considered, "tried": found.choice.tried,
         "ranked": [_json_of(ranked) for ranked in found.choice.ranked], "now": _json_of(found.now),
         "runner_up": why_lost(found.best, found.choice.ranked[1]) if len(found.choice.ranked) > 1 else "",
-        "device_bytes": question.device_bytes(found.best.strategy), "spec": asdict(found.spec),
+        "device_bytes": question.device_bytes(found.best.strategy),
+        "sharding": {
+            machine.name: str(question.of_devices(found.best.strategy, machine).strategy)
+            for machine in question.swarm.machines if machine.devices > 1
+        },
+        "spec": asdict(found.spec),
         "pipelines": [
             [{"peer": question.swarm.network.names[peer], "blocks": count} for peer, count in zip(*each, strict=True)]
             for each in zip(made.pipelines, made.blocks, strict=True)
@@ -144,9 +149,7 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
 def write(found: PlanAnswer, to: Path) -> str:
     """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
     if not found.best.strategy.runs():
-        raise BadInput(
-            "the best strategy cannot be run yet, since a replica is one process on one device; leave --spans out"
-        )
+        raise BadInput("the best strategy cannot be run yet, since a replica is one peer; leave --spans out")
     best = found.best
     header = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {best.strategy.words()}.\n"
     try:

@@ -25,12 +25,13 @@ from dht.invite import issue, parse
 from dht.process import lock_directory
 from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
-from peer.doctor.check import Check, Status
+from peer.doctor.check import Check, Status, size
 from peer.doctor.credentials import check_identity, check_invite
 from peer.doctor.host import RunNeeds, check_device_memory, check_disk, check_memory, check_shared_memory, needs_of
 from peer.doctor.network import check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_devices, check_libraries
 from peer.host.disk import free_disk_bytes
+from peer.plan.home_cost import OffloadForecast
 from peer.spec import load
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -159,7 +160,12 @@ def test_too_little_memory(needs: RunNeeds) -> None:
     assert_fails(check_memory(needs, GIB, on_cpu=True), BadInput, "1 GiB of memory free", "smaller model")
     assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "256 MiB of a GPU free", "--devices")
     assert check_memory(needs, 256 * GIB, on_cpu=True).status is Status.PASS
-    assert check_device_memory(needs, 256 * GIB, "a GPU").status is Status.PASS
+    assert "offload" not in check_device_memory(needs, GIB // 4, "a GPU").fix
+    aside = OffloadForecast(tokens_per_s=1234.4, share=0.25, device_bytes=1e8, main_bytes=16 * GIB)
+    fix = check_device_memory(needs, GIB // 4, "a GPU", aside).fix
+    assert fix.startswith("set settings.offload = yes: about 1,234 tokens/s, a share of 0.25 of")
+    assert f"with {size(needs.main + 16 * GIB)} of main memory" in fix
+    assert check_device_memory(needs, 256 * GIB, "a GPU", aside).status is Status.PASS
     assert check_memory(needs, 0, on_cpu=True).status is Status.UNKNOWN
 
 

@@ -14,7 +14,7 @@ from peer.plan.coefficients import shipped
 from peer.plan.model_shape import memory_of, shape_of
 from peer.plan.peer_set import Machine, PeerSet, swarm_of
 from peer.plan.planning_problem import GB, PlanningProblem
-from peer.plan.replicas import balanced, dealt, device_bytes, most_blocks, stage_device_bytes, stage_layers
+from peer.plan.replicas import balanced, dealt, stage_device_bytes, stage_layers
 from peer.plan.strategy import Strategy
 from peer.spec import RunSpec
 from tests.peer.plan.plans import peers, spec
@@ -166,14 +166,6 @@ def test_who_holds_the_first_stage_holds_more_micro_batches() -> None:
     assert one < two == many
 
 
-def test_sharding_leaves_room_for_more_blocks() -> None:
-    shape, run = shape_of(spec()), spec()
-    room = 1.01 * stage_device_bytes(shape, run, CUT, 0, 2)
-    assert most_blocks(shape, run, CUT, 0, room) == 2
-    assert most_blocks(shape, run, replace(CUT, shards=4), 0, room) > 2
-    assert device_bytes(shape, run, replace(CUT, shards=4)) < device_bytes(shape, run, CUT)
-
-
 # ---- intervals ----
 
 
@@ -183,11 +175,11 @@ def width(swarm: PeerSet, chosen: Strategy) -> float:
 
 
 def test_what_no_formula_was_measured_for_is_less_sure() -> None:
-    """Steps of a pipeline, and of a sharded model, follow from formulas, however well a whole step was measured."""
+    """Steps of a pipeline, and of several devices, follow from formulas, however well a whole step was measured."""
     whole = Strategy(steps=10, sequences=1, accumulation=8)
-    known = width(peers(4, devices=2), whole)
-    assert width(peers(4, devices=2), CUT) > 1.2 * known
-    assert width(peers(4, devices=2), replace(whole, shards=2)) > 1.2 * known
+    known = width(peers(4), whole)
+    assert width(peers(4), CUT) > 1.2 * known
+    assert width(peers(4, devices=2), whole) > 1.2 * known
 
 
 @pytest.mark.parametrize("stages", [1, 2])

@@ -6,52 +6,35 @@ reader passes forward and backward through the buffers, as a model with recomput
 
 from __future__ import annotations
 
-import random
 import threading
-from collections.abc import Callable, Generator, Iterator
+from collections.abc import Callable, Iterator
 from math import nan
 
 import pytest
 
 from peer.train.versions import BufferVersions, StaleVersion
+from tests.schedules import Schedule, Task
 
 SCHEDULES = 1_000
 VERSIONS = 3
 SIZES = (3, 0, 2, 1)
 """Elements of each buffer; a layer may have none."""
-MANY_TURNS = 10_000
-
-Task = Generator[None, None, None]
 
 
-class Race:
+class Race(Schedule):
     """One schedule: a producer, a copier, and a reader of the kind that `read` says."""
 
     def __init__(self, seed: int, read: Callable[[Race], Task]) -> None:
-        self._random = random.Random(seed)
+        super().__init__(seed)
         self.guard = BufferVersions(len(SIZES))
         self.buffers = [[0.0] * size for size in SIZES]
         self.seen: list[tuple[int, float]] = []
         """What was read: the version that the reader believed in, and the number."""
-        self._tasks: list[Task] = [self._produce(), read(self)]
-        self._copies: list[Task] = []
+        self.tasks += [self._produce(), read(self)]
         self.passes = 0
         """Versions that the reader has done with."""
         self.refused = 0
         """How often it was told that its version is gone."""
-
-    def run(self) -> None:
-        """Until the reader has passed over the last version; who runs next is drawn."""
-        for _ in range(MANY_TURNS):
-            if not self._tasks:
-                return
-            running = self._random.choice([self._tasks, self._tasks, self._copies] if self._copies else [self._tasks])
-            task = self._random.choice(running)
-            try:
-                next(task)
-            except StopIteration:
-                running.remove(task)
-        raise AssertionError("the schedule does not end")
 
     @property
     def mixed(self) -> bool:
@@ -60,12 +43,12 @@ class Race:
 
     def _produce(self) -> Task:
         for _ in range(VERSIONS):
-            while self._copies or not self.guard.idle or self.passes < self.guard.version:
+            while self.copies or not self.guard.idle or self.passes < self.guard.version:
                 yield
             version = self.guard.begin()
             for number, buffer in enumerate(self.buffers):
                 buffer[:] = [nan] * len(buffer)  # torch.empty may hold anything
-                self._copies.append(self._copy(number, version))
+                self.copies.append(self._copy(number, version))
                 yield
 
     def _copy(self, number: int, version: int) -> Task:

@@ -87,7 +87,7 @@ def test_a_page_of_eighty_columns_says_what_bounds_a_step(tmp_path: Path, capsys
     assert "pipeline 1: berlin-1 > berlin-2" in lines
     assert any(line.startswith("2 pipelines of 2 stages: ") for line in lines)
     assert any(line.startswith("stage 0 to 1: ") for line in lines)
-    assert lines[-1] == "no run of today can be set up so: a replica is one process on one device"
+    assert lines[-1] == "no run of today can be set up so: a replica is one peer"
 
 
 def test_a_step_has_an_interval_that_knows_which_lines_are_assumed(tmp_path: Path, capsys: Said) -> None:

@@ -1,0 +1,94 @@
+"""What a peer with several devices, or with one that is too small, makes of a run: the forecast of `sharding_cost`."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from peer.plan.model_shape import ModelShape
+from peer.plan.peer_set import HOME_FLOPS, Machine
+from peer.plan.sharding_cost import (
+    HOME_PROFILE,
+    RanksProfile,
+    ShardedCost,
+    ShardedWork,
+    deal,
+    fastest_that_fits,
+    sharded_cost,
+    sharded_work,
+)
+from peer.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
+from peer.spec import RunSpec
+
+GB = 1e9
+
+
+def home_cost(shape: ModelShape, spec: RunSpec, machine: Machine, device_step_s: float) -> ShardedCost:
+    """The fastest way for the devices of `machine`, which are alike, to make an inner step that takes one of them so
+    long; of those that fit, or else the one that needs least. Each rank gets as many sequences at a time as the spec's
+    micro-batch has, or its share of a step that has fewer."""
+    ranks, whole = machine.devices, spec.inner.sequences * spec.inner.accumulation
+    at_once = min(whole, spec.inner.sequences * ranks)
+    inner = replace(spec.inner, sequences=at_once, accumulation=-(-whole // at_once))
+    dealt = deal(at_once, [1.0] * ranks, [at_once] * ranks)
+    work = sharded_work(shape, replace(spec, inner=inner), dealt, [device_step_s / whole] * ranks)
+    given = _profile_of(machine)
+    room_bytes = machine.memory_gb * GB or float("inf")
+    found = fastest_that_fits(work, given, [room_bytes] * ranks, main_bytes=0.0)
+    if found is not None:
+        return found
+    return min(
+        (sharded_cost(work, way, given) for way in strategies_of(ranks)), key=lambda cost: max(cost.device_bytes)
+    )  # fmt: skip
+
+
+def _profile_of(machine: Machine) -> RanksProfile:
+    """What is said of its lines; all else is assumed."""
+    return replace(
+        HOME_PROFILE, inside_bytes_per_s=machine.inside_gbps * 1e9 / 8,
+        between_bytes_per_s=machine.between_gbps * 1e9 / 8, group=machine.fast_group,
+    )  # fmt: skip
+
+
+# ---- one device that a model does not fit ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadForecast:
+    """Of one device that takes layers from main memory."""
+
+    tokens_per_s: float
+    share: float
+    """Of what a device makes that holds all of it."""
+    device_bytes: float
+    main_bytes: float
+    """For parameters, gradients and moments; what a round needs comes on top."""
+
+
+def offload_tokens_per_s(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, *, flops: float = HOME_FLOPS,
+    given: RanksProfile = HOME_PROFILE,
+) -> OffloadForecast | None:  # fmt: skip
+    """Layers cross the bus forward and backward, gradients go back, and AdamW is the processor's.
+
+    With the largest micro-batch that `room_bytes` of a device have room for, from the spec's own down by halves; None
+    where a single sequence has none. `flops` is what training reaches on the device.
+    """
+    whole, sequences = spec.inner.sequences * spec.inner.accumulation, spec.inner.sequences
+    sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / flops
+    while True:
+        inner = replace(spec.inner, sequences=sequences, accumulation=-(-whole // sequences))
+        work = sharded_work(shape, replace(spec, inner=inner), [sequences], [sequence_s])
+        streamed, held = (_alone(work, given, offloads=offloads) for offloads in (True, False))
+        if max(streamed.device_bytes) <= room_bytes:
+            break
+        if sequences == 1:
+            return None
+        sequences = (sequences + 1) // 2
+    return OffloadForecast(
+        tokens_per_s=whole * spec.model.context / streamed.step_s, share=held.step_s / streamed.step_s,
+        device_bytes=max(streamed.device_bytes), main_bytes=streamed.main_bytes,
+    )  # fmt: skip
+
+
+def _alone(work: ShardedWork, given: RanksProfile, *, offloads: bool) -> ShardedCost:
+    return sharded_cost(work, ShardingStrategy(kind=Sharding.REPLICATED, ranks=1, offloads=offloads), given)

@@ -1,0 +1,98 @@
+"""`python -m peer.ranks.rank`: one rank, the process that computes on one device of a peer.
+
+It decides nothing. One thread makes what the lead says of inner steps, in which all ranks meet; another what it says of
+a round, in which none waits for another. So a layer is brought to the next anchor while a step computes, and a rank
+whose step is stuck, since another rank has ended, still hands out its parameters.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import socket
+import sys
+import threading
+from collections.abc import Callable
+from contextlib import suppress
+from functools import partial
+from typing import TYPE_CHECKING
+
+from dht.process import die_with_parent
+from peer.host.threads import sleep_while_waiting
+from peer.ranks.arena import Arena, ArenaLayout
+from peer.ranks.rank_channel import HungUp, RankChannel
+from peer.ranks.rank_messages import Answer, Answered, Command, NoRoomThere, RankFailed, RankSetup, StopRank
+
+if TYPE_CHECKING:
+    from peer.ranks.rank_model import RankModel
+
+Channel = RankChannel[Answer, Command]
+
+
+def main(arguments: list[str] | None = None) -> int:
+    die_with_parent()
+    sleep_while_waiting()
+    parser = argparse.ArgumentParser(prog="python -m peer.ranks.rank")
+    for name in ("steps", "round", "arena"):
+        parser.add_argument(f"--{name}", type=int, required=True, help="a descriptor")
+    options = parser.parse_args(arguments)
+    steps: Channel = RankChannel(socket.socket(fileno=options.steps), Command)
+    round: Channel = RankChannel(socket.socket(fileno=options.round), Command)
+    _serve(steps, round, options.arena)
+    os._exit(0)  # a thread may be in a collective operation for ever
+
+
+def _serve(steps: Channel, round: Channel, file: int) -> None:
+    setup = steps.hear()
+    assert isinstance(setup, RankSetup)
+    arena = Arena(file, ArenaLayout(sizes=setup.sizes, payload_bytes=setup.payload_bytes))
+    built: list[RankModel] = []
+
+    def build() -> Answered:
+        from peer.ranks.rank_model import RankModel  # torch takes seconds, in which the lead may end
+
+        built.append(RankModel(setup, arena))
+        return Answered()
+
+    if not _answer(steps, build):
+        return
+    (model,) = built
+    threading.Thread(target=_obey, args=(round, model.round), name="round", daemon=True).start()
+    _obey(steps, model.step)
+
+
+def _obey(channel: Channel, do: Callable[[Command], Answered]) -> None:
+    """Do what is told, one after the other, until this rank is told to stop or cannot go on."""
+    with suppress(HungUp):
+        while not isinstance(command := channel.hear(), StopRank):
+            if not _answer(channel, partial(do, command)):
+                return
+        channel.tell(Answered())
+
+
+def _answer(channel: Channel, do: Callable[[], Answered]) -> bool:
+    """Whether this rank can go on after that. What was to be done is answered, whatever comes of it."""
+    answer: Answer
+    try:
+        answer = do()
+    except Exception as error:
+        answer = _failure(error)
+    channel.tell(answer)
+    return not isinstance(answer, RankFailed)
+
+
+def _failure(error: Exception) -> Answer:
+    from peer.host.device import is_lost, is_out_of_memory
+
+    text = " ".join(str(error).split()) or type(error).__name__
+    if is_out_of_memory(error):
+        return NoRoomThere(text)
+    if os.environ.get("HOMEFIRES_DEBUG"):
+        import traceback
+
+        traceback.print_exc()
+    return RankFailed(text=f"{type(error).__name__}: {text}", is_lost=is_lost(error))
+
+
+if __name__ == "__main__":
+    sys.exit(main())

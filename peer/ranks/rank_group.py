@@ -1,0 +1,192 @@
+"""The lead's hold on its ranks: starts them, tells all of them the same thing, and ends all when one is lost.
+
+Ranks meet in collective operations. Where one of them ends, the others wait for it in vain: so none goes on without the
+others. What they shared is the arena, which is the lead's, and what is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+
+from dht.process import parent_env
+from peer.ranks.rank_channel import HungUp, RankChannel
+from peer.ranks.rank_messages import Answer, Answered, Command, NoRoomThere, RankFailed, RankSetup, StopRank
+
+START_S = 300.0
+"""A rank that has not loaded its libraries, met the others and built its share by then never will."""
+ANSWER_S = 900.0
+"""Likewise for any piece of work: the longest is a micro-batch of a model that comes from a file, layer by layer."""
+STOP_S = 10.0
+
+
+class RankLost(Exception):
+    """A rank has ended, or cannot go on. All others were ended with it."""
+
+    def __init__(self, rank: int, device: str, why: str, *, is_device: bool) -> None:
+        super().__init__(f"rank {rank} on {device} {why}")
+        self.rank, self.device = rank, device
+        self.is_device = is_device
+        """Whether it told that its device has failed for good."""
+
+
+class NoRoomInRank(Exception):
+    """A device's memory was full within a step. Parameters and optimizers are whole, and `copy` can still have them."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    device: str
+    process: subprocess.Popen[bytes]
+    steps: RankChannel[Command, Answer]
+    round: RankChannel[Command, Answer]
+
+    def ended(self) -> str:
+        """How, in words; empty while it runs."""
+        code = self.process.poll()
+        if code is None:
+            return ""
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class RankGroup:
+    """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
+
+    def __init__(self, setups: Sequence[RankSetup], arena: int) -> None:
+        """`arena` is its descriptor. Raises RankLost, and then none is left, and NoRoomInRank."""
+        # A process ends with the thread that starts it: this one stays.
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
+        self._ending = threading.Lock()
+        self._speaking = {"steps": threading.Lock(), "round": threading.Lock()}
+        self._folder = tempfile.TemporaryDirectory(prefix="homefires-ranks-")
+        self._members: list[_Member] = []
+        try:
+            meeting = str(Path(self._folder.name) / "meet")
+            for setup in setups:
+                self._members.append(self._starter.submit(_start, setup.device, arena).result(START_S))
+                _tell(self._members[-1].steps, _at(setup, meeting))
+            self._answers("steps", START_S)
+        except BaseException:
+            self.end()
+            raise
+
+    def __len__(self) -> int:
+        return len(self._members)
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(member.process.pid for member in self._members)
+
+    def step(self, *commands: Command) -> list[Answered]:
+        """Have inner steps' work done: one command for all, or one for each. Raises RankLost and NoRoomInRank."""
+        return self._ask("steps", commands)
+
+    def round(self, command: Command) -> list[Answered]:
+        """Have a round's work done by all. Raises RankLost and NoRoomInRank."""
+        return self._ask("round", (command,))
+
+    def _ask(self, line: str, commands: Sequence[Command]) -> list[Answered]:
+        each = commands if len(commands) > 1 else [commands[0]] * len(self._members)
+        with self._speaking[line]:
+            for member, command in zip(self._members, each, strict=True):
+                _tell(getattr(member, line), command)
+            return self._answers(line, ANSWER_S)
+
+    def _answers(self, line: str, longest_s: float) -> list[Answered]:
+        """Of all ranks. The first one that says it cannot go on decides: the others wait for it."""
+        until = time.monotonic() + longest_s
+        waited = {getattr(member, line).connection: number for number, member in enumerate(self._members)}
+        answers: dict[int, Answered] = {}
+        while waited:
+            there = wait(list(waited), max(0.0, until - time.monotonic()))
+            if not there:
+                raise self._lost(min(waited.values()), f"has not answered within {longest_s:.0f} s")
+            for ready in there:
+                number = waited.pop(ready)
+                answers[number] = self._heard(number, getattr(self._members[number], line))
+        return [answers[number] for number in sorted(answers)]
+
+    def _heard(self, number: int, channel: RankChannel[Command, Answer]) -> Answered:
+        try:
+            answer = channel.hear()
+        except HungUp:
+            raise self._lost(number, "") from None
+        match answer:
+            case NoRoomThere(text):
+                raise NoRoomInRank(text)
+            case RankFailed(text=text, is_lost=is_lost):
+                raise self._lost(number, f"cannot go on: {text}", is_device=is_lost)
+        return answer
+
+    def _lost(self, number: int, why: str, *, is_device: bool = False) -> RankLost:
+        """Ends all. A rank that fails since another is gone is not the one to name."""
+        member = self._members[number]
+        if not why:
+            with suppress(subprocess.TimeoutExpired):
+                member.process.wait(STOP_S)
+        if not is_device:
+            killed = [each for each, one in enumerate(self._members) if (one.process.poll() or 0) < 0]
+            number = killed[0] if killed else number
+            member = self._members[number]
+            why = member.ended() or why or "has hung up"
+        self.end()
+        return RankLost(number, member.device, why, is_device=is_device)
+
+    def stop(self) -> None:
+        """End all in order."""
+        with suppress(RankLost, NoRoomInRank):
+            self.step(StopRank())
+        self.end()
+
+    def end(self) -> None:
+        """Nothing is left of any rank after this. From any thread, and again."""
+        with self._ending:
+            for member in self._members:
+                member.process.kill()
+            for member in self._members:
+                member.process.wait()
+            self._starter.shutdown(wait=False)
+            self._folder.cleanup()
+
+
+def _start(device: str, arena: int) -> _Member:
+    (mine, theirs), (beside, their_beside) = socket.socketpair(), socket.socketpair()
+    files = (theirs.fileno(), their_beside.fileno(), arena)
+    words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena)]
+    with theirs, their_beside:
+        process = subprocess.Popen(
+            [sys.executable, "-m", "peer.ranks.rank", *words], pass_fds=files, stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(), env=os.environ | _loopback() | parent_env(),
+        )  # fmt: skip
+    return _Member(
+        device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer)
+    )
+
+
+def _loopback() -> dict[str, str]:
+    """Ranks of one machine meet on loopback, whatever its name resolves to."""
+    return {"GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0"}
+
+
+def _at(setup: RankSetup, meeting: str) -> RankSetup:
+    from msgspec.structs import replace
+
+    return replace(setup, rendezvous=meeting)
+
+
+def _tell(channel: RankChannel[Command, Answer], command: Command) -> None:
+    """A rank that is gone is found when its answer is waited for."""
+    with suppress(HungUp):
+        channel.tell(command)

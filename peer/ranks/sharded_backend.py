@@ -1,0 +1,354 @@
+"""The lead of several ranks: one model, one identity, whatever the number of devices.
+
+Everything that must be common is decided here, once, and told: which sequences each rank reads, when a step ends, the
+size of a micro-batch, what happens to which layer. The lead itself computes nothing and touches no device. θ, momentum,
+residual and start lie in memory that it shares with the ranks; so do copies of what inner steps change, when a
+checkpoint or the ranks' successors need them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dht.errors import MemoryFull
+from peer.checkpoint.capture import Capture
+from peer.checkpoint.checkpoint import generator_states, set_generator_states
+from peer.codec.codec import Codec
+from peer.host.processes import available_bytes
+from peer.model.build import build, build_meta
+from peer.model.flat import FlatParameters, Layer
+from peer.outer.layer_tensors import LayerTensors
+from peer.outer.outer_state import OuterState
+from peer.plan.sharding_strategy import ShardingStrategy
+from peer.protocol.layout import cut
+from peer.protocol.state_digest import FLOAT32_BYTES
+from peer.ranks.arena import Arena
+from peer.ranks.rank_group import NoRoomInRank, RankGroup
+from peer.ranks.rank_messages import (
+    Answered,
+    Backward,
+    BeginVersion,
+    Command,
+    CopyLayer,
+    FinishStep,
+    LoadLayer,
+    MeasureLoss,
+    Moment,
+    RankSetup,
+    StandAtAnchor,
+    StandBack,
+)
+from peer.ranks.sharded_kernels import ShardedKernels
+from peer.ranks.sharded_layerwise import ShardedLayerwise
+from peer.spec import RunSpec, dump
+from peer.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, StepReader, Stopped
+from peer.train.engine import Engine, MakeEngine
+from peer.train.optimizers import NO_STATE, learning_rate
+from peer.train.round_vectors import MEMORY_SHARE, Place, Places
+from peer.train.tuned import Tuned
+
+CPU = torch.device("cpu")
+
+
+def sharded(
+    spec: RunSpec, options: RankOptions, folder: Path, fit: Tuned | None = None,
+    told_smaller: Callable[[int], None] = lambda sequences: None,
+) -> MakeEngine:  # fmt: skip
+    """A trainer's engine on the devices of `options`; `folder` has room for what no memory has."""
+
+    def make(batches: Sequences) -> Engine:
+        each, ranks = (fit.sequences if fit else spec.inner.sequences), len(options.devices)
+        whole = spec.inner.sequences * spec.inner.accumulation
+        micro = MicroBatch(min(whole, each * ranks) if fit else each, told_smaller)
+        backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
+        copies = options.strategy.ranks // options.strategy.shares
+        kernels = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        beside = None if spec.round.overlap == "none" else ShardedLayerwise(backend)
+        return Engine(backend=backend, kernels=kernels, beside=beside)
+
+    return make
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankOptions:
+    """How the ranks of one peer are laid out."""
+
+    devices: tuple[str, ...]
+    strategy: ShardingStrategy
+    threads: int = 1
+    """Of each rank."""
+    attention: str = ""
+    speeds: tuple[float, ...] = ()
+    """Relative, by rank; empty: alike."""
+
+
+class ShardedBackend:
+    """Implements `peer.train.backend.Backend` on ranks, each a process with a device of its own."""
+
+    def __init__(
+        self, spec: RunSpec, batches: Sequences, options: RankOptions, micro: MicroBatch, folder: Path
+    ) -> None:
+        """`folder` has room for what no memory has. Raises RankLost, and NoRoomInRank."""
+        self._spec, self._options, self.micro = spec, options, micro
+        self._reader = StepReader(batches)
+        self._flat = FlatParameters(build_meta(spec))
+        self.layers: tuple[Layer, ...] = self._flat.layers
+        sizes = tuple(layer.size for layer in self.layers)
+        self.places = _places(sum(sizes))
+        payload_bytes = _payload_bytes(sizes, spec)
+        self._arena = arena = Arena.create(
+            sizes, payload_bytes, folder if self.places.outer is Place.FILE else None
+        )
+        FlatParameters(first := build(spec)).into(arena.theta)
+        del first
+        self.anchor = OuterState(arena.theta, arena.momentum, 0, {})
+        self._layers = [arena.layer(number, layer.start) for number, layer in enumerate(self.layers)]
+        self.capture: Capture | None = None
+        self._memory: dict[int, tuple[Moment, ...]] = {}
+        """What the arena's copies of optimizers hold, by layer."""
+        self.waited_s = 0.0
+        """Seconds that inner steps have waited for layers since the newest version began."""
+        self._group: RankGroup | None = None
+        self._start()
+
+    def _start(self) -> None:
+        options, strategy = self._options, self._options.strategy
+        setups = [
+            RankSetup(
+                spec=dump(self._spec), rank=rank, ranks=strategy.ranks, device=device, sharding=strategy.kind,
+                group=strategy.group, offloads=strategy.offloads, rendezvous="", sizes=self._arena.layout.sizes,
+                payload_bytes=self._arena.layout.payload_bytes, attention=options.attention, threads=options.threads,
+            )
+            for rank, device in enumerate(options.devices)
+        ]  # fmt: skip
+        self._group = RankGroup(setups, self._arena.file)
+
+    @property
+    def group(self) -> RankGroup:
+        assert self._group is not None, "the ranks have left their devices"
+        return self._group
+
+    @property
+    def payload(self) -> Tensor:
+        """Encoded parts on their way to ranks and back, uint8."""
+        return self._arena.payload
+
+    def ask_round(self, command: Command) -> list[Answered]:
+        """Have a round's work done by all ranks."""
+        return self.group.round(command)
+
+    def begin_version(self) -> int:
+        """From now on inner steps wait for each layer until it is published at the version that this returns."""
+        self.waited_s = 0.0
+        versions = {answer.version for answer in self.group.step(BeginVersion())}
+        (version,) = versions
+        return version
+
+    def layer(self, number: int) -> LayerTensors:
+        return self._layers[number]
+
+    # ---- inner steps ----
+
+    def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
+        """One inner step; see `peer.train.backend.SingleDevice.step`. All ranks make it, or none."""
+        rate = learning_rate(self._spec, round, position)
+        while (made := self._attempt(rate, stop)) is None:
+            self._make_smaller()
+        loss, sequences = made
+        return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
+
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[float, int] | None:
+        """A step: its loss, and how many sequences it was made of; None if a rank had no room for a micro-batch.
+
+        Then parameters and optimizers are as they were, and what was read for it is read next.
+        """
+        table, taken, loss = self._spec.inner, list[Tensor](), 0.0
+        whole, done = table.sequences * table.accumulation, 0
+        seed = int(torch.randint(1 << 62, ()))
+        try:
+            while done < whole and not (done and stop()):
+                taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
+                answers = self.group.step(*self._shares(taken[-1], whole, None if done else seed))
+                loss += sum(answer.value for answer in answers)
+                done += len(taken[-1])
+        except NoRoomInRank:
+            self._reader.put_back(taken)
+            return None
+        answers = self.group.step(FinishStep(learning_rate=rate, scale=whole / done))
+        self.waited_s = max(answer.waited_s for answer in answers)
+        assert all(answer.value for answer in answers), "AdamW has its memory from the start"
+        return loss * whole / done, done
+
+    def _shares(self, tokens_BT: Tensor, whole: int, seed: int | None) -> list[Backward]:
+        """What each rank reads of a micro-batch. One that gets nothing computes a row that does not count: the others
+        gather with it."""
+        pieces = self._dealt(tokens_BT)
+        return [
+            Backward(
+                tokens=_octets(rows_BT if len(rows_BT) else tokens_BT[:1]), rows=max(1, len(rows_BT)),
+                scale=len(rows_BT) / whole, seed=seed,
+            )
+            for rows_BT in pieces
+        ]  # fmt: skip
+
+    def _dealt(self, tokens_BT: Tensor) -> list[Tensor]:
+        """Rows by rank, in order."""
+        speeds = self._options.speeds or (1.0,) * len(self._options.devices)
+        ends = [round(len(tokens_BT) * sum(speeds[: rank + 1]) / sum(speeds)) for rank in range(len(speeds))]
+        return [tokens_BT[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+
+    def _make_smaller(self) -> None:
+        """Begin again with ranks that are in step, and half the micro-batch. Raises MemoryFull."""
+        self._leave()
+        if self.micro.sequences == 1:
+            self._come_back()
+            raise MemoryFull("the memory of a device has no room for even one sequence")
+        self.micro.halve()
+        self._come_back()
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        sequences, total, done = min(SEQUENCES, self.micro.sequences), 0.0, 0
+        self.group.step(StandAtAnchor())
+        try:
+            while done < len(tokens_BT):
+                total += self._summed(tokens_BT[done : done + sequences])
+                done += sequences
+                if stop():
+                    raise Stopped
+        except NoRoomInRank as error:
+            raise MemoryFull(f"no room to measure {sequences} sequences: {error}") from error
+        finally:
+            self.group.step(StandBack())
+        return total / tokens_BT[:, 1:].numel()
+
+    def _summed(self, tokens_BT: Tensor) -> float:
+        commands = [
+            MeasureLoss(
+                tokens=_octets(rows_BT if len(rows_BT) else tokens_BT[:1]), rows=max(1, len(rows_BT)),
+                counts=len(rows_BT) > 0,
+            )
+            for rows_BT in self._dealt(tokens_BT)
+        ]  # fmt: skip
+        return sum(answer.value for answer in self.group.step(*commands))
+
+    # ---- copies of what inner steps change ----
+
+    def keep_inner(self) -> bool:
+        if self.capture is not None:
+            self.capture.before_copies_change()
+        if self._group is not None:
+            for number in range(len(self.layers)):
+                self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
+        return True
+
+    def optimizer_of(self, number: int) -> dict[str, Tensor]:
+        return {moment.name: self._value(number, moment) for moment in self._memory[number]}
+
+    def _value(self, number: int, moment: Moment) -> Tensor:
+        """Where the arena keeps it."""
+        if not moment.slot:
+            return torch.empty(0) if moment.value is None else torch.tensor(moment.value)
+        shape, where = self._flat.place_of(number, int(moment.name.split(".")[1]))
+        vector: Tensor = getattr(self._arena, moment.slot)[number]
+        return vector[where].view(shape)
+
+    def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
+        memory = _named(state)
+        for moment in memory:
+            if moment.slot:
+                self._value(number, moment).copy_(state[moment.name])
+        self._memory[number] = memory
+        self.group.step(LoadLayer(layer=number, memory=memory))
+
+    def rest(self) -> dict[str, Tensor]:
+        """The state of the generator that seeds the ranks' own in every step, and what was read for a step that has had
+        no room."""
+        return generator_states(CPU) | self._reader.state()
+
+    def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
+        set_generator_states(tensors, CPU)
+        self._reader.restore(tensors)
+
+    # ---- on the devices, or not ----
+
+    @property
+    def can_leave(self) -> bool:
+        return any(not device.startswith("cpu") for device in self._options.devices)
+
+    @property
+    def is_offloaded(self) -> bool:
+        return self._group is None
+
+    def offload(self) -> None:
+        if self.can_leave:
+            self._leave()
+
+    def reload(self) -> bool:
+        if self._group is None:
+            try:
+                self._come_back()
+            except NoRoomInRank:
+                return False
+        return True
+
+    def _leave(self) -> None:
+        """Have in main memory what the ranks hold, and end them."""
+        if self._group is None:
+            return
+        self.keep_inner()
+        self._group.stop()
+        self._group = None
+
+    def _come_back(self) -> None:
+        self._start()
+        for number in range(len(self.layers)):
+            self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
+
+    def abandon(self) -> None:
+        """End the ranks where they are: whoever waits for one of them gets RankLost."""
+        self.group.end()
+
+    def close(self) -> None:
+        if self._group is not None:
+            self._group.stop()
+            self._group = None
+        self._arena.close()
+
+
+def _octets(tokens_BT: Tensor) -> bytes:
+    return tokens_BT.numpy().astype(np.int32).tobytes()
+
+
+def _places(parameters: int) -> Places:
+    """Main memory where half of what is available holds all four vectors and the copies of three."""
+    fits = MEMORY_SHARE * available_bytes() >= 7 * FLOAT32_BYTES * parameters
+    place = Place.MEMORY if fits else Place.FILE
+    return Places(outer=place, own=place)
+
+
+def _payload_bytes(sizes: Sequence[int], spec: RunSpec) -> int:
+    """Of the layer whose encoded parts take the most, a mean and a contribution of each."""
+    codec, taken = Codec(spec.codec.wire), [0] * len(sizes)
+    for part in cut(sizes, spec.codec.part_elements):
+        taken[part.layer] += codec.part_bytes(part.size) + codec.of_means.part_bytes(part.size)
+    return max(taken)
+
+
+def _named(state: Mapping[str, Tensor]) -> tuple[Moment, ...]:
+    """What a checkpoint says of one layer's optimizers, and where the arena has room for it."""
+    slots: dict[str, int] = {}
+    found = []
+    for name, value in state.items():
+        parameter, _, key = name.rpartition(".")
+        if key == NO_STATE or key == "step":
+            found.append(Moment(name=name, slot="", value=float(value) if value.numel() else None))
+            continue
+        found.append(Moment(name=name, slot=("first", "second")[slots.setdefault(parameter, 0)]))
+        slots[parameter] += 1
+    return tuple(found)

@@ -1,0 +1,64 @@
+"""An update that is applied layer by layer on several ranks, beside their next inner steps.
+
+The lead takes one layer after the other to all ranks, and publishes it when all have written what they own. The ranks'
+own guards keep a gather from a layer that is not published yet.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from typing import Protocol
+
+from peer.model.flat import Layer
+from peer.ranks.rank_messages import Answered, Command, PublishLayer
+
+
+class Lead(Protocol):
+    """Who tells the ranks."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+
+    @property
+    def waited_s(self) -> float: ...
+
+    def begin_version(self) -> int: ...
+
+    def ask_round(self, command: Command) -> list[Answered]: ...
+
+    def abandon(self) -> None: ...
+
+
+class ShardedLayerwise:
+    """Implements `peer.train.engine.UpdateBeside`."""
+
+    def __init__(self, lead: Lead) -> None:
+        self._lead = lead
+        self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
+        blocks = [layer.name.rpartition(".")[2].isdecimal() for layer in lead.layers]
+        self._order = sorted(range(len(blocks)), key=lambda number: (blocks[number], number))
+        """What is outside of all blocks is gathered first."""
+
+    @property
+    def waited_s(self) -> float:
+        return self._lead.waited_s
+
+    def begin(self, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> Future[bytes]:
+        """See `peer.train.layerwise.Layerwise.begin`."""
+        return self._executor.submit(self._apply, self._lead.begin_version(), apply_layer, finish)
+
+    def reading(self) -> AbstractContextManager[None]:
+        """Every rank reads within its own guard."""
+        return nullcontext()
+
+    def _apply(self, version: int, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> bytes:
+        try:
+            for layer in self._order:
+                apply_layer(layer)
+                self._lead.ask_round(PublishLayer(layer=layer, version=version))
+            return finish()
+        except BaseException:
+            self._lead.abandon()  # steps would wait for a layer that does not come
+            raise
