@@ -23,6 +23,7 @@ from peer.codec.codec import Codec
 from peer.host.processes import available_bytes
 from peer.model.build import build, build_meta
 from peer.model.flat import FlatParameters, Layer
+from peer.outer.kernels import TorchKernels
 from peer.outer.layer_tensors import LayerTensors
 from peer.outer.outer_state import OuterState
 from peer.plan.sharding_cost import deal
@@ -69,9 +70,10 @@ def sharded(
         micro = MicroBatch(min(whole, each * ranks) if fit else each, told_smaller)
         backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
         copies = options.strategy.ranks // options.strategy.shares
-        kernels = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        told = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        here = TorchKernels(codec)  # for copies in the arena, while the ranks have left their devices to others
         beside = None if spec.round.overlap == "none" else ShardedLayerwise(backend)
-        return Engine(backend=backend, kernels=kernels, beside=beside)
+        return Engine(backend=backend, kernels=lambda: here if backend.is_offloaded else told, beside=beside)
 
     return make
 
@@ -142,9 +144,14 @@ class ShardedBackend:
         """Have a round's work done by all ranks."""
         return self.group.round(command)
 
-    def begin_version(self) -> int:
-        """From now on inner steps wait for each layer until it is published at the version that this returns."""
+    def begin_version(self) -> int | None:
+        """From now on inner steps wait for each layer until it is published at the version that this returns.
+
+        None where no rank is there that would wait.
+        """
         self.waited_s = 0.0
+        if self._group is None:
+            return None
         versions = {answer.version for answer in self.group.step(BeginVersion())}
         (version,) = versions
         return version
@@ -247,11 +254,12 @@ class ShardedBackend:
     # ---- copies of what inner steps change ----
 
     def keep_inner(self) -> bool:
+        if self._group is None:
+            return False  # what lies in the arena is no copy
         if self.capture is not None:
             self.capture.before_copies_change()
-        if self._group is not None:
-            for number in range(len(self.layers)):
-                self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
+        for number in range(len(self.layers)):
+            self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
         return True
 
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
@@ -319,7 +327,8 @@ class ShardedBackend:
 
     def abandon(self) -> None:
         """End the ranks where they are: whoever waits for one of them gets RankLost."""
-        self.group.end()
+        if self._group is not None:
+            self._group.end()
 
     def close(self) -> None:
         if self._group is not None:

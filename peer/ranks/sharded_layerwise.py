@@ -24,7 +24,7 @@ class Lead(Protocol):
     @property
     def waited_s(self) -> float: ...
 
-    def begin_version(self) -> int: ...
+    def begin_version(self) -> int | None: ...
 
     def ask_round(self, command: Command) -> list[Answered]: ...
 
@@ -53,11 +53,12 @@ class ShardedLayerwise:
         """Every rank reads within its own guard."""
         return nullcontext()
 
-    def _apply(self, version: int, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> bytes:
+    def _apply(self, version: int | None, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> bytes:
         try:
             for layer in self._order:
                 apply_layer(layer)
-                self._lead.ask_round(PublishLayer(layer=layer, version=version))
+                if version is not None:
+                    self._lead.ask_round(PublishLayer(layer=layer, version=version))
             return finish()
         except BaseException:
             self._lead.abandon()  # steps would wait for a layer that does not come
