@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -69,8 +69,10 @@ from peer.limits.enforcer import Throttle
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.protocol.block import Block
 from peer.protocol.head import next_anchor
+from peer.ranks.rank_group import RankLost
+from peer.ranks.roster import DeviceRoster
 from peer.settings import PeerSettings
-from peer.spec import parse
+from peer.spec import RunSpec, parse
 from peer.startup import load_libraries, look_around, prepare, started
 from peer.telemetry.forecast import Forecaster
 from peer.telemetry.reporter import Reporter
@@ -90,24 +92,57 @@ Inbox = SimpleQueue[AnyToTrainer | Exception | Said]
 
 def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, directory: Path, session: Reporter) -> None:
     """Take part in a run until it is finished or `session.stopping` says to leave. Raises LeaveRequested before that
-    was possible."""
+    was possible.
+
+    Where a device's process is lost the peer goes on from what is on disk, as after a restart, with the devices that
+    are left. Nobody else sees more of that than a link that comes back.
+    """
     session.say("JOINING", "looking for the run: the network starts, and the addresses of the invite are dialled")
     session.building = True
     load_libraries()
-    from peer.train.worker import TrainerWorker
-
     session.building = False
     spec = parse(_spec_text(inbox, session))
     if not spec.uses_hub:
         close_hub()
     look_around(spec, directory, settings, session)
+    roster = DeviceRoster(time.monotonic)
+    while True:
+        try:
+            _live(link, inbox, spec, me, settings, directory, session, roster)
+            return
+        except RankLost as lost:
+            why = roster.lost(lost)
+            session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
+        link.restart()
+        session.link_began()
+        _forget_before_restart(inbox)
+        _spec_text(inbox, session)
+
+
+def _live(
+    link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
+    session: Reporter, roster: DeviceRoster,
+) -> None:  # fmt: skip
+    """One life, from what is on disk to its end. Raises RankLost, and then nothing of it goes on."""
+    from peer.train.worker import TrainerWorker
+
     session.building = True
-    ready = prepare(spec, settings, me, directory, session)
+    ready = prepare(spec, settings, me, directory, session, roster=roster)
     session.building = False
-    session.emit(started(settings, me, ready.trainer, directory))
+    session.emit(started(settings, me, ready, directory))
     worker = TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)
-    with closing(Session(link, inbox, ready.trainer, worker, session, ready.first_state, ready.anchor)) as running:
+    with (
+        closing(worker),
+        closing(Session(link, inbox, ready.trainer, worker, session, ready.first_state, ready.anchor)) as running,
+    ):
         running.run()
+
+
+def _forget_before_restart(inbox: Inbox) -> None:
+    """Drop what was said until the end of the link before."""
+    with suppress(Empty):
+        while not isinstance(inbox.get_nowait(), Exception):
+            pass
 
 
 def _spec_text(inbox: Inbox, session: Reporter) -> str:
@@ -143,7 +178,7 @@ class Session:
         self._reporter, self._first_state = reporter, first_state
         self._thread = ThreadPoolExecutor(1, "trainer", worker.enter_thread)
         self._clock = ClockWatch(time.time, time.monotonic)
-        self._interrupted = False
+        self._interrupted = self._has_ended = False
         self._failure: Exception | None = None
         self._forecaster = Forecaster(trainer.spec, trainer.me, lambda: asdict(reporter.settings), reporter.emit)
         now = time.monotonic()
@@ -167,7 +202,7 @@ class Session:
     def close(self) -> None:
         """Let the trainer's thread end with its work, which a second signal does not wait for."""
         self._reporter.wishes.listen(lambda: None)
-        self._interrupted = True
+        self._interrupted = self._has_ended = True
         self._thread.shutdown()
 
     def _next(self) -> LifeInput | None:
@@ -244,7 +279,8 @@ class Session:
         throttle = Throttle(wishes, time.monotonic, lambda: self._interrupted or wishes.pausing)
 
         def post(said: Said) -> None:
-            self._inbox.put(said)
+            if not self._has_ended:  # what is written beside may end later, and is of no life then
+                self._inbox.put(said)
 
         def post_step(said: Said) -> None:
             left_s = throttle.left_s()

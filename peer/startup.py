@@ -5,7 +5,7 @@ from __future__ import annotations
 import shlex
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from functools import partial
 from importlib.metadata import version
@@ -17,6 +17,7 @@ from peer.events import AlertRaised, PeerStarted
 from peer.lifecycle.state import RETRY_S
 from peer.limits.policy import until_of, why_of
 from peer.link.handle import LeaveRequested
+from peer.ranks.roster import DeviceRoster
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
@@ -25,6 +26,7 @@ if TYPE_CHECKING:
     import torch
 
     from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
+    from peer.ranks.sharded_backend import RankOptions
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
 
@@ -39,6 +41,10 @@ class Prepared:
     """A peer that is ready for a life."""
 
     trainer: LocalTrainer
+    devices: tuple[str, ...]
+    """Of its ranks, as torch names them."""
+    sharding: str
+    """How they share the model, in words; empty for one device."""
     checkpoints: Checkpoints
     first_state: bytes
     """Of the run's first parameters, as this machine makes them."""
@@ -49,18 +55,20 @@ class Prepared:
 def prepare(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter,
     wait: Callable[[float], object] | None = None, clock: Callable[[], float] = time.monotonic,
+    roster: DeviceRoster | None = None,
 ) -> Prepared:  # fmt: skip
     """Fit, build, restore; then the device is left to others until a step is to be made, which may take hours.
 
     Where others fill the device it says so and tries again every RETRY_S, but not while its owner pauses this peer.
-    `wait` is given seconds, and may return sooner. Raises BadInput, BadSpec, DeviceLost, and LeaveRequested.
+    `wait` is given seconds, and may return sooner. `roster` knows which devices are left out. Raises BadInput, BadSpec,
+    DeviceLost, RankLost, and LeaveRequested.
     """
     from peer.data.open_source import require_files
 
     require_files(spec, settings.data_path)  # before minutes are spent on the device
     why = ""
     while True:
-        attempt = _attempt(spec, settings, me, directory, session, again=bool(why))
+        attempt = _attempt(spec, settings, me, directory, session, roster or DeviceRoster(clock), again=bool(why))
         if isinstance(attempt, Prepared):
             return attempt
         why = why or attempt  # its figures change all the time, and every change would be told
@@ -68,13 +76,14 @@ def prepare(
 
 
 def _attempt(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
-) -> Prepared | str:
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster, *,
+    again: bool,
+) -> Prepared | str:  # fmt: skip
     """In words why there is no room: then nothing of this attempt is on the device any more."""
     from peer.host.device import let_go
 
     try:
-        return _prepared(spec, settings, me, directory, session, again=again)
+        return _prepared(spec, settings, me, directory, session, roster, again=again)
     except MemoryFull as error:
         why = str(error)
     # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
@@ -83,22 +92,48 @@ def _attempt(
 
 
 def _prepared(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, *, again: bool
-) -> Prepared:
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster, *,
+    again: bool,
+) -> Prepared:  # fmt: skip
     from peer.host.device import choose_devices, telling_full, telling_lost
 
-    device = choose_devices(settings.devices)[0]
-    with telling_lost(device), telling_full(device):
-        require_room(spec, device, again=again)
+    devices = roster.present(choose_devices(settings.devices))
+    with telling_lost(devices[0]), telling_full(devices[0]):
+        if not settings.offload:
+            for device in devices:
+                require_room(spec, device, again=again)
         fit = fit_for(spec, settings, directory, session)
         session.say("JOINING", "building the model and reading the data")
-        trainer = make_trainer(spec, settings, me, directory, fit, session)
+        ranks = ranks_for(spec, settings, devices)
+        trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
         first_state = trainer.anchor.state_digest()
-        if device.type != "cpu":
-            session.emit(AlertRaised(level="info", code="FIT", text=f"model on {device}, {trainer.places}"))
+        _say_where(trainer, devices, ranks, session)
         checkpoints, anchor = restore(trainer, directory, session)
         trainer.leave_device()
-    return Prepared(trainer=trainer, checkpoints=checkpoints, first_state=first_state, anchor=anchor)
+    return Prepared(
+        trainer=trainer, devices=tuple(map(str, devices)), sharding=str(ranks.strategy) if ranks else "",
+        checkpoints=checkpoints, first_state=first_state, anchor=anchor,
+    )  # fmt: skip
+
+
+def ranks_for(spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device]) -> RankOptions | None:
+    """How the devices share the model; None for one that holds all of it, in this process. Raises BadInput."""
+    if len(devices) == 1 and not settings.offload:
+        return None
+    from peer.ranks.rank_choice import choose_ranks
+
+    return choose_ranks(spec, settings, devices)
+
+
+def _say_where(
+    trainer: LocalTrainer, devices: Sequence[torch.device], ranks: RankOptions | None, session: Reporter
+) -> None:
+    where = " and ".join(map(str, devices))
+    if ranks is not None:
+        text = f"model on {where}, {ranks.strategy}, {trainer.places}"
+        session.emit(AlertRaised(level="info", code="OFFLOAD" if ranks.strategy.offloads else "FIT", text=text))
+    elif devices[0].type != "cpu":
+        session.emit(AlertRaised(level="info", code="FIT", text=f"model on {where}, {trainer.places}"))
 
 
 ENOUGH = 0.75
@@ -244,19 +279,26 @@ def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
 
 
 def make_trainer(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
-) -> LocalTrainer:
-    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, and what torch does without room."""
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter,
+    ranks: RankOptions | None = None,
+) -> LocalTrainer:  # fmt: skip
+    """Model, optimizer and data of this peer. Raises BadInput, BadSpec, RankLost, and what torch does without room."""
     import torch
 
     from peer.host.device import choose_devices
     from peer.host.threads import threads_for
     from peer.train.trainer import LocalTrainer
 
+    told, folder = partial(say_smaller, session, spec), directory / "contributions"
+    if ranks is not None:
+        from peer.ranks.sharded_backend import sharded
+
+        torch.set_num_threads(1)  # the ranks compute
+        engine = sharded(spec, ranks, directory, fit, told)
+        return LocalTrainer(spec, me, folder, torch.device("cpu"), data_path=settings.data_path, make_engine=engine)
     device = choose_devices(settings.devices)[0]
     torch.set_num_threads(threads_for(device.type, settings.threads or torch.get_num_threads()).torch)
-    told = partial(say_smaller, session, spec)
-    return LocalTrainer(spec, me, directory / "contributions", device, fit, told, settings.data_path)
+    return LocalTrainer(spec, me, folder, device, fit, told, settings.data_path)
 
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
@@ -301,13 +343,13 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
     return found.anchor
 
 
-def started(settings: PeerSettings, me: str, trainer: LocalTrainer, directory: Path) -> PeerStarted:
+def started(settings: PeerSettings, me: str, ready: Prepared, directory: Path) -> PeerStarted:
     """What a peer says of itself, once it is."""
     from peer.host.device import short_word
 
-    devices = (str(trainer.device),)
+    trainer = ready.trainer
     return PeerStarted(
-        name=settings.name or me[-8:], version=version("homefires"), device=short_word(devices), devices=devices,
-        parameters=trainer.parameters, directory=str(directory), rounds=trainer.spec.run.rounds,
-        settings=asdict(settings),
+        name=settings.name or me[-8:], version=version("homefires"), device=short_word(ready.devices),
+        devices=ready.devices, sharding=ready.sharding, parameters=trainer.parameters, directory=str(directory),
+        rounds=trainer.spec.run.rounds, settings=asdict(settings),
     )  # fmt: skip

@@ -36,6 +36,10 @@ class CheckpointSaver:
             wait([writing])
         return writing
 
+    def close(self) -> None:
+        """Once what is being written is written."""
+        self._executor.shutdown()
+
 
 SHARE = 0.05
 """Writing takes at most this share of the time, however slow the disk is."""
@@ -86,6 +90,10 @@ class SnapshotWriter:
         except HomefiresError as error:
             return str(error)
         return ""
+
+    def close(self) -> None:
+        """Once what is being written is written."""
+        self._executor.shutdown()
 
     def _write(self, anchor: OuterState, name: bytes, state: bytes) -> None:
         began_at = time.monotonic()

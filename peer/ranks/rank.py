@@ -57,8 +57,14 @@ def _serve(steps: Channel, round: Channel, file: int) -> None:
     if not _answer(steps, build):
         return
     (model,) = built
-    threading.Thread(target=_obey, args=(round, model.round), name="round", daemon=True).start()
+    threading.Thread(target=_obey_or_end, args=(round, model.round), name="round", daemon=True).start()
     _obey(steps, model.step)
+
+
+def _obey_or_end(channel: Channel, do: Callable[[Command], Answered]) -> None:
+    """The other thread may be in a collective operation when the lead ends."""
+    _obey(channel, do)
+    os._exit(0)
 
 
 def _obey(channel: Channel, do: Callable[[Command], Answered]) -> None:

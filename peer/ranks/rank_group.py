@@ -72,6 +72,8 @@ class RankGroup:
         self._speaking = {"steps": threading.Lock(), "round": threading.Lock()}
         self._folder = tempfile.TemporaryDirectory(prefix="homefires-ranks-")
         self._members: list[_Member] = []
+        self._is_parted = False
+        """Whether ranks wait in a collective operation for one that has left it."""
         try:
             meeting = str(Path(self._folder.name) / "meet")
             for setup in setups:
@@ -125,6 +127,7 @@ class RankGroup:
             raise self._lost(number, "") from None
         match answer:
             case NoRoomThere(text):
+                self._is_parted = True
                 raise NoRoomInRank(text)
             case RankFailed(text=text, is_lost=is_lost):
                 raise self._lost(number, f"cannot go on: {text}", is_device=is_lost)
@@ -145,9 +148,10 @@ class RankGroup:
         return RankLost(number, member.device, why, is_device=is_device)
 
     def stop(self) -> None:
-        """End all in order."""
-        with suppress(RankLost, NoRoomInRank):
-            self.step(StopRank())
+        """End all, in order if they are in step."""
+        if not self._is_parted:
+            with suppress(RankLost, NoRoomInRank):
+                self.step(StopRank())
         self.end()
 
     def end(self) -> None:
@@ -170,9 +174,7 @@ def _start(device: str, arena: int) -> _Member:
             [sys.executable, "-m", "peer.ranks.rank", *words], pass_fds=files, stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(), env=os.environ | _loopback() | parent_env(),
         )  # fmt: skip
-    return _Member(
-        device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer)
-    )
+    return _Member(device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer))
 
 
 def _loopback() -> dict[str, str]:

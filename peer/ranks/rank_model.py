@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -63,12 +63,10 @@ class RankModel:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         dist.init_process_group(
-            "nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
+            "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
             rank=setup.rank, world_size=setup.ranks, timeout=timedelta(seconds=MEET_S),
         )  # fmt: skip
-        strategy = ShardingStrategy(
-            kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads
-        )
+        strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
         self._model = model = _on_device(build_unset(self._spec), self._device, setup.attention)
         shard(model, strategy, self._device)
         self._shards = RankShards(model, strategy, setup.rank, arena)
@@ -78,11 +76,13 @@ class RankModel:
         self._kernels = RankKernels(self._shards, kernels, codec, arena.payload)
         self._sparse = codec.is_sparse
         self._guard = GatherGuard(len(setup.sizes), partial(GatherGates, model, self._shards.flat))
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._unpublished: set[int] = set()
         """Layers of the version that is being made beside inner steps."""
         self._aside: list[list[Tensor]] = []
         """The local parameters while θ is in their place."""
         self._shards.be_at_anchor()
+        self._finish()
         self._bfloat16 = uses_bfloat16(self._spec, self._device)
 
     # ---- inner steps: all ranks are told the same, in the same order ----
@@ -94,6 +94,7 @@ class RankModel:
                 return self._backward(command)
             case FinishStep():
                 made = self._optimizer.step(command.learning_rate, command.scale)
+                self._finish()
                 return Answered(value=float(made), waited_s=self._guard.waited_s)
             case StandAtAnchor():
                 return self._stand_at_anchor()
@@ -108,6 +109,7 @@ class RankModel:
                 self._about_to_write()
                 self._shards.take_layer(command.layer)
                 self._optimizer.load_layer(command.layer, command.memory)
+                self._finish()
                 return Answered()
         raise AssertionError(f"{type(command).__name__} is no command of steps")
 
@@ -123,6 +125,11 @@ class RankModel:
             torch.autograd.backward(loss * (command.scale * self._ranks))
         return Answered(value=loss.item() * command.scale)
 
+    def _finish(self) -> None:
+        """An answer means that it is done: what a round does next has a stream of its own."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
 
@@ -135,6 +142,7 @@ class RankModel:
         self._aside = [[run.local.clone() for run in runs] for runs in self._shards.held]
         self._shards.be_at_anchor()
         self._model.eval()
+        self._finish()
         return Answered()
 
     @torch.no_grad()
@@ -153,12 +161,17 @@ class RankModel:
                 run.local.copy_(value)
         self._aside = []
         self._model.train()
+        self._finish()
         return Answered()
 
     # ---- a round: no rank waits for another ----
 
     def round(self, command: Command) -> Answered:
         """By a thread of its own; while an inner step computes only for layers that this step has to wait for."""
+        with self._aside_stream():
+            return self._of_round(command)
+
+    def _of_round(self, command: Command) -> Answered:
         match command:
             case LayerWork():
                 if command.call in WRITES:
@@ -170,10 +183,11 @@ class RankModel:
                 self._shards.follow(command.layer, sparse=self._sparse)
                 return Answered()
             case PublishLayer():
-                self._publish(command)
+                self._guard.publish(command.layer, command.version)
+                self._unpublished.discard(command.layer)
                 return Answered()
             case CopyLayer():
-                self._shards.keep_layer(command.layer)
+                self._shards.keep_layer(command.layer, self._aside[command.layer] if self._aside else None)
                 return Answered(memory=self._optimizer.keep_layer(command.layer))
         raise AssertionError(f"{type(command).__name__} is no command of a round")
 
@@ -182,11 +196,15 @@ class RankModel:
         if not self._unpublished:
             forget_gathered(self._model)
 
-    def _publish(self, command: PublishLayer) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # FSDP gathers on streams of its own
-        self._guard.publish(command.layer, command.version)
-        self._unpublished.discard(command.layer)
+    @contextmanager
+    def _aside_stream(self) -> Iterator[None]:
+        """On a GPU what a round does runs beside a step's kernels, and has ended when it is answered."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        self._stream.synchronize()
 
 
 def _on_device(model: nn.Module, device: torch.device, attention: str) -> nn.Module:

@@ -7,7 +7,7 @@ where their parameters lie; of encoded parts each touches the units that begin i
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -99,10 +99,11 @@ class RankShards:
             run.local.copy_(self._arena.local[layer][run.lies])
 
     @torch.no_grad()
-    def keep_layer(self, layer: int) -> None:
-        """The inverse."""
-        for run in self.held[layer]:
-            self._arena.local[layer][run.owned_lies] = run.local[run.owned].to("cpu")
+    def keep_layer(self, layer: int, aside: Sequence[Tensor] | None) -> None:
+        """The inverse; of `aside`, by run, where θ has taken the place of the parameters."""
+        for number, run in enumerate(self.held[layer]):
+            local = run.local if aside is None else aside[number]
+            self._arena.local[layer][run.owned_lies] = local[run.owned].to("cpu")
 
     def _fill(self, vectors: tuple[Tensor, ...]) -> None:
         for vector, runs in zip(vectors, self.held, strict=True):

@@ -25,6 +25,7 @@ from peer.model.build import build, build_meta
 from peer.model.flat import FlatParameters, Layer
 from peer.outer.layer_tensors import LayerTensors
 from peer.outer.outer_state import OuterState
+from peer.plan.sharding_cost import deal
 from peer.plan.sharding_strategy import ShardingStrategy
 from peer.protocol.layout import cut
 from peer.protocol.state_digest import FLOAT32_BYTES
@@ -102,9 +103,7 @@ class ShardedBackend:
         sizes = tuple(layer.size for layer in self.layers)
         self.places = _places(sum(sizes))
         payload_bytes = _payload_bytes(sizes, spec)
-        self._arena = arena = Arena.create(
-            sizes, payload_bytes, folder if self.places.outer is Place.FILE else None
-        )
+        self._arena = arena = Arena.create(sizes, payload_bytes, folder if self.places.outer is Place.FILE else None)
         FlatParameters(first := build(spec)).into(arena.theta)
         del first
         self.anchor = OuterState(arena.theta, arena.momentum, 0, {})
@@ -199,9 +198,9 @@ class ShardedBackend:
 
     def _dealt(self, tokens_BT: Tensor) -> list[Tensor]:
         """Rows by rank, in order."""
-        speeds = self._options.speeds or (1.0,) * len(self._options.devices)
-        ends = [round(len(tokens_BT) * sum(speeds[: rank + 1]) / sum(speeds)) for rank in range(len(speeds))]
-        return [tokens_BT[first:last] for first, last in zip([0, *ends], ends, strict=False)]
+        ranks = len(self._options.devices)
+        counts = deal(len(tokens_BT), self._options.speeds or (1.0,) * ranks, (len(tokens_BT),) * ranks)
+        return list(torch.split(tokens_BT, list(counts)))
 
     def _make_smaller(self) -> None:
         """Begin again with ranks that are in step, and half the micro-batch. Raises MemoryFull."""
@@ -213,19 +212,27 @@ class ShardedBackend:
         self._come_back()
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
-        sequences, total, done = min(SEQUENCES, self.micro.sequences), 0.0, 0
+        sequences = min(SEQUENCES, self.micro.sequences)
         self.group.step(StandAtAnchor())
         try:
-            while done < len(tokens_BT):
-                total += self._summed(tokens_BT[done : done + sequences])
-                done += sequences
-                if stop():
-                    raise Stopped
+            total = self._total(torch.split(tokens_BT, sequences), stop)
         except NoRoomInRank as error:
+            self._leave()
+            self._come_back()
             raise MemoryFull(f"no room to measure {sequences} sequences: {error}") from error
-        finally:
-            self.group.step(StandBack())
+        self.group.step(StandBack())
+        if total is None:
+            raise Stopped
         return total / tokens_BT[:, 1:].numel()
+
+    def _total(self, pieces: Sequence[Tensor], stop: Callable[[], bool]) -> float | None:
+        """In nats; None once `stop` says so."""
+        total = 0.0
+        for piece_BT in pieces:
+            total += self._summed(piece_BT)
+            if stop():
+                return None
+        return total
 
     def _summed(self, tokens_BT: Tensor) -> float:
         commands = [

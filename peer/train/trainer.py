@@ -418,8 +418,9 @@ class LocalTrainer:
         return self._backend.reload()
 
     def close(self) -> None:
-        """End what computes for it elsewhere. Nothing follows."""
+        """End what computes for it elsewhere, and what is being written. Nothing follows."""
         self._backend.close()
+        self._writer.shutdown()
 
     def _reading(self) -> AbstractContextManager[None]:
         """Forward and backward passes are made inside."""

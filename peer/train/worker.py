@@ -77,6 +77,12 @@ class TrainerWorker:
         if self._trainer.device.type == "cuda":
             torch.cuda.set_device(self._trainer.device)
 
+    def close(self) -> None:
+        """Nothing follows, and nothing of it goes on: not on disk, nor in any process."""
+        self._trainer.close()
+        self._saver.close()
+        self._snapshots.close()
+
     def write_snapshot(self, anchor: bytes, state: bytes) -> None:
         """Begin to write the anchor where the trainer stands, if it is time. Returns at once, from any thread.
 
