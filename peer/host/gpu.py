@@ -112,8 +112,8 @@ def device_gb(gpus: Gpus | None = None) -> float | None:
 
 
 def gpus_in_use(devices: Sequence[str] = ()) -> dict[str, str]:
-    """UUIDs, as NVML writes them, by torch's names: of the CUDA devices that `settings.devices` means if they are
-    several, else of the one that holds this process's tensors; none before CUDA has begun here."""
+    """UUIDs, as NVML writes them, by torch's names: of the CUDA devices that `settings.devices` means, whose tensors
+    other processes may hold, or without `devices` of the one with this process's; none before CUDA has begun here."""
     if "torch" not in sys.modules:
         return {}
     import torch
@@ -121,9 +121,8 @@ def gpus_in_use(devices: Sequence[str] = ()) -> dict[str, str]:
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return {}
     here = range(torch.cuda.device_count())
-    chosen = list(here) if tuple(devices) == ("auto",) else [int(name.partition(":")[2] or 0) for name in devices]
-    if len(chosen) < 2:
-        chosen = [max(here, key=torch.cuda.memory_reserved)]
+    named = [int(name.partition(":")[2] or 0) for name in devices if name.startswith("cuda")]
+    chosen = list(here) if tuple(devices) == ("auto",) else named or [max(here, key=torch.cuda.memory_reserved)]
     return {f"cuda:{index}": f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in chosen}
 
 

@@ -124,13 +124,13 @@ def test_what_no_card_tells_is_none() -> None:
     [
         (("auto",), {"cuda:0": "GPU-a", "cuda:1": "GPU-b", "cuda:2": "GPU-c"}),
         (("cuda", "cuda:2"), {"cuda:0": "GPU-a", "cuda:2": "GPU-c"}),
-        (("cuda:1",), {"cuda:1": "GPU-b"}), ((), {"cuda:1": "GPU-b"}),
+        (("cuda:2",), {"cuda:2": "GPU-c"}), ((), {"cuda:1": "GPU-b"}),
     ],
 )  # fmt: skip
 def test_gpus_are_those_that_were_chosen(
     devices: tuple[str, ...], found: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """One alone is the one that holds tensors."""
+    """Or the one that holds tensors of this process; those of a rank are another's."""
     cuda = torch.cuda
     monkeypatch.setattr(cuda, "is_available", lambda: True)
     monkeypatch.setattr(cuda, "is_initialized", lambda: True)
