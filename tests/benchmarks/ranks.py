@@ -105,7 +105,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     """Add `ranks` and its options to the command line."""
     parser = commands.add_parser("ranks", help=__doc__.splitlines()[0], description=__doc__)
     parser.add_argument("--out", type=Path, default=Path("ranks.json"), metavar="FILE", help="where figures go")
-    parser.add_argument("--repeats", type=int, default=16, help="turns of two ranks, of two steps each (default 16)")
+    parser.add_argument("--repeats", type=int, default=10, help="turns of two ranks, of two steps each (default 10)")
     parser.add_argument("--quick", action="store_true", help="two models on two ranks: shows only that it works")
     parser.set_defaults(run=run)
 
