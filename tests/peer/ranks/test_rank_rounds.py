@@ -130,7 +130,7 @@ def test_each_rank_touches_its_share_of_the_bytes(way: str, make_on: MakeOn) -> 
     assert max(octets.values()) <= 0.55 * whole
     DecidedRound([several], ANCHORS[0]).apply_to(several)
     read = [kernels.octets[rank] - octets[rank] for rank in octets]  # type: ignore[attr-defined]
-    # Of a mean and a contribution, each rank reads a block more where a run of it ends within one.
-    ends = sum(len(members) for members in FlatParameters(build_meta(several.spec)).members)
+    # Of a mean and a contribution, two ranks read the block in which a run of one ends and one of the other begins.
+    ends = 2 * sum(len(members) for members in FlatParameters(build_meta(several.spec)).members)
     assert sum(read) <= 2 * (whole + ends * sum(several._codec.sections))
     assert max(read) <= 0.6 * 2 * whole
