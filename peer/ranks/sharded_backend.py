@@ -20,6 +20,21 @@ from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank_messages import (
+    Backward,
+    BeginVersion,
+    Command,
+    CopyLayer,
+    FinishStep,
+    LoadLayer,
+    MeasureLoss,
+    Moment,
+    RankAnswer,
+    RankSetup,
+    StandAtAnchor,
+    StandBack,
+)
 from peer.host.processes import available_bytes
 from peer.model.build import build, build_meta
 from peer.model.flat import FlatParameters, Layer
@@ -30,22 +45,7 @@ from peer.plan.sharding_cost import deal
 from peer.plan.sharding_strategy import ShardingStrategy
 from peer.protocol.layout import cut
 from peer.protocol.state_digest import FLOAT32_BYTES
-from peer.ranks.arena import Arena
 from peer.ranks.rank_group import NoRoomInRank, RankGroup
-from peer.ranks.rank_messages import (
-    Answered,
-    Backward,
-    BeginVersion,
-    Command,
-    CopyLayer,
-    FinishStep,
-    LoadLayer,
-    MeasureLoss,
-    Moment,
-    RankSetup,
-    StandAtAnchor,
-    StandBack,
-)
 from peer.ranks.sharded_kernels import ShardedKernels
 from peer.ranks.sharded_layerwise import ShardedLayerwise
 from peer.spec import RunSpec, dump
@@ -140,7 +140,7 @@ class ShardedBackend:
         """Encoded parts on their way to ranks and back, uint8."""
         return self._arena.payload
 
-    def ask_round(self, command: Command) -> list[Answered]:
+    def ask_round(self, command: Command) -> list[RankAnswer]:
         """Have a round's work done by all ranks."""
         return self.group.round(command)
 

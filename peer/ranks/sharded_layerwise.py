@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from peer.fsdp.rank_messages import Command, PublishLayer, RankAnswer
 from peer.model.flat import Layer
-from peer.ranks.rank_messages import Answered, Command, PublishLayer
 
 
 class Lead(Protocol):
@@ -26,7 +26,7 @@ class Lead(Protocol):
 
     def begin_version(self) -> int | None: ...
 
-    def ask_round(self, command: Command) -> list[Answered]: ...
+    def ask_round(self, command: Command) -> list[RankAnswer]: ...
 
     def abandon(self) -> None: ...
 

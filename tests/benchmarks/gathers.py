@@ -19,12 +19,12 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor, distributed
 
+from peer.fsdp.gather_gates import GatherGates
+from peer.fsdp.gather_guard import GatherGuard
+from peer.fsdp.sharded_model import held_by_rank, shard
 from peer.model.build import build, next_token_logits
 from peer.model.flat import FlatParameters
 from peer.plan.sharding_strategy import Sharding, ShardingStrategy
-from peer.ranks.gather_gates import GatherGates
-from peer.ranks.gather_guard import GatherGuard
-from peer.ranks.sharded_model import held_by_rank, shard
 from peer.spec import RunSpec, from_mapping
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar
