@@ -35,10 +35,12 @@ def main(arguments: list[str] | None = None) -> int:
     parser = argparse.ArgumentParser(prog="python -m peer.fsdp.rank")
     for name in ("steps", "round", "arena"):
         parser.add_argument(f"--{name}", type=int, required=True, help="a descriptor")
+    parser.add_argument("--dir", required=True, help="its peer's run directory, for people who list processes")
     options = parser.parse_args(arguments)
     steps: Channel = RankChannel(socket.socket(fileno=options.steps), Command)
     round: Channel = RankChannel(socket.socket(fileno=options.round), Command)
-    _serve(steps, round, options.arena)
+    with suppress(HungUp):
+        _serve(steps, round, options.arena)
     os._exit(0)  # a thread may be in a collective operation for ever
 
 

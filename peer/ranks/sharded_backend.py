@@ -8,7 +8,8 @@ checkpoint or the ranks' successors need them.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,8 +98,9 @@ class ShardedBackend:
     def __init__(
         self, spec: RunSpec, batches: Sequences, options: RankOptions, micro: MicroBatch, folder: Path
     ) -> None:
-        """`folder` has room for what no memory has. Raises RankLost, and NoRoomInRank."""
-        self._spec, self._options, self.micro = spec, options, micro
+        """`folder` is the peer's, with room for what no memory has. Raises RankLost and MemoryFull, and then nothing of
+        it is left."""
+        self._spec, self._options, self.micro, self._folder = spec, options, micro, folder
         self._reader = StepReader(batches)
         self._flat = FlatParameters(build_meta(spec))
         self.layers: tuple[Layer, ...] = self._flat.layers
@@ -116,9 +118,14 @@ class ShardedBackend:
         self.waited_s = 0.0
         """Seconds that inner steps have waited for layers since the newest version began."""
         self._group: RankGroup | None = None
-        self._start()
+        try:
+            self._start()
+        except BaseException:
+            self._arena.close()
+            raise
 
     def _start(self) -> None:
+        """Raises RankLost and MemoryFull."""
         options, strategy = self._options, self._options.strategy
         setups = [
             RankSetup(
@@ -128,7 +135,8 @@ class ShardedBackend:
             )
             for rank, device in enumerate(options.devices)
         ]  # fmt: skip
-        self._group = RankGroup(setups, self._arena.file)
+        with _telling_full("its share of the model"):
+            self._group = RankGroup(setups, self._arena.file, self._folder)
 
     @property
     def group(self) -> RankGroup:
@@ -220,8 +228,8 @@ class ShardedBackend:
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         sequences = min(SEQUENCES, self.micro.sequences)
-        self.group.step(StandAtAnchor())
         try:
+            self.group.step(StandAtAnchor())
             total = self._total(torch.split(tokens_BT, sequences), stop)
         except NoRoomInRank as error:
             self._leave()
@@ -279,7 +287,11 @@ class ShardedBackend:
             if moment.slot:
                 self._value(number, moment).copy_(state[moment.name])
         self._memory[number] = memory
-        self.group.step(LoadLayer(layer=number, memory=memory))
+        self._have_loaded(number)
+
+    def _have_loaded(self, number: int) -> None:
+        with _telling_full("its optimizers"):
+            self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
 
     def rest(self) -> dict[str, Tensor]:
         """The state of the generator that seeds the ranks' own in every step, and what was read for a step that has had
@@ -308,7 +320,7 @@ class ShardedBackend:
         if self._group is None:
             try:
                 self._come_back()
-            except NoRoomInRank:
+            except MemoryFull:
                 return False
         return True
 
@@ -321,9 +333,15 @@ class ShardedBackend:
         self._group = None
 
     def _come_back(self) -> None:
+        """Raises RankLost, and MemoryFull, and then they are as they were before: in main memory alone."""
         self._start()
-        for number in range(len(self.layers)):
-            self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
+        try:
+            for number in range(len(self.layers)):
+                self._have_loaded(number)
+        except MemoryFull:
+            self.group.stop()
+            self._group = None
+            raise
 
     def abandon(self) -> None:
         """End the ranks where they are: whoever waits for one of them gets RankLost."""
@@ -335,6 +353,14 @@ class ShardedBackend:
             self._group.stop()
             self._group = None
         self._arena.close()
+
+
+@contextmanager
+def _telling_full(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NoRoomInRank as error:
+        raise MemoryFull(f"the memory of a device has no room for {what}: {error}") from error
 
 
 def _octets(tokens_BT: Tensor) -> bytes:

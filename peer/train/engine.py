@@ -31,6 +31,8 @@ class UpdateBeside(Protocol):
 
     def reading(self) -> AbstractContextManager[None]: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:

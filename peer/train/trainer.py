@@ -425,6 +425,8 @@ class LocalTrainer:
     def close(self) -> None:
         """End what computes for it elsewhere, and what is being written. Nothing follows."""
         self._backend.close()
+        if self._layerwise is not None:
+            self._layerwise.close()
         self._writer.shutdown()
 
     def _reading(self) -> AbstractContextManager[None]:
