@@ -26,6 +26,8 @@ class RankSetup(Struct, frozen=True, kw_only=True, tag=True):
     attention: str
     """As transformers calls it; empty: its own choice."""
     threads: int
+    begins: bool
+    """Whether parameters are θ; else the arena has them, and they are loaded."""
 
 
 # ---- on the step channel ----

@@ -36,7 +36,7 @@ from peer.fsdp.rank_messages import (
 )
 from peer.fsdp.rank_optimizer import RankOptimizer
 from peer.fsdp.rank_shards import RankShards
-from peer.fsdp.sharded_model import forget_gathered, shard
+from peer.fsdp.sharded_model import forget_gathered, lie_in, shard
 from peer.host.device import choose_device
 from peer.model.build import build_unset, next_token_logits
 from peer.outer.arithmetic import device_for
@@ -68,9 +68,11 @@ class RankModel:
         )  # fmt: skip
         strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
         self._model = model = _on_device(build_unset(self._spec), self._device, setup.attention)
-        shard(model, strategy, self._device)
+        shard(model, strategy, self._device, pins=not strategy.lies_in_arena or arena.pin_inner(self._device))
+        if strategy.lies_in_arena:
+            lie_in(model, arena.local)
         self._shards = RankShards(model, strategy, setup.rank, arena)
-        self._optimizer = RankOptimizer(model, self._spec, self._shards, arena)
+        self._optimizer = RankOptimizer(model, self._spec, self._shards, arena, in_arena=strategy.lies_in_arena)
         codec = Codec(self._spec.codec.wire)
         kernels = TorchKernels(codec, device_for(self._shards.device, codec))
         self._kernels = RankKernels(self._shards, kernels, codec, arena.payload)
@@ -81,7 +83,9 @@ class RankModel:
         """Layers of the version that is being made beside inner steps."""
         self._aside: list[list[Tensor]] = []
         """The local parameters while θ is in their place."""
-        self._shards.be_at_anchor()
+        if setup.begins:
+            self._shards.be_at_anchor()
+            self._optimizer.begin()
         self._finish()
         self._bfloat16 = uses_bfloat16(self._spec, self._device)
 

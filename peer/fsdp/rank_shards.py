@@ -102,8 +102,9 @@ class RankShards:
     def keep_layer(self, layer: int, aside: Sequence[Tensor] | None) -> None:
         """The inverse; of `aside`, by run, where θ has taken the place of the parameters."""
         for number, run in enumerate(self.held[layer]):
-            local = run.local if aside is None else aside[number]
-            self._arena.local[layer][run.owned_lies] = local[run.owned].to("cpu")
+            local, vector = run.local if aside is None else aside[number], self._arena.local[layer][run.owned_lies]
+            if vector.data_ptr() != local.data_ptr():
+                vector.copy_(local[run.owned])
 
     def _fill(self, vectors: tuple[Tensor, ...]) -> None:
         for vector, runs in zip(vectors, self.held, strict=True):

@@ -119,12 +119,12 @@ class ShardedBackend:
         """Seconds that inner steps have waited for layers since the newest version began."""
         self._group: RankGroup | None = None
         try:
-            self._start()
+            self._start(begins=True)
         except BaseException:
             self._arena.close()
             raise
 
-    def _start(self) -> None:
+    def _start(self, *, begins: bool) -> None:
         """Raises RankLost and MemoryFull."""
         options, strategy = self._options, self._options.strategy
         setups = [
@@ -132,6 +132,7 @@ class ShardedBackend:
                 spec=dump(self._spec), rank=rank, ranks=strategy.ranks, device=device, sharding=strategy.kind,
                 group=strategy.group, offloads=strategy.offloads, rendezvous="", sizes=self._arena.layout.sizes,
                 payload_bytes=self._arena.layout.payload_bytes, attention=options.attention, threads=options.threads,
+                begins=begins,
             )
             for rank, device in enumerate(options.devices)
         ]  # fmt: skip
@@ -194,10 +195,16 @@ class ShardedBackend:
         except NoRoomInRank:
             self._reader.put_back(taken)
             return None
+        self._about_to_change_inner()
         answers = self.group.step(FinishStep(learning_rate=rate, scale=whole / done))
         self.waited_s = max(answer.waited_s for answer in answers)
         assert all(answer.value for answer in answers), "AdamW has its memory from the start"
         return loss * whole / done, done
+
+    def _about_to_change_inner(self) -> None:
+        """Where a checkpoint reads what inner steps change, and no copy of it, it has been read."""
+        if self.capture is not None:
+            self.capture.before_step()
 
     def _shares(self, tokens_BT: Tensor, whole: int, seed: int | None) -> list[Backward]:
         """What each rank reads of a micro-batch. One that gets nothing computes a row that does not count: the others
@@ -229,6 +236,7 @@ class ShardedBackend:
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         sequences = min(SEQUENCES, self.micro.sequences)
         try:
+            self._about_to_change_inner()
             self.group.step(StandAtAnchor())
             total = self._total(torch.split(tokens_BT, sequences), stop)
         except NoRoomInRank as error:
@@ -264,11 +272,12 @@ class ShardedBackend:
     def keep_inner(self) -> bool:
         if self._group is None:
             return False  # what lies in the arena is no copy
-        if self.capture is not None:
+        is_copy = not self._options.strategy.lies_in_arena
+        if is_copy and self.capture is not None:
             self.capture.before_copies_change()
         for number in range(len(self.layers)):
             self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
-        return True
+        return is_copy
 
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
         return {moment.name: self._value(number, moment) for moment in self._memory[number]}
@@ -277,9 +286,9 @@ class ShardedBackend:
         """Where the arena keeps it."""
         if not moment.slot:
             return torch.empty(0) if moment.value is None else torch.tensor(moment.value)
-        shape, where = self._flat.place_of(number, int(moment.name.split(".")[1]))
+        position = int(moment.name.split(".")[1])
         vector: Tensor = getattr(self._arena, moment.slot)[number]
-        return vector[where].view(shape)
+        return vector[self._flat.places(number)[position]].view(self._flat.members[number][position].shape)
 
     def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
         memory = _named(state)
@@ -334,7 +343,7 @@ class ShardedBackend:
 
     def _come_back(self) -> None:
         """Raises RankLost, and MemoryFull, and then they are as they were before: in main memory alone."""
-        self._start()
+        self._start(begins=False)
         try:
             for number in range(len(self.layers)):
                 self._have_loaded(number)

@@ -78,9 +78,10 @@ def test_what_was_undone_is_owed_again(way: str, make_on: MakeOn, tmp_path: Path
     assert same(everything(one, b""), everything(several, b"")) == []
 
 
-def test_a_peer_whose_ranks_have_left_their_devices_keeps_up(make_on: MakeOn, tmp_path: Path) -> None:
+@pytest.mark.parametrize("way", ["full 2", "offload"])
+def test_a_peer_whose_ranks_have_left_their_devices_keeps_up(way: str, make_on: MakeOn, tmp_path: Path) -> None:
     """As while its owner plays: updates are applied to the copies, and the ranks take them up when they are back."""
-    one, several = make_on("one device"), make_on("full 2")
+    one, several = make_on("one device"), make_on(way)
     train(one)
     several.restore(saved(one, b"", tmp_path / "saved"))
     for trainer in (one, several):
