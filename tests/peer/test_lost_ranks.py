@@ -30,7 +30,8 @@ LOST = RankLost(0, "cuda:0", "was killed by SIGKILL", is_device=False)
 GONE = RankLost(0, "cuda:0", "cannot go on: CUDA error", is_device=True)
 SPEC = ipc.SpecText(dump(spec()))
 STALE = (
-    ipc.InStep(True), LeaveAsked, lambda now: TrainerFailed(now, LOST), ipc.ReportEvent("RoundStarted", {"round": 1, "steps": 1}),
+    ipc.InStep(True), LeaveAsked, lambda now: TrainerFailed(now, LOST),
+    ipc.ReportEvent("RoundStarted", {"round": 1, "steps": 1}),
 )  # fmt: skip
 """What may still lie there of the life before."""
 

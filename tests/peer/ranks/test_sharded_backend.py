@@ -18,13 +18,10 @@ from tests.stepping import step
 
 
 @pytest.mark.outside
-@pytest.mark.parametrize("way", ["full 2", "replicated 2"])
-def test_what_leaves_its_devices_comes_back_with_every_bit(
-    way: str, make_on: MakeOn, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_leaves_its_devices_comes_back_with_every_bit(make_on: MakeOn, monkeypatch: pytest.MonkeyPatch) -> None:
     """Also after a try that found no room; meanwhile a checkpoint says the same, and no process computes."""
     monkeypatch.setattr(ShardedBackend, "can_leave", True)
-    trainer = make_on(way)
+    trainer = make_on("full 2")
     trainer.begin_round(("p0", "p1"))
     for _ in range(2):
         step(trainer)
