@@ -38,7 +38,6 @@ from peer.testing.short_waits import PACED, write_hurry
 from peer.testing.swarm_contract import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
-RANK_MODULE = "peer.ranks.rank"
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 STOP_S = 20.0 * BUSY
 """A process that was asked to stop must have ended after this long."""
@@ -266,20 +265,9 @@ class RealSwarm(Swarm):
 
     def kill_link(self, peer: int) -> None:
         """`kill -9` of the peer's link process alone."""
-        (link,) = self._running(peer, LINK_MODULE)
+        words = {process: process.cmdline() for process in processes_of(self._peers[peer].directory)}
+        (link,) = [process for process, argv in words.items() if LINK_MODULE in argv]
         link.kill()
-
-    def ranks(self, peer: int) -> list[psutil.Process]:
-        """The processes that compute on the peer's devices, in order."""
-        return sorted(self._running(peer, RANK_MODULE), key=psutil.Process.create_time)
-
-    def _running(self, peer: int, module: str) -> list[psutil.Process]:
-        words = {process: process.info["cmdline"] for process in processes_of(self._peers[peer].directory)}
-        return [process for process, argv in words.items() if module in argv]
-
-    def hurry(self, peer: int, constants: Mapping[str, float]) -> None:
-        """Have the peer take these values, and no others of the swarm's, when it starts again."""
-        write_hurry(self.directory_of(peer), constants)
 
     def stop(self, peer: int) -> int:
         """Ask the peer to leave politely (SIGTERM), and wait for its end; its exit code."""
