@@ -64,7 +64,7 @@ class Peer:
         self.events: list[Event] = []
         self.reporter = Reporter(self.events.append)
         self.lives: list[list[Any]] = []
-        """What lay in the inbox when each began."""
+        """What lay in the inbox when each had met the others."""
         self.ends: list[Exception | None] = []
         self._directory = directory
         monkeypatch.setattr(session, "load_libraries", lambda: None)
@@ -72,8 +72,9 @@ class Peer:
         monkeypatch.setattr(session, "_live", self._live)
 
     def _live(self, *about: Any) -> None:
-        (roster,) = [each for each in about if isinstance(each, DeviceRoster)]
-        roster.present(lambda: ["cuda:0", "cuda:1"])  # type: ignore[arg-type,return-value]
+        *_, roster, meet = about
+        roster.present(lambda: ["cuda:0", "cuda:1"])
+        meet(self.link, self.inbox, self.reporter)
         found = []
         while not self.inbox.empty():
             found.append(self.inbox.get())
@@ -145,7 +146,7 @@ def test_who_is_leaving_leaves(peer: Peer, monkeypatch: pytest.MonkeyPatch) -> N
 
 
 def test_a_signal_while_the_link_begins_is_obeyed(peer: Peer) -> None:
-    """It raises nothing there, where a process is being started: it is noticed at the next wait."""
+    """It raises nothing there, where a process is being started: it is noticed afterwards."""
     peer.ends = [LOST]
 
     def asked_meanwhile(restarts: int) -> AnyToTrainer:
@@ -183,7 +184,17 @@ def test_a_rank_that_is_lost_while_it_begins(tmp_path: Path, monkeypatch: pytest
         raise LOST
 
     monkeypatch.setattr(session, "prepare", lose)
-    about = PlayedLink(), Inbox(), spec(), "p1", PeerSettings(), tmp_path, said, DeviceRoster(lambda: 0.0)
+    about = (
+        PlayedLink(),
+        Inbox(),
+        spec(),
+        "p1",
+        PeerSettings(),
+        tmp_path,
+        said,
+        DeviceRoster(lambda: 0.0),
+        session._has_met,
+    )
     with pytest.raises(RankLost):
         session._live(*about)  # type: ignore[arg-type]
     assert not said.building
