@@ -106,19 +106,20 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     if not spec.uses_hub:
         close_hub()
     look_around(spec, directory, settings, session)
-    roster = DeviceRoster(time.monotonic)
+    roster, meet = DeviceRoster(time.monotonic), _has_met
     while True:
         try:
-            _live(link, inbox, spec, me, settings, directory, session, roster)
+            _live(link, inbox, spec, me, settings, directory, session, roster, meet)
             return
         except RankLost as lost:
             _note_lost(lost, link, session, roster)
-        _meet_again(link, inbox, session)
+        _begin_link(link, inbox, session)  # while the ranks begin
+        meet = _meet_again
 
 
 def _live(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
-    session: Reporter, roster: DeviceRoster,
+    session: Reporter, roster: DeviceRoster, meet: Callable[[LinkProcess, Inbox, Reporter], None],
 ) -> None:  # fmt: skip
     """One life, from what is on disk to its end. Raises RankLost, and then nothing of it goes on."""
     from peer.train.worker import TrainerWorker
@@ -132,11 +133,10 @@ def _live(
         session.building = False
     session.emit(started(settings, me, ready, directory))
     worker = TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)
-    with (
-        closing(worker),
-        closing(Session(link, inbox, ready.trainer, worker, session, ready.first_state, ready.anchor)) as running,
-    ):
-        running.run()
+    with closing(worker):
+        meet(link, inbox, session)
+        with closing(Session(link, inbox, ready.trainer, worker, session, ready.first_state, ready.anchor)) as running:
+            running.run()
 
 
 def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
@@ -152,26 +152,35 @@ def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: Dev
     session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
 
 
-def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
-    """Have a link in place of that of the life before, of which nothing is heard any more.
+def _begin_link(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
+    """Start one in place of that of the life before, of which nothing is heard any more."""
+    link.end()
+    with suppress(Empty):
+        while True:
+            inbox.get_nowait()
+    link.restart()
+    session.link_began()
 
-    Where nobody can be reached it is tried as often as in one life. Raises what `_spec_text` does.
+
+def _has_met(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
+    """The first link of all has brought the spec already."""
+
+
+def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
+    """Wait for a link that was started before a life. Where nobody can be reached it is tried as often as in one life.
+
+    Raises what `_spec_text` does.
     """
     for left in reversed(range(LINKS_LOST)):
-        link.end()
-        with suppress(Empty):
-            while True:
-                inbox.get_nowait()
-        link.restart()
-        session.link_began()
         try:
             _spec_text(inbox, session)
         except (Unreachable, LinkLost):
             if not left:
                 raise
-            session.say("JOINING", "connecting again")
         else:
             return
+        session.say("JOINING", "connecting again")
+        _begin_link(link, inbox, session)
 
 
 def _spec_text(inbox: Inbox, session: Reporter) -> str:

@@ -79,6 +79,7 @@ class RankGroup:
         self._members: list[_Member] = []
         self._is_parted = False
         """Whether ranks wait in a collective operation for one that has left it."""
+        self._is_closed = False
         try:
             meeting = str(Path(self._folder.name) / "meet")
             for setup in setups:
@@ -107,6 +108,8 @@ class RankGroup:
     def _ask(self, line: str, commands: Sequence[Command], longest_s: float) -> list[RankAnswer]:
         each = commands if len(commands) > 1 else [commands[0]] * len(self._members)
         with self._speaking[line]:
+            if self._is_closed:
+                raise RankLost(0, self._members[0].device, "has ended with its group", is_device=False)
             for member, command in zip(self._members, each, strict=True):
                 _tell(getattr(member, line), command)
             return self._answers(line, longest_s)
@@ -148,31 +151,33 @@ class RankGroup:
             with suppress(subprocess.TimeoutExpired):
                 member.process.wait(STOP_S)
         if not is_device:
-            number = self._killed(BLAME_S if why else 0.0, number)
+            killed = self._killed(BLAME_S if why else 0.0)
+            if killed is not None:
+                number, why = killed, ""
             member = self._members[number]
-            why = member.ended() or why or "has hung up"
+            why = why or member.ended() or "has hung up"
         self.end()
         return RankLost(number, member.device, why, is_device=is_device)
 
-    def _killed(self, within_s: float, otherwise: int) -> int:
-        """Which rank was: its connections may be seen to end a moment before it does."""
+    def _killed(self, within_s: float) -> int | None:
+        """Which rank was, if any: its connections may be seen to end a moment before it does."""
         until = time.monotonic() + within_s
         while True:
             killed = [each for each, one in enumerate(self._members) if (one.process.poll() or 0) < 0]
             if killed or time.monotonic() >= until:
-                return killed[0] if killed else otherwise
+                return killed[0] if killed else None
             time.sleep(LOOK_S)
 
     def stop(self) -> None:
-        """End all, in order if they are in step. Nobody may tell them anything after this."""
+        """End all, in order if they are in step. Whoever tells them anything after this gets RankLost."""
         if not self._is_parted:
             with suppress(RankLost, NoRoomInRank):
                 self._ask("steps", (StopRank(),), STOP_S)
         self.close()
 
     def close(self) -> None:
-        """End all at once. Nobody may tell them anything after this; who still does, in another thread, is heard out
-        before: it gets RankLost."""
+        """End all at once. Whoever waits for them, or tells them anything after this, gets RankLost."""
+        self._is_closed = True
         self.end()
         for line, speaking in self._speaking.items():
             with speaking:

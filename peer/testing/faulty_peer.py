@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import argparse
 import io
+import os
+import signal
 import sys
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, TextIO
+from typing import TYPE_CHECKING, Any, TextIO
 
 import peer.startup
 from dht.errors import BadInput, MemoryFull
@@ -107,6 +110,27 @@ def let_give_noise(trainer: LocalTrainer, directory: Path) -> None:
     vars(trainer)["_write_contribution"] = write_noise
 
 
+RANK = "rank"
+"""A peer in whose directory there is a file of this name loses a rank, and the file, which says when (`LOSES_IN`)."""
+LOSES_IN = {"train": "step", "submit": "_write_contribution", "apply": "apply", "checkpoint": "checkpoint"}
+"""By what a trainer does then. Of a checkpoint what is written beside training follows."""
+
+
+def let_lose_ranks(trainer: LocalTrainer, directory: Path) -> None:
+    """Have the last of the ranks of this trainer killed (SIGKILL) as the file says, if it has ranks."""
+    for when, name in LOSES_IN.items():
+        vars(trainer)[name] = partial(_lose_rank, trainer, directory / RANK, when, getattr(trainer, name))
+
+
+def _lose_rank(trainer: LocalTrainer, path: Path, when: str, do: Callable[..., Any], *words: Any, **named: Any) -> Any:
+    if not path.exists() or path.read_text() != when:
+        return do(*words, **named)
+    path.unlink()
+    taken = do(*words, **named) if when == "checkpoint" else None
+    os.kill(trainer._backend.group.pids[-1], signal.SIGKILL)  # type: ignore[attr-defined]
+    return taken or do(*words, **named)
+
+
 def is_device(directory: Path, fault: str) -> bool:
     path = directory / DEVICE
     return path.exists() and path.read_text() == fault
@@ -153,6 +177,7 @@ def run() -> int:
         let_fail(trainer, directory)
         let_be_odd(trainer, watched.take_odd)
         let_give_noise(trainer, directory)
+        let_lose_ranks(trainer, directory)
         if is_paced(directory):
             slow_down(trainer, vars(trainer._backend).get("_model"), settings.min_step_s, spec.inner.accumulation)
         if (directory / BOOKS).exists():

@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from safetensors import safe_open
@@ -20,7 +20,7 @@ from peer.checkpoint.capture import Capture
 from peer.codec.codec import Codec
 from peer.model.build import build
 from peer.model.flat import FlatParameters
-from peer.outer.kernels import PartUpdate, TorchKernels
+from peer.outer.kernels import Kernels, PartUpdate
 from peer.outer.layer_tensors import LayerTensors
 from peer.protocol.block import Block, PartOutcome, part_outcomes
 from peer.protocol.layout import Part, cut
@@ -29,23 +29,31 @@ from peer.store.contributions import Contribution
 from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable, Sequence
+    from collections.abc import Callable, Iterable, Mapping, Sequence
 
+    from peer.checkpoint.checkpoint import Checkpoint
     from peer.train.trainer import LocalTrainer
 
 FILE = "books.safetensors"
+"""The newest."""
+FOLDER = "books.kept"
+"""Those of each checkpoint, for a peer that goes on from one."""
 
 
-class BookedKernels(TorchKernels):
-    """Arithmetic beside which double precision says what went into the residual, and what was given up for its age."""
+class BookedKernels:
+    """Implements `peer.outer.kernels.Kernels` by others beside which double precision says what went into the
+    residual, and what was given up for its age."""
 
-    def __init__(self, codec: Codec, size: int) -> None:
-        super().__init__(codec)
+    def __init__(self, kernels: Kernels, codec: Codec, size: int, look: Callable[[], object]) -> None:
+        """`look` has the parameters be where the trainer's own process sees them."""
+        self._kernels, self._codec, self._look = kernels, codec, look
         self.produced, self.discounted = (torch.zeros(size, dtype=torch.float64) for _ in range(2))
+        self.encode, self.begin, self.keep_start = kernels.encode, kernels.begin, kernels.keep_start
+        self.counted, self.returned = kernels.counted, kernels.returned
 
     def progress(self, t: LayerTensors) -> None:
         self._produce(t, slice(0, t.elements))
-        super().progress(t)
+        self._kernels.progress(t)
 
     def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
         for update in updates:
@@ -56,33 +64,55 @@ class BookedKernels(TorchKernels):
                 owed -= torch.from_numpy(self._codec.decode(update.mine)[: part.size]).double()
             lost = 1.0 if update.gives_up else 0.0 if update.kept is None else 1 - update.kept
             self.discounted[part.start : part.start + part.size] += owed * lost
-        return super().apply(t, updates)
+        return self._kernels.apply(t, updates)
 
     def give_up(self, t: LayerTensors, part: Part) -> float:
         self.discounted[part.start : part.start + part.size] += t.residual[t.of(part)].double()
-        return super().give_up(t, part)
+        return self._kernels.give_up(t, part)
+
+    def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
+        """What was learned after the checkpoint and offered: the peer has it again."""
+        owed = t.residual[t.of(part)].double()
+        self._kernels.restored(t, part, payload)
+        self.produced[part.start : part.start + part.size] += t.residual[t.of(part)].double() - owed
 
     @torch.no_grad()
     def _produce(self, t: LayerTensors, here: slice) -> None:
         self.keep_start(t)
+        self._look()
         now = torch.cat([parameter.to("cpu", torch.float64) for _, parameter in t.local])
         self.produced[t.first + here.start : t.first + here.stop] += t.kept[here].double() - now[here]
 
 
 def keep_books(trainer: LocalTrainer, directory: Path) -> None:
-    """Have what this trainer owes noted, and the books written with every checkpoint. Not for runs with `overlap`."""
-    kernels = BookedKernels(Codec(trainer.spec.codec.wire), trainer.parameters)
+    """Have what this trainer owes noted, and the books written and read with every checkpoint. Not for runs with
+    `overlap`."""
+    backend, codec = trainer._backend, Codec(trainer.spec.codec.wire)
+    kernels = BookedKernels(trainer._kernels, codec, trainer.parameters, backend.keep_inner)
     trainer._kernels_now = lambda: kernels
-    take_checkpoint = trainer.checkpoint
+    take_checkpoint, take_up = trainer.checkpoint, trainer.restore
+    (directory / FOLDER).mkdir(exist_ok=True)
 
     def take_both(anchor: bytes, snapshot: tuple[int, bytes] | None = None) -> Capture:
         checkpoint = take_checkpoint(anchor, snapshot)
         residual = torch.cat([trainer._backend.layer(number).residual for number in range(len(trainer.layer_sizes))])
         vectors = {"produced": kernels.produced, "discounted": kernels.discounted, "residual": residual}
-        save_file(vectors, directory / FILE, {"anchor": anchor.hex()})
+        for path in (directory / FILE, directory / FOLDER / _name(checkpoint.state)):
+            save_file(vectors, path, {"anchor": anchor.hex()})
         return checkpoint
 
-    vars(trainer)["checkpoint"] = take_both
+    def take_up_both(checkpoint: Checkpoint, **named: bool) -> None:
+        take_up(checkpoint, **named)
+        with safe_open(directory / FOLDER / _name(checkpoint.state), "pt") as file:
+            for vector in ("produced", "discounted"):
+                getattr(kernels, vector).copy_(file.get_tensor(vector))
+
+    vars(trainer).update(checkpoint=take_both, restore=take_up_both)
+
+
+def _name(state: Mapping[str, Any]) -> str:
+    """Of the books of a checkpoint that says this."""
+    return "-".join(str(state[key]) for key in ("anchor", "step_in_round", "offered"))
 
 
 @dataclass(frozen=True, kw_only=True)
