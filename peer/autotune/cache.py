@@ -1,8 +1,8 @@
-"""How a run is trained on one device: found once by a dry run, remembered beside what it was measured on.
+"""How a run is trained on a peer's devices: found once by a dry run, remembered beside what it was measured on.
 
 The run fixes how many sequences an inner step reads, and their order. How many of them are on the device at a time
-(the micro-batch), and which attention kernel computes them, is the volunteer's: inner steps are private, so the last
-bits of a step may differ between devices, as they do anyway. What peers agree on, the outer step, does not see it.
+(the micro-batch), which attention kernel computes them, and how several devices share the model, is the volunteer's:
+inner steps are private, so the last bits of a step may differ between devices, as they do anyway. What peers agree on, the outer step, does not see it.
 """
 
 from __future__ import annotations
@@ -90,17 +90,18 @@ def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_
     known = recall(directory, basis, free_bytes)
     if known is not None:
         return known
-    fit = try_out(spec, directory / "spec.toml", basis.device, start)
+    fit = try_out(spec, directory / "spec.toml", basis, start)
     with suppress(DiskFull):  # then the next start tries again
         remember(directory, fit)
     return fit
 
 
-def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -> Tuned:
+def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python) -> Tuned:
     """A dry run; one that is killed is tried again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
+    words = ["--devices", *basis.device.split(), "--sharding", basis.sharding, *["--offload"] * basis.offload]
     while True:
-        code, out, err = start(["-m", "peer.autotune", str(path), "--device", device, "--most", str(most)])
+        code, out, err = start(["-m", "peer.autotune", str(path), *words, "--most", str(most)])
         fit = from_json(out) if code == 0 else None
         if fit is not None:
             return fit
@@ -108,5 +109,5 @@ def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -
         if code == MemoryFull.exit_code or (code < 0 and most == 1):
             raise MemoryFull(why)
         if code >= 0:
-            raise HomefiresError(f"a dry run on {device} failed: {why}")
+            raise HomefiresError(f"a dry run on {basis.device} failed: {why}")
         most = (min(most, spec.inner.sequences) + 1) // 2

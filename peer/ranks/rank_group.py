@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import ClassVar
 
 from dht.process import parent_env
 from peer.ranks.rank_channel import HungUp, RankChannel
@@ -64,6 +65,9 @@ class _Member:
 class RankGroup:
     """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
 
+    program: ClassVar[tuple[str, ...]] = ("peer.ranks.rank",)
+    """The module that is run as a rank, and words of its own."""
+
     def __init__(self, setups: Sequence[RankSetup], arena: int) -> None:
         """`arena` is its descriptor. Raises RankLost, and then none is left, and NoRoomInRank."""
         # A process ends with the thread that starts it: this one stays.
@@ -77,7 +81,7 @@ class RankGroup:
         try:
             meeting = str(Path(self._folder.name) / "meet")
             for setup in setups:
-                self._members.append(self._starter.submit(_start, setup.device, arena).result(START_S))
+                self._members.append(self._starter.submit(_start, self.program, setup.device, arena).result(START_S))
                 _tell(self._members[-1].steps, _at(setup, meeting))
             self._answers("steps", START_S)
         except BaseException:
@@ -165,13 +169,13 @@ class RankGroup:
             self._folder.cleanup()
 
 
-def _start(device: str, arena: int) -> _Member:
+def _start(program: Sequence[str], device: str, arena: int) -> _Member:
     (mine, theirs), (beside, their_beside) = socket.socketpair(), socket.socketpair()
     files = (theirs.fileno(), their_beside.fileno(), arena)
     words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena)]
     with theirs, their_beside:
         process = subprocess.Popen(
-            [sys.executable, "-m", "peer.ranks.rank", *words], pass_fds=files, stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", *program, *words], pass_fds=files, stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(), env=os.environ | _loopback() | parent_env(),
         )  # fmt: skip
     return _Member(device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer))

@@ -92,7 +92,7 @@ class RankModel:
                 return self._backward(command)
             case FinishStep():
                 made = self._optimizer.step(command.learning_rate, command.scale)
-                return Answered(value=float(made), waited_s=self._guard.waited_s)
+                return Answered(value=float(made), waited_s=self._guard.waited_s, peak_bytes=self.peak_bytes())
             case StandAtAnchor():
                 return self._stand_at_anchor()
             case MeasureLoss():
@@ -112,6 +112,7 @@ class RankModel:
     def _backward(self, command: Backward) -> Answered:
         if command.seed is not None:
             torch.manual_seed(command.seed + self._rank)
+            self.begin_peak()
         tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
             with self._autocast():
@@ -120,6 +121,15 @@ class RankModel:
             # FSDP takes the mean over the ranks; their shares of the step add up to it.
             torch.autograd.backward(loss * (command.scale * self._ranks))
         return Answered(value=loss.item() * command.scale)
+
+    def begin_peak(self) -> None:
+        """Count what a step takes from here on."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_bytes(self) -> int:
+        """The most since then; 0 where the device does not count."""
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else nullcontext()

@@ -26,6 +26,8 @@ class Lead(Protocol):
 
     def begin_version(self) -> int: ...
 
+    def end_version(self) -> None: ...
+
     def ask_round(self, command: Command) -> list[Answered]: ...
 
     def abandon(self) -> None: ...
@@ -58,6 +60,7 @@ class ShardedLayerwise:
             for layer in self._order:
                 apply_layer(layer)
                 self._lead.ask_round(PublishLayer(layer=layer, version=version))
+            self._lead.end_version()
             return finish()
         except BaseException:
             self._lead.abandon()  # steps would wait for a layer that does not come
