@@ -1,4 +1,5 @@
-"""`python -m peer.autotune SPEC.toml --devices D …`: train a few steps on noise, and print what is fastest and has room.
+"""`python -m peer.autotune SPEC.toml --devices D …`: train a few steps on noise, and print what is fastest of what
+has room.
 
 A process of its own, since it may run out of memory, and gives back all that it took. Started by
 `peer.autotune.cache`.

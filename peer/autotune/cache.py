@@ -2,7 +2,8 @@
 
 The run fixes how many sequences an inner step reads, and their order. How many of them are on the device at a time
 (the micro-batch), which attention kernel computes them, and how several devices share the model, is the volunteer's:
-inner steps are private, so the last bits of a step may differ between devices, as they do anyway. What peers agree on, the outer step, does not see it.
+inner steps are private, so the last bits of a step may differ between devices, as they do anyway. What peers agree on,
+the outer step, does not see it.
 """
 
 from __future__ import annotations

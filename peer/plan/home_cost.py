@@ -68,12 +68,15 @@ def ways_to_try(
             sharded_cost(work, way, given) for way in strategies_of(ranks, offloads=offloads)
             if kind in (None, way.kind) and (spec.inner.optimizer != "muon" or way.shares == 1)
         ]  # fmt: skip
-        fitting = [
-            cost for cost in costs if ranks * cost.main_bytes <= main_bytes
-            and all(needed <= (UNSURE * room or needed) for needed, room in zip(cost.device_bytes, room_bytes, strict=True))
-        ]  # fmt: skip
+        fitting = [cost for cost in costs if ranks * cost.main_bytes <= main_bytes and _may_fit(cost, room_bytes)]
         found += [cost.strategy for cost in sorted(fitting, key=lambda cost: cost.step_s)]
     return found
+
+
+def _may_fit(cost: ShardedCost, room_bytes: Sequence[float]) -> bool:
+    return all(
+        not room or needed <= UNSURE * room for needed, room in zip(cost.device_bytes, room_bytes, strict=True)
+    )
 
 
 # ---- one device that a model does not fit ----

@@ -12,7 +12,8 @@ import torch
 
 from dht.errors import HomefiresError, MemoryFull
 from peer.autotune.cache import Unwanted, run_python
-from peer.autotune.rank_trials import DryDevices, fit_devices, fit_ranks
+from peer.autotune.rank_trials import DryDevices, RankTrials, fit_devices, fit_ranks
+from peer.autotune.search import Trial
 from peer.autotune.trial import basis_of
 from peer.model.footprint import size_of
 from peer.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
@@ -71,6 +72,37 @@ def test_what_has_no_room_is_passed_over_and_each_rank_gets_what_it_has_room_for
     assert from_json(found.to_json()) == found
 
 
+class Clock:
+    """Seconds pass when a way is tried."""
+
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.mark.parametrize(("way_s", "tried_kinds"), [(1.0, ["replicated", "full"]), (200.0, ["replicated"])])
+def test_a_dry_run_stays_short(
+    way_s: float, tried_kinds: list[str], spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No further way is begun late, and main memory not at all where something else fits; the fastest is taken."""
+    clock, ways = Clock(), list[str]()
+
+    def search(trials: RankTrials, way: ShardingStrategy, limit: int) -> tuple[Trial, tuple[int, ...]]:
+        clock.now += way_s
+        ways.append(str(way))
+        return Trial(sequences=2, attention="", seconds=1.0 / len(ways), peak_bytes=0), (len(ways), 1)
+
+    monkeypatch.setattr(RankTrials, "search", search)
+    devices = DryDevices(names=("cpu", "cpu"), kinds=("a", "a"), room_bytes=(0, 0))
+    every = (*strategies_of(2), *strategies_of(2, offloads=True))
+    found = fit_ranks(spec, devices, every, basis_of(spec, ("cpu", "cpu"), CPUS), clock=clock)
+    assert ways == tried_kinds
+    assert (found.sharding, found.most) == (tried_kinds[-1], (len(ways), 1))
+    assert found.step_s == pytest.approx(4.0 / len(ways))
+
+
 def test_main_memory_is_the_last_resort(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """Not tried where anything else has room; and without it there is no way."""
     ways = (strategies_of(2)[-1], strategies_of(2, offloads=True)[-1])
@@ -100,6 +132,6 @@ def test_ranks_end_with_the_dry_run_that_started_them(spec: RunSpec, tmp_path: P
 def test_a_rank_that_cannot_start_is_a_failure(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     """And not want of memory."""
     monkeypatch.setattr(RankGroup, "program", ("peer.testing.no_such_rank",))
-    with pytest.raises(HomefiresError, match="rank .* on cpu ended with exit code 1") as failed:
+    with pytest.raises(HomefiresError, match=r"rank .* on cpu ended with exit code 1") as failed:
         tried(spec, strategies_of(2)[:1])
     assert not isinstance(failed.value, MemoryFull)

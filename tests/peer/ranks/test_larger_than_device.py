@@ -4,6 +4,7 @@ it were one (`peer.testing.tight_rank`)."""
 from __future__ import annotations
 
 import dataclasses
+import threading
 from collections.abc import Callable
 from pathlib import Path
 
@@ -13,8 +14,10 @@ import torch
 from dht.errors import MemoryFull
 from peer.data.open_source import held_out
 from peer.model.footprint import size_of
+from peer.ranks.rank_messages import PublishLayer
 from peer.ranks.sharded_backend import ShardedBackend
 from peer.spec import RunSpec
+from peer.testing.child_process import HANG_S
 from peer.train.trainer import LocalTrainer
 from tests.peer.ranks.conftest import HaveRoom, MakeOn
 from tests.saved import everything, same, saved
@@ -100,13 +103,64 @@ def test_a_rank_that_is_full_within_a_step_loses_nothing(
     torch.manual_seed(7)
     assert step(roomy) == made
     assert same(everything(roomy, b""), everything(tight, b"")) == []
-    backend_of(tight).micro.sequences = 4
-    tokens_BT = held_out(roomy._source)
-    before = of_layers(tight)
-    expected = backend_of(roomy).loss(tokens_BT, lambda: False)
-    assert backend_of(tight).loss(tokens_BT, lambda: False) == expected
-    assert backend_of(tight).micro.sequences == 2
+    tokens_BT = held_out(roomy._source).repeat(8, 1)
+    backend_of(tight).micro.sequences, before = 32, of_layers(tight)
+    found = backend_of(tight).loss(tokens_BT, lambda: False)
+    assert 2 <= backend_of(tight).micro.sequences < 32, "a measurement has made it smaller"
+    backend_of(roomy).micro.sequences = backend_of(tight).micro.sequences
+    assert found == backend_of(roomy).loss(tokens_BT, lambda: False)
     assert same(before, of_layers(tight)) == []
+
+
+def test_a_device_without_room_for_one_keeps_the_sequences_for_later(
+    make_on: MakeOn, have_room: HaveRoom, tmp_path: Path
+) -> None:
+    """The peer waits for room, with all as it was, and trains on once there is some."""
+    have_room(0)
+    roomy = make_on("one rank")
+    roomy.begin_round(("p0", "p1"))
+    (one_bytes,) = peaks(roomy, 1)
+    taken = saved(roomy, b"", tmp_path / "saved")
+    have_room(one_bytes - 1)
+    tight = make_on("one rank")
+    tight.restore(taken)
+    before = of_layers(tight)
+    with pytest.raises(MemoryFull, match=r"^the memory of a device has no room for even one sequence$"):
+        step(tight)
+    assert same(before, of_layers(tight)) == []
+    assert len(backend_of(tight).rest()["unread"]) == tight.spec.inner.sequences
+    assert backend_of(tight).micro.sequences == 1
+    have_room(0)
+    backend_of(tight)._leave()
+    assert backend_of(tight).reload()
+    roomy.restore(taken)
+    made = []
+    for trainer in (roomy, tight):
+        torch.manual_seed(7)
+        made.append(step(trainer))
+    assert made[0] == made[1]
+    assert same(of_layers(roomy), of_layers(tight)) == []
+
+
+def test_ranks_are_not_ended_within_an_update(make_on: MakeOn) -> None:
+    """One that is made beside inner steps: what they are asked for of it is made by all of them, or they are lost."""
+    trainer, did = make_on("one rank"), list[str]()
+    backend = backend_of(trainer)
+    version, keep_inner = backend.begin_version(), backend.keep_inner
+
+    def keep() -> bool:
+        did.append("copied")
+        return keep_inner()
+
+    vars(backend)["keep_inner"] = keep
+    leaving = threading.Thread(target=backend._leave, daemon=True)
+    leaving.start()
+    for layer in range(len(backend.layers)):
+        backend.ask_round(PublishLayer(layer=layer, version=version))
+        did.append("published")
+    backend.end_version()
+    leaving.join(HANG_S)
+    assert did == ["published"] * len(backend.layers) + ["copied"]
 
 
 def of_layers(trainer: LocalTrainer) -> dict[str, torch.Tensor]:
