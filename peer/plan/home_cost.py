@@ -74,9 +74,7 @@ def ways_to_try(
 
 
 def _may_fit(cost: ShardedCost, room_bytes: Sequence[float]) -> bool:
-    return all(
-        not room or needed <= UNSURE * room for needed, room in zip(cost.device_bytes, room_bytes, strict=True)
-    )
+    return all(not room or needed <= UNSURE * room for needed, room in zip(cost.device_bytes, room_bytes, strict=True))
 
 
 # ---- one device that a model does not fit ----

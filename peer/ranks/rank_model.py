@@ -80,13 +80,24 @@ class RankModel:
         """Layers of the version that is being made beside inner steps."""
         self._aside: list[list[Tensor]] = []
         """The local parameters while θ is in their place."""
+        self._beside = _Beside(self._device) if self._device.type == "cuda" else None
         self._shards.be_at_anchor()
+        self._follow()
         self._bfloat16 = uses_bfloat16(self._spec, self._device)
 
     # ---- inner steps: all ranks are told the same, in the same order ----
 
     def step(self, command: Command) -> Answered:
         """By the thread that makes inner steps."""
+        answer = self._step(command)
+        self._follow()
+        return answer
+
+    def _follow(self) -> None:
+        if self._beside is not None:
+            self._beside.follow()
+
+    def _step(self, command: Command) -> Answered:
         match command:
             case Backward():
                 return self._backward(command)
@@ -167,6 +178,10 @@ class RankModel:
 
     def round(self, command: Command) -> Answered:
         """By a thread of its own; while an inner step computes only for layers that this step has to wait for."""
+        with self._beside or nullcontext():
+            return self._round(command)
+
+    def _round(self, command: Command) -> Answered:
         match command:
             case LayerWork():
                 if command.call in WRITES:
@@ -191,10 +206,35 @@ class RankModel:
             forget_gathered(self._model)
 
     def _publish(self, command: PublishLayer) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # FSDP gathers on streams of its own
+        """What was written is on the device: every command of a round ends with that."""
         self._guard.publish(command.layer, command.version)
         self._unpublished.discard(command.layer)
+
+
+class _Beside:
+    """The stream on which a GPU does a round's work, as a context in which it is the one.
+
+    A step that waits in a collective operation for a rank that has left it holds up its own stream for ever, and
+    parameters are to be copied nevertheless. FSDP's streams know nothing of this one: it is empty when the context
+    ends.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream, self._stepped = torch.cuda.Stream(device), torch.cuda.Event()
+        self._context: AbstractContextManager[object] = nullcontext()
+
+    def follow(self) -> None:
+        """What is done next here comes after what the calling thread's stream has been told so far."""
+        self._stepped.record()
+
+    def __enter__(self) -> None:
+        self._stream.wait_event(self._stepped)
+        self._context = torch.cuda.stream(self._stream)
+        self._context.__enter__()
+
+    def __exit__(self, *about: object) -> None:
+        self._context.__exit__(None, None, None)
+        self._stream.synchronize()
 
 
 def _on_device(model: nn.Module, device: torch.device, attention: str) -> nn.Module:

@@ -33,7 +33,7 @@ def offered(trainer: LocalTrainer, anchor: bytes) -> list[bytes]:
 
 
 @pytest.mark.parametrize(
-    ("way", "wire"), [*((way, "int8") for way in SEVERAL), ("full 2", "sparse"), ("hybrid 4", "sparse")]
+    ("way", "wire"), [*((way, "int8") for way in SEVERAL), ("full 2", "sparse"), ("replicated 2", "sparse")]
 )
 def test_a_round_has_the_bits_of_one_device(
     way: str, wire: str, make_on: MakeOn, spec: RunSpec, tmp_path: Path
