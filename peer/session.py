@@ -19,14 +19,14 @@ from typing import TYPE_CHECKING, assert_never
 from msgspec.structs import replace
 
 from dht.clock import ClockWatch
-from dht.errors import HomefiresError, Unreachable
+from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer import ipc
 from peer.credit.summary import LocalCosts, summarize
 from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
 from peer.ipc import AnyToTrainer
 from peer.lifecycle.machine import begin, step
-from peer.lifecycle.state import SPEC_TIMEOUT_S, Mode, Offline
+from peer.lifecycle.state import LINKS_LOST, SPEC_TIMEOUT_S, Mode, Offline
 from peer.lifecycle.vocabulary import (
     Began,
     ClockJumped,
@@ -66,6 +66,7 @@ from peer.lifecycle.vocabulary import (
 )
 from peer.limits.desired_state import Intent
 from peer.limits.enforcer import Throttle
+from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.protocol.block import Block
 from peer.protocol.head import next_anchor
@@ -95,7 +96,7 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     was possible.
 
     Where a device's process is lost the peer goes on from what is on disk, as after a restart, with the devices that
-    are left. Nobody else sees more of that than a link that comes back.
+    are left. Nobody else sees more of that than a link that comes back. Raises DeviceLost where none is left.
     """
     session.say("JOINING", "looking for the run: the network starts, and the addresses of the invite are dialled")
     session.building = True
@@ -111,12 +112,8 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
             _live(link, inbox, spec, me, settings, directory, session, roster)
             return
         except RankLost as lost:
-            why = roster.lost(lost)
-            session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
-        link.restart()
-        session.link_began()
-        _forget_before_restart(inbox)
-        _spec_text(inbox, session)
+            _note_lost(lost, link, session, roster)
+        _meet_again(link, inbox, session)
 
 
 def _live(
@@ -127,8 +124,12 @@ def _live(
     from peer.train.worker import TrainerWorker
 
     session.building = True
-    ready = prepare(spec, settings, me, directory, session, roster=roster)
-    session.building = False
+    try:
+        if session.stopping:
+            raise LeaveRequested
+        ready = prepare(spec, settings, me, directory, session, roster=roster)
+    finally:
+        session.building = False
     session.emit(started(settings, me, ready, directory))
     worker = TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)
     with (
@@ -138,11 +139,39 @@ def _live(
         running.run()
 
 
-def _forget_before_restart(inbox: Inbox) -> None:
-    """Drop what was said until the end of the link before."""
-    with suppress(Empty):
-        while not isinstance(inbox.get_nowait(), Exception):
-            pass
+def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
+    """Say how the peer goes on. Raises LeaveRequested where it was about to leave, and DeviceLost."""
+    if session.stopping:
+        session.warn("RANK", f"{lost}; this peer leaves all the same, and its newest checkpoint stays")
+        raise LeaveRequested from lost
+    try:
+        why = roster.lost(lost)
+    except DeviceLost:
+        link.send(ipc.Leave(finished=False))
+        raise
+    session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
+
+
+def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
+    """Have a link in place of that of the life before, of which nothing is heard any more.
+
+    Where nobody can be reached it is tried as often as in one life. Raises what `_spec_text` does.
+    """
+    for left in reversed(range(LINKS_LOST)):
+        link.end()
+        with suppress(Empty):
+            while True:
+                inbox.get_nowait()
+        link.restart()
+        session.link_began()
+        try:
+            _spec_text(inbox, session)
+        except (Unreachable, LinkLost):
+            if not left:
+                raise
+            session.say("JOINING", "connecting again")
+        else:
+            return
 
 
 def _spec_text(inbox: Inbox, session: Reporter) -> str:

@@ -6,7 +6,8 @@ import shlex
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, dataclass
+from contextlib import ExitStack
+from dataclasses import asdict, dataclass, replace
 from functools import partial
 from importlib.metadata import version
 from pathlib import Path
@@ -97,8 +98,10 @@ def _prepared(
 ) -> Prepared:  # fmt: skip
     from peer.host.device import choose_devices, telling_full, telling_lost
 
-    devices = roster.present(choose_devices(settings.devices))
-    with telling_lost(devices[0]), telling_full(devices[0]):
+    devices = roster.present(lambda: choose_devices(settings.devices))
+    if not roster.is_whole:
+        settings = of_fewer(settings, devices)
+    with ExitStack() as begun, telling_lost(devices[0]), telling_full(devices[0]):
         if not settings.offload:
             for device in devices:
                 require_room(spec, device, again=again, shares=_shares(settings, len(devices)))
@@ -106,14 +109,22 @@ def _prepared(
         session.say("JOINING", "building the model and reading the data")
         ranks = ranks_for(spec, settings, devices, fit)
         trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
+        begun.callback(trainer.close)
         first_state = trainer.anchor.state_digest()
         _say_where(trainer, devices, ranks, session)
         checkpoints, anchor = restore(trainer, directory, session)
         trainer.leave_device()
+        begun.pop_all()
     return Prepared(
         trainer=trainer, devices=tuple(map(str, devices)), sharding=str(ranks.strategy) if ranks else "",
         checkpoints=checkpoints, first_state=first_state, anchor=anchor,
     )  # fmt: skip
+
+
+def of_fewer(settings: PeerSettings, devices: Sequence[torch.device]) -> PeerSettings:
+    """The same where only these devices are left: groups of them may not come out even any more."""
+    sharding = "auto" if settings.sharding in ("hierarchical", "hybrid") else settings.sharding
+    return replace(settings, devices=tuple(map(str, devices)), sharding=sharding)
 
 
 def _shares(settings: PeerSettings, devices: int) -> int:

@@ -109,9 +109,13 @@ class LinkProcess:
 
         What the one before said is not heard any more once this returns.
         """
+        self.end()
+        self._start()
+
+    def end(self) -> None:
+        """End the link at once; all that it said was heard, and nothing more comes once this returns."""
         self.kill()
         self._end()
-        self._start()
 
     def kill(self) -> None:
         """End the link at once; its daemon ends with it. Waits for nothing, so a signal handler may call it."""

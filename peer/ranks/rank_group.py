@@ -23,14 +23,18 @@ from pathlib import Path
 from typing import ClassVar
 
 from dht.process import parent_env
-from peer.ranks.rank_channel import HungUp, RankChannel
-from peer.ranks.rank_messages import Answer, Answered, Command, NoRoomThere, RankFailed, RankSetup, StopRank
+from peer.fsdp.rank_channel import HungUp, RankChannel
+from peer.fsdp.rank_messages import Answer, Command, NoRoomThere, RankAnswer, RankFailed, RankSetup, StopRank
 
 START_S = 300.0
 """A rank that has not loaded its libraries, met the others and built its share by then never will."""
 ANSWER_S = 900.0
 """Likewise for any piece of work: the longest is a micro-batch of a model that comes from a file, layer by layer."""
 STOP_S = 10.0
+"""A rank that is told to stop between two pieces of work has by then, and so has the kernel to end one."""
+LOOK_S = 0.02
+BLAME_S = 1.0
+"""A rank that is gone is found within this time of another's word that it cannot go on."""
 
 
 class RankLost(Exception):
@@ -65,11 +69,12 @@ class _Member:
 class RankGroup:
     """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
 
-    program: ClassVar[tuple[str, ...]] = ("peer.ranks.rank",)
+    program: ClassVar[tuple[str, ...]] = ("peer.fsdp.rank",)
     """The module that is run as a rank, and words of its own."""
 
-    def __init__(self, setups: Sequence[RankSetup], arena: int) -> None:
-        """`arena` is its descriptor. Raises RankLost, and then none is left, and NoRoomInRank."""
+    def __init__(self, setups: Sequence[RankSetup], arena: int, directory: Path) -> None:
+        """`arena` is its descriptor; `directory`, whose peer they are. Raises RankLost and NoRoomInRank, and then none
+        is left."""
         # A process ends with the thread that starts it: this one stays.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
         self._ending = threading.Lock()
@@ -81,11 +86,12 @@ class RankGroup:
         try:
             meeting = str(Path(self._folder.name) / "meet")
             for setup in setups:
-                self._members.append(self._starter.submit(_start, self.program, setup.device, arena).result(START_S))
+                starting = self._starter.submit(_start, self.program, setup.device, arena, directory)
+                self._members.append(starting.result(START_S))
                 _tell(self._members[-1].steps, _at(setup, meeting))
             self._answers("steps", START_S)
         except BaseException:
-            self.end()
+            self.close()
             raise
 
     def __len__(self) -> int:
@@ -95,44 +101,47 @@ class RankGroup:
     def pids(self) -> tuple[int, ...]:
         return tuple(member.process.pid for member in self._members)
 
-    def step(self, *commands: Command) -> list[Answered]:
+    def step(self, *commands: Command) -> list[RankAnswer]:
         """Have inner steps' work done: one command for all, or one for each. Raises RankLost and NoRoomInRank."""
-        return self._ask("steps", commands)
+        return self._ask("steps", commands, ANSWER_S)
 
-    def round(self, command: Command) -> list[Answered]:
-        """Have a round's work done by all. Raises RankLost and NoRoomInRank."""
-        return self._ask("round", (command,))
+    def round(self, command: Command) -> list[RankAnswer]:
+        """Have a round's work done by all. Raises RankLost, also where a device had no room for it."""
+        return self._ask("round", (command,), ANSWER_S)
 
-    def _ask(self, line: str, commands: Sequence[Command]) -> list[Answered]:
+    def _ask(self, line: str, commands: Sequence[Command], longest_s: float) -> list[RankAnswer]:
         each = commands if len(commands) > 1 else [commands[0]] * len(self._members)
         with self._speaking[line]:
             for member, command in zip(self._members, each, strict=True):
                 _tell(getattr(member, line), command)
-            return self._answers(line, ANSWER_S)
+            return self._answers(line, longest_s)
 
-    def _answers(self, line: str, longest_s: float) -> list[Answered]:
+    def _answers(self, line: str, longest_s: float) -> list[RankAnswer]:
         """Of all ranks. The first one that says it cannot go on decides: the others wait for it."""
         until = time.monotonic() + longest_s
         waited = {getattr(member, line).connection: number for number, member in enumerate(self._members)}
-        answers: dict[int, Answered] = {}
+        answers: dict[int, RankAnswer] = {}
         while waited:
             there = wait(list(waited), max(0.0, until - time.monotonic()))
             if not there:
                 raise self._lost(min(waited.values()), f"has not answered within {longest_s:.0f} s")
             for ready in there:
                 number = waited.pop(ready)
-                answers[number] = self._heard(number, getattr(self._members[number], line))
+                answers[number] = self._heard(number, line)
         return [answers[number] for number in sorted(answers)]
 
-    def _heard(self, number: int, channel: RankChannel[Command, Answer]) -> Answered:
+    def _heard(self, number: int, line: str) -> RankAnswer:
+        channel: RankChannel[Command, Answer] = getattr(self._members[number], line)
         try:
             answer = channel.hear()
         except HungUp:
             raise self._lost(number, "") from None
         match answer:
-            case NoRoomThere(text):
+            case NoRoomThere(text) if line == "steps":
                 self._is_parted = True
                 raise NoRoomInRank(text)
+            case NoRoomThere(text):
+                raise self._lost(number, f"has no room for an update: {text}")
             case RankFailed(text=text, is_lost=is_lost):
                 raise self._lost(number, f"cannot go on: {text}", is_device=is_lost)
         return answer
@@ -144,19 +153,36 @@ class RankGroup:
             with suppress(subprocess.TimeoutExpired):
                 member.process.wait(STOP_S)
         if not is_device:
-            killed = [each for each, one in enumerate(self._members) if (one.process.poll() or 0) < 0]
-            number = killed[0] if killed else number
+            number = self._killed(BLAME_S if why else 0.0, number)
             member = self._members[number]
             why = member.ended() or why or "has hung up"
         self.end()
         return RankLost(number, member.device, why, is_device=is_device)
 
+    def _killed(self, within_s: float, otherwise: int) -> int:
+        """Which rank was: its connections may be seen to end a moment before it does."""
+        until = time.monotonic() + within_s
+        while True:
+            killed = [each for each, one in enumerate(self._members) if (one.process.poll() or 0) < 0]
+            if killed or time.monotonic() >= until:
+                return killed[0] if killed else otherwise
+            time.sleep(LOOK_S)
+
     def stop(self) -> None:
-        """End all, in order if they are in step."""
+        """End all, in order if they are in step. Nobody may tell them anything after this."""
         if not self._is_parted:
             with suppress(RankLost, NoRoomInRank):
-                self.step(StopRank())
+                self._ask("steps", (StopRank(),), STOP_S)
+        self.close()
+
+    def close(self) -> None:
+        """End all at once. Nobody may tell them anything after this; who still does, in another thread, is heard out
+        before: it gets RankLost."""
         self.end()
+        for line, speaking in self._speaking.items():
+            with speaking:
+                for member in self._members:
+                    getattr(member, line).connection.close()
 
     def end(self) -> None:
         """Nothing is left of any rank after this. From any thread, and again."""
@@ -164,15 +190,16 @@ class RankGroup:
             for member in self._members:
                 member.process.kill()
             for member in self._members:
-                member.process.wait()
+                with suppress(subprocess.TimeoutExpired):  # a driver may hold a process that is to end
+                    member.process.wait(STOP_S)
             self._starter.shutdown(wait=False)
             self._folder.cleanup()
 
 
-def _start(program: Sequence[str], device: str, arena: int) -> _Member:
+def _start(program: Sequence[str], device: str, arena: int, directory: Path) -> _Member:
     (mine, theirs), (beside, their_beside) = socket.socketpair(), socket.socketpair()
     files = (theirs.fileno(), their_beside.fileno(), arena)
-    words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena)]
+    words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena), "--dir", str(directory)]
     with theirs, their_beside:
         process = subprocess.Popen(
             [sys.executable, "-m", *program, *words], pass_fds=files, stdin=subprocess.DEVNULL,

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import TypeVar
+from typing import TYPE_CHECKING
 
 from dht.errors import DeviceLost
 from peer.ranks.rank_group import RankLost
 
+if TYPE_CHECKING:
+    import torch
+
 AGAIN_S = 600.0
 """A device that is lost twice within this time is left out: the third time would cost a round as well."""
-
-Device = TypeVar("Device")
 
 
 class DeviceRoster:
@@ -19,14 +20,21 @@ class DeviceRoster:
 
     def __init__(self, clock: Callable[[], float]) -> None:
         self._clock = clock
+        self._devices: tuple[torch.device, ...] = ()
         self._left_out: set[int] = set()
         self._lost_at: dict[int, float] = {}
         self._present: list[int] = []
 
-    def present(self, devices: Sequence[Device]) -> tuple[Device, ...]:
-        """Those that are used."""
-        self._present = [number for number in range(len(devices)) if number not in self._left_out]
-        return tuple(devices[number] for number in self._present)
+    @property
+    def is_whole(self) -> bool:
+        """Whether none is left out."""
+        return not self._left_out
+
+    def present(self, find: Callable[[], Sequence[torch.device]]) -> tuple[torch.device, ...]:
+        """Those that are used, of what `find` finds the first time: one that is left out is not touched again."""
+        self._devices = self._devices or tuple(find())
+        self._present = [number for number in range(len(self._devices)) if number not in self._left_out]
+        return tuple(self._devices[number] for number in self._present)
 
     def lost(self, lost: RankLost) -> str:
         """A rank on one of those that are present was lost: how the peer goes on, in words. Raises DeviceLost if none

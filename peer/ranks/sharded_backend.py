@@ -9,7 +9,8 @@ checkpoint or the ranks' successors need them.
 from __future__ import annotations
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -21,19 +22,8 @@ from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
-from peer.host.processes import available_bytes
-from peer.model.build import build, build_meta
-from peer.model.flat import FlatParameters, Layer
-from peer.outer.layer_tensors import LayerTensors
-from peer.outer.outer_state import OuterState
-from peer.plan.sharding_cost import deal
-from peer.plan.sharding_strategy import ShardingStrategy
-from peer.protocol.layout import cut
-from peer.protocol.state_digest import FLOAT32_BYTES
-from peer.ranks.arena import Arena
-from peer.ranks.rank_group import ANSWER_S, NoRoomInRank, RankGroup
-from peer.ranks.rank_messages import (
-    Answered,
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank_messages import (
     Backward,
     BeginVersion,
     Command,
@@ -42,10 +32,22 @@ from peer.ranks.rank_messages import (
     LoadLayer,
     MeasureLoss,
     Moment,
+    RankAnswer,
     RankSetup,
     StandAtAnchor,
     StandBack,
 )
+from peer.host.processes import available_bytes
+from peer.model.build import build, build_meta
+from peer.model.flat import FlatParameters, Layer
+from peer.outer.kernels import TorchKernels
+from peer.outer.layer_tensors import LayerTensors
+from peer.outer.outer_state import OuterState
+from peer.plan.sharding_cost import deal
+from peer.plan.sharding_strategy import ShardingStrategy
+from peer.protocol.layout import cut
+from peer.protocol.state_digest import FLOAT32_BYTES
+from peer.ranks.rank_group import ANSWER_S, NoRoomInRank, RankGroup
 from peer.ranks.sharded_kernels import ShardedKernels
 from peer.ranks.sharded_layerwise import ShardedLayerwise
 from peer.spec import RunSpec, dump
@@ -68,9 +70,10 @@ def sharded(
         micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
         backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
         copies = options.strategy.ranks // options.strategy.shares
-        kernels = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        told = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        here = TorchKernels(codec)  # for copies in the arena, while the ranks have left their devices to others
         beside = None if spec.round.overlap == "none" else ShardedLayerwise(backend)
-        return Engine(backend=backend, kernels=kernels, beside=beside)
+        return Engine(backend=backend, kernels=lambda: here if backend.is_offloaded else told, beside=beside)
 
     return make
 
@@ -96,8 +99,9 @@ class ShardedBackend:
     def __init__(
         self, spec: RunSpec, batches: Sequences, options: RankOptions, micro: MicroBatch, folder: Path
     ) -> None:
-        """`folder` has room for what no memory has. Raises RankLost, and MemoryFull."""
-        self._spec, self._options, self.micro = spec, options, micro
+        """`folder` is the peer's, with room for what no memory has. Raises RankLost and MemoryFull, and then nothing of
+        it is left."""
+        self._spec, self._options, self.micro, self._folder = spec, options, micro, folder
         self._reader = StepReader(batches)
         self._flat = FlatParameters(build_meta(spec))
         self.layers: tuple[Layer, ...] = self._flat.layers
@@ -122,12 +126,9 @@ class ShardedBackend:
         self._group: RankGroup | None = None
         try:
             self._start()
-        except NoRoomInRank as error:
-            arena.close()
-            raise self._full(error) from error
-
-    def _full(self, error: NoRoomInRank) -> MemoryFull:
-        return MemoryFull(f"no room for the ranks of {self._spec.run.name}: {error}")
+        except BaseException:
+            self._arena.close()
+            raise
 
     def lay_out(self, options: RankOptions) -> None:
         """Have other ranks, which begin at θ: what inner steps have changed is lost. For a dry run, which saves
@@ -136,10 +137,7 @@ class ShardedBackend:
             self._group.stop()
             self._group = None
         self._options = options
-        try:
-            self._start()
-        except NoRoomInRank as error:
-            raise self._full(error) from error
+        self._start()
 
     def deal_by(self, speeds: tuple[float, ...], most: tuple[int, ...]) -> None:
         """From now on give each rank of a micro-batch what RankOptions says of these."""
@@ -151,6 +149,7 @@ class ShardedBackend:
         return deal(sequences, options.speeds or (1.0,) * ranks, options.most or (sequences,) * ranks)
 
     def _start(self) -> None:
+        """Raises RankLost and MemoryFull."""
         options, strategy = self._options, self._options.strategy
         setups = [
             RankSetup(
@@ -160,7 +159,8 @@ class ShardedBackend:
             )
             for rank, device in enumerate(options.devices)
         ]  # fmt: skip
-        self._group = RankGroup(setups, self._arena.file)
+        with _telling_full("its share of the model"):
+            self._group = RankGroup(setups, self._arena.file, self._folder)
 
     @property
     def group(self) -> RankGroup:
@@ -172,13 +172,18 @@ class ShardedBackend:
         """Encoded parts on their way to ranks and back, uint8."""
         return self._arena.payload
 
-    def ask_round(self, command: Command) -> list[Answered]:
+    def ask_round(self, command: Command) -> list[RankAnswer]:
         """Have a round's work done by all ranks."""
         return self.group.round(command)
 
-    def begin_version(self) -> int:
-        """From now on inner steps wait for each layer until it is published at the version that this returns."""
+    def begin_version(self) -> int | None:
+        """From now on inner steps wait for each layer until it is published at the version that this returns.
+
+        None where no rank is there that would wait.
+        """
         self.waited_s = 0.0
+        if self._group is None:
+            return None
         self._has_ended.clear()
         versions = {answer.version for answer in self.group.step(BeginVersion())}
         (version,) = versions
@@ -246,15 +251,9 @@ class ShardedBackend:
         is_least = max(self.counts(self.micro.sequences)) == 1  # a rank that gets nothing computes a row as well
         if not is_least:
             self.micro.halve()
-        self._come_back_or_tell()
+        self._come_back()
         if is_least:
             raise MemoryFull("the memory of a device has no room for even one sequence")
-
-    def _come_back_or_tell(self) -> None:
-        try:
-            self._come_back()
-        except NoRoomInRank as error:
-            raise self._full(error) from error
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         while (found := self._measured(tokens_BT, stop)) is None:
@@ -262,7 +261,7 @@ class ShardedBackend:
         return found
 
     def _measured(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float | None:
-        """None if a rank had no room: parameters are as they were, but some at the anchor. Raises Stopped."""
+        """None if a rank had no room: parameters are as they were, on some ranks aside. Raises Stopped."""
         try:
             self.group.step(StandAtAnchor())
             total = self._total(torch.split(tokens_BT, min(SEQUENCES, self.micro.sequences)), stop)
@@ -295,11 +294,12 @@ class ShardedBackend:
     # ---- copies of what inner steps change ----
 
     def keep_inner(self) -> bool:
+        if self._group is None:
+            return False  # what lies in the arena is no copy
         if self.capture is not None:
             self.capture.before_copies_change()
-        if self._group is not None:
-            for number in range(len(self.layers)):
-                self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
+        for number in range(len(self.layers)):
+            self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
         return True
 
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
@@ -319,7 +319,11 @@ class ShardedBackend:
             if moment.slot:
                 self._value(number, moment).copy_(state[moment.name])
         self._memory[number] = memory
-        self.group.step(LoadLayer(layer=number, memory=memory))
+        self._have_loaded(number)
+
+    def _have_loaded(self, number: int) -> None:
+        with _telling_full("its optimizers"):
+            self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
 
     def rest(self) -> dict[str, Tensor]:
         """The state of the generator that seeds the ranks' own in every step, and what was read for a step that has had
@@ -348,7 +352,7 @@ class ShardedBackend:
         if self._group is None:
             try:
                 self._come_back()
-            except NoRoomInRank:
+            except MemoryFull:
                 return False
         return True
 
@@ -363,26 +367,35 @@ class ShardedBackend:
         self._group = None
 
     def _come_back(self) -> None:
-        """Raises NoRoomInRank, and then there are no ranks."""
+        """Raises RankLost, and MemoryFull, and then they are as they were before: in main memory alone."""
         self._start()
         try:
             for number in range(len(self.layers)):
-                self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
-        except NoRoomInRank:
-            self.group.end()
+                self._have_loaded(number)
+        except MemoryFull:
+            self.group.stop()
             self._group = None
             raise
 
     def abandon(self) -> None:
         """End the ranks where they are: whoever waits for one of them gets RankLost."""
         self._has_ended.set()
-        self.group.end()
+        if self._group is not None:
+            self._group.end()
 
     def close(self) -> None:
         if self._group is not None:
             self._group.stop()
             self._group = None
         self._arena.close()
+
+
+@contextmanager
+def _telling_full(what: str) -> Iterator[None]:
+    try:
+        yield
+    except NoRoomInRank as error:
+        raise MemoryFull(f"the memory of a device has no room for {what}: {error}") from error
 
 
 def _octets(tokens_BT: Tensor) -> bytes:

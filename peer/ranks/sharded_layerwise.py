@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from peer.fsdp.rank_messages import Command, PublishLayer, RankAnswer
 from peer.model.flat import Layer
-from peer.ranks.rank_messages import Answered, Command, PublishLayer
 
 
 class Lead(Protocol):
@@ -24,11 +24,11 @@ class Lead(Protocol):
     @property
     def waited_s(self) -> float: ...
 
-    def begin_version(self) -> int: ...
+    def begin_version(self) -> int | None: ...
 
     def end_version(self) -> None: ...
 
-    def ask_round(self, command: Command) -> list[Answered]: ...
+    def ask_round(self, command: Command) -> list[RankAnswer]: ...
 
     def abandon(self) -> None: ...
 
@@ -49,19 +49,34 @@ class ShardedLayerwise:
 
     def begin(self, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> Future[bytes]:
         """See `peer.train.layerwise.Layerwise.begin`."""
-        return self._executor.submit(self._apply, self._lead.begin_version(), apply_layer, finish)
+        running: Future[bytes] = Future()
+        self._executor.submit(self._apply, running, self._lead.begin_version(), apply_layer, finish)
+        return running
+
+    def close(self) -> None:
+        """Once the update that is being applied has ended, however it does."""
+        self._executor.shutdown()
 
     def reading(self) -> AbstractContextManager[None]:
         """Every rank reads within its own guard."""
         return nullcontext()
 
-    def _apply(self, version: int, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> bytes:
+    def _apply(
+        self,
+        running: Future[bytes],
+        version: int | None,
+        apply_layer: Callable[[int], object],
+        finish: Callable[[], bytes],
+    ) -> None:
         try:
             for layer in self._order:
                 apply_layer(layer)
-                self._lead.ask_round(PublishLayer(layer=layer, version=version))
+                if version is not None:
+                    self._lead.ask_round(PublishLayer(layer=layer, version=version))
             self._lead.end_version()
-            return finish()
-        except BaseException:
-            self._lead.abandon()  # steps would wait for a layer that does not come
-            raise
+            state = finish()
+        except BaseException as error:
+            running.set_exception(error)  # before the step that loses its ranks by this says that they were lost
+            self._lead.abandon()  # it would wait for a layer that does not come
+        else:
+            running.set_result(state)

@@ -27,6 +27,7 @@ from peer.testing.faults import Odd
 from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
+    from peer.ranks.sharded_backend import RankOptions
     from peer.train.backend import InnerStep
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
@@ -143,16 +144,17 @@ def run() -> int:
     make_trainer = peer.startup.make_trainer
 
     def make_faulty_trainer(
-        spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter
-    ) -> LocalTrainer:
+        spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter,
+        ranks: RankOptions | None = None,
+    ) -> LocalTrainer:  # fmt: skip
         if is_device(directory, FULL):
             raise MemoryFull("the memory of cuda has no room for the model")
-        trainer = make_trainer(spec, settings, me, directory, fit, session)
+        trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
         let_fail(trainer, directory)
         let_be_odd(trainer, watched.take_odd)
         let_give_noise(trainer, directory)
         if is_paced(directory):
-            slow_down(trainer, vars(trainer._backend)["_model"], settings.min_step_s, spec.inner.accumulation)
+            slow_down(trainer, vars(trainer._backend).get("_model"), settings.min_step_s, spec.inner.accumulation)
         if (directory / BOOKS).exists():
             from peer.testing.ledger_check import keep_books
 

@@ -71,7 +71,8 @@ class BookedKernels(TorchKernels):
 
 def keep_books(trainer: LocalTrainer, directory: Path) -> None:
     """Have what this trainer owes noted, and the books written with every checkpoint. Not for runs with `overlap`."""
-    kernels = trainer._kernels = BookedKernels(Codec(trainer.spec.codec.wire), trainer.parameters)
+    kernels = BookedKernels(Codec(trainer.spec.codec.wire), trainer.parameters)
+    trainer._kernels_now = lambda: kernels
     take_checkpoint = trainer.checkpoint
 
     def take_both(anchor: bytes, snapshot: tuple[int, bytes] | None = None) -> Capture:

@@ -58,9 +58,11 @@ def slow_down(trainer: Stepping, model: Any, step_s: float, forwards: int = 1) -
 
     A third of that is spread over the layers of its `forwards` forward passes: what is done beside the step is done
     while a layer computes, and the next layer is read when the one before has computed. `settings.min_step_s` alone is
-    a rest between steps, in which a peer can do for nothing what else is to be done.
+    a rest between steps, in which a peer can do for nothing what else is to be done. `model` is None where it lies with
+    ranks: then all of it follows the step.
     """
-    modules = [module for name, module in model.named_modules() if name in trainer.layer_names]
+    named = () if model is None else model.named_modules()
+    modules = [module for name, module in named if name in trainer.layer_names]
     layer_s = step_s * FORWARD / (forwards * max(1, len(modules)))
     step_at_once, computing = trainer.step, _Step(trainer)
 

@@ -17,12 +17,12 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.fsdp import FSDPModule
 
-import peer.ranks.rank_model
-from peer.ranks.arena import Arena
-from peer.ranks.rank import main
-from peer.ranks.rank_messages import RankSetup
-from peer.ranks.rank_model import RankModel
-from peer.ranks.sharded_model import fsdp_modules
+import peer.fsdp.rank_model
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank import main
+from peer.fsdp.rank_messages import RankSetup
+from peer.fsdp.rank_model import RankModel
+from peer.fsdp.sharded_model import fsdp_modules
 
 
 class TightRank(RankModel):
@@ -118,7 +118,7 @@ def run() -> int:
     parser.add_argument("--room", required=True)
     asked, rest = parser.parse_known_args()
     TightRank.room_bytes = tuple(map(int, asked.room.split(",")))
-    vars(peer.ranks.rank_model)["RankModel"] = TightRank
+    vars(peer.fsdp.rank_model)["RankModel"] = TightRank
     return main(rest)
 
 

@@ -31,13 +31,16 @@ class UpdateBeside(Protocol):
 
     def reading(self) -> AbstractContextManager[None]: ...
 
+    def close(self) -> None: ...
+
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """All of it, of one peer."""
 
     backend: Backend
-    kernels: Kernels
+    kernels: Callable[[], Kernels]
+    """Those for where the parameters lie at present."""
     beside: UpdateBeside | None
     """None where the run has no overlap."""
 
@@ -59,6 +62,7 @@ def one_device(
         micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
         backend, codec = SingleDevice(model, spec, batches, device, micro, fit, folder), Codec(spec.codec.wire)
         beside = None if spec.round.overlap == "none" else Layerwise(backend, device)
-        return Engine(backend=backend, kernels=TorchKernels(codec, device_for(device, codec)), beside=beside)
+        kernels = TorchKernels(codec, device_for(device, codec))
+        return Engine(backend=backend, kernels=lambda: kernels, beside=beside)
 
     return make

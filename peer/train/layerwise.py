@@ -60,6 +60,10 @@ class Layerwise:
             running.result(APPLY_S)  # such a device has one queue for all threads
         return running
 
+    def close(self) -> None:
+        """Once the update that is being applied has ended, however it does."""
+        self._executor.shutdown()
+
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Forward and backward passes inside read one version of the model."""

@@ -120,7 +120,7 @@ def test_ranks_end_with_the_dry_run_that_started_them(spec: RunSpec, tmp_path: P
     def have_begun() -> bool:
         ranks[:] = [
             each for child in psutil.Process().children() for each in child.children()
-            if "peer.ranks.rank" in each.cmdline()
+            if "peer.fsdp.rank" in each.cmdline()
         ]  # fmt: skip
         return len(ranks) == 2
 

@@ -13,8 +13,8 @@ import torch
 
 from dht.errors import MemoryFull
 from peer.data.open_source import held_out
+from peer.fsdp.rank_messages import PublishLayer
 from peer.model.footprint import size_of
-from peer.ranks.rank_messages import PublishLayer
 from peer.ranks.sharded_backend import ShardedBackend
 from peer.spec import RunSpec
 from peer.testing.child_process import HANG_S
@@ -48,7 +48,7 @@ def test_a_model_of_four_devices_trains_on_one_from_main_memory(
     expected = losses(make_on("one device", large))
     room_bytes = size_of(large).training_bytes // 4
     have_room(room_bytes)
-    with pytest.raises(MemoryFull, match=r"^no room for the ranks of micro: CUDA out of memory\. .*$"):
+    with pytest.raises(MemoryFull, match=r"^the memory of a device has no room for its share of the model: CUDA .*$"):
         make_on("one rank", large)
     streamed = make_on("offload", large)
     assert losses(streamed) == pytest.approx(expected, rel=1e-6)

@@ -8,10 +8,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank_messages import Moment
+from peer.fsdp.rank_shards import HeldRun, RankShards
 from peer.model.flat import trained
-from peer.ranks.arena import Arena
-from peer.ranks.rank_messages import Moment
-from peer.ranks.rank_shards import HeldRun, RankShards
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps
 from peer.train.optimizers import NO_STATE, make_optimizers

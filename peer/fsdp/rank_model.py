@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -14,17 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peer.codec.codec import Codec
-from peer.host.device import choose_device
-from peer.model.build import build_unset, next_token_logits
-from peer.outer.arithmetic import device_for
-from peer.outer.kernels import TorchKernels
-from peer.plan.sharding_strategy import ShardingStrategy
-from peer.ranks.arena import Arena
-from peer.ranks.gather_gates import GatherGates
-from peer.ranks.gather_guard import GatherGuard
-from peer.ranks.rank_kernels import RankKernels
-from peer.ranks.rank_messages import (
-    Answered,
+from peer.fsdp.arena import Arena
+from peer.fsdp.gather_gates import GatherGates
+from peer.fsdp.gather_guard import GatherGuard
+from peer.fsdp.rank_kernels import RankKernels
+from peer.fsdp.rank_messages import (
     Backward,
     BeginVersion,
     Command,
@@ -35,13 +29,19 @@ from peer.ranks.rank_messages import (
     LoadLayer,
     MeasureLoss,
     PublishLayer,
+    RankAnswer,
     RankSetup,
     StandAtAnchor,
     StandBack,
 )
-from peer.ranks.rank_optimizer import RankOptimizer
-from peer.ranks.rank_shards import RankShards
-from peer.ranks.sharded_model import forget_gathered, shard
+from peer.fsdp.rank_optimizer import RankOptimizer
+from peer.fsdp.rank_shards import RankShards
+from peer.fsdp.sharded_model import forget_gathered, shard
+from peer.host.device import choose_device
+from peer.model.build import build_unset, next_token_logits
+from peer.outer.arithmetic import device_for
+from peer.outer.kernels import TorchKernels
+from peer.plan.sharding_strategy import ShardingStrategy
 from peer.spec import parse
 from peer.train.backend import uses_bfloat16
 
@@ -63,7 +63,7 @@ class RankModel:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         dist.init_process_group(
-            "nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
+            "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
             rank=setup.rank, world_size=setup.ranks, timeout=timedelta(seconds=MEET_S),
         )  # fmt: skip
         strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
@@ -76,34 +76,26 @@ class RankModel:
         self._kernels = RankKernels(self._shards, kernels, codec, arena.payload)
         self._sparse = codec.is_sparse
         self._guard = GatherGuard(len(setup.sizes), partial(GatherGates, model, self._shards.flat))
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._unpublished: set[int] = set()
         """Layers of the version that is being made beside inner steps."""
         self._aside: list[list[Tensor]] = []
         """The local parameters while θ is in their place."""
-        self._beside = _Beside(self._device) if self._device.type == "cuda" else None
         self._shards.be_at_anchor()
-        self._follow()
+        self._finish()
         self._bfloat16 = uses_bfloat16(self._spec, self._device)
 
     # ---- inner steps: all ranks are told the same, in the same order ----
 
-    def step(self, command: Command) -> Answered:
+    def step(self, command: Command) -> RankAnswer:
         """By the thread that makes inner steps."""
-        answer = self._step(command)
-        self._follow()
-        return answer
-
-    def _follow(self) -> None:
-        if self._beside is not None:
-            self._beside.follow()
-
-    def _step(self, command: Command) -> Answered:
         match command:
             case Backward():
                 return self._backward(command)
             case FinishStep():
                 made = self._optimizer.step(command.learning_rate, command.scale)
-                return Answered(value=float(made), waited_s=self._guard.waited_s, peak_bytes=self.peak_bytes())
+                self._finish()
+                return RankAnswer(value=float(made), waited_s=self._guard.waited_s, peak_bytes=self.peak_bytes())
             case StandAtAnchor():
                 return self._stand_at_anchor()
             case MeasureLoss():
@@ -112,15 +104,16 @@ class RankModel:
                 return self._stand_back()
             case BeginVersion():
                 self._unpublished = set(range(len(self._shards.held)))
-                return Answered(version=self._guard.begin())
+                return RankAnswer(version=self._guard.begin())
             case LoadLayer():
                 self._about_to_write()
                 self._shards.take_layer(command.layer)
                 self._optimizer.load_layer(command.layer, command.memory)
-                return Answered()
+                self._finish()
+                return RankAnswer()
         raise AssertionError(f"{type(command).__name__} is no command of steps")
 
-    def _backward(self, command: Backward) -> Answered:
+    def _backward(self, command: Backward) -> RankAnswer:
         if command.seed is not None:
             torch.manual_seed(command.seed + self._rank)
             self.begin_peak()
@@ -131,7 +124,12 @@ class RankModel:
             loss = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
             # FSDP takes the mean over the ranks; their shares of the step add up to it.
             torch.autograd.backward(loss * (command.scale * self._ranks))
-        return Answered(value=loss.item() * command.scale)
+        return RankAnswer(value=loss.item() * command.scale)
+
+    def _finish(self) -> None:
+        """An answer means that it is done: what a round does next has a stream of its own."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def begin_peak(self) -> None:
         """Count what a step takes from here on."""
@@ -149,55 +147,58 @@ class RankModel:
         return torch.from_numpy(np.frombuffer(octets, np.int32).reshape(rows, -1).astype(np.int64)).to(self._device)
 
     @torch.no_grad()
-    def _stand_at_anchor(self) -> Answered:
+    def _stand_at_anchor(self) -> RankAnswer:
         self._about_to_write()
         self._aside = [[run.local.clone() for run in runs] for runs in self._shards.held]
         self._shards.be_at_anchor()
         self._model.eval()
-        return Answered()
+        self._finish()
+        return RankAnswer()
 
     @torch.no_grad()
-    def _measure(self, command: MeasureLoss) -> Answered:
+    def _measure(self, command: MeasureLoss) -> RankAnswer:
         tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
             logits_BTV = next_token_logits(self._model, tokens_BT).float()
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
-        return Answered(value=loss.item() if command.counts else 0.0)
+        return RankAnswer(value=loss.item() if command.counts else 0.0)
 
     @torch.no_grad()
-    def _stand_back(self) -> Answered:
+    def _stand_back(self) -> RankAnswer:
         self._about_to_write()
         for runs, values in zip(self._shards.held, self._aside, strict=True):
             for run, value in zip(runs, values, strict=True):
                 run.local.copy_(value)
         self._aside = []
         self._model.train()
-        return Answered()
+        self._finish()
+        return RankAnswer()
 
     # ---- a round: no rank waits for another ----
 
-    def round(self, command: Command) -> Answered:
+    def round(self, command: Command) -> RankAnswer:
         """By a thread of its own; while an inner step computes only for layers that this step has to wait for."""
-        with self._beside or nullcontext():
-            return self._round(command)
+        with self._aside_stream():
+            return self._of_round(command)
 
-    def _round(self, command: Command) -> Answered:
+    def _of_round(self, command: Command) -> RankAnswer:
         match command:
             case LayerWork():
                 if command.call in WRITES:
                     self._about_to_write()
                 before = self._kernels.octets
                 value = self._kernels.do(command)
-                return Answered(value=value, octets=self._kernels.octets - before)
+                return RankAnswer(value=value, octets=self._kernels.octets - before)
             case FollowLayer():
                 self._shards.follow(command.layer, sparse=self._sparse)
-                return Answered()
+                return RankAnswer()
             case PublishLayer():
-                self._publish(command)
-                return Answered()
+                self._guard.publish(command.layer, command.version)
+                self._unpublished.discard(command.layer)
+                return RankAnswer()
             case CopyLayer():
                 self._shards.keep_layer(command.layer, self._aside[command.layer] if self._aside else None)
-                return Answered(memory=self._optimizer.keep_layer(command.layer))
+                return RankAnswer(memory=self._optimizer.keep_layer(command.layer))
         raise AssertionError(f"{type(command).__name__} is no command of a round")
 
     def _about_to_write(self) -> None:
@@ -205,35 +206,14 @@ class RankModel:
         if not self._unpublished:
             forget_gathered(self._model)
 
-    def _publish(self, command: PublishLayer) -> None:
-        """What was written is on the device: every command of a round ends with that."""
-        self._guard.publish(command.layer, command.version)
-        self._unpublished.discard(command.layer)
-
-
-class _Beside:
-    """The stream on which a GPU does a round's work, as a context in which it is the one.
-
-    A step that waits in a collective operation for a rank that has left it holds up its own stream for ever, and
-    parameters are to be copied nevertheless. FSDP's streams know nothing of this one: it is empty when the context
-    ends.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._stream, self._stepped = torch.cuda.Stream(device), torch.cuda.Event()
-        self._context: AbstractContextManager[object] = nullcontext()
-
-    def follow(self) -> None:
-        """What is done next here comes after what the calling thread's stream has been told so far."""
-        self._stepped.record()
-
-    def __enter__(self) -> None:
-        self._stream.wait_event(self._stepped)
-        self._context = torch.cuda.stream(self._stream)
-        self._context.__enter__()
-
-    def __exit__(self, *about: object) -> None:
-        self._context.__exit__(None, None, None)
+    @contextmanager
+    def _aside_stream(self) -> Iterator[None]:
+        """On a GPU what a round does runs beside a step's kernels, and has ended when it is answered."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
         self._stream.synchronize()
 
 

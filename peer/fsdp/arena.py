@@ -93,8 +93,10 @@ class Arena:
         )  # fmt: skip
 
     def close(self) -> None:
-        """The memory goes with the last process that maps it, and the last tensor here."""
-        os.close(self.file)
+        """The memory goes with the last process that maps it, and the last tensor here. A second time does nothing."""
+        if self.file >= 0:
+            os.close(self.file)
+            self.file = -1
 
 
 def _file_without_name(folder: Path | None) -> int:

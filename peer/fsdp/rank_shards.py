@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from peer.fsdp.arena import Arena
+from peer.fsdp.sharded_model import held_by_rank, owner_bounds
 from peer.model.flat import FlatParameters
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.plan.sharding_strategy import ShardingStrategy
-from peer.ranks.arena import Arena
-from peer.ranks.sharded_model import held_by_rank, owner_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
