@@ -230,14 +230,17 @@ def test_one_device_is_helped_by_main_memory_only_where_a_dry_run_found_it_neede
 
 
 def test_what_main_memory_would_cost_is_said_and_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of a model that no part of the device would hold; a device that others fill for now is another matter."""
+    """Where the device would never hold it; one that others fill for now is another matter."""
     large, card = load("llama-1b"), torch.device("cuda")
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 4 * GIB)
-    with pytest.raises(BadInput, match=r"set settings\.offload=yes: about [\d,]+ tokens/s with layers in main memory"):
-        require_room(large, card, again=False)
+    deep = replace(
+        large, model=replace(large.model, context=512, config=large.model.config | {"num_hidden_layers": 60})
+    )
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 8 * GIB)
-    monkeypatch.setattr(device, "free_bytes", lambda chosen: 3 * GIB)
-    with pytest.raises(MemoryFull, match=r"others use cuda: 3.0 GiB .* set settings\.offload=yes: about [\d,]+ tokens"):
+    with pytest.raises(BadInput, match=r"set settings\.offload=yes: about [\d,]+ tokens/s with layers in main memory"):
+        require_room(deep, card, again=False)
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 12 * GIB)
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: 8 * GIB)
+    with pytest.raises(MemoryFull, match=r"others use cuda: .* set settings\.offload=yes: about [\d,]+ tokens"):
         require_room(large, card, again=True)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 80 * GIB)
     with pytest.raises(MemoryFull, match=r"or join with --devices cpu$"):
