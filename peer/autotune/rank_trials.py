@@ -110,8 +110,8 @@ class RankTrials:
         self._backend: ShardedBackend | None = None
         self.speeds: tuple[float, ...] = ()
         """Relative, by rank; empty: alike."""
-        self._peaks: list[tuple[tuple[int, ...], tuple[int, ...]]] = []
-        """Of the way at hand: what each rank computed at a time, and what that took."""
+        self._peaks: list[tuple[int, ...]] = []
+        """What each attempt took on the device of each rank, in bytes."""
         self._why: HomefiresError | None = None
 
     def close(self) -> None:
@@ -152,7 +152,12 @@ class RankTrials:
         if not self._lay_out(RankOptions(devices=self._devices.names, strategy=way)):
             return None
         assert self._backend is not None
-        room = self._room(way.ranks) if all(self._devices.room_bytes) else ()
+        room: tuple[int, ...] = ()
+        if all(self._devices.room_bytes):
+            self._peaks.clear()
+            if self._attempt(way.ranks) is None:
+                return None  # where one of each rank has no room nothing has
+            room = self._room(way.ranks)
         self._backend.deal_by(self.speeds, room)
         limit = min(limit, sum(room)) if room else limit
         wanted = min(limit, self._spec.inner.sequences * way.ranks)
@@ -160,13 +165,12 @@ class RankTrials:
         return None if found is None else (found.best, room)
 
     def _room(self, ranks: int) -> tuple[int, ...]:
-        """Sequences that each rank has room for, on a straight line through what one of each rank and two take; empty
-        where ranks do not count."""
-        self._peaks.clear()
-        if self._attempt(ranks) is not None:
-            self._attempt(2 * ranks)
-        if not self._peaks or not all(self._peaks[0]):
+        """Sequences that each rank has room for, on a straight line through what one of each rank took and two take;
+        empty where ranks do not count."""
+        if not all(self._peaks[0]):
             return ()
+        if 2 * ranks <= self._spec.inner.sequences * self._spec.inner.accumulation:
+            self._attempt(2 * ranks)
         ones, last = self._peaks[0], self._peaks[-1]
         is_line = len(self._peaks) > 1
         return tuple(
@@ -178,8 +182,7 @@ class RankTrials:
         """Whether the ranks of this way have room for their shares."""
         try:
             if self._backend is None:
-                micro = MicroBatch(1)
-                self._backend = ShardedBackend(self._spec, self._noise, options, micro, self._folder)
+                self._backend = ShardedBackend(self._spec, self._noise, options, _AsAsked(1), self._folder)
             else:
                 self._backend.lay_out(options)
         except (MemoryFull, RankLost) as error:
@@ -208,20 +211,25 @@ class RankTrials:
         if not backend.reload():
             return None
         backend.micro.sequences = sequences
-        seconds = self._step_s(backend, sequences)
-        if seconds is None:
-            return None
+        seconds = _step_s(backend)
         if seconds < LONG_S:
-            timed = [self._step_s(backend, sequences) for _ in range(TIMED_STEPS)]
-            seconds = min(value for value in timed if value is not None)
+            seconds = min(_step_s(backend) for _ in range(TIMED_STEPS))
         self._peaks.append(backend.peak_bytes)
         return Trial(sequences=sequences, attention="", seconds=seconds, peak_bytes=0)
 
-    def _step_s(self, backend: ShardedBackend, sequences: int) -> float | None:
-        """Seconds of a step of one micro-batch; None if it was made with a smaller one."""
-        started = time.perf_counter()
-        backend.step(0, 0, stop=lambda: True)
-        return time.perf_counter() - started if backend.micro.sequences == sequences else None
+
+class _AsAsked(MicroBatch):
+    """What has no room is another attempt's matter."""
+
+    def halve(self) -> None:
+        raise MemoryFull(f"{self.sequences} sequences have no room")
+
+
+def _step_s(backend: ShardedBackend) -> float:
+    """Seconds of a step of one micro-batch."""
+    started = time.perf_counter()
+    backend.step(0, 0, stop=lambda: True)
+    return time.perf_counter() - started
 
 
 def _most(one_bytes: int, each_bytes: int, room_bytes: int) -> int:
