@@ -55,7 +55,7 @@ class TightRank(RankModel):
         for _, parameter in _gathered(cast("FSDPModule", module)):
             if parameter.requires_grad and id(parameter) not in self._watched:
                 self._watched.add(id(parameter))
-                parameter.register_post_accumulate_grad_hook(lambda _: self._check())
+                parameter.register_post_accumulate_grad_hook(lambda _: self._check())  # type: ignore[no-untyped-call]
         self._check()
 
     def _leave(self, module: nn.Module, values: Any, output: Any) -> None:
@@ -66,7 +66,7 @@ class TightRank(RankModel):
         taken = self._logit_bytes + sum(
             count * parameter.nbytes for each in fsdp_modules(self._model) for count, parameter in _gathered(each)
         )
-        taken += sum(each.nbytes for each in fsdp_modules(self._model) for each in _second_copies(each))
+        taken += sum(copy.nbytes for each in fsdp_modules(self._model) for copy in _second_copies(each))
         if not self._offloads:
             taken += self._own_bytes()
         self._most_bytes = max(self._most_bytes, taken)
