@@ -11,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -67,10 +68,14 @@ def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -
     Raises Unwanted, and the child is gone with all that it took, once `unwanted` says so.
     """
     ends_at = time.monotonic() + CHILD_S
-    with subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"} | parent_env(),
-    ) as child:  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="homefires-dry-", ignore_cleanup_errors=True) as folder,  # if it is killed
+        subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace",
+            env=os.environ | {"PYTHONSAFEPATH": "1", "TMPDIR": folder} | parent_env(),
+        ) as child,
+    ):  # fmt: skip
         try:
             while time.monotonic() < ends_at:
                 with suppress(subprocess.TimeoutExpired):
