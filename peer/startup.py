@@ -104,10 +104,10 @@ def _prepared(
     with ExitStack() as begun, telling_lost(devices[0]), telling_full(devices[0]):
         if not settings.offload:
             for device in devices:
-                require_room(spec, device, again=again)
-        fit = fit_for(spec, settings, directory, session)
+                require_room(spec, device, again=again, shares=_shares(settings, len(devices)))
+        fit = fit_for(spec, settings, directory, session, devices)
         session.say("JOINING", "building the model and reading the data")
-        ranks = ranks_for(spec, settings, devices)
+        ranks = ranks_for(spec, settings, devices, fit)
         trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
         begun.callback(trainer.close)
         first_state = trainer.anchor.state_digest()
@@ -127,13 +127,20 @@ def of_fewer(settings: PeerSettings, devices: Sequence[torch.device]) -> PeerSet
     return replace(settings, devices=tuple(map(str, devices)), sharding=sharding)
 
 
-def ranks_for(spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device]) -> RankOptions | None:
+def _shares(settings: PeerSettings, devices: int) -> int:
+    """Among how many devices the model may be divided."""
+    return 1 if settings.sharding == "replicated" else devices
+
+
+def ranks_for(
+    spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device], fit: Tuned | None
+) -> RankOptions | None:
     """How the devices share the model; None for one that holds all of it, in this process. Raises BadInput."""
-    if len(devices) == 1 and not settings.offload:
+    if len(devices) == 1 and not (fit.offloads if fit else settings.offload):
         return None
     from peer.ranks.rank_choice import choose_ranks
 
-    return choose_ranks(spec, settings, devices)
+    return choose_ranks(spec, settings, devices, fit)
 
 
 def _say_where(
@@ -151,9 +158,10 @@ ENOUGH = 0.75
 """Who has so much of a whole device tries, whatever the estimate is."""
 
 
-def require_room(spec: RunSpec, device: torch.device, *, again: bool) -> None:
+def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: int = 1) -> None:
     """Raises MemoryFull where others leave the device no room for the weights; `again`, after an attempt that found
-    none, for training with one sequence. BadInput for a device that is smaller than the weights."""
+    none, for training with one sequence. BadInput for a device that is smaller than the weights. `shares`: of so many
+    devices that share the model."""
     from peer.doctor.check import size
     from peer.doctor.host import needs_of
     from peer.host.device import MAKE_ROOM, free_bytes, whole_bytes
@@ -162,18 +170,30 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool) -> None:
     if not whole:
         return
     needs = needs_of(spec, chain_bytes=0)
-    weights = WEIGHT_BYTES * needs.parameters
+    weights, needed = WEIGHT_BYTES * needs.parameters / shares, needs.least_device / shares
     if whole < weights:
         raise BadInput(
             f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
-            "choose another device with --devices, or join a run with a smaller model"
+            f"choose another device with --devices{from_main_memory(spec, whole)}, or join a run with a smaller model"
         )
-    free, least = free_bytes(device), min(needs.least_device, ENOUGH * whole) if again else weights
+    free, least = free_bytes(device), min(needed, ENOUGH * whole) if again else weights
     if free < least:
+        aside = from_main_memory(spec, free) if needed > whole else ""
         raise MemoryFull(
-            f"others use {device}: {size(free)} of {size(whole)} free, about {size(needs.least_device)} needed; "
-            f"{MAKE_ROOM}"
+            f"others use {device}: {size(free)} of {size(whole)} free, about {size(needed)} needed; {MAKE_ROOM}{aside}"
         )
+
+
+def from_main_memory(spec: RunSpec, room_bytes: float) -> str:
+    """What its owner may do where a run has no room on a device of so much: the rest of a sentence, empty where
+    main memory does not help either. Nobody does it unasked: it is slower, and takes main memory."""
+    from peer.plan.home_cost import offload_tokens_per_s
+    from peer.plan.model_shape import shape_of
+
+    aside = offload_tokens_per_s(shape_of(spec), spec, room_bytes)
+    if aside is None:
+        return ""
+    return f", or set settings.offload=yes: about {aside.tokens_per_s:,.0f} tokens/s with layers in main memory"
 
 
 WEIGHT_BYTES = 4
@@ -231,36 +251,45 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
     return thread
 
 
-def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Reporter) -> Tuned | None:
-    """How the run is trained on this device; None on a processor, where the spec's own micro-batch is taken.
+def fit_for(
+    spec: RunSpec, settings: PeerSettings, directory: Path, session: Reporter,
+    devices: Sequence[torch.device] | None = None,
+) -> Tuned | None:  # fmt: skip
+    """How the run is trained on these devices (None: those that settings name); None on a processor, where the spec's
+    own micro-batch is taken.
 
     A dry run that fails is told and changes nothing: training finds its micro-batch by halving it. So it does where a
     dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
     where others fill the device: what would be found then holds only until they end.
     """
-    from peer.host.device import choose_devices, free_bytes
+    from peer.host.device import choose_devices, free_bytes, whole_bytes
 
-    device = choose_devices(settings.devices)[0]
-    if device.type == "cpu":
+    devices = devices or choose_devices(settings.devices)
+    if any(device.type == "cpu" for device in devices):
         return None
     from peer.autotune.cache import Unwanted, find_fit, recall, run_python
     from peer.autotune.trial import basis_of
 
-    basis = basis_of(spec, settings.devices[0], device)
+    names = settings.devices if len(devices) == len(settings.devices) == 1 else tuple(map(str, devices))
+    basis = basis_of(spec, names, devices, sharding=settings.sharding, offload=settings.offload)
     if session.wishes.pausing:
         return recall(directory, basis)
-    session.say("JOINING", "trying out which micro-batch has room and is fastest; this is done once per device")
+    what = "micro-batch has" if len(devices) == 1 else "way to share the model, and which micro-batch, have"
+    session.say("JOINING", f"trying out which {what} room and is fastest; this is done once per device")
     start = partial(run_python, unwanted=lambda: session.wishes.pausing)
     try:
-        fit = find_fit(spec, directory, basis, start, free_bytes=free_bytes(device))
+        fit = find_fit(spec, directory, basis, start, free_bytes=sum(map(free_bytes, devices)))
     except Unwanted:
         text = "trying out micro-batches was broken off, for this peer is to pause; the next start tries again"
         session.emit(AlertRaised(level="info", code="FIT", text=text))
         return recall(directory, basis)
     except MemoryFull as error:
-        require_room(spec, device, again=True)
-        session.warn("FIT", f"{error}; it is tried with one sequence at a time")
-        return least_fit(spec, settings, device.type)
+        if not settings.offload:
+            for device in devices:
+                require_room(spec, device, again=True, shares=_shares(settings, len(devices)))
+        aside = "" if settings.offload else from_main_memory(spec, whole_bytes(devices[0]))
+        session.warn("FIT", f"{error}{aside}; it is tried with one sequence at a time")
+        return least_fit(spec, names, devices, offload=settings.offload)
     except HomefiresError as error:
         session.warn("FIT", f"{error}; the spec's own micro-batch is taken")
         return None
@@ -268,18 +297,23 @@ def fit_for(spec: RunSpec, settings: PeerSettings, directory: Path, session: Rep
     return fit
 
 
-def least_fit(spec: RunSpec, settings: PeerSettings, name: str) -> Tuned:
-    """The least that a device can be asked for, of which nothing was measured."""
+def least_fit(spec: RunSpec, names: Sequence[str], devices: Sequence[torch.device], *, offload: bool) -> Tuned:
+    """The least that devices can be asked for, of which nothing was measured."""
     from peer.train.tuned import Tuned, TuneKey
 
-    basis = TuneKey(run=spec.digest().hex(), device=settings.devices[0], name=name, torch="", homefires="")
-    return Tuned(basis=basis, sequences=1, step_s=0.0, tokens_per_s=0.0)
+    basis = TuneKey(run=spec.digest().hex(), device=" ".join(names), name=devices[0].type, torch="", homefires="")
+    return Tuned(basis=basis, sequences=len(devices), step_s=0.0, tokens_per_s=0.0, offloads=offload)
 
 
 def describe(fit: Tuned, spec: RunSpec) -> str:
     whole = spec.inner.sequences * spec.inner.accumulation
     kernel = f", {fit.attention} attention" if fit.attention else ""
-    return f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}: {fit.tokens_per_s:,.0f} tokens/s"
+    way = f", {fit.sharding}" if fit.sharding else ""
+    way += ", from main memory" if fit.offloads else ""
+    return (
+        f"{fit.sequences} of {whole} sequences at a time, {fit.precision}{kernel}{way}: "
+        f"{fit.tokens_per_s:,.0f} tokens/s"
+    )
 
 
 def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:

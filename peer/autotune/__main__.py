@@ -1,4 +1,5 @@
-"""`python -m peer.autotune SPEC.toml --device D`: train a few steps on noise, and print what is fastest and has room.
+"""`python -m peer.autotune SPEC.toml --devices D …`: train a few steps on noise, and print what is fastest of what
+has room.
 
 A process of its own, since it may run out of memory, and gives back all that it took. Started by
 `peer.autotune.cache`.
@@ -19,14 +20,19 @@ def main(arguments: list[str] | None = None) -> int:
     sleep_while_waiting()
     parser = argparse.ArgumentParser(prog="python -m peer.autotune")
     parser.add_argument("spec")
-    parser.add_argument("--device", default="auto")
+    parser.add_argument("--devices", nargs="+", default=["auto"])
+    parser.add_argument("--sharding", default="auto")
+    parser.add_argument("--offload", action="store_true", help="layers may lie in main memory")
     parser.add_argument("--most", type=int, default=0, help="sequences of a micro-batch; 0: as many as a step reads")
     options = parser.parse_args(arguments)
-    from peer.autotune.trial import fit  # torch takes seconds, in which whoever started this may end
+    from peer.autotune.rank_trials import fit_devices  # torch takes seconds, in which whoever started this may end
     from peer.spec import load
 
     try:
-        print(fit(load(options.spec), options.device, options.most).to_json())
+        fit = fit_devices(
+            load(options.spec), options.devices, sharding=options.sharding, offload=options.offload, most=options.most
+        )
+        print(fit.to_json())
     except HomefiresError as error:
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code

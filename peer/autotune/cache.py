@@ -1,8 +1,9 @@
-"""How a run is trained on one device: found once by a dry run, remembered beside what it was measured on.
+"""How a run is trained on a peer's devices: found once by a dry run, remembered beside what it was measured on.
 
 The run fixes how many sequences an inner step reads, and their order. How many of them are on the device at a time
-(the micro-batch), and which attention kernel computes them, is the volunteer's: inner steps are private, so the last
-bits of a step may differ between devices, as they do anyway. What peers agree on, the outer step, does not see it.
+(the micro-batch), which attention kernel computes them, and how several devices share the model, is the volunteer's:
+inner steps are private, so the last bits of a step may differ between devices, as they do anyway. What peers agree on,
+the outer step, does not see it.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import tempfile
 import time
 from collections.abc import Callable
 from contextlib import suppress
@@ -66,10 +68,14 @@ def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -
     Raises Unwanted, and the child is gone with all that it took, once `unwanted` says so.
     """
     ends_at = time.monotonic() + CHILD_S
-    with subprocess.Popen(
-        [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
-        errors="replace", env=os.environ | {"PYTHONSAFEPATH": "1"} | parent_env(),
-    ) as child:  # fmt: skip
+    with (
+        tempfile.TemporaryDirectory(prefix="homefires-dry-", ignore_cleanup_errors=True) as folder,  # if it is killed
+        subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace",
+            env=os.environ | {"PYTHONSAFEPATH": "1", "TMPDIR": folder} | parent_env(),
+        ) as child,
+    ):  # fmt: skip
         try:
             while time.monotonic() < ends_at:
                 with suppress(subprocess.TimeoutExpired):
@@ -90,17 +96,18 @@ def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_
     known = recall(directory, basis, free_bytes)
     if known is not None:
         return known
-    fit = try_out(spec, directory / "spec.toml", basis.device, start)
+    fit = try_out(spec, directory / "spec.toml", basis, start)
     with suppress(DiskFull):  # then the next start tries again
         remember(directory, fit)
     return fit
 
 
-def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -> Tuned:
+def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python) -> Tuned:
     """A dry run; one that is killed is tried again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
+    words = ["--devices", *basis.device.split(), "--sharding", basis.sharding, *["--offload"] * basis.offload]
     while True:
-        code, out, err = start(["-m", "peer.autotune", str(path), "--device", device, "--most", str(most)])
+        code, out, err = start(["-m", "peer.autotune", str(path), *words, "--most", str(most)])
         fit = from_json(out) if code == 0 else None
         if fit is not None:
             return fit
@@ -108,5 +115,5 @@ def try_out(spec: RunSpec, path: Path, device: str, start: Start = run_python) -
         if code == MemoryFull.exit_code or (code < 0 and most == 1):
             raise MemoryFull(why)
         if code >= 0:
-            raise HomefiresError(f"a dry run on {device} failed: {why}")
+            raise HomefiresError(f"a dry run on {basis.device} failed: {why}")
         most = (min(most, spec.inner.sequences) + 1) // 2

@@ -6,6 +6,7 @@ from __future__ import annotations
 import gc
 import math
 import time
+from collections.abc import Sequence
 from dataclasses import replace
 from importlib.metadata import version
 from typing import Any
@@ -27,8 +28,9 @@ LONG_S = 5.0
 ATTENTIONS = ("sdpa", "eager")
 
 
-def fit(spec: RunSpec, wanted: str, most: int = 0) -> Tuned:
-    """Try on the device that one of `settings.devices` means. Raises BadInput, BadSpec, MemoryFull."""
+def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False) -> Tuned:
+    """Try on the device that one of `settings.devices` means; `offload` is what its owner allows where this finds
+    nothing. Raises BadInput, BadSpec, MemoryFull."""
     device = choose_device(wanted)
     whole = spec.inner.sequences * spec.inner.accumulation
     limit = min(whole, most or whole)
@@ -45,18 +47,28 @@ def fit(spec: RunSpec, wanted: str, most: int = 0) -> Tuned:
     best = found.best
     step_s = best.seconds * whole / best.sequences
     return Tuned(
-        basis=basis_of(spec, wanted, device), sequences=best.sequences, attention=best.attention,
+        basis=basis_of(spec, (wanted,), (device,), offload=offload), sequences=best.sequences, attention=best.attention,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
         sequence_bytes=found.sequence_bytes, free_bytes=free,
     )  # fmt: skip
 
 
-def basis_of(spec: RunSpec, wanted: str, device: torch.device) -> TuneKey:
-    name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+def basis_of(
+    spec: RunSpec, wanted: Sequence[str], devices: Sequence[torch.device], *, sharding: str = "auto",
+    offload: bool = False,
+) -> TuneKey:  # fmt: skip
+    """What a dry run on these devices holds for; `wanted` are their names as the dry run is told them."""
     return TuneKey(
-        run=spec.digest().hex(), device=wanted, name=name, torch=torch.__version__, homefires=version("homefires")
-    )
+        run=spec.digest().hex(), device=" ".join(wanted), name=" and ".join(map(kind_of, devices)),
+        torch=torch.__version__, homefires=version("homefires"), sharding=sharding if len(devices) > 1 else "auto",
+        offload=offload,
+    )  # fmt: skip
+
+
+def kind_of(device: torch.device) -> str:
+    """The name of the hardware."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
 
 
 class Trials:

@@ -151,7 +151,7 @@ async def _dry_run(spec: RunSpec, path: Path, device: str, start: Start) -> Chil
     most = spec.inner.sequences * spec.inner.accumulation
     while True:
         ended = await start(
-            "-m", "peer.autotune", str(path), "--device", device, "--most", str(most), timeout_s=DRY_S
+            "-m", "peer.autotune", str(path), "--devices", device, "--most", str(most), timeout_s=DRY_S
         )  # fmt: skip
         if ended.exit_code >= 0 or ended.timed_out or most == 1:
             return ended

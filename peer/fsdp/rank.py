@@ -56,8 +56,8 @@ def _serve(steps: Channel, round: Channel, file: int) -> None:
         built.append(RankModel(setup, arena))
         return RankAnswer()
 
-    if not _answer(steps, build):
-        return
+    if not _answer(steps, build) or not built:
+        return  # without room for its share it is of no use to the others
     (model,) = built
     threading.Thread(target=_obey_or_end, args=(round, model.round), name="round", daemon=True).start()
     _obey(steps, model.step)

@@ -154,6 +154,8 @@ class RankAnswer(Struct, frozen=True, kw_only=True, tag=True):
     version: int = 0
     waited_s: float = 0.0
     """How long the newest inner step has waited for layers, in all."""
+    peak_bytes: int = 0
+    """The most that the newest inner step has had on the device; 0 where it does not count."""
 
 
 class NoRoomThere(Struct, frozen=True, tag=True):

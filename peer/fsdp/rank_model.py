@@ -99,7 +99,7 @@ class RankModel:
             case FinishStep():
                 made = self._optimizer.step(command.learning_rate, command.scale)
                 self._finish()
-                return RankAnswer(value=float(made), waited_s=self._guard.waited_s)
+                return RankAnswer(value=float(made), waited_s=self._guard.waited_s, peak_bytes=self.peak_bytes())
             case StandAtAnchor():
                 return self._stand_at_anchor()
             case MeasureLoss():
@@ -120,6 +120,7 @@ class RankModel:
     def _backward(self, command: Backward) -> RankAnswer:
         if command.seed is not None:
             torch.manual_seed(command.seed + self._rank)
+            self.begin_peak()
         tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
             with self._autocast():
@@ -133,6 +134,15 @@ class RankModel:
         """An answer means that it is done: what a round does next has a stream of its own."""
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)
+
+    def begin_peak(self) -> None:
+        """Count what a step takes from here on."""
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+
+    def peak_bytes(self) -> int:
+        """The most since then; 0 where the device does not count."""
+        return torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else nullcontext()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 from peer.plan.model_shape import ModelShape
@@ -20,6 +21,8 @@ from peer.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_o
 from peer.spec import RunSpec
 
 GB = 1e9
+UNSURE = 1.1
+"""Times the room that there is: what a step takes is foretold within a tenth."""
 
 
 def home_cost(shape: ModelShape, spec: RunSpec, machine: Machine, device_step_s: float) -> ShardedCost:
@@ -47,6 +50,31 @@ def _profile_of(machine: Machine) -> RanksProfile:
         HOME_PROFILE, inside_bytes_per_s=machine.inside_gbps * 1e9 / 8,
         between_bytes_per_s=machine.between_gbps * 1e9 / 8, group=machine.fast_group,
     )  # fmt: skip
+
+
+def ways_to_try(
+    shape: ModelShape, spec: RunSpec, room_bytes: Sequence[float], main_bytes: float, *, kind: Sharding | None = None,
+    offload: bool = False, given: RanksProfile = HOME_PROFILE,
+) -> list[ShardingStrategy]:  # fmt: skip
+    """What may fit devices with so much room (0: not known), by the forecast: the fastest first, and last, if its
+    owner allows it, what lies in main memory of `main_bytes`. Of one `kind`, or of all."""
+    ranks, whole = len(room_bytes), spec.inner.sequences * spec.inner.accumulation
+    one_each = replace(spec, inner=replace(spec.inner, sequences=ranks, accumulation=-(-whole // ranks)))
+    sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / HOME_FLOPS
+    work = sharded_work(shape, one_each, [1] * ranks, [sequence_s] * ranks)
+    found = []
+    for offloads in (False, True) if offload else (False,):
+        costs = [
+            sharded_cost(work, way, given) for way in strategies_of(ranks, offloads=offloads)
+            if kind in (None, way.kind) and (spec.inner.optimizer != "muon" or way.shares == 1)
+        ]  # fmt: skip
+        fitting = [cost for cost in costs if ranks * cost.main_bytes <= main_bytes and _may_fit(cost, room_bytes)]
+        found += [cost.strategy for cost in sorted(fitting, key=lambda cost: cost.step_s)]
+    return found
+
+
+def _may_fit(cost: ShardedCost, room_bytes: Sequence[float]) -> bool:
+    return all(not room or needed <= UNSURE * room for needed, room in zip(cost.device_bytes, room_bytes, strict=True))
 
 
 # ---- one device that a model does not fit ----

@@ -16,11 +16,20 @@ from peer.ranks.sharded_backend import RankOptions
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 from peer.train.round_vectors import MEMORY_SHARE
+from peer.train.tuned import Tuned
 
 
-def choose_ranks(spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device]) -> RankOptions:
-    """Of these devices, one rank each. Raises BadInput for a way that so many devices do not have."""
-    strategy = _strategy(spec, settings, devices)
+def choose_ranks(
+    spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device], fit: Tuned | None = None
+) -> RankOptions:
+    """Of these devices, one rank each: as a dry run found it, or else by what has room. Raises BadInput for a way that
+    so many devices do not have."""
+    if fit is not None and fit.sharding:
+        strategy = ShardingStrategy(
+            kind=Sharding(fit.sharding), ranks=len(devices), group=fit.group, offloads=fit.offloads
+        )
+    else:
+        strategy = _strategy(spec, settings, devices)
     if spec.inner.optimizer == "muon" and strategy.shares > 1:
         raise BadInput(
             f"{spec.run.name} trains with Muon, which needs whole matrices, and sharding {strategy.kind} divides them; "
@@ -29,6 +38,7 @@ def choose_ranks(spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.
     threads = threads_for(devices[0].type, settings.threads or torch.get_num_threads()).torch
     return RankOptions(
         devices=tuple(map(str, devices)), strategy=strategy, threads=max(1, threads // len(devices)),
+        speeds=fit.speeds if fit else (), most=fit.most if fit else (),
     )  # fmt: skip
 
 

@@ -20,6 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
+from typing import ClassVar
 
 from dht.process import parent_env
 from peer.fsdp.rank_channel import HungUp, RankChannel
@@ -68,6 +69,9 @@ class _Member:
 class RankGroup:
     """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
 
+    program: ClassVar[tuple[str, ...]] = ("peer.fsdp.rank",)
+    """The module that is run as a rank, and words of its own."""
+
     def __init__(self, setups: Sequence[RankSetup], arena: int, directory: Path) -> None:
         """`arena` is its descriptor; `directory`, whose peer they are. Raises RankLost and NoRoomInRank, and then none
         is left."""
@@ -83,7 +87,8 @@ class RankGroup:
         try:
             meeting = str(Path(self._folder.name) / "meet")
             for setup in setups:
-                self._members.append(self._starter.submit(_start, setup.device, arena, directory).result(START_S))
+                starting = self._starter.submit(_start, self.program, setup.device, arena, directory)
+                self._members.append(starting.result(START_S))
                 _tell(self._members[-1].steps, _at(setup, meeting))
             self._answers("steps", START_S)
         except BaseException:
@@ -144,6 +149,11 @@ class RankGroup:
                 raise self._lost(number, f"cannot go on: {text}", is_device=is_lost)
         return answer
 
+    def give_up(self, rank: int, why: str) -> RankLost:
+        """End all, since they are not alike any more; what to raise."""
+        self.end()
+        return RankLost(rank, self._members[rank].device, why, is_device=False)
+
     def _lost(self, number: int, why: str, *, is_device: bool = False) -> RankLost:
         """Ends all. A rank that fails since another is gone is not the one to name."""
         member = self._members[number]
@@ -196,13 +206,13 @@ class RankGroup:
             self._folder.cleanup()
 
 
-def _start(device: str, arena: int, directory: Path) -> _Member:
+def _start(program: Sequence[str], device: str, arena: int, directory: Path) -> _Member:
     (mine, theirs), (beside, their_beside) = socket.socketpair(), socket.socketpair()
     files = (theirs.fileno(), their_beside.fileno(), arena)
     words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena), "--dir", str(directory)]
     with theirs, their_beside:
         process = subprocess.Popen(
-            [sys.executable, "-m", "peer.fsdp.rank", *words], pass_fds=files, stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", *program, *words], pass_fds=files, stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(), env=os.environ | _loopback() | parent_env(),
         )  # fmt: skip
     return _Member(device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer))

@@ -8,9 +8,10 @@ checkpoint or the ranks' successors need them.
 
 from __future__ import annotations
 
+import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -46,7 +47,7 @@ from peer.plan.sharding_cost import deal
 from peer.plan.sharding_strategy import ShardingStrategy
 from peer.protocol.layout import cut
 from peer.protocol.state_digest import FLOAT32_BYTES
-from peer.ranks.rank_group import NoRoomInRank, RankGroup
+from peer.ranks.rank_group import ANSWER_S, NoRoomInRank, RankGroup
 from peer.ranks.sharded_kernels import ShardedKernels
 from peer.ranks.sharded_layerwise import ShardedLayerwise
 from peer.spec import RunSpec, dump
@@ -66,9 +67,7 @@ def sharded(
     """A trainer's engine on the devices of `options`; `folder` has room for what no memory has."""
 
     def make(batches: Sequences) -> Engine:
-        each, ranks = (fit.sequences if fit else spec.inner.sequences), len(options.devices)
-        whole = spec.inner.sequences * spec.inner.accumulation
-        micro = MicroBatch(min(whole, each * ranks) if fit else each, told_smaller)
+        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
         backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
         copies = options.strategy.ranks // options.strategy.shares
         told = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
@@ -90,6 +89,8 @@ class RankOptions:
     attention: str = ""
     speeds: tuple[float, ...] = ()
     """Relative, by rank; empty: alike."""
+    most: tuple[int, ...] = ()
+    """Sequences of a micro-batch that each rank has room for; empty: not known."""
 
 
 class ShardedBackend:
@@ -117,12 +118,35 @@ class ShardedBackend:
         """What the arena's copies of optimizers hold, by layer."""
         self.waited_s = 0.0
         """Seconds that inner steps have waited for layers since the newest version began."""
+        self.peak_bytes: tuple[int, ...] = ()
+        """The most that the newest inner step has had on the device of each rank; 0 where it does not count."""
+        self._has_ended = threading.Event()
+        """Whether no version is being made beside inner steps."""
+        self._has_ended.set()
         self._group: RankGroup | None = None
         try:
             self._start(begins=True)
         except BaseException:
             self._arena.close()
             raise
+
+    def lay_out(self, options: RankOptions) -> None:
+        """Have other ranks, which begin at θ: what inner steps have changed is lost. For a dry run, which saves
+        building the model and its arena anew. Raises RankLost and MemoryFull, and then there are no ranks."""
+        if self._group is not None:
+            self._group.stop()
+            self._group = None
+        self._options = options
+        self._start(begins=True)
+
+    def deal_by(self, speeds: tuple[float, ...], most: tuple[int, ...]) -> None:
+        """From now on give each rank of a micro-batch what RankOptions says of these."""
+        self._options = replace(self._options, speeds=speeds, most=most)
+
+    def counts(self, sequences: int) -> tuple[int, ...]:
+        """How many of a micro-batch each rank gets. Raises BadInput for more than there is room for."""
+        options, ranks = self._options, len(self._options.devices)
+        return deal(sequences, options.speeds or (1.0,) * ranks, options.most or (sequences,) * ranks)
 
     def _start(self, *, begins: bool) -> None:
         """Raises RankLost and MemoryFull."""
@@ -161,9 +185,14 @@ class ShardedBackend:
         self.waited_s = 0.0
         if self._group is None:
             return None
+        self._has_ended.clear()
         versions = {answer.version for answer in self.group.step(BeginVersion())}
         (version,) = versions
         return version
+
+    def end_version(self) -> None:
+        """All layers of the newest version are published."""
+        self._has_ended.set()
 
     def layer(self, number: int) -> LayerTensors:
         return self._layers[number]
@@ -172,20 +201,19 @@ class ShardedBackend:
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """One inner step; see `peer.train.backend.SingleDevice.step`. All ranks make it, or none."""
-        rate = learning_rate(self._spec, round, position)
-        while (made := self._attempt(rate, stop)) is None:
+        rate, seed = learning_rate(self._spec, round, position), int(torch.randint(1 << 62, ()))
+        while (made := self._attempt(rate, seed, stop)) is None:
             self._make_smaller()
         loss, sequences = made
         return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
 
-    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[float, int] | None:
+    def _attempt(self, rate: float, seed: int, stop: Callable[[], bool]) -> tuple[float, int] | None:
         """A step: its loss, and how many sequences it was made of; None if a rank had no room for a micro-batch.
 
         Then parameters and optimizers are as they were, and what was read for it is read next.
         """
         table, taken, loss = self._spec.inner, list[Tensor](), 0.0
         whole, done = table.sequences * table.accumulation, 0
-        seed = int(torch.randint(1 << 62, ()))
         try:
             while done < whole and not (done and stop()):
                 taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
@@ -198,7 +226,10 @@ class ShardedBackend:
         self._about_to_change_inner()
         answers = self.group.step(FinishStep(learning_rate=rate, scale=whole / done))
         self.waited_s = max(answer.waited_s for answer in answers)
-        assert all(answer.value for answer in answers), "AdamW has its memory from the start"
+        self.peak_bytes = tuple(answer.peak_bytes for answer in answers)
+        for rank, answer in enumerate(answers):
+            if not answer.value:
+                raise self.group.give_up(rank, "had no room for the step of its optimizer, which others have made")
         return loss * whole / done, done
 
     def _about_to_change_inner(self) -> None:
@@ -220,30 +251,33 @@ class ShardedBackend:
 
     def _dealt(self, tokens_BT: Tensor) -> list[Tensor]:
         """Rows by rank, in order."""
-        ranks = len(self._options.devices)
-        counts = deal(len(tokens_BT), self._options.speeds or (1.0,) * ranks, (len(tokens_BT),) * ranks)
-        return list(torch.split(tokens_BT, list(counts)))
+        return list(torch.split(tokens_BT, list(self.counts(len(tokens_BT)))))
 
     def _make_smaller(self) -> None:
-        """Begin again with ranks that are in step, and half the micro-batch. Raises MemoryFull."""
+        """Begin again with ranks that are in step, and half the micro-batch. Raises MemoryFull, and then the ranks are
+        in step as well, or there are none and all is in main memory."""
         self._leave()
-        if self.micro.sequences == 1:
-            self._come_back()
-            raise MemoryFull("the memory of a device has no room for even one sequence")
-        self.micro.halve()
+        is_least = max(self.counts(self.micro.sequences)) == 1  # a rank that gets nothing computes a row as well
+        if not is_least:
+            self.micro.halve()
         self._come_back()
+        if is_least:
+            raise MemoryFull("the memory of a device has no room for even one sequence")
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
-        sequences = min(SEQUENCES, self.micro.sequences)
+        while (found := self._measured(tokens_BT, stop)) is None:
+            self._make_smaller()
+        return found
+
+    def _measured(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float | None:
+        """None if a rank had no room: parameters are as they were, on some ranks aside. Raises Stopped."""
         try:
             self._about_to_change_inner()
             self.group.step(StandAtAnchor())
-            total = self._total(torch.split(tokens_BT, sequences), stop)
-        except NoRoomInRank as error:
-            self._leave()
-            self._come_back()
-            raise MemoryFull(f"no room to measure {sequences} sequences: {error}") from error
-        self.group.step(StandBack())
+            total = self._total(torch.split(tokens_BT, min(SEQUENCES, self.micro.sequences)), stop)
+            self.group.step(StandBack())
+        except NoRoomInRank:
+            return None
         if total is None:
             raise Stopped
         return total / tokens_BT[:, 1:].numel()
@@ -337,6 +371,8 @@ class ShardedBackend:
         """Have in main memory what the ranks hold, and end them."""
         if self._group is None:
             return
+        # What is made beside inner steps goes on where a step has had no room: no rank is asked for half of it.
+        self._has_ended.wait(ANSWER_S)
         self.keep_inner()
         self._group.stop()
         self._group = None
@@ -354,6 +390,7 @@ class ShardedBackend:
 
     def abandon(self) -> None:
         """End the ranks where they are: whoever waits for one of them gets RankLost."""
+        self._has_ended.set()
         if self._group is not None:
             self._group.end()
 

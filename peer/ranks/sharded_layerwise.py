@@ -26,6 +26,8 @@ class Lead(Protocol):
 
     def begin_version(self) -> int | None: ...
 
+    def end_version(self) -> None: ...
+
     def ask_round(self, command: Command) -> list[RankAnswer]: ...
 
     def abandon(self) -> None: ...
@@ -71,6 +73,7 @@ class ShardedLayerwise:
                 apply_layer(layer)
                 if version is not None:
                     self._lead.ask_round(PublishLayer(layer=layer, version=version))
+            self._lead.end_version()
             state = finish()
         except BaseException as error:
             running.set_exception(error)  # before the step that loses its ranks by this says that they were lost

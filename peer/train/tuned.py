@@ -1,4 +1,4 @@
-"""What a dry run found of a run on one device, and how large a micro-batch has room there."""
+"""What a dry run found of a run on the devices of a peer, and how large a micro-batch has room there."""
 
 from __future__ import annotations
 
@@ -19,11 +19,14 @@ class TuneKey:
     run: str
     """Hash of the spec."""
     device: str
-    """As `settings.devices` says it."""
+    """As `settings.devices` says it; several with spaces between them."""
     name: str
     """Of the hardware."""
     torch: str
     homefires: str
+    sharding: str = "auto"
+    """What its owner allows for several, see `peer.settings`; so with `offload`."""
+    offload: bool = False
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class Tuned:
 
     basis: TuneKey
     sequences: int
-    """Of a micro-batch."""
+    """Of a micro-batch, on all devices together."""
     attention: str = ""
     """As transformers calls it; empty: its own choice."""
     precision: str = "float32"
@@ -46,6 +49,14 @@ class Tuned:
     """At the peak, for each sequence of the micro-batch."""
     free_bytes: int = 0
     """On the device when it was found, 0 where the device does not count: a game may have had the rest."""
+    sharding: str = ""
+    """How ranks share the model, as `peer.plan.sharding_strategy` says it; empty: one device holds all of it."""
+    group: int = 0
+    offloads: bool = False
+    speeds: tuple[float, ...] = ()
+    """Of the ranks, relative; empty: alike."""
+    most: tuple[int, ...] = ()
+    """Sequences of a micro-batch that each rank has room for; empty: not known."""
 
     def to_json(self) -> str:
         return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)
@@ -57,10 +68,14 @@ def from_json(text: str) -> Tuned | None:
         values: dict[str, Any] = json.loads(text)
         if values.pop("v") != VERSION:
             return None
-        fit = Tuned(**{**values, "basis": TuneKey(**values["basis"])})
+        by_rank = {name: tuple(values.get(name, ())) for name in ("speeds", "most")}
+        fit = Tuned(**{**values, **by_rank, "basis": TuneKey(**values["basis"])})
     except (ValueError, TypeError, KeyError, AttributeError):
         return None
-    counted = (fit.sequences, fit.fixed_bytes, fit.sequence_bytes, fit.free_bytes, fit.step_s, fit.tokens_per_s)
+    counted = (
+        fit.sequences, fit.fixed_bytes, fit.sequence_bytes, fit.free_bytes, fit.step_s, fit.tokens_per_s, fit.group,
+        *fit.speeds, *fit.most,
+    )  # fmt: skip
     return fit if all(isinstance(each, int | float) for each in counted) and fit.sequences >= 1 else None
 
 

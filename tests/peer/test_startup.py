@@ -32,7 +32,7 @@ from peer.limits.policy import Decision, Hold
 from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
-from peer.startup import Prepared, _wait_for, fit_for, look_around, prepare, require_room, say_smaller
+from peer.startup import Prepared, _wait_for, fit_for, look_around, prepare, ranks_for, require_room, say_smaller
 from peer.store.run_directory import genesis_head
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -114,7 +114,7 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.host.device.choose_device", lambda wanted: torch.device("cuda"))
-    monkeypatch.setattr(trial, "basis_of", lambda *about: FIT.basis)
+    monkeypatch.setattr(trial, "basis_of", lambda *about, **named: FIT.basis)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 0)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 0)
 
@@ -199,6 +199,61 @@ def test_a_dry_run_that_fails_keeps_nobody_from_training(
     (alert,) = alerts(said)
     assert (alert.code, alert.level) == ("FIT", "warning")
     assert str(error) in alert.text
+
+
+@pytest.mark.usefixtures("a_gpu")
+def test_several_gpus_are_fitted_together(
+    spec: RunSpec, said: list[Event], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Those that are there; the way that was found is the way that is taken, and told."""
+    shared = replace(FIT, sharding="full", speeds=(2.0, 1.0), most=(4, 2))
+    about: list[tuple[object, ...]] = []
+    monkeypatch.setattr(trial, "basis_of", lambda *words, **named: about.append((*words, named)) or FIT.basis)
+    monkeypatch.setattr(cache, "find_fit", lambda *about, **named: shared)
+    two = (torch.device("cuda:0"), torch.device("cuda:2"))
+    settings = PeerSettings(devices=("cuda:0", "cuda:1", "cuda:2"))
+    assert fit_for(spec, settings, tmp_path, Reporter(said.append), two) == shared
+    assert about == [(spec, ("cuda:0", "cuda:2"), two, {"sharding": "auto", "offload": False})]
+    assert alerts(said)[0].text.endswith("sdpa attention, full: 1,234 tokens/s")
+    options = ranks_for(spec, settings, two, shared)
+    assert options is not None
+    assert (str(options.strategy), options.speeds, options.most) == ("full", (2.0, 1.0), (4, 2))
+
+
+@pytest.mark.parametrize(("offloads", "is_in_ranks"), [(True, True), (False, False)])
+def test_one_device_is_helped_by_main_memory_only_where_a_dry_run_found_it_needed(
+    spec: RunSpec, *, offloads: bool, is_in_ranks: bool
+) -> None:
+    settings, fit = PeerSettings(devices=("cpu",), offload=True), replace(FIT, offloads=offloads)
+    assert (ranks_for(spec, settings, (torch.device("cpu"),), fit) is not None) == is_in_ranks
+    assert ranks_for(spec, settings, (torch.device("cpu"),), None) is not None, "nothing was tried"
+
+
+def test_what_main_memory_would_cost_is_said_and_not_done(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where the device would never hold it; one that others fill for now is another matter."""
+    large, card = load("llama-1b"), torch.device("cuda")
+    deep = replace(
+        large, model=replace(large.model, context=512, config=large.model.config | {"num_hidden_layers": 60})
+    )
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 8 * GIB)
+    with pytest.raises(BadInput, match=r"set settings\.offload=yes: about [\d,]+ tokens/s with layers in main memory"):
+        require_room(deep, card, again=False)
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 12 * GIB)
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: 8 * GIB)
+    with pytest.raises(MemoryFull, match=r"others use cuda: .* set settings\.offload=yes: about [\d,]+ tokens"):
+        require_room(large, card, again=True)
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 80 * GIB)
+    with pytest.raises(MemoryFull, match=r"or join with --devices cpu$"):
+        require_room(large, card, again=True)
+
+
+def test_devices_that_share_a_model_need_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    large, card = load("llama-1b"), torch.device("cuda")
+    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 3 * GIB)
+    monkeypatch.setattr(device, "free_bytes", lambda chosen: 3 * GIB)
+    require_room(large, card, again=False, shares=2)
+    with pytest.raises(BadInput, match="the weights of llama-1b alone take"):
+        require_room(large, card, again=False)
 
 
 def test_a_micro_batch_that_shrank_is_told(spec: RunSpec, said: list[Event]) -> None:

@@ -85,14 +85,17 @@ BASIS = TuneKey(run="ab", device="cuda:1", name="a GPU", torch="2.13", homefires
 FIT = Tuned(
     basis=BASIS, sequences=8, attention="sdpa", step_s=0.5, tokens_per_s=1000.0, fixed_bytes=FIXED, sequence_bytes=EACH
 )
+SHARED = dataclasses.replace(FIT, sharding="hybrid", group=2, speeds=(1.0, 0.5, 1.0, 0.5), most=(8, 4, 8, 4))
 
 
 def test_a_fit_is_remembered_for_the_same_device_and_versions_alone(tmp_path: Path) -> None:
     remember(tmp_path, FIT)
     assert recall(tmp_path, BASIS) == FIT
-    for key in ("run", "device", "name", "torch", "homefires"):
+    for key in ("run", "device", "name", "torch", "homefires", "sharding", "offload"):
         assert recall(tmp_path, dataclasses.replace(BASIS, **{key: "another"})) is None
     assert recall(tmp_path / "none", BASIS) is None
+    remember(tmp_path, SHARED)
+    assert recall(tmp_path, BASIS) == SHARED
 
 
 def test_a_fit_that_was_found_beside_a_game_is_found_anew_without_it(spec: RunSpec, tmp_path: Path) -> None:
@@ -114,6 +117,7 @@ def test_a_fit_that_was_found_beside_a_game_is_found_anew_without_it(spec: RunSp
         '{"v": 1}',
         FIT.to_json().replace('"sequences": 8', '"sequences": 0'),
         FIT.to_json().replace('"free_bytes": 0', '"free_bytes": "many"'),
+        SHARED.to_json().replace("0.5,", '"slow",'),
     ],
 )
 def test_a_damaged_file_is_measured_anew(tmp_path: Path, text: str) -> None:
@@ -133,6 +137,8 @@ def test_memory_that_shrank_makes_the_micro_batch_smaller() -> None:
 
 # ---- the child ----
 
+CPU = dataclasses.replace(BASIS, device="cpu")
+
 
 @pytest.fixture
 def spec() -> RunSpec:
@@ -145,8 +151,10 @@ class Children:
     def __init__(self, *endings: tuple[int, str, str]) -> None:
         self._endings = list(endings)
         self.most: list[int] = []
+        self.words: list[str] = []
 
     def __call__(self, words: list[str]) -> tuple[int, str, str]:
+        self.words = words
         self.most.append(int(words[words.index("--most") + 1]))
         return self._endings.pop(0)
 
@@ -158,6 +166,14 @@ def test_a_child_that_is_killed_is_tried_with_half(spec: RunSpec, tmp_path: Path
     whole = spec.inner.sequences * spec.inner.accumulation
     assert children.most == [whole, (spec.inner.sequences + 1) // 2, (spec.inner.sequences + 3) // 4]
     assert find_fit(spec, tmp_path, BASIS, Children()) == FIT  # remembered
+
+
+def test_a_child_is_told_of_all_devices_and_what_their_owner_allows(spec: RunSpec, tmp_path: Path) -> None:
+    basis = dataclasses.replace(BASIS, device="cuda:0 cuda:1", sharding="full", offload=True)
+    children = Children((0, dataclasses.replace(SHARED, basis=basis).to_json(), ""))
+    assert try_out(spec, tmp_path / "spec.toml", basis, children).sharding == "hybrid"
+    assert children.words[3:8] == ["--devices", "cuda:0", "cuda:1", "--sharding", "full"]
+    assert "--offload" in children.words
 
 
 @pytest.mark.outside
@@ -209,8 +225,8 @@ def test_a_fit_that_cannot_be_kept_is_used(spec: RunSpec, tmp_path: Path, monkey
 def test_how_a_dry_run_fails_is_told(spec: RunSpec, tmp_path: Path) -> None:
     path = tmp_path / "spec.toml"
     with pytest.raises(MemoryFull, match=r"^no room$"):
-        try_out(spec, path, "cpu", Children((12, "", "homefires: no room\n")))
+        try_out(spec, path, CPU, Children((12, "", "homefires: no room\n")))
     with pytest.raises(MemoryFull):
-        try_out(spec, path, "cpu", Children(*[(-9, "", "killed")] * 20))
+        try_out(spec, path, CPU, Children(*[(-9, "", "killed")] * 20))
     with pytest.raises(HomefiresError, match="a dry run on cpu failed: oh"):
-        try_out(spec, path, "cpu", Children((1, "", "Traceback\noh\n")))
+        try_out(spec, path, CPU, Children((1, "", "Traceback\noh\n")))

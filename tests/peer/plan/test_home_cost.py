@@ -7,11 +7,11 @@ from dataclasses import replace
 
 import pytest
 
-from peer.plan.home_cost import home_cost, offload_tokens_per_s
+from peer.plan.home_cost import home_cost, offload_tokens_per_s, ways_to_try
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import Machine
 from peer.plan.sharding_cost import HOME_PROFILE, RanksProfile
-from peer.plan.sharding_strategy import Sharding
+from peer.plan.sharding_strategy import Sharding, strategies_of
 from peer.spec import load
 from tests.peer.plan.plans import spec
 
@@ -48,6 +48,28 @@ def test_what_fits_nowhere_is_the_way_that_needs_least() -> None:
     assert max(found.device_bytes) == min(
         max(home_cost(SHAPE, RUN, machine(4, memory_gb=room), 1.0).device_bytes) for room in (1e-6, 1e3)
     )
+
+
+def test_a_dry_run_tries_what_may_fit_the_fastest_first() -> None:
+    """And main memory last, where its owner allows it and it has room."""
+    every = ways_to_try(SHAPE, RUN, [0.0] * 4, 0.0)
+    assert {*every} == {*strategies_of(4)}
+    assert every[0].kind is Sharding.REPLICATED
+    needed = home_cost(SHAPE, RUN, machine(4, memory_gb=1e-6), 1.0).device_bytes
+    tight = ways_to_try(SHAPE, RUN, needed, math.inf)
+    assert 1 <= len(tight) < len(every)
+    assert Sharding.REPLICATED not in {way.kind for way in tight}
+    assert ways_to_try(SHAPE, RUN, [1.0] * 4, math.inf) == []
+    with_aside = ways_to_try(SHAPE, RUN, needed, math.inf, offload=True)
+    assert with_aside[: len(tight)] == tight
+    assert {way.offloads for way in with_aside[len(tight) :]} == {True}
+    assert ways_to_try(SHAPE, RUN, needed, 0.0, offload=True) == tight
+
+
+def test_a_dry_run_tries_what_its_owner_and_the_optimizer_allow() -> None:
+    assert [way.kind for way in ways_to_try(SHAPE, RUN, [0.0] * 4, 0.0, kind=Sharding.HYBRID)] == [Sharding.HYBRID]
+    muon = spec(inner={"sequences": 2, "accumulation": 8, "optimizer": "muon"})
+    assert [way.kind for way in ways_to_try(SHAPE, muon, [0.0] * 4, 0.0)] == [Sharding.REPLICATED]
 
 
 def test_layers_from_main_memory_cost_the_bus_and_the_processor() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterator
+from itertools import count
 from pathlib import Path
 
 import pytest
@@ -11,11 +12,13 @@ import torch
 
 from peer import spec as specs
 from peer.plan.sharding_strategy import Sharding, ShardingStrategy
+from peer.ranks.rank_group import RankGroup
 from peer.ranks.sharded_backend import RankOptions, sharded
 from peer.spec import RunSpec
 from peer.train.trainer import LocalTrainer
 
 MakeOn = Callable[..., LocalTrainer]
+HaveRoom = Callable[..., None]
 
 WAYS = {
     "one device": None,
@@ -46,13 +49,25 @@ def spec() -> RunSpec:
 
 
 @pytest.fixture
+def have_room(monkeypatch: pytest.MonkeyPatch) -> HaveRoom:
+    """From now on ranks start on devices of so many bytes, by rank; 0: as many as it takes."""
+
+    def have(*room_bytes: int) -> None:
+        words = ("peer.testing.tight_rank", "--room", ",".join(map(str, room_bytes)))
+        monkeypatch.setattr(RankGroup, "program", words)
+
+    return have
+
+
+@pytest.fixture
 def make_on(spec: RunSpec, tmp_path: Path) -> Iterator[MakeOn]:
     """A trainer laid out in one of WAYS; `changed` is another spec than the fixture's."""
     made: list[LocalTrainer] = []
+    numbers = count()
 
     def make(way: str, changed: RunSpec | None = None, me: str = "p0") -> LocalTrainer:
         asked, strategy = changed or spec, WAYS[way]
-        folder = tmp_path / f"{len(made)}"
+        folder = tmp_path / f"{next(numbers)}"
         folder.mkdir()
         engine = None
         if strategy is not None:

@@ -1,0 +1,63 @@
+"""The same tokens give the same losses in every way that devices share a model, and the same bits where the order of
+additions is the same."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import pytest
+
+from peer.spec import RunSpec
+from peer.train.backend import MicroBatch, SingleDevice
+from peer.train.trainer import LocalTrainer
+from tests.peer.ranks.conftest import WAYS, MakeOn
+from tests.saved import everything, same
+from tests.stepping import step
+
+pytestmark = pytest.mark.outside
+
+STEPS = 30
+BITS_STEPS = 10
+
+
+def losses(trainer: LocalTrainer, steps: int = STEPS) -> list[float]:
+    trainer.begin_round(("p0", "p1"))
+    return [step(trainer).loss for _ in range(steps)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[float]:
+    """Of one device, made once."""
+    return []
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("one device", "one rank", "offload")])
+def test_every_way_learns_as_one_device_does(way: str, make_on: MakeOn, expected: list[float]) -> None:
+    """Each of 30 steps, in float32, from the same sequences: however many ranks read them."""
+    if not expected:
+        expected += losses(make_on("one device"))
+    assert losses(make_on(way)) == pytest.approx(expected, rel=1e-6)
+    assert expected[-1] < 0.95 * expected[0], "it learns"
+
+
+@pytest.mark.parametrize("way", ["one rank", "offload"])
+def test_one_rank_has_the_bits_of_one_device(way: str, make_on: MakeOn, expected: list[float]) -> None:
+    """Wherever its shares lie."""
+    one, rank = make_on("one device"), make_on(way)
+    assert losses(rank) == losses(one)
+    assert differing(one, rank) == []
+
+
+def test_two_ranks_with_a_sequence_each_add_up_as_one_device_does(make_on: MakeOn, spec: RunSpec) -> None:
+    """One gradient after the other; the norm that clips is added up in another order."""
+    pair = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, sequences=2, clip=0.0))
+    one, two = make_on("one device", pair), make_on("full 2", pair)
+    assert isinstance(one._backend, SingleDevice)
+    one._backend.micro = MicroBatch(1)
+    assert losses(two, BITS_STEPS) == pytest.approx(losses(one, BITS_STEPS), rel=1e-6)
+    assert differing(one, two) == []
+
+
+def differing(one: LocalTrainer, other: LocalTrainer) -> list[str]:
+    """But for the generator, which has given ranks their seeds."""
+    return [name for name in same(everything(one, b""), everything(other, b"")) if not name.startswith("rest.")]
