@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 import pytest
 
+from dht.errors import MemoryFull
 from peer.protocol.encoding import digest
 from peer.ranks.rank_group import NoRoomInRank, RankGroup, RankLost
 from peer.ranks.rank_messages import Answered, Command, LoadLayer, PublishLayer
@@ -51,6 +52,28 @@ def test_what_leaves_its_devices_comes_back_with_every_bit(make_on: MakeOn, monk
     assert words(trainer, b"") == said
     step(trainer)
     assert same(everything(trainer, b""), before) != []
+
+
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (NoRoomInRank("CUDA out of memory"), MemoryFull),
+        (RankLost(0, "cuda", "has hung up", is_device=False), RankLost),
+    ],
+)
+def test_ranks_that_do_not_begin_leave_nothing(
+    why: Exception, told: type[Exception], make_on: MakeOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the memory either that they were to share: it is tried again in the same process."""
+
+    def fail(*about: object) -> RankGroup:
+        raise why
+
+    monkeypatch.setattr("peer.ranks.sharded_backend.RankGroup", fail)
+    before = psutil.Process().num_fds()
+    with pytest.raises(told):
+        make_on("full 2")
+    assert psutil.Process().num_fds() == before
 
 
 def without_room(group: RankGroup, *commands: Command) -> list[Answered]:
