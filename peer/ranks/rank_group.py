@@ -20,7 +20,7 @@ from contextlib import suppress
 from dataclasses import dataclass
 from multiprocessing.connection import wait
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar
 
 from dht.process import parent_env
 from peer.fsdp.rank_channel import HungUp, RankChannel
@@ -77,7 +77,9 @@ class RankGroup:
         is left."""
         # A process ends with the thread that starts it: this one stays.
         self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
-        self._ending = threading.Lock()
+        self._ending, self._blaming = threading.Lock(), threading.Lock()
+        self._loss: dict[str, Any] | None = None
+        """Of the first rank that was lost, what RankLost says."""
         self._speaking = {"steps": threading.Lock(), "round": threading.Lock()}
         self._folder = tempfile.TemporaryDirectory(prefix="homefires-ranks-")
         self._members: list[_Member] = []
@@ -155,19 +157,23 @@ class RankGroup:
         return RankLost(rank, self._members[rank].device, why, is_device=False)
 
     def _lost(self, number: int, why: str, *, is_device: bool = False) -> RankLost:
-        """Ends all. A rank that fails since another is gone is not the one to name."""
-        member = self._members[number]
+        """Ends all. Whichever thread is first finds out which rank is to blame: afterwards all are gone."""
+        with self._blaming:
+            self._loss = self._loss or self._blame(number, why, is_device=is_device)
+            self.end()
+        return RankLost(**self._loss)
+
+    def _blame(self, number: int, why: str, *, is_device: bool) -> dict[str, Any]:
+        """A rank that fails since another is gone is not the one to name."""
         if not why:
             with suppress(subprocess.TimeoutExpired):
-                member.process.wait(STOP_S)
-        if not is_device:
-            killed = self._killed(BLAME_S if why else 0.0)
-            if killed is not None:
-                number, why = killed, ""
-            member = self._members[number]
-            why = why or member.ended() or "has hung up"
-        self.end()
-        return RankLost(number, member.device, why, is_device=is_device)
+                self._members[number].process.wait(STOP_S)
+        killed = None if is_device else self._killed(BLAME_S if why else 0.0)
+        if killed is not None:
+            number, why = killed, ""
+        member = self._members[number]
+        why = why or member.ended() or "has hung up"
+        return {"rank": number, "device": member.device, "why": why, "is_device": is_device}
 
     def _killed(self, within_s: float) -> int | None:
         """Which rank was, if any: its connections may be seen to end a moment before it does."""

@@ -32,7 +32,17 @@ from peer.limits.policy import Decision, Hold
 from peer.link.handle import LeaveRequested
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
-from peer.startup import Prepared, _wait_for, fit_for, look_around, prepare, ranks_for, require_room, say_smaller
+from peer.startup import (
+    Prepared,
+    _wait_for,
+    fit_for,
+    look_around,
+    of_fewer,
+    prepare,
+    ranks_for,
+    require_room,
+    say_smaller,
+)
 from peer.store.run_directory import genesis_head
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -454,3 +464,11 @@ def test_a_device_that_fails_while_a_peer_is_built_is_one_line(start: Start, mon
     monkeypatch.setattr(torch.nn.Module, "to", fail)
     with pytest.raises(DeviceLost, match=r"^cpu has failed \(CUDA error: uncorrectable ECC error encountered\)"):
         start.prepare()
+
+
+@pytest.mark.parametrize(("sharding", "then"), [("full", "full"), ("replicated", "replicated"), ("hybrid", "auto")])
+def test_what_is_left_out_is_named_nowhere(sharding: str, then: str) -> None:
+    """Three of four devices make no groups."""
+    asked = PeerSettings(devices=("cuda:0", "cuda:1", "cuda:2", "cuda:3"), sharding=sharding, nice=5)
+    left = of_fewer(asked, [torch.device("cuda", index) for index in (0, 2, 3)])
+    assert left == PeerSettings(devices=("cuda:0", "cuda:2", "cuda:3"), sharding=then, nice=5)

@@ -108,8 +108,8 @@ def test_a_killed_rank_is_named_and_takes_the_others_along(
     assert (error.rank, error.is_device) == (victim, False)
     assert str(error) == f"rank {victim} on cpu was killed by SIGKILL"
     assert processes_of(tmp_path) == []
-    with pytest.raises(RankLost, match="was killed by SIGKILL"):
-        group.round(CopyLayer(layer=0))
+    with pytest.raises(RankLost, match=f"rank {victim} on cpu was killed by SIGKILL"):
+        group.round(CopyLayer(layer=0))  # though now all were
 
 
 def test_a_rank_that_cannot_go_on_says_why(group: RankGroup) -> None:

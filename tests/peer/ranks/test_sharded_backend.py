@@ -2,19 +2,30 @@
 
 from __future__ import annotations
 
+import dataclasses
+import os
+import signal
+import threading
 from concurrent.futures import Future
 from typing import Any
 
+import psutil
 import pytest
 
-from peer.fsdp.rank_messages import Command, LoadLayer, RankAnswer
-from peer.ranks.rank_group import NoRoomInRank, RankGroup
+from dht.errors import MemoryFull
+from peer.fsdp.rank_messages import Command, LoadLayer, PublishLayer, RankAnswer
+from peer.protocol.encoding import digest
+from peer.ranks.rank_group import NoRoomInRank, RankGroup, RankLost
 from peer.ranks.sharded_backend import ShardedBackend
 from peer.ranks.sharded_layerwise import ShardedLayerwise
+from peer.spec import RunSpec
 from peer.testing.child_process import HANG_S
+from tests.decided import DecidedRound
 from tests.peer.ranks.conftest import MakeOn
 from tests.saved import everything, same, words
-from tests.stepping import step
+from tests.stepping import step, submit
+
+ANCHOR = digest("anchor")
 
 
 @pytest.mark.outside
@@ -43,10 +54,63 @@ def test_what_leaves_its_devices_comes_back_with_every_bit(make_on: MakeOn, monk
     assert same(everything(trainer, b""), before) != []
 
 
+@pytest.mark.parametrize(
+    ("why", "told"),
+    [
+        (NoRoomInRank("CUDA out of memory"), MemoryFull),
+        (RankLost(0, "cuda", "has hung up", is_device=False), RankLost),
+    ],
+)
+def test_ranks_that_do_not_begin_leave_nothing(
+    why: Exception, told: type[Exception], make_on: MakeOn, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Not the memory either that they were to share: it is tried again in the same process."""
+
+    def fail(*about: object) -> RankGroup:
+        raise why
+
+    monkeypatch.setattr("peer.ranks.sharded_backend.RankGroup", fail)
+    before = psutil.Process().num_fds()
+    with pytest.raises(told):
+        make_on("full 2")
+    assert psutil.Process().num_fds() == before
+
+
 def without_room(group: RankGroup, *commands: Command) -> list[RankAnswer]:
     if any(isinstance(command, LoadLayer) and command.layer == 1 for command in commands):
         raise NoRoomInRank("CUDA out of memory")
     return group._ask("steps", commands, HANG_S)
+
+
+@pytest.mark.outside
+def test_a_rank_that_is_lost_beside_a_step_ends_step_and_update(
+    make_on: MakeOn, spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Neither waits for the other: the step for a layer that does not come, the update for a rank that is gone."""
+    beside = dataclasses.replace(spec, round=dataclasses.replace(spec.round, overlap="streaming"))
+    trainer = make_on("full 2", beside)
+    trainer.begin_round(("p0", "p1"))
+    step(trainer)
+    submit(trainer, ANCHOR)
+    decided = DecidedRound([trainer], ANCHOR)
+    group, publish = trainer._backend.group, RankGroup.round  # type: ignore[attr-defined]
+    killed = threading.Event()
+
+    def kill_first(group: RankGroup, command: Command) -> list[RankAnswer]:
+        if isinstance(command, PublishLayer) and not killed.is_set():
+            os.kill(group.pids[1], signal.SIGKILL)
+            killed.set()
+        return publish(group, command)
+
+    monkeypatch.setattr(RankGroup, "round", kill_first)
+    trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+    with pytest.raises(RankLost, match="rank 1 on cpu was killed by SIGKILL"):
+        step(trainer)
+    assert trainer.layers is not None
+    assert isinstance(trainer.layers.exception(HANG_S), RankLost)
+    assert killed.is_set()
+    trainer.close()
+    assert not any(psutil.pid_exists(pid) for pid in group.pids)
 
 
 class Lead:
