@@ -3,12 +3,8 @@ additions is the same."""
 
 from __future__ import annotations
 
-import dataclasses
-
 import pytest
 
-from peer.spec import RunSpec
-from peer.train.backend import MicroBatch, SingleDevice
 from peer.train.trainer import LocalTrainer
 from tests.peer.ranks.conftest import WAYS, MakeOn
 from tests.saved import everything, same
@@ -17,7 +13,6 @@ from tests.stepping import step
 pytestmark = pytest.mark.outside
 
 STEPS = 30
-BITS_STEPS = 10
 
 
 def losses(trainer: LocalTrainer, steps: int = STEPS) -> list[float]:
@@ -46,16 +41,6 @@ def test_one_rank_has_the_bits_of_one_device(way: str, make_on: MakeOn, expected
     one, rank = make_on("one device"), make_on(way)
     assert losses(rank) == losses(one)
     assert differing(one, rank) == []
-
-
-def test_two_ranks_with_a_sequence_each_add_up_as_one_device_does(make_on: MakeOn, spec: RunSpec) -> None:
-    """One gradient after the other; the norm that clips is added up in another order."""
-    pair = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, sequences=2, clip=0.0))
-    one, two = make_on("one device", pair), make_on("full 2", pair)
-    assert isinstance(one._backend, SingleDevice)
-    one._backend.micro = MicroBatch(1)
-    assert losses(two, BITS_STEPS) == pytest.approx(losses(one, BITS_STEPS), rel=1e-6)
-    assert differing(one, two) == []
 
 
 def differing(one: LocalTrainer, other: LocalTrainer) -> list[str]:
