@@ -36,6 +36,7 @@ from peer.control import store
 from peer.control.server import Commands, ControlServer
 from peer.data.hub_access import close_hub
 from peer.events import Event, NetworkMeasured, PeerStopped
+from peer.host.gpu import Gpus, gpus_in_use
 from peer.host.processes import stand_back
 from peer.host.threads import sleep_while_waiting
 from peer.ipc import Leave
@@ -240,8 +241,9 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], leave)
         _keep(settings, directory, session)
         publisher.start(session.warn)
-        enforcer = Enforcer(session, MachineSensors(directory), traffic)
-        with measuring(session.emit), keeping(traffic), enforcing(enforcer):
+        found = partial(gpus_in_use, settings.devices)
+        enforcer = Enforcer(session, MachineSensors(directory, gpus=Gpus(found)), traffic)
+        with measuring(session.emit, Gpus(found)), keeping(traffic), enforcing(enforcer):
             why, code = _ending(invite, me, settings, directory, session, commands)
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code

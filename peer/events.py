@@ -10,11 +10,11 @@ from __future__ import annotations
 import dataclasses
 import json
 import re
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
 from pathlib import Path
-from typing import Any, ClassVar, Protocol, get_type_hints
+from typing import Any, ClassVar, get_type_hints
 
 from peer.event_fields import (
     Reader,
@@ -188,51 +188,6 @@ class RoundCommitted(Event):
     uplinks: dict[str, int] = field(default_factory=dict)
 
 
-ACCEPTED, LATE, REJECTED, MISSED = "accepted", "late", "rejected", "missed"
-"""What a committed round can count for a peer."""
-_REFUSALS = frozenset({"ANOMALY", "NONFINITE", "MISDECLARED"})
-_TARDY = frozenset({"LATE", "STALE"})
-
-
-class Penalty(Protocol):
-    """What an outcome depends on, of a PenaltyImposed and of what is remembered of one."""
-
-    @property
-    def about(self) -> str: ...
-    @property
-    def code(self) -> str: ...
-    @property
-    def layer(self) -> str: ...
-    @property
-    def factor(self) -> float: ...
-
-
-def outcomes(group: Iterable[str], weights: Mapping[str, int], penalties: Iterable[Penalty]) -> dict[str, str]:
-    """What a committed round counted for each peer that it speaks of: accepted, late, rejected or missed.
-
-    `group` are its members, `weights` what each of them weighed, `penalties` those that it imposed.
-    """
-    by_peer: dict[str, list[Penalty]] = {}
-    for penalty in penalties:
-        by_peer.setdefault(penalty.about, []).append(penalty)
-    told = {peer: _outcome(peer, weights, by_peer.get(peer, [])) for peer in group}
-    for peer, reasons in by_peer.items():
-        if peer not in told:
-            codes = {penalty.code for penalty in reasons}
-            told[peer] = LATE if codes & _TARDY else REJECTED if codes & _REFUSALS else MISSED
-    return told
-
-
-def _outcome(peer: str, weights: Mapping[str, int], penalties: Iterable[Penalty]) -> str:
-    """Of a member. A refusal in one layer leaves the rest of what it gave."""
-    reasons = list(penalties)
-    if any(each.code in _REFUSALS and each.factor == 0 and not each.layer for each in reasons):
-        return REJECTED
-    if any(each.code in _TARDY for each in reasons):
-        return LATE
-    return REJECTED if weights and weights.get(peer, 0) == 0 else ACCEPTED
-
-
 @dataclass(frozen=True, kw_only=True)
 class RoundForecast(Event):
     """What the round that leads to anchor `round` is expected to take here, beside what the one before took.
@@ -346,7 +301,11 @@ class DeviceReported(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class DeviceMeasured(Event):
-    """What training takes of this machine now. A figure that the machine does not give is None."""
+    """What training takes of this machine now. A figure that the machine does not give is None.
+
+    Of several GPUs each figure is that of the one nearest to its limit, and `gpus` has a row for each: its `device`, as
+    torch names it, and the same figures.
+    """
 
     cpu_percent: float | None = None
     memory_bytes: int | None = None
@@ -358,6 +317,7 @@ class DeviceMeasured(Event):
     power_limit_w: float | None = None
     fan_percent: float | None = None
     throttled: str = ""
+    gpus: list[dict[str, Any]] = field(default_factory=list)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -491,6 +451,17 @@ def _read_penalty(value: Any) -> dict[str, Any]:
     return {name: read(value[name]) for name, read in _readers_of("PenaltyImposed")}
 
 
+def _read_gpu(value: Any) -> dict[str, Any]:
+    """A row of `DeviceMeasured.gpus`."""
+    figures = {name: read(value[name]) for name, read in _readers_of("DeviceMeasured") if name in _GPU_FIGURES}
+    return {"device": read_text(value["device"]), **figures}
+
+
+_GPU_FIGURES = frozenset({
+    "gpu_percent", "vram_used_bytes", "vram_bytes", "temperature_c", "power_w", "power_limit_w", "fan_percent",
+    "throttled",
+})  # fmt: skip
+
 _SPECIAL: dict[str, Reader] = {
     "until": partial(read_optional, read_time),
     "deadline": partial(read_optional, read_time),
@@ -498,5 +469,6 @@ _SPECIAL: dict[str, Reader] = {
     "phase": read_phase,
     "penalties": remembering(partial(read_list, _read_penalty)),
     "peers": partial(read_list, read_connection),
+    "gpus": partial(read_list, _read_gpu),
 }
 """By the name of the field: those of which the type says too little."""

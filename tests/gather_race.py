@@ -12,8 +12,8 @@ from contextlib import suppress
 from enum import StrEnum, auto
 from typing import Any
 
-from peer.ranks.gather_gates import Enter
-from peer.ranks.gather_guard import GatherGuard
+from peer.fsdp.gather_gates import Enter
+from peer.fsdp.gather_guard import GatherGuard
 from peer.train.versions import BufferVersions, StaleVersion
 from tests.schedules import Schedule, Task
 

@@ -9,11 +9,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from peer.fsdp.gather_gates import GatherGates
+from peer.fsdp.gather_guard import GatherGuard
+from peer.fsdp.sharded_model import held_by_rank, shard
 from peer.model.flat import FlatParameters, layer_name
 from peer.plan.sharding_strategy import ShardingStrategy
-from peer.ranks.gather_gates import GatherGates
-from peer.ranks.gather_guard import GatherGuard
-from peer.ranks.sharded_model import held_by_rank, shard
 from peer.train.versions import StaleVersion
 
 CPU = torch.device("cpu")

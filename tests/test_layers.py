@@ -19,8 +19,8 @@ PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {*PACKAGES}, "bootstrap": {"bootstrap", "peer", "dht"}, "peer": {"peer", "dht"}, "dht": {"dht"}}
 
 TUI_MAY_IMPORT = (
-    "bootstrap.organiser", "peer.control.client", "peer.events", "peer.settings", "peer.spec", "peer.plan",
-    "peer.placement", "peer.simulate", "peer.telemetry.event_tail", "dht.atomic_files", "dht.errors",
+    "bootstrap.organiser", "peer.control.client", "peer.credit.outcomes", "peer.events", "peer.settings", "peer.spec",
+    "peer.plan", "peer.placement", "peer.simulate", "peer.telemetry.event_tail", "dht.atomic_files", "dht.errors",
     "dht.identity", "dht.invite",
 )  # fmt: skip
 """Everything heavier is a child process."""

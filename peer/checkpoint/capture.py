@@ -88,7 +88,10 @@ class LayerCapture:
             residual=Piece(name="residual", shape=whole, sources=[t.residual]),
             optimizer=[
                 Piece(
-                    name=name, shape=tuple(value.shape), sources=[value.detach().reshape(-1)], moves=True,
+                    name=name,
+                    shape=tuple(value.shape),
+                    sources=[value.detach().reshape(-1)],
+                    moves=True,
                     is_safe=copied,
                 )
                 for name, value in optimizer.items()

@@ -19,8 +19,8 @@ from typing import Self
 
 import msgpack
 
+from peer.credit.outcomes import ACCEPTED, LATE, MISSED, REJECTED, outcomes
 from peer.credit.summary import penalties_of, tokens_counted, weights_of
-from peer.events import ACCEPTED, LATE, MISSED, REJECTED, outcomes
 from peer.protocol.block import Update
 from peer.protocol.encoding import DIGEST_BYTES, digest_of, integer, octets, pack, row, rows, text
 from peer.protocol.head import ChainHead

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,10 +28,10 @@ from peer.doctor.host import (
     needs_of,
 )
 from peer.doctor.network import NetworkFindings, best, examine_network
-from peer.doctor.software import Device, check_device, check_fit, check_libraries, check_training
+from peer.doctor.software import Device, check_devices, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge
 from peer.host.disk import folder_bytes, free_disk_bytes
-from peer.host.gpu import Gpu
+from peer.host.gpu import Gpus
 from peer.host.power import cpu_temperature_c, read_power
 from peer.host.processes import ProcessTree, available_bytes
 from peer.plan.home_cost import offload_tokens_per_s
@@ -57,12 +57,12 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
     tell(check_descriptors())
     tell(check_shared_memory())
     tell(await asyncio.to_thread(lambda: check_power(read_power())))
-    device, met, _ = await asyncio.gather(
-        _device(asked, tell),
+    devices, met, _ = await asyncio.gather(
+        _devices(asked, tell),
         examine_network(run, asked.settings.listen, tell, beside_peer=at_work is not None),
         _libraries(tell),
     )
-    tell(check_heat(await asyncio.to_thread(_gpu_figures, device), cpu_temperature_c()))
+    tell(check_heat(await asyncio.to_thread(_gpu_figures, devices), cpu_temperature_c()))
     spec, why = _spec(run, asked.directory, met)
     if spec is None:
         if why:
@@ -74,8 +74,8 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         tell(check_files(spec, asked.settings.data_path))
     needs = _needs(spec, asked, tell)
     if needs is not None:
-        _rooms(spec, needs, asked, device, at_work, tell)
-    step_s = await _step_s(spec, asked, device, at_work, tell)
+        _rooms(spec, needs, asked, devices, at_work, tell)
+    step_s = await _step_s(spec, asked, devices, at_work, tell)
     return judge(spec, _measured(asked, met, step_s))
 
 
@@ -93,18 +93,18 @@ def _papers(asked: Request, tell: Tell) -> KnownRun | None:
     return run
 
 
-async def _device(asked: Request, tell: Tell) -> Device | None:
-    check, device = await check_device(asked.settings.devices[0])
+async def _devices(asked: Request, tell: Tell) -> tuple[Device, ...]:
+    check, devices = await check_devices(asked.settings.devices)
     tell(check)
-    return device
+    return devices
 
 
 async def _libraries(tell: Tell) -> None:
     tell(await check_libraries())
 
 
-def _gpu_figures(device: Device | None) -> dict[str, object]:
-    return Gpu(lambda: device.uuid).figures() if device is not None and device.uuid else {}
+def _gpu_figures(devices: Sequence[Device]) -> dict[str, object]:
+    return Gpus(lambda: {each.device: each.uuid for each in devices if each.uuid}).figures()
 
 
 def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | None) -> tuple[RunSpec | None, str]:
@@ -137,14 +137,16 @@ def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:
 
 
 def _rooms(
-    spec: RunSpec, needs: RunNeeds, asked: Request, device: Device | None, at_work: int | None, tell: Tell
+    spec: RunSpec, needs: RunNeeds, asked: Request, devices: Sequence[Device], at_work: int | None, tell: Tell
 ) -> None:  # fmt: skip
-    on_cpu = device is None or not device.uuid
+    in_main = asked.settings.offload or not any(each.uuid for each in devices)
     mine = 0 if at_work is None else ProcessTree(at_work).figures(time.monotonic())["memory_bytes"] or 0
-    tell(check_memory(needs, available_bytes(), on_cpu=on_cpu, held_bytes=mine))
-    if device is not None and device.free_bytes and at_work is None:
-        aside = offload_tokens_per_s(shape_of(spec), spec, device.free_bytes)
-        tell(check_device_memory(needs, device.free_bytes, device.name, aside))
+    tell(check_memory(needs, available_bytes(), on_cpu=in_main, held_bytes=mine))
+    if (smallest := min((each.free_bytes for each in devices), default=0)) and at_work is None and not in_main:
+        shares = 1 if asked.settings.sharding == "replicated" else len(devices)
+        name = devices[0].name if shares == 1 else f"{shares} GPUs together"
+        aside = offload_tokens_per_s(shape_of(spec), spec, smallest)
+        tell(check_device_memory(needs, shares * smallest, name, aside))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
         held_bytes = folder_bytes(asked.directory) or 0
@@ -152,14 +154,18 @@ def _rooms(
 
 
 async def _step_s(
-    spec: RunSpec, asked: Request, device: Device | None, at_work: int | None, tell: Tell
+    spec: RunSpec, asked: Request, devices: Sequence[Device], at_work: int | None, tell: Tell
 ) -> float | None:  # fmt: skip
     if at_work is not None:
         assert asked.directory is not None
         check, step_s = check_training(spec, asked.directory)
         tell(check)
         return step_s
-    if device is None:
+    if not devices:
+        return None
+    if len(devices) > 1 or asked.settings.offload:
+        what = "several devices train together" if len(devices) > 1 else "layers come from main memory"
+        tell(unknown("fit", f"no dry run where {what}: its peer tells how fast it is; see: homefires status"))
         return None
     check, fit = await check_fit(spec, asked.settings.devices[0])
     tell(check)

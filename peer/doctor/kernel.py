@@ -9,21 +9,25 @@ import json
 import platform
 import sys
 import time
-from typing import Any
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
 
 from dht.errors import HomefiresError
 from dht.process import die_with_parent
+
+if TYPE_CHECKING:
+    import torch
 
 WIDTH = 64
 
 LIST = "list"
 
 
-def main(wanted: str) -> int:
+def main(wanted: Sequence[str]) -> int:
     """One JSON object on stdout, or one line on stderr and the exit code of `dht.errors`, else 1."""
     die_with_parent()
     try:
-        print(json.dumps({"devices": devices()} if wanted == LIST else execute(wanted)))
+        print(json.dumps({"devices": devices()} if tuple(wanted) == (LIST,) else execute(wanted)))
     except (HomefiresError, RuntimeError, AssertionError) as error:
         first = (str(error).strip().splitlines() or [type(error).__name__])[0]
         print(f"homefires: {first}", file=sys.stderr)
@@ -31,14 +35,27 @@ def main(wanted: str) -> int:
     return 0
 
 
-def execute(wanted: str) -> dict[str, Any]:
-    """What was found. Raises BadInput for a device that is not there, MemoryFull for one that others fill, RuntimeError
-    for one that cannot compute."""
+def execute(wanted: Sequence[str]) -> dict[str, Any]:
+    """What was found: of the first device, and in `chosen` of each that `settings.devices` means.
+
+    Raises BadInput for a device that is not there, MemoryFull for one that others fill, RuntimeError for one that
+    cannot compute.
+    """
     import torch
 
-    from peer.host.device import choose_device, telling_full
+    from peer.host.device import choose_devices
 
-    device = choose_device(wanted)
+    chosen, found = choose_devices(wanted), devices()
+    rows = [_described(str(device), found) | {"kernel_s": _timed(device)} for device in chosen]
+    return {**rows[0], "torch": torch.__version__, "devices": found, "chosen": rows}
+
+
+def _timed(device: torch.device) -> float:
+    """Seconds of a kernel, forward and backward."""
+    import torch
+
+    from peer.host.device import telling_full
+
     with telling_full(device):
         weights = torch.eye(WIDTH, device=device, requires_grad=True)
         _multiply(weights)  # the first kernel loads the libraries
@@ -46,10 +63,13 @@ def execute(wanted: str) -> dict[str, Any]:
         value = _multiply(weights)
     kernel_s = time.perf_counter() - started
     if value != WIDTH:
-        raise RuntimeError(f"a sum of {WIDTH} ones came to {value:g}")
-    name, found = "cuda:0" if str(device) == "cuda" else str(device), devices()
-    mine = next((row for row in found if row["device"] == name), _cpu())
-    return {**mine, "kernel_s": kernel_s, "torch": torch.__version__, "devices": found}
+        raise RuntimeError(f"a sum of {WIDTH} ones on {device} came to {value:g}")
+    return kernel_s
+
+
+def _described(device: str, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
+    name = "cuda:0" if device == "cuda" else device
+    return next((row for row in found if row["device"] == name), _cpu())
 
 
 def _multiply(weights: Any) -> float:
@@ -80,4 +100,4 @@ def _cpu() -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    sys.exit(main(sys.argv[1]))
+    sys.exit(main(sys.argv[1:]))

@@ -3,13 +3,15 @@
 from __future__ import annotations
 
 import asyncio
+import dataclasses
 import json
 import os
 import sys
 import tempfile
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
 from dht.process import parent_env
@@ -69,6 +71,8 @@ class Device:
     uuid: str = ""
     free_bytes: int = 0
     """0 for a CPU."""
+    total_bytes: int = 0
+    """Likewise."""
 
 
 async def run_python(*words: str, timeout_s: float = CHILD_S) -> ChildResult:
@@ -91,25 +95,40 @@ async def run_python(*words: str, timeout_s: float = CHILD_S) -> ChildResult:
     return ChildResult(exit_code=child.returncode, out=out.decode(errors="replace"), err=err.decode(errors="replace"))
 
 
-async def check_device(wanted: str, start: Start = run_python) -> tuple[Check, Device | None]:
-    """Have a kernel executed on the device that `--devices` means, forward and backward."""
-    ended = await start("-m", "peer.doctor.kernel", wanted)
+EVENLY = "FSDP divides evenly: the smallest card decides"
+
+
+async def check_devices(wanted: Sequence[str], start: Start = run_python) -> tuple[Check, tuple[Device, ...]]:
+    """Have a kernel executed on each device that `--devices` means, forward and backward; none where one fails."""
+    ended, named = await start("-m", "peer.doctor.kernel", *wanted), ", ".join(wanted)
     if ended.exit_code == MemoryFull.exit_code:
         fix = "close what else uses it, or join with --devices cpu; a peer that joins waits until there is room"
-        return failed("device", f"device {wanted} is full: {ended.last_words}", fix, MemoryFull), None
+        return failed("device", f"device {named} is full: {ended.last_words}", fix, MemoryFull), ()
     if ended.exit_code != 0:
-        found = f"device {wanted} does not compute: {ended.last_words}"
+        found = f"device {named} does not compute: {ended.last_words}"
         fix = "install a driver and a torch build that fit this device, or join with --devices cpu"
-        return failed("device", found, fix, BadInput), None
+        return failed("device", found, fix, BadInput), ()
     told = json.loads(ended.answer)
-    device = Device(**{key: told[key] for key in ("device", "name", "uuid", "free_bytes")})
-    others = [row for row in told["devices"] if row["device"] != device.device]
+    rows = told["chosen"]
+    devices = tuple(Device(**{each.name: row[each.name] for each in dataclasses.fields(Device)}) for row in rows)
+    others = [row for row in told["devices"] if row["device"] not in {each.device for each in devices}]
     listed = "; also here: " + ", ".join(f"{row['device']} ({_describe(row)})" for row in others) if others else ""
-    found = f"{device.device} computes ({_describe(told)}, torch {told['torch']}){listed}"
-    return passed("device", one_line(found), kernel_s=told["kernel_s"]), device
+    uneven = f"; {EVENLY}" if len({row["total_bytes"] for row in rows}) > 1 else ""
+    found = f"{_computes(rows)} with torch {told['torch']}{uneven}{listed}"
+    return passed("device", one_line(found), kernel_s=max(row["kernel_s"] for row in rows)), devices
 
 
-def _describe(row: dict[str, object]) -> str:
+def _computes(rows: Sequence[dict[str, Any]]) -> str:
+    first = rows[0]
+    if len(rows) == 1:
+        return f"{first['device']} computes ({_describe(first)})"
+    if first["device"] == "cpu":
+        return f"{len(rows)} ranks compute on cpu ({_describe(first)})"
+    listed = ", ".join(f"{row['device']} ({_describe(row)})" for row in rows)
+    return f"{len(rows)} devices compute: {listed}"
+
+
+def _describe(row: dict[str, Any]) -> str:
     total = row.get("total_bytes")
     return f"{row['name']}, {size(total)}" if isinstance(total, int) and total else str(row["name"])
 

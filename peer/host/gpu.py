@@ -1,9 +1,9 @@
-"""The GPU, as NVML tells of it: figures while it trains, its memory, its power limit."""
+"""The GPUs, as NVML tells of them: figures while they train, their memory, their power limit."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 _THROTTLED = {
@@ -16,19 +16,25 @@ _THROTTLED = {
 """By the name of NVML's bit, after nvmlClocksEventReason. To be idle or set to other clocks is not to be throttled."""
 
 
-class Gpu:
-    """The GPU on which this process trains, as NVML sees it. `find` gives the UUID of that GPU, None without one."""
+class Gpus:
+    """The GPUs on which a peer trains, as NVML sees them. `find` gives UUIDs by torch's names, none without a GPU."""
 
-    def __init__(self, find: Callable[[], str | None] | None = None, nvml: Any = None) -> None:
-        self._find, self._nvml = find or gpu_in_use, nvml
-        self._handle: Any = None
+    def __init__(self, find: Callable[[], Mapping[str, str]] | None = None, nvml: Any = None) -> None:
+        self._find, self._nvml = find or gpus_in_use, nvml
+        self._handles: dict[str, Any] = {}
         self._is_lost = False
 
     def figures(self) -> dict[str, Any]:
-        """The fields of DeviceMeasured about a GPU; empty without one."""
-        if self._handle is None and not self._open():
+        """The fields of DeviceMeasured about GPUs; empty without one."""
+        if not self._handles and not self._open():
             return {}
-        nvml, handle = self._nvml, self._handle
+        each = {name: self._figures(handle) for name, handle in self._handles.items()}
+        if len(each) == 1:
+            return next(iter(each.values()))
+        return worst_of(list(each.values())) | {"gpus": [{"device": name, **row} for name, row in each.items()]}
+
+    def _figures(self, handle: Any) -> dict[str, Any]:
+        nvml = self._nvml
         memory = self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         return {
             "gpu_percent": self._told(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
@@ -40,13 +46,13 @@ class Gpu:
             "power_w": self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
             "power_limit_w": self._told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
             "fan_percent": self._told(lambda: float(nvml.nvmlDeviceGetFanSpeed(handle))),
-            "throttled": self._throttled(),
+            "throttled": self._throttled(handle),
         }
 
     def _open(self) -> bool:
-        """Whether there is such a GPU; a driver that refuses once is not asked again."""
-        uuid = None if self._is_lost else self._find()
-        if uuid is None:
+        """Whether there are such GPUs; a driver that refuses once is not asked again."""
+        uuids = {} if self._is_lost else self._find()
+        if not uuids:
             return False
         if self._nvml is None:
             import pynvml
@@ -54,7 +60,7 @@ class Gpu:
             self._nvml = pynvml
         try:
             self._nvml.nvmlInit()
-            self._handle = self._nvml.nvmlDeviceGetHandleByUUID(uuid)
+            self._handles = {name: self._nvml.nvmlDeviceGetHandleByUUID(uuid) for name, uuid in uuids.items()}
         except self._nvml.NVMLError:
             self._is_lost = True
         return not self._is_lost
@@ -66,30 +72,58 @@ class Gpu:
         except self._nvml.NVMLError:
             return None
 
-    def _throttled(self) -> str:
-        bits = self._told(lambda: self._nvml.nvmlDeviceGetCurrentClocksEventReasons(self._handle)) or 0
+    def _throttled(self, handle: Any) -> str:
+        bits = self._told(lambda: self._nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
         reasons = [
             words for name, words in _THROTTLED.items() if bits & getattr(self._nvml, f"nvmlClocksEventReason{name}")
         ]
         return ", ".join(dict.fromkeys(reasons))
 
 
-def device_gb(gpu: Gpu | None = None) -> float | None:
+def worst_of(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+    """Of each figure that of the GPU which is nearest to its limit, since a limit holds for every one by itself."""
+    fullest = min(gpus, key=_free_bytes)
+    drawing = max(gpus, key=lambda gpu: gpu["power_w"] or 0.0)
+    return {
+        "gpu_percent": _most(gpus, "gpu_percent"),
+        "vram_used_bytes": fullest["vram_used_bytes"],
+        "vram_bytes": fullest["vram_bytes"],
+        "temperature_c": _most(gpus, "temperature_c"),
+        "power_w": drawing["power_w"],
+        "power_limit_w": drawing["power_limit_w"],
+        "fan_percent": _most(gpus, "fan_percent"),
+        "throttled": ", ".join(dict.fromkeys(gpu["throttled"] for gpu in gpus if gpu["throttled"])),
+    }
+
+
+def _free_bytes(gpu: Mapping[str, Any]) -> float:
+    used, whole = gpu["vram_used_bytes"], gpu["vram_bytes"]
+    return float("inf") if used is None or whole is None else whole - used
+
+
+def _most(gpus: Sequence[Mapping[str, Any]], name: str) -> float | None:
+    return max((gpu[name] for gpu in gpus if gpu[name] is not None), default=None)
+
+
+def device_gb(gpus: Gpus | None = None) -> float | None:
     """Memory of the GPU on which this process trains, in 10⁹ bytes; None without one, or where it does not tell."""
-    whole = (gpu or Gpu()).figures().get("vram_bytes")
+    whole = (gpus or Gpus()).figures().get("vram_bytes")
     return None if whole is None else round(whole / 1e9, 2)
 
 
-def gpu_in_use() -> str | None:
-    """The UUID, as NVML writes it, of the CUDA device that holds this process's tensors; None before there are any."""
+def gpus_in_use(devices: Sequence[str] = ()) -> dict[str, str]:
+    """UUIDs, as NVML writes them, by torch's names: of the CUDA devices that `settings.devices` means, whose tensors
+    other processes may hold, or without `devices` of the one with this process's; none before CUDA has begun here."""
     if "torch" not in sys.modules:
-        return None
+        return {}
     import torch
 
     if not torch.cuda.is_available() or not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
-        return None
-    index = max(range(torch.cuda.device_count()), key=torch.cuda.memory_reserved)
-    return f"GPU-{torch.cuda.get_device_properties(index).uuid}"
+        return {}
+    here = range(torch.cuda.device_count())
+    named = [int(name.partition(":")[2] or 0) for name in devices if name.startswith("cuda")]
+    chosen = list(here) if tuple(devices) == ("auto",) else named or [max(here, key=torch.cuda.memory_reserved)]
+    return {f"cuda:{index}": f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in chosen}
 
 
 def power_limit_w() -> float | None:

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Protocol
 
 from peer.host.disk import Spared, folder_bytes
-from peer.host.gpu import Gpu
+from peer.host.gpu import Gpus
 from peer.host.idle import Idleness
 from peer.host.power import is_on_battery
 from peer.host.processes import ProcessTree, running
@@ -25,15 +25,15 @@ class Sensors(Protocol):
 class MachineSensors:
     """This machine, and the peer that lives in a run folder. `root` is where its /dev, /proc and /sys are."""
 
-    def __init__(self, directory: Path, root: Path = Path("/"), gpu: Gpu | None = None) -> None:
+    def __init__(self, directory: Path, root: Path = Path("/"), gpus: Gpus | None = None) -> None:
         self._root = root
-        self._idleness, self._gpu = Idleness(root), gpu or Gpu()
+        self._idleness, self._gpus = Idleness(root), gpus or Gpus()
         self._tree = ProcessTree(os.getpid())
         self._folder = Spared(lambda: folder_bytes(directory))
 
     def read(self, settings: PeerSettings, now: float) -> Readings:
         asks_gpu = settings.max_temperature_c or settings.max_power_w
-        figures = self._gpu.figures() if asks_gpu else {}
+        figures = self._gpus.figures() if asks_gpu else {}
         return Readings(
             idle_s=self._idleness.idle_s(now) if settings.idle_min else None,
             on_battery=None if settings.on_battery else is_on_battery(self._root),

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
+from itertools import accumulate, chain
 
 import torch
 from torch import Tensor, nn
@@ -66,11 +66,10 @@ class FlatParameters:
             for where, parameter in self.of_layer(number):
                 vector[where] = parameter
 
-    def place_of(self, layer: int, position: int) -> tuple[torch.Size, slice]:
-        """The shape of a parameter, by its position in a layer, and where it lies there."""
-        members = self.members[layer]
-        start = sum(parameter.numel() for parameter in members[:position])
-        return members[position].shape, slice(start, start + members[position].numel())
+    def places(self, layer: int) -> tuple[slice, ...]:
+        """Where each parameter of a layer lies there, in their order."""
+        ends = list(accumulate(parameter.numel() for parameter in self.members[layer]))
+        return tuple(slice(first, last) for first, last in zip([0, *ends], ends, strict=False))
 
     @torch.no_grad()
     def copy_layers(self, vectors: Sequence[Tensor]) -> None:

@@ -42,6 +42,9 @@ class PlanningProblem:
     _replicas: dict[tuple[Kind, bool], Replicas] = field(default_factory=dict, init=False, compare=False, repr=False)
     _pipelines: dict[int, Pipelines] = field(default_factory=dict, init=False, compare=False, repr=False)
     _arranged: dict[Kind, tuple[Pipelines, Rooms]] = field(default_factory=dict, init=False, compare=False, repr=False)
+    _shared: dict[tuple[Kind, Machine], ShardedCost] = field(
+        default_factory=dict, init=False, compare=False, repr=False
+    )
     """What was found before."""
 
     @cached_property
@@ -103,7 +106,11 @@ class PlanningProblem:
 
     def of_devices(self, chosen: Strategy, machine: Machine) -> ShardedCost:
         """How the devices of a peer share its model."""
-        return device_cost(self.shape, with_strategy(self.spec, chosen), machine, self.given, self.swarm)
+        key = (chosen.replica, machine.kind)
+        if key not in self._shared:
+            spec = with_strategy(self.spec, chosen)
+            self._shared[key] = device_cost(self.shape, spec, machine, self.given, self.swarm)
+        return self._shared[key]
 
     def held_bytes(self, chosen: Strategy, machine: Machine) -> float:
         """What each device of a peer holds that is a replica."""

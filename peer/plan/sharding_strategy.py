@@ -53,6 +53,11 @@ class ShardingStrategy:
         """Whether anything is gathered before it is used; one device that holds all of it is as it ever was."""
         return self.ranks > 1 or self.offloads
 
+    @property
+    def lies_in_arena(self) -> bool:
+        """Whether parameters and moments are where the lead sees them, so that it needs no copies: one rank's alone."""
+        return self.offloads and self.ranks == 1
+
     def __str__(self) -> str:
         grouped = f" in groups of {self.group}" if self.group else ""
         aside = ", from main memory" if self.offloads else ""

@@ -23,8 +23,8 @@ from pathlib import Path
 from typing import Any
 
 from dht.process import parent_env
-from peer.ranks.rank_channel import HungUp, RankChannel
-from peer.ranks.rank_messages import Answer, Answered, Command, NoRoomThere, RankFailed, RankSetup, StopRank
+from peer.fsdp.rank_channel import HungUp, RankChannel
+from peer.fsdp.rank_messages import Answer, Command, NoRoomThere, RankAnswer, RankFailed, RankSetup, StopRank
 
 START_S = 300.0
 """A rank that has not loaded its libraries, met the others and built its share by then never will."""
@@ -100,15 +100,15 @@ class RankGroup:
     def pids(self) -> tuple[int, ...]:
         return tuple(member.process.pid for member in self._members)
 
-    def step(self, *commands: Command) -> list[Answered]:
+    def step(self, *commands: Command) -> list[RankAnswer]:
         """Have inner steps' work done: one command for all, or one for each. Raises RankLost and NoRoomInRank."""
         return self._ask("steps", commands, ANSWER_S)
 
-    def round(self, command: Command) -> list[Answered]:
+    def round(self, command: Command) -> list[RankAnswer]:
         """Have a round's work done by all. Raises RankLost, also where a device had no room for it."""
         return self._ask("round", (command,), ANSWER_S)
 
-    def _ask(self, line: str, commands: Sequence[Command], longest_s: float) -> list[Answered]:
+    def _ask(self, line: str, commands: Sequence[Command], longest_s: float) -> list[RankAnswer]:
         each = commands if len(commands) > 1 else [commands[0]] * len(self._members)
         with self._speaking[line]:
             if self._is_closed:
@@ -117,11 +117,11 @@ class RankGroup:
                 _tell(getattr(member, line), command)
             return self._answers(line, longest_s)
 
-    def _answers(self, line: str, longest_s: float) -> list[Answered]:
+    def _answers(self, line: str, longest_s: float) -> list[RankAnswer]:
         """Of all ranks. The first one that says it cannot go on decides: the others wait for it."""
         until = time.monotonic() + longest_s
         waited = {getattr(member, line).connection: number for number, member in enumerate(self._members)}
-        answers: dict[int, Answered] = {}
+        answers: dict[int, RankAnswer] = {}
         while waited:
             there = wait(list(waited), max(0.0, until - time.monotonic()))
             if not there:
@@ -131,7 +131,7 @@ class RankGroup:
                 answers[number] = self._heard(number, line)
         return [answers[number] for number in sorted(answers)]
 
-    def _heard(self, number: int, line: str) -> Answered:
+    def _heard(self, number: int, line: str) -> RankAnswer:
         channel: RankChannel[Command, Answer] = getattr(self._members[number], line)
         try:
             answer = channel.hear()
@@ -209,7 +209,7 @@ def _start(device: str, arena: int, directory: Path) -> _Member:
     words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena), "--dir", str(directory)]
     with theirs, their_beside:
         process = subprocess.Popen(
-            [sys.executable, "-m", "peer.ranks.rank", *words], pass_fds=files, stdin=subprocess.DEVNULL,
+            [sys.executable, "-m", "peer.fsdp.rank", *words], pass_fds=files, stdin=subprocess.DEVNULL,
             stdout=sys.stderr.fileno(), env=os.environ | _loopback() | parent_env(),
         )  # fmt: skip
     return _Member(device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer))

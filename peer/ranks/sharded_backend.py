@@ -21,19 +21,8 @@ from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
-from peer.host.processes import available_bytes
-from peer.model.build import build, build_meta
-from peer.model.flat import FlatParameters, Layer
-from peer.outer.layer_tensors import LayerTensors
-from peer.outer.outer_state import OuterState
-from peer.plan.sharding_cost import deal
-from peer.plan.sharding_strategy import ShardingStrategy
-from peer.protocol.layout import cut
-from peer.protocol.state_digest import FLOAT32_BYTES
-from peer.ranks.arena import Arena
-from peer.ranks.rank_group import NoRoomInRank, RankGroup
-from peer.ranks.rank_messages import (
-    Answered,
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank_messages import (
     Backward,
     BeginVersion,
     Command,
@@ -42,10 +31,22 @@ from peer.ranks.rank_messages import (
     LoadLayer,
     MeasureLoss,
     Moment,
+    RankAnswer,
     RankSetup,
     StandAtAnchor,
     StandBack,
 )
+from peer.host.processes import available_bytes
+from peer.model.build import build, build_meta
+from peer.model.flat import FlatParameters, Layer
+from peer.outer.kernels import TorchKernels
+from peer.outer.layer_tensors import LayerTensors
+from peer.outer.outer_state import OuterState
+from peer.plan.sharding_cost import deal
+from peer.plan.sharding_strategy import ShardingStrategy
+from peer.protocol.layout import cut
+from peer.protocol.state_digest import FLOAT32_BYTES
+from peer.ranks.rank_group import NoRoomInRank, RankGroup
 from peer.ranks.sharded_kernels import ShardedKernels
 from peer.ranks.sharded_layerwise import ShardedLayerwise
 from peer.spec import RunSpec, dump
@@ -70,9 +71,10 @@ def sharded(
         micro = MicroBatch(min(whole, each * ranks) if fit else each, told_smaller)
         backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
         copies = options.strategy.ranks // options.strategy.shares
-        kernels = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        told = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
+        here = TorchKernels(codec)  # for copies in the arena, while the ranks have left their devices to others
         beside = None if spec.round.overlap == "none" else ShardedLayerwise(backend)
-        return Engine(backend=backend, kernels=kernels, beside=beside)
+        return Engine(backend=backend, kernels=lambda: here if backend.is_offloaded else told, beside=beside)
 
     return make
 
@@ -117,12 +119,12 @@ class ShardedBackend:
         """Seconds that inner steps have waited for layers since the newest version began."""
         self._group: RankGroup | None = None
         try:
-            self._start()
+            self._start(begins=True)
         except BaseException:
             self._arena.close()
             raise
 
-    def _start(self) -> None:
+    def _start(self, *, begins: bool) -> None:
         """Raises RankLost and MemoryFull."""
         options, strategy = self._options, self._options.strategy
         setups = [
@@ -130,6 +132,7 @@ class ShardedBackend:
                 spec=dump(self._spec), rank=rank, ranks=strategy.ranks, device=device, sharding=strategy.kind,
                 group=strategy.group, offloads=strategy.offloads, rendezvous="", sizes=self._arena.layout.sizes,
                 payload_bytes=self._arena.layout.payload_bytes, attention=options.attention, threads=options.threads,
+                begins=begins,
             )
             for rank, device in enumerate(options.devices)
         ]  # fmt: skip
@@ -146,13 +149,18 @@ class ShardedBackend:
         """Encoded parts on their way to ranks and back, uint8."""
         return self._arena.payload
 
-    def ask_round(self, command: Command) -> list[Answered]:
+    def ask_round(self, command: Command) -> list[RankAnswer]:
         """Have a round's work done by all ranks."""
         return self.group.round(command)
 
-    def begin_version(self) -> int:
-        """From now on inner steps wait for each layer until it is published at the version that this returns."""
+    def begin_version(self) -> int | None:
+        """From now on inner steps wait for each layer until it is published at the version that this returns.
+
+        None where no rank is there that would wait.
+        """
         self.waited_s = 0.0
+        if self._group is None:
+            return None
         versions = {answer.version for answer in self.group.step(BeginVersion())}
         (version,) = versions
         return version
@@ -187,10 +195,16 @@ class ShardedBackend:
         except NoRoomInRank:
             self._reader.put_back(taken)
             return None
+        self._about_to_change_inner()
         answers = self.group.step(FinishStep(learning_rate=rate, scale=whole / done))
         self.waited_s = max(answer.waited_s for answer in answers)
         assert all(answer.value for answer in answers), "AdamW has its memory from the start"
         return loss * whole / done, done
+
+    def _about_to_change_inner(self) -> None:
+        """Where a checkpoint reads what inner steps change, and no copy of it, it has been read."""
+        if self.capture is not None:
+            self.capture.before_step()
 
     def _shares(self, tokens_BT: Tensor, whole: int, seed: int | None) -> list[Backward]:
         """What each rank reads of a micro-batch. One that gets nothing computes a row that does not count: the others
@@ -222,6 +236,7 @@ class ShardedBackend:
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         sequences = min(SEQUENCES, self.micro.sequences)
         try:
+            self._about_to_change_inner()
             self.group.step(StandAtAnchor())
             total = self._total(torch.split(tokens_BT, sequences), stop)
         except NoRoomInRank as error:
@@ -255,12 +270,14 @@ class ShardedBackend:
     # ---- copies of what inner steps change ----
 
     def keep_inner(self) -> bool:
-        if self.capture is not None:
+        if self._group is None:
+            return False  # what lies in the arena is no copy
+        is_copy = not self._options.strategy.lies_in_arena
+        if is_copy and self.capture is not None:
             self.capture.before_copies_change()
-        if self._group is not None:
-            for number in range(len(self.layers)):
-                self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
-        return True
+        for number in range(len(self.layers)):
+            self._memory[number] = self._group.round(CopyLayer(layer=number))[0].memory
+        return is_copy
 
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
         return {moment.name: self._value(number, moment) for moment in self._memory[number]}
@@ -269,9 +286,9 @@ class ShardedBackend:
         """Where the arena keeps it."""
         if not moment.slot:
             return torch.empty(0) if moment.value is None else torch.tensor(moment.value)
-        shape, where = self._flat.place_of(number, int(moment.name.split(".")[1]))
+        position = int(moment.name.split(".")[1])
         vector: Tensor = getattr(self._arena, moment.slot)[number]
-        return vector[where].view(shape)
+        return vector[self._flat.places(number)[position]].view(self._flat.members[number][position].shape)
 
     def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
         memory = _named(state)
@@ -326,7 +343,7 @@ class ShardedBackend:
 
     def _come_back(self) -> None:
         """Raises RankLost, and MemoryFull, and then they are as they were before: in main memory alone."""
-        self._start()
+        self._start(begins=False)
         try:
             for number in range(len(self.layers)):
                 self._have_loaded(number)

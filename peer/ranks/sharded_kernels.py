@@ -9,13 +9,13 @@ import numpy as np
 from torch import Tensor
 
 from peer.codec.codec import Codec
+from peer.fsdp.arena import SharedLayer
+from peer.fsdp.rank_messages import Command, FollowLayer, LayerWork, PartWork, RankAnswer
 from peer.outer.kernels import PartUpdate
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.protocol.layout import Part
-from peer.ranks.arena import SharedLayer
-from peer.ranks.rank_messages import Answered, Command, FollowLayer, LayerWork, PartWork
 
-Ask = Callable[[Command], "list[Answered]"]
+Ask = Callable[[Command], "list[RankAnswer]"]
 
 
 class ShardedKernels:

@@ -11,8 +11,8 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from typing import Protocol
 
+from peer.fsdp.rank_messages import Command, PublishLayer, RankAnswer
 from peer.model.flat import Layer
-from peer.ranks.rank_messages import Answered, Command, PublishLayer
 
 
 class Lead(Protocol):
@@ -24,9 +24,9 @@ class Lead(Protocol):
     @property
     def waited_s(self) -> float: ...
 
-    def begin_version(self) -> int: ...
+    def begin_version(self) -> int | None: ...
 
-    def ask_round(self, command: Command) -> list[Answered]: ...
+    def ask_round(self, command: Command) -> list[RankAnswer]: ...
 
     def abandon(self) -> None: ...
 
@@ -60,12 +60,17 @@ class ShardedLayerwise:
         return nullcontext()
 
     def _apply(
-        self, running: Future[bytes], version: int, apply_layer: Callable[[int], object], finish: Callable[[], bytes]
+        self,
+        running: Future[bytes],
+        version: int | None,
+        apply_layer: Callable[[int], object],
+        finish: Callable[[], bytes],
     ) -> None:
         try:
             for layer in self._order:
                 apply_layer(layer)
-                self._lead.ask_round(PublishLayer(layer=layer, version=version))
+                if version is not None:
+                    self._lead.ask_round(PublishLayer(layer=layer, version=version))
             state = finish()
         except BaseException as error:
             running.set_exception(error)  # before the step that loses its ranks by this says that they were lost

@@ -20,7 +20,7 @@ from prometheus_client.registry import Collector
 
 from dht.errors import BadInput, PortInUse
 from peer.events import DeviceMeasured, Event
-from peer.host.gpu import Gpu
+from peer.host.gpu import Gpus
 from peer.host.processes import ProcessTree, every
 from peer.telemetry.http import Page, serving
 
@@ -226,14 +226,14 @@ class MetricsExporter:
 
 
 @contextmanager
-def measuring(emit: Callable[[Event], None]) -> Iterator[None]:
+def measuring(emit: Callable[[Event], None], gpus: Gpus | None = None) -> Iterator[None]:
     """Have `emit` called with a DeviceMeasured every EVERY_S, from another thread, until the block ends.
 
     A sample reads a few small files of /proc and asks the GPU's driver, which takes a millisecond or two and holds no
     lock of Python meanwhile: the inner loop does not notice. What this machine does not tell is None.
     """
-    tree, gpu = ProcessTree(os.getpid()), Gpu()
-    with every(EVERY_S, "measuring", lambda: emit(DeviceMeasured(**tree.figures(time.monotonic()), **gpu.figures()))):
+    tree, cards = ProcessTree(os.getpid()), gpus or Gpus()
+    with every(EVERY_S, "measuring", lambda: emit(DeviceMeasured(**tree.figures(time.monotonic()), **cards.figures()))):
         yield
 
 

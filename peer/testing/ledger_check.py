@@ -88,7 +88,8 @@ def keep_books(trainer: LocalTrainer, directory: Path) -> None:
     """Have what this trainer owes noted, and the books written and read with every checkpoint. Not for runs with
     `overlap`."""
     backend, codec = trainer._backend, Codec(trainer.spec.codec.wire)
-    kernels = trainer._kernels = BookedKernels(trainer._kernels, codec, trainer.parameters, backend.keep_inner)
+    kernels = BookedKernels(trainer._kernels, codec, trainer.parameters, backend.keep_inner)
+    trainer._kernels_now = lambda: kernels
     take_checkpoint, take_up = trainer.checkpoint, trainer.restore
     (directory / FOLDER).mkdir(exist_ok=True)
 

@@ -39,7 +39,8 @@ class Engine:
     """All of it, of one peer."""
 
     backend: Backend
-    kernels: Kernels
+    kernels: Callable[[], Kernels]
+    """Those for where the parameters lie at present."""
     beside: UpdateBeside | None
     """None where the run has no overlap."""
 
@@ -61,6 +62,7 @@ def one_device(
         micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
         backend, codec = SingleDevice(model, spec, batches, device, micro, fit, folder), Codec(spec.codec.wire)
         beside = None if spec.round.overlap == "none" else Layerwise(backend, device)
-        return Engine(backend=backend, kernels=TorchKernels(codec, device_for(device, codec)), beside=beside)
+        kernels = TorchKernels(codec, device_for(device, codec))
+        return Engine(backend=backend, kernels=lambda: kernels, beside=beside)
 
     return make

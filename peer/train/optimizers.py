@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, MutableMapping, Sequence
 
 import torch
 from torch import Tensor, nn
@@ -51,6 +51,11 @@ class Optimizers:
             for parameter in (value for group in member.param_groups for value in group["params"]):
                 zeros = {key: torch.zeros_like(parameter) for key in ("exp_avg", "exp_avg_sq")}
                 member.state[parameter] = {"step": _placed(member, parameter, "step", torch.zeros(())), **zeros}
+
+    def memory_of(self, parameter: Tensor) -> MutableMapping[str, Tensor]:
+        """What is remembered of one parameter, to be looked at or replaced; empty before its first gradient."""
+        memory: MutableMapping[str, Tensor] = self._member_of[id(parameter)].state[parameter]
+        return memory
 
     def state_of(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
         """What they remember of these parameters, where it lies, as `<optimizer>.<position>.<key>`.

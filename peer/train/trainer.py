@@ -27,6 +27,7 @@ from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
 from peer.outer.apply import LayerUpdate
 from peer.outer.host_copy import beside
+from peer.outer.kernels import Kernels
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import LoadObject
@@ -56,7 +57,7 @@ class LocalTrainer:
         self._batches = ShardSampler(self._source, spec, me, (me,), {})
         make_engine = make_engine or one_device(spec, device, fit, told_smaller, folder)
         engine = make_engine(self._batches)
-        self._backend, self._kernels, self._layerwise = engine.backend, engine.kernels, engine.beside
+        self._backend, self._kernels_now, self._layerwise = engine.backend, engine.kernels, engine.beside
         self._codec = Codec(spec.codec.wire)
         self.anchor = self._backend.anchor
         self.layer_sizes = tuple(layer.size for layer in self._backend.layers)
@@ -71,6 +72,10 @@ class LocalTrainer:
         self.layers: Future[bytes] | None = None
         """The newest update that is applied beside training: ends with H(θ, m) after the last layer."""
         self._device_gb = device_gb() if self._backend.can_leave else None
+
+    @property
+    def _kernels(self) -> Kernels:
+        return self._kernels_now()
 
     @property
     def parameters(self) -> int:

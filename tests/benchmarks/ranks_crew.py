@@ -21,9 +21,9 @@ import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
+from peer.fsdp.sharded_model import shard
 from peer.model.build import build, next_token_logits
 from peer.plan.sharding_strategy import Sharding, ShardingStrategy
-from peer.ranks.sharded_model import shard
 from peer.spec import RunSpec, from_mapping
 from peer.train.optimizers import make_optimizers
 

@@ -23,6 +23,7 @@ def test_every_field_is_lied_about_in_every_role() -> None:
     assert len(set(cases)) == len(cases)
 
 
+@pytest.mark.outside  # the record asks git for the commit
 def test_it_names_what_failed(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -29,4 +29,4 @@ def test_the_bar_of_speed_is_of_pairs() -> None:
     """One that something else held up decides nothing."""
     pairs = [(1.0, 1.0), (1.0, 9.0), (2.0, 2.0)]
     assert [bar.met for bar in judge(10, 0, {"no_wait": 1}, pairs)] == [True, True, True]
-    assert [bar.met for bar in judge(10, 1, {"no_wait": 0}, [(1.0, 1.1)])] == [False, False, False]
+    assert [bar.met for bar in judge(10, 1, {"no_wait": 0}, [(1.0, 1.1)] * 2)] == [False, False, False]

@@ -39,6 +39,10 @@ COMMITTED = RoundCommitted(
     tokens=4096, bytes_sent=1, bytes_received=2, round_s=8.5, exposed_s=1.0, norms={"A": 3.5, "B": 0.5},
 )  # fmt: skip
 CONNECTION = {"peer": "B", "address": "", "relayed": True, "bytes_sent": 1, "bytes_received": 2, "rtt_s": None}
+GPU = {
+    "gpu_percent": 97.0, "vram_used_bytes": 1, "vram_bytes": None, "temperature_c": 83.0, "power_w": 300.0,
+    "power_limit_w": None, "fan_percent": None,
+}  # fmt: skip
 EVENTS: tuple[Event, ...] = (
     COMMITTED,
     PeerStarted(name="alice", version="0.1.0", settings={"listen": ["/ip4/127.0.0.1/tcp/0"], "min_step_s": 0.5}),
@@ -48,6 +52,7 @@ EVENTS: tuple[Event, ...] = (
     PeerStateChanged(state="PAUSED", why="until the evening", until=1_700_000_000.0),
     PeerStopped(why="killed", exit_code=-9),
     PeerStarted(name="bob", version="0.1.0", device="2 × cpu", devices=("cpu", "cpu"), sharding="replicated"),
+    DeviceMeasured(temperature_c=83.0, gpus=[{"device": "cuda:0", "throttled": "too hot", **GPU}]),
 )
 
 

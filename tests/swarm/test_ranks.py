@@ -21,7 +21,7 @@ from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-RANK_MODULE = "peer.ranks.rank"
+RANK_MODULE = "peer.fsdp.rank"
 ONE, TWO, FROM_MEMORY = range(3)
 """Peers, by their devices."""
 OWN = {TWO: ("devices=cpu,cpu", "sharding=full"), FROM_MEMORY: ("devices=cpu", "offload=yes")}

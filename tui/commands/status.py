@@ -23,6 +23,7 @@ from tui.text.phrases import (
     PeerStatus,
     before_words,
     clock,
+    devices_words,
     duty_words,
     hold_words,
     length_words,
@@ -111,6 +112,8 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
     lines += stall_lines(mine.stalled) if alive and mine.stalled is not None else []
     step = f", step {mine.step} of {mine.steps}" if mine.steps else ""
     lines.append(f"run {swarm.run}, round {mine.round}{step}")
+    if devices := devices_words(mine.devices, mine.sharding) or mine.device:
+        lines.append(f"trains on {devices}")
     if mine.transfer is not None:
         lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
     if mine.loss is not None:

@@ -27,7 +27,7 @@ from peer.settings import changes
 from tui.processes.children import Output
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.phrases import with_end
+from tui.text.phrases import devices_words, with_end
 from tui.text.units import Bar, count, format_bytes, format_elapsed, format_transfer
 
 HEARTBEAT_S = 60.0
@@ -92,7 +92,8 @@ class PlainOutput(Output):
             case AlertRaised() as event:
                 self._print(line.t, f"{self._who(line)}: {event.level}: {event.text}")
             case PeerStarted() as event:
-                parts = [f"{self._who(line)}: started", event.device]
+                devices = devices_words(event.devices, event.sharding) or event.device
+                parts = [f"{self._who(line)}: started", devices]
                 parts += [f"{event.parameters:,} parameters"] if event.parameters else []
                 self._print(line.t, " · ".join(part for part in parts if part))
             case SettingsChanged() as event:

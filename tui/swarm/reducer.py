@@ -108,6 +108,7 @@ def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
 def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStarted) -> None:
     """A new process: nothing that the one before did holds any more, but what it gave."""
     peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
+    peer.devices, peer.sharding = event.devices, event.sharding
     peer.parameters, peer.directory = event.parameters, event.directory
     peer.settings = MappingProxyType(event.settings)
     peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
@@ -120,7 +121,8 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     peer.started_t = t
     draft.rounds = event.rounds or draft.rounds
     add_span(peer.spans, t, "idle", peer.round + 1)
-    draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", event.version, event.device))))
+    said = ("started", event.version, event.device, event.sharding)
+    draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, said)))
 
 
 def _take_settings(draft: SnapshotBuilder, peer: PeerView, t: float, event: SettingsChanged) -> None:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 from types import MappingProxyType
 
-from peer.events import ACCEPTED, LATE, PenaltyImposed, RoundAborted, RoundCommitted, outcomes
+from peer.credit.outcomes import ACCEPTED, LATE, outcomes
+from peer.events import PenaltyImposed, RoundAborted, RoundCommitted
 from tui.swarm.builder import MAX_ROUNDS, SnapshotBuilder
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
 from tui.swarm.timeline import SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy

@@ -135,6 +135,11 @@ class PeerView:
     settings: Mapping[str, Any] = field(default_factory=lambda: MappingProxyType({}))
     directory: str = ""
     device: str = ""
+    """A short word for all of its devices."""
+    devices: tuple[str, ...] = ()
+    """Each of which trains as one rank; empty where a peer does not say."""
+    sharding: str = ""
+    """How they share the model, in words."""
     parameters: int = 0
     state: str = ""
     why: str = ""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
@@ -131,6 +131,11 @@ def next_words(status: PeerStatus, now: float) -> str:
 def next_snooze_h(left_s: float) -> int:
     """How long to snooze where `left_s` are left of a snooze: the next longer time, and after the longest the first."""
     return next((hours for hours in SNOOZE_H if hours * 3600 > left_s + _MINUTE_S), SNOOZE_H[0])
+
+
+def devices_words(devices: Sequence[str], sharding: str) -> str:
+    """cuda:0, cuda:1 (replicated); empty where a peer does not say."""
+    return f"{', '.join(devices)} ({sharding})" if sharding else ", ".join(devices)
 
 
 def length_words(forecast: RoundForecast) -> str:

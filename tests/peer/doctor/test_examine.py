@@ -6,6 +6,7 @@ import json
 import socket
 import struct
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
@@ -22,7 +23,7 @@ from peer.doctor.check import Check, Status, passed
 from peer.doctor.credentials import JoinedRun, check_folder
 from peer.doctor.examine import Request, examine
 from peer.doctor.network import check_bootstrap
-from peer.doctor.software import ChildResult, Device, check_device, check_fit, check_libraries, check_training
+from peer.doctor.software import EVENLY, ChildResult, Device, check_devices, check_fit, check_libraries, check_training
 from peer.events import EventLine, InnerProgressed, format_line
 from peer.settings import PeerSettings
 from peer.spec import dump, load
@@ -39,8 +40,8 @@ FIT = Tuned(basis=BASIS, sequences=8, step_s=0.5, tokens_per_s=4096.0)
 def played(monkeypatch: pytest.MonkeyPatch) -> None:
     """What children would find."""
 
-    async def device(wanted: str) -> tuple[Check, Device]:
-        return passed("device", "cpu computes"), Device(device="cpu", name="x86_64")
+    async def devices(wanted: Sequence[str]) -> tuple[Check, tuple[Device, ...]]:
+        return passed("device", "cpu computes"), tuple(Device(device=name, name="x86_64") for name in wanted)
 
     async def fit(*about: object) -> tuple[Check, Tuned]:
         return passed("fit", "8 of 8"), FIT
@@ -48,7 +49,7 @@ def played(monkeypatch: pytest.MonkeyPatch) -> None:
     async def libraries() -> Check:
         return passed("libraries", "they go together")
 
-    for name, fake in (("check_device", device), ("check_fit", fit), ("check_libraries", libraries)):
+    for name, fake in (("check_devices", devices), ("check_fit", fit), ("check_libraries", libraries)):
         monkeypatch.setattr(examining, name, fake)
 
 
@@ -134,6 +135,30 @@ async def test_a_folder_that_knows_no_run_says_so(tmp_path: Path) -> None:
     assert (check.status, step_s) == (Status.UNKNOWN, None)
 
 
+@pytest.mark.parametrize(
+    ("gib", "found"),
+    [
+        (24, "2 devices compute: cuda:0 (NVIDIA X, 24 GiB), cuda:1 (NVIDIA X, 24 GiB) with torch 2.13"),
+        (12, f"2 devices compute: cuda:0 (NVIDIA X, 24 GiB), cuda:1 (NVIDIA X, 12 GiB) with torch 2.13; {EVENLY}"),
+    ],
+)
+async def test_several_devices_are_listed_and_the_smallest_card_decides(gib: int, found: str) -> None:
+    rows = [
+        {"device": f"cuda:{n}", "name": "NVIDIA X", "uuid": f"GPU-{n}", "free_bytes": 1, "total_bytes": whole << 30}
+        for n, whole in enumerate((24, gib))
+    ]
+
+    async def kernel(*words: str, timeout_s: float = 0.0) -> ChildResult:
+        assert words == ("-m", "peer.doctor.kernel", "cuda:0", "cuda:1")
+        timed = [row | {"kernel_s": 0.001} for row in rows]
+        told = {**timed[0], "torch": "2.13", "devices": rows, "chosen": timed}
+        return ChildResult(exit_code=0, out=json.dumps(told), err="")
+
+    check, devices = await check_devices(("cuda:0", "cuda:1"), kernel)
+    assert check.found == found
+    assert [each.device for each in devices] == ["cuda:0", "cuda:1"]
+
+
 async def test_what_a_child_tells_is_read() -> None:
     """The device with those beside it, and the fit."""
     row = {"device": "cuda:1", "name": "NVIDIA X", "uuid": "GPU-1", "free_bytes": 20 << 30, "total_bytes": 24 << 30}
@@ -141,13 +166,19 @@ async def test_what_a_child_tells_is_read() -> None:
 
     async def kernel(*words: str, timeout_s: float = 0.0) -> ChildResult:
         assert words == ("-m", "peer.doctor.kernel", "cuda:1")
-        told = {**row, "kernel_s": 0.001, "torch": "2.13", "devices": [row, other]}
+        told = {
+            **row,
+            "kernel_s": 0.001,
+            "torch": "2.13",
+            "devices": [row, other],
+            "chosen": [row | {"kernel_s": 0.001}],
+        }
         return ChildResult(exit_code=0, out=f"a library is loading\n{json.dumps(told)}\n", err="")
 
-    check, device = await check_device("cuda:1", kernel)
+    check, devices = await check_devices(("cuda:1",), kernel)
     assert check.status is Status.PASS
-    assert "cuda:1 computes (NVIDIA X, 24 GiB, torch 2.13); also here: cuda:0 (NVIDIA Y, 24 GiB)" in check.found
-    assert device == Device(device="cuda:1", name="NVIDIA X", uuid="GPU-1", free_bytes=20 << 30)
+    assert check.found == "cuda:1 computes (NVIDIA X, 24 GiB) with torch 2.13; also here: cuda:0 (NVIDIA Y, 24 GiB)"
+    assert devices == (Device(**row),)
 
     async def dry(*words: str, timeout_s: float = 0.0) -> ChildResult:
         return ChildResult(exit_code=0, out=f"warming up\n{FIT.to_json()}\n", err="")

@@ -17,8 +17,15 @@ def no_child(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_a_processor_computes(capsys: pytest.CaptureFixture[str]) -> None:
-    assert kernel.main("cpu") == 0
+    assert kernel.main(["cpu"]) == 0
     assert json.loads(capsys.readouterr().out)["device"] == "cpu"
+
+
+def test_each_device_is_tried(capsys: pytest.CaptureFixture[str]) -> None:
+    assert kernel.main(["cpu", "cpu"]) == 0
+    assert [row["device"] for row in json.loads(capsys.readouterr().out)["chosen"]] == ["cpu", "cpu"]
+    assert kernel.main(["cpu", "abacus"]) == BadInput.exit_code
+    assert "'abacus'" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -37,12 +44,12 @@ def test_a_full_device_is_told_from_a_broken_one(
         raise RuntimeError(text)
 
     monkeypatch.setattr(kernel, "_multiply", fail)
-    assert kernel.main("cpu") == code
+    assert kernel.main(["cpu"]) == code
     told = capsys.readouterr().err
     assert told.startswith("homefires: ")
     assert len(told.splitlines()) == 1
 
 
 def test_a_device_that_is_not_there_is_a_wrong_value(capsys: pytest.CaptureFixture[str]) -> None:
-    assert kernel.main("abacus") == BadInput.exit_code
+    assert kernel.main(["abacus"]) == BadInput.exit_code
     assert "'abacus'" in capsys.readouterr().err

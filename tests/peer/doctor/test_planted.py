@@ -29,7 +29,7 @@ from peer.doctor.check import Check, Status, size
 from peer.doctor.credentials import check_identity, check_invite
 from peer.doctor.host import RunNeeds, check_device_memory, check_disk, check_memory, check_shared_memory, needs_of
 from peer.doctor.network import check_clock, check_line, examine_network, measure_skew_s
-from peer.doctor.software import ChildResult, check_device, check_libraries
+from peer.doctor.software import ChildResult, check_devices, check_libraries
 from peer.host.disk import free_disk_bytes
 from peer.plan.home_cost import OffloadForecast
 from peer.spec import load
@@ -131,8 +131,8 @@ async def test_a_device_that_executes_no_kernel() -> None:
         said = "CUDA error: no kernel image is available for execution on the device"
         return ChildResult(exit_code=1, out="", err=f"a warning\nhomefires: {said}\n")
 
-    check, device = await check_device("cuda", start)
-    assert device is None
+    check, devices = await check_devices(("cuda",), start)
+    assert devices == ()
     assert_fails(check, BadInput, "no kernel image is available", "--devices cpu")
 
 
@@ -142,15 +142,15 @@ async def test_a_device_that_others_fill() -> None:
     async def start(*words: str, timeout_s: float = 0.0) -> ChildResult:
         return ChildResult(exit_code=12, out="", err="homefires: cuda has no room for any program more\n")
 
-    check, device = await check_device("cuda", start)
-    assert device is None
+    check, devices = await check_devices(("cuda",), start)
+    assert devices == ()
     assert_fails(check, MemoryFull, "device cuda is full: cuda has no room", "waits until there is room")
 
 
 @pytest.mark.outside
 async def test_a_device_that_is_not_there_is_found_by_the_real_probe() -> None:
-    check, device = await check_device("cuda:99")
-    assert device is None
+    check, devices = await check_devices(("cpu", "cuda:99"))
+    assert devices == ()
     assert_fails(check, BadInput, "cuda:99", "--devices cpu")
 
 

@@ -6,8 +6,9 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
+import torch
 
-from peer.host.gpu import Gpu, device_gb
+from peer.host.gpu import Gpus, device_gb, gpus_in_use
 
 
 class Nvml:
@@ -47,6 +48,7 @@ class Nvml:
         return ask
 
 
+ONE = {"cuda:0": "GPU-1"}
 ALL = {
     "gpu_percent": 97.0, "vram_used_bytes": 3 << 30, "vram_bytes": 80 << 30, "temperature_c": 61.0, "power_w": 312.5,
     "power_limit_w": 350.0, "fan_percent": 40.0, "throttled": "",
@@ -54,7 +56,7 @@ ALL = {
 
 
 def test_a_gpu_tells_everything() -> None:
-    assert Gpu(lambda: "GPU-1", Nvml()).figures() == ALL
+    assert Gpus(lambda: ONE, Nvml()).figures() == ALL
 
 
 @pytest.mark.parametrize(
@@ -70,32 +72,89 @@ def test_a_gpu_tells_everything() -> None:
     ],
 )
 def test_what_the_driver_does_not_tell_is_none_and_the_rest_is_there(silent: str, fields: set[str]) -> None:
-    assert Gpu(lambda: "GPU-1", Nvml(silent)).figures() == ALL | dict.fromkeys(fields)
+    assert Gpus(lambda: ONE, Nvml(silent)).figures() == ALL | dict.fromkeys(fields)
 
 
 @pytest.mark.parametrize("silent", ["nvmlInit", "nvmlDeviceGetHandleByUUID"])
 def test_a_driver_that_refuses_is_not_asked_again(silent: str) -> None:
     nvml = Nvml(silent)
-    gpu = Gpu(lambda: "GPU-1", nvml)
+    gpu = Gpus(lambda: ONE, nvml)
     assert gpu.figures() == gpu.figures() == {}
     assert nvml.calls.count(silent) == 1
 
 
+class TwoCards(Nvml):
+    """The second is hotter and fuller, and draws less."""
+
+    def __getattr__(self, name: str) -> Any:
+        first = super().__getattr__(name)
+        second = {
+            "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=20 << 30, total=24 << 30), "nvmlDeviceGetTemperature": 83,
+            "nvmlDeviceGetPowerUsage": 150_000, "nvmlDeviceGetEnforcedPowerLimit": 160_000,
+            "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=40),
+        }  # fmt: skip
+
+        def ask(*words: object) -> Any:
+            if name == "nvmlDeviceGetHandleByUUID":
+                return words[0]
+            return second[name] if words[:1] == ("GPU-2",) and name in second else first(*words)
+
+        return ask
+
+
+def test_of_several_gpus_the_worst_counts_and_each_is_told() -> None:
+    """A limit of power holds for each card by itself: nothing is added up."""
+    figures = Gpus(lambda: {"cuda:0": "GPU-1", "cuda:1": "GPU-2"}, TwoCards()).figures()
+    second = ALL | {
+        "gpu_percent": 40.0, "vram_used_bytes": 20 << 30, "vram_bytes": 24 << 30, "temperature_c": 83.0,
+        "power_w": 150.0, "power_limit_w": 160.0,
+    }  # fmt: skip
+    assert figures.pop("gpus") == [{"device": "cuda:0", **ALL}, {"device": "cuda:1", **second}]
+    assert figures == ALL | {"temperature_c": 83.0, "vram_used_bytes": 20 << 30, "vram_bytes": 24 << 30}
+
+
+def test_what_no_card_tells_is_none() -> None:
+    silent = TwoCards("nvmlDeviceGetFanSpeed")
+    figures = Gpus(lambda: {"cuda:0": "GPU-1", "cuda:1": "GPU-2"}, silent).figures()
+    assert figures["fan_percent"] is None
+
+
+@pytest.mark.parametrize(
+    ("devices", "found"),
+    [
+        (("auto",), {"cuda:0": "GPU-a", "cuda:1": "GPU-b", "cuda:2": "GPU-c"}),
+        (("cuda", "cuda:2"), {"cuda:0": "GPU-a", "cuda:2": "GPU-c"}),
+        (("cuda:2",), {"cuda:2": "GPU-c"}), ((), {"cuda:1": "GPU-b"}),
+    ],
+)  # fmt: skip
+def test_gpus_are_those_that_were_chosen(
+    devices: tuple[str, ...], found: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Or the one that holds tensors of this process; those of a rank are another's."""
+    cuda = torch.cuda
+    monkeypatch.setattr(cuda, "is_available", lambda: True)
+    monkeypatch.setattr(cuda, "is_initialized", lambda: True)
+    monkeypatch.setattr(cuda, "device_count", lambda: 3)
+    monkeypatch.setattr(cuda, "memory_reserved", lambda index: index == 1)
+    monkeypatch.setattr(cuda, "get_device_properties", lambda index: SimpleNamespace(uuid="abc"[index]))
+    assert gpus_in_use(devices) == found
+
+
 def test_without_a_gpu_no_driver_is_asked() -> None:
     nvml = Nvml()
-    assert Gpu(lambda: None, nvml).figures() == {}
+    assert Gpus(lambda: {}, nvml).figures() == {}
     assert nvml.calls == []
 
 
 def test_of_its_memory_there_is_a_figure_for_others() -> None:
-    assert device_gb(Gpu(lambda: "GPU-1", Nvml())) == 85.9
-    assert device_gb(Gpu(lambda: "GPU-1", Nvml("nvmlDeviceGetMemoryInfo"))) is None
-    assert device_gb(Gpu(lambda: None, Nvml())) is None
+    assert device_gb(Gpus(lambda: ONE, Nvml())) == 85.9
+    assert device_gb(Gpus(lambda: ONE, Nvml("nvmlDeviceGetMemoryInfo"))) is None
+    assert device_gb(Gpus(lambda: {}, Nvml())) is None
 
 
 def test_a_gpu_is_found_once_the_model_is_on_it() -> None:
-    uuids = iter([None, "GPU-1"])
-    gpu = Gpu(lambda: next(uuids), Nvml())
+    uuids = iter([{}, ONE])
+    gpu = Gpus(lambda: next(uuids), Nvml())
     assert gpu.figures() == {}
     assert gpu.figures() == gpu.figures() == ALL
 
@@ -106,9 +165,9 @@ def test_a_gpu_is_found_once_the_model_is_on_it() -> None:
 )
 def test_throttling_is_told_in_words(reasons: int, words: str) -> None:
     """Being idle, or set to other clocks, is none."""
-    assert Gpu(lambda: "GPU-1", Nvml(reasons=reasons)).figures()["throttled"] == words
+    assert Gpus(lambda: ONE, Nvml(reasons=reasons)).figures()["throttled"] == words
 
 
 def test_the_real_driver_or_none_at_all_is_no_error() -> None:
     """A GPU that is not there, of the real library where that finds a driver and where it does not."""
-    assert Gpu(lambda: "GPU-00000000-0000-0000-0000-000000000000").figures() == {}
+    assert Gpus(lambda: {"cuda:0": "GPU-00000000-0000-0000-0000-000000000000"}).figures() == {}

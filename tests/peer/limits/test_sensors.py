@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 from typing import Any
 
-from peer.host.gpu import Gpu
+from peer.host.gpu import Gpus
 from peer.limits.sensors import MachineSensors
 from peer.settings import PeerSettings
 from tests.peer.host.files import put
@@ -13,7 +13,7 @@ from tests.peer.host.files import put
 T = 1_800_000_000.0
 
 
-class NoGpu(Gpu):
+class NoGpu(Gpus):
     asked = 0
 
     def figures(self) -> dict[str, Any]:

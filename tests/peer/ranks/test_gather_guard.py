@@ -14,6 +14,7 @@ BROKEN_SCHEDULES = 200
 FULL_FROM_MEMORY = ShardingStrategy(kind=Sharding.FULL, ranks=2, offloads=True)
 
 
+@pytest.mark.slow
 def test_guarded_ranks_never_read_a_mix() -> None:
     """Nor are they refused, unless somebody was careless."""
     refused = 0  # of the schedules with a careless evaluation
@@ -25,6 +26,7 @@ def test_guarded_ranks_never_read_a_mix() -> None:
     assert 0 < refused < SCHEDULES / 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", Broken)
 def test_each_guard_is_needed(broken: Broken) -> None:
     """So that the schedules are hard enough for the guarded ones' result to mean something."""
@@ -34,6 +36,7 @@ def test_each_guard_is_needed(broken: Broken) -> None:
     assert sum(race.failed for race in races) > BROKEN_SCHEDULES / 10
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("broken", [Broken.NO_WAIT, Broken.NO_VERSION_OF_COPIES, Broken.READERS_IGNORED])
 def test_what_no_other_guard_catches_is_a_mix(broken: Broken) -> None:
     """Behind FSDP's hook, and with copies kept, the version of the copies is still a refusal."""

@@ -15,14 +15,14 @@ import psutil
 import pytest
 from msgspec.structs import replace
 
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank_channel import RankChannel
+from peer.fsdp.rank_messages import Backward, CopyLayer, FinishStep, RankSetup, StandAtAnchor
 from peer.model.build import build_meta
 from peer.model.flat import FlatParameters
 from peer.plan.sharding_strategy import Sharding
 from peer.ranks import rank_group
-from peer.ranks.arena import Arena
-from peer.ranks.rank_channel import RankChannel
 from peer.ranks.rank_group import NoRoomInRank, RankGroup, RankLost
-from peer.ranks.rank_messages import Backward, CopyLayer, FinishStep, RankSetup, StandAtAnchor
 from peer.spec import RunSpec, dump, load
 from peer.testing.child_process import HANG_S, ORPHAN_S, processes_of, wait_for_ends
 

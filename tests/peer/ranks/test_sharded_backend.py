@@ -13,9 +13,9 @@ import psutil
 import pytest
 
 from dht.errors import MemoryFull
+from peer.fsdp.rank_messages import Command, LoadLayer, PublishLayer, RankAnswer
 from peer.protocol.encoding import digest
 from peer.ranks.rank_group import NoRoomInRank, RankGroup, RankLost
-from peer.ranks.rank_messages import Answered, Command, LoadLayer, PublishLayer
 from peer.ranks.sharded_backend import ShardedBackend
 from peer.ranks.sharded_layerwise import ShardedLayerwise
 from peer.spec import RunSpec
@@ -76,7 +76,7 @@ def test_ranks_that_do_not_begin_leave_nothing(
     assert psutil.Process().num_fds() == before
 
 
-def without_room(group: RankGroup, *commands: Command) -> list[Answered]:
+def without_room(group: RankGroup, *commands: Command) -> list[RankAnswer]:
     if any(isinstance(command, LoadLayer) and command.layer == 1 for command in commands):
         raise NoRoomInRank("CUDA out of memory")
     return group._ask("steps", commands, HANG_S)
@@ -96,7 +96,7 @@ def test_a_rank_that_is_lost_beside_a_step_ends_step_and_update(
     group, publish = trainer._backend.group, RankGroup.round  # type: ignore[attr-defined]
     killed = threading.Event()
 
-    def kill_first(group: RankGroup, command: Command) -> list[Answered]:
+    def kill_first(group: RankGroup, command: Command) -> list[RankAnswer]:
         if isinstance(command, PublishLayer) and not killed.is_set():
             os.kill(group.pids[1], signal.SIGKILL)
             killed.set()
@@ -126,7 +126,7 @@ class Lead:
     def begin_version(self) -> int:
         return 1
 
-    def ask_round(self, command: Command) -> list[Answered]:
+    def ask_round(self, command: Command) -> list[RankAnswer]:
         return []
 
     def abandon(self) -> None:

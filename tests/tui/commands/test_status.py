@@ -53,6 +53,17 @@ def write(path: Path, *events: Event) -> None:
     path.write_text("".join(f"{line}\n" for line in lines))
 
 
+def test_what_it_trains_on_is_told(tmp_path: Path) -> None:
+    devices = ("cpu", "cpu")
+    started = PeerStarted(name="al", version="0", device="2 × cpu", devices=devices, sharding="replicated")
+    write(tmp_path / "events.jsonl", started)
+    assert "trains on cpu, cpu (replicated)" in describe_directory(tmp_path, as_json=False).splitlines()
+    told = json.loads(describe_directory(tmp_path, as_json=True))["peers"][0]
+    assert (told["device"], told["devices"], told["sharding"]) == ("2 × cpu", ["cpu", "cpu"], "replicated")
+    write(tmp_path / "events.jsonl", PeerStarted(name="al", version="0", device="cuda"))
+    assert "trains on cuda" in describe_directory(tmp_path, as_json=False).splitlines()
+
+
 def lock(directory: Path) -> int:
     (directory / "run").mkdir()
     descriptor = os.open(directory / "run" / "lock", os.O_CREAT | os.O_RDWR)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from types import MappingProxyType
 
@@ -11,6 +12,7 @@ from peer.events import (
     AlertRaised,
     DeviceMeasured,
     InnerProgressed,
+    PeerStarted,
     PeerStateChanged,
     PenaltyImposed,
     PhaseEntered,
@@ -18,7 +20,7 @@ from peer.events import (
 )
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.live import Attached
-from tests.tui.dashboard.screen import opened, text_of
+from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
 
 FIGURES = DeviceMeasured(gpu_percent=97.0, vram_used_bytes=7_100_000_000, vram_bytes=8_000_000_000, power_w=181.0)
@@ -72,6 +74,34 @@ async def test_the_end_of_the_phase_is_counted_down_to(after_s: float, told: str
     async with opened(app):
         second = text_of(app).splitlines()[1]
         assert second.split("sending")[1].strip() == told
+
+
+async def test_one_peer_with_two_devices_shows_both_on_three_screens() -> None:
+    """How they share the model, and what each of them takes."""
+    gpus = [
+        {
+            "device": f"cuda:{n}", "gpu_percent": 97.0 - n, "vram_used_bytes": 7 * 10**9, "vram_bytes": 8 * 10**9,
+            "temperature_c": 61.0 + n, "power_w": 181.0, "power_limit_w": 220.0, "fan_percent": None, "throttled": "",
+        }
+        for n in range(2)
+    ]  # fmt: skip
+    devices = ("cuda:0", "cuda:1")
+    source = Attached(
+        events=[
+            PeerStarted(name="peer-2", version="1", device="cuda:0+1", devices=devices, sharding="full"),
+            DeviceMeasured(gpu_percent=97.0, vram_bytes=8 * 10**9, gpus=gpus),
+        ]
+    )
+    app = shown(source)
+    async with opened(app, size=(120, 40)) as pilot:
+        for keys in (("1",), ("2", "enter")):
+            await press(pilot, *keys)
+            text = text_of(app)
+            assert "cuda:0, cuda:1 · full" in text
+            assert re.search(r"cuda:0 +97 % · 7.0 GB of 8.0 GB · 61 °C · 181 W", text)
+            assert re.search(r"cuda:1 +96 % · 7.0 GB of 8.0 GB · 62 °C · 181 W", text)
+        await press(pilot, "escape")
+        assert re.search(r"peer-2 .*cuda:0\+1", text_of(app))
 
 
 async def test_a_volunteer_reads_what_the_peer_gave_and_what_it_counted_for() -> None:

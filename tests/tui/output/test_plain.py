@@ -96,6 +96,18 @@ def test_a_short_run_reads_like_this(stream: io.StringIO) -> None:
     assert stream.getvalue() == GOLDEN
 
 
+def test_several_devices_and_how_they_share_the_model_are_told(stream: io.StringIO) -> None:
+    devices = ("cuda:0", "cuda:1")
+    play(
+        PlainOutput(stream),
+        (0, "A", PeerStarted(name="alice", version="0", device="cuda:0+1", devices=devices, sharding="full")),
+        (0, "B", PeerStarted(name="bob", version="0", device="cpu", devices=("cpu",))),
+    )
+    assert stream.getvalue().splitlines() == [
+        "00:00  alice: started · cuda:0, cuda:1 (full)", "00:00  bob: started · cpu",
+    ]  # fmt: skip
+
+
 def test_one_peer_alone_is_told_in_every_change_but_no_repetition(stream: io.StringIO) -> None:
     output = PlainOutput(stream)
     play(

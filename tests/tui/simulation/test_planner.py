@@ -63,6 +63,18 @@ def test_what_it_writes_is_a_spec_that_bootstrap_takes(tmp_path: Path, capsys: p
     assert path.read_text().startswith("# Planned by homefires for 3 peers: ")
 
 
+def test_the_devices_of_a_peer_and_what_each_holds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two devices are nearly twice as fast as one, and the page says how they share the model."""
+    path, alone = tmp_path / "peers.toml", '[[peer]]\nname = "anna"\nstep_s = 1.0\n'
+    path.write_text(alone + "devices = 2\ninside_gbps = 100\n")
+    assert main(["plan", "tiny", "--peers", str(path)]) == 0
+    page = capsys.readouterr().out
+    assert re.search(r"anna: \d+ steps of 0\.5\d s.* GB on each of 2\s+devices\s+\(replicated\) to train", page)
+    assert "assumed for anna: devices that move blocks while they compute" in page
+    assert main(["plan", "tiny", "--peers", str(path), "--json"]) == 0
+    assert json.loads(capsys.readouterr().out)["sharding"] == {"anna": "replicated"}
+
+
 def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "peers.toml"
     path.write_text('[[peer]]\nname = "anna"\nstep_s = 1.0\n[[peer]]\nname = "ben"\nstep_s = 3.0\ncount = 2\n')

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Mapping
 from itertools import islice
+from typing import Any
 
 from rich.text import Text
 from textual.app import ComposeResult
@@ -104,11 +106,20 @@ def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("This machine", mine.device)
-    for label, facts in device_facts(mine.device_figures):
-        sheet.row(label, *facts)
+    add_devices(sheet, mine)
     sheet.row("network", *traffic_facts(mine, view))
     if mine.transfer is not None:
         sheet.row("receiving", f"{mine.transfer.what} {format_transfer(mine.transfer)}")
+
+
+def add_devices(sheet: FactSheet, peer: PeerView) -> None:
+    """Which they are and how they share the model, where there are several, and what training takes of each."""
+    if len(peer.devices) > 1:
+        sheet.row("devices", ", ".join(peer.devices), peer.sharding)
+    elif peer.sharding:
+        sheet.row("layers", peer.sharding)
+    for label, facts in device_facts(peer.device_figures):
+        sheet.row(label, *facts)
 
 
 def device_facts(figures: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
@@ -118,6 +129,8 @@ def device_facts(figures: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
     rows = []
     if figures.cpu_percent is not None or figures.memory_bytes is not None:
         rows.append(("processor", [_figure(figures.cpu_percent, "%"), f"memory {_bytes(figures.memory_bytes)}"]))
+    if figures.gpus:
+        return [*rows, *((gpu["device"], _gauge(gpu)) for gpu in figures.gpus)]
     if figures.vram_bytes is not None or figures.gpu_percent is not None:
         vram = f"{_bytes(figures.vram_used_bytes)} of {_bytes(figures.vram_bytes)}"
         rows.append(("GPU", [_figure(figures.gpu_percent, "%"), vram]))
@@ -125,6 +138,14 @@ def device_facts(figures: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
         heat = [_figure(figures.temperature_c, "°C"), power, f"fan {_figure(figures.fan_percent, '%')}"]
         rows.append(("", [*heat, f"throttled: {figures.throttled}" if figures.throttled else ""]))
     return rows
+
+
+def _gauge(gpu: Mapping[str, Any]) -> list[str]:
+    """One of several GPUs: as many figures as half a page has room for."""
+    vram = f"{_bytes(gpu['vram_used_bytes'])} of {_bytes(gpu['vram_bytes'])}"
+    throttled = f"throttled: {gpu['throttled']}" if gpu["throttled"] else ""
+    heat = [_figure(gpu["temperature_c"], "°C"), _figure(gpu["power_w"], "W")]
+    return [_figure(gpu["gpu_percent"], "%"), vram, *heat, throttled]
 
 
 def traffic_facts(peer: PeerView, view: View) -> list[str]:

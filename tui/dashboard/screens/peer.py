@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from tui.dashboard.screens.home import device_facts, traffic_facts
+from tui.dashboard.screens.home import add_devices, traffic_facts
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_penalty
 from tui.dashboard.widgets.penalties import cost_words, told_in
@@ -85,8 +85,7 @@ def _add_machine(sheet: FactSheet, view: View, peer: PeerView) -> None:
     version = f"homefires {peer.version}" if peer.version else ""
     if peer.device or version:
         sheet.row("machine", peer.device, version, uptime)
-    for label, facts in device_facts(peer.device_figures):
-        sheet.row(label, *facts)
+    add_devices(sheet, peer)
     if peer.reports:
         sheet.row("network", *traffic_facts(peer, view))
     if peer.upload_bps:

@@ -9,7 +9,7 @@ from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import Protocol
 
-from peer.ranks.gather_gates import Enter
+from peer.fsdp.gather_gates import Enter
 from peer.train.layerwise import APPLY_S
 from peer.train.versions import BufferVersions, StaleVersion
 

@@ -8,8 +8,8 @@ from typing import cast
 from torch import nn
 from torch.distributed.fsdp import FSDPModule
 
+from peer.fsdp.sharded_model import forget_gathered, fsdp_modules, has_gathered
 from peer.model.flat import FlatParameters, layer_name
-from peer.ranks.sharded_model import forget_gathered, fsdp_modules, has_gathered
 
 Enter = Callable[[Collection[int]], None]
 """Called with the layers that are about to be gathered."""

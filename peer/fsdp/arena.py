@@ -84,6 +84,17 @@ class Arena:
         os.ftruncate(file, layout.total_bytes)
         return cls(file, layout)
 
+    def pin_inner(self, device: torch.device) -> bool:
+        """Have a GPU copy to and from the local parameters as fast as from memory of its own making; whether it can."""
+        if device.type != "cuda":
+            return False
+        done = torch.cuda.cudart()  # type: ignore[no-untyped-call]
+        return all(
+            not int(done.cudaHostRegister(vector.data_ptr(), vector.nbytes, 0))
+            for vector in self.local
+            if vector.nbytes
+        )
+
     def layer(self, number: int, first: int) -> SharedLayer:
         """A layer as the lead has it; `first` is where it begins in the model, in elements."""
         return SharedLayer(

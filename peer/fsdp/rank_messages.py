@@ -26,6 +26,8 @@ class RankSetup(Struct, frozen=True, kw_only=True, tag=True):
     attention: str
     """As transformers calls it; empty: its own choice."""
     threads: int
+    begins: bool
+    """Whether parameters are θ; else the arena has them, and they are loaded."""
 
 
 # ---- on the step channel ----
@@ -143,7 +145,7 @@ class Moment(Struct, frozen=True, kw_only=True):
     """What is one number; None for neither."""
 
 
-class Answered(Struct, frozen=True, kw_only=True, tag=True):
+class RankAnswer(Struct, frozen=True, kw_only=True, tag=True):
     value: float = 0.0
     """A loss, a norm (of what was given up) or a squared norm, whatever was asked for."""
     octets: int = 0
@@ -172,4 +174,4 @@ Command = (
     RankSetup | Backward | FinishStep | StandAtAnchor | MeasureLoss | StandBack | BeginVersion | LoadLayer
     | StopRank | LayerWork | FollowLayer | PublishLayer | CopyLayer
 )  # fmt: skip
-Answer = Answered | NoRoomThere | RankFailed
+Answer = RankAnswer | NoRoomThere | RankFailed

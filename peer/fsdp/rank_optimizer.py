@@ -8,10 +8,11 @@ import torch
 from torch import Tensor, nn
 from torch.distributed.tensor import DTensor
 
+from peer.fsdp.arena import Arena
+from peer.fsdp.rank_messages import Moment
+from peer.fsdp.rank_shards import HeldRun, RankShards
+from peer.fsdp.sharded_model import like
 from peer.model.flat import trained
-from peer.ranks.arena import Arena
-from peer.ranks.rank_messages import Moment
-from peer.ranks.rank_shards import HeldRun, RankShards
 from peer.spec import RunSpec
 from peer.train.atomic import AtomicSteps
 from peer.train.optimizers import NO_STATE, make_optimizers
@@ -23,12 +24,34 @@ SLOTS = ("first", "second")
 class RankOptimizer:
     """Over the parameters of a model that is divided already."""
 
-    def __init__(self, model: nn.Module, spec: RunSpec, shards: RankShards, arena: Arena) -> None:
+    def __init__(
+        self, model: nn.Module, spec: RunSpec, shards: RankShards, arena: Arena, *, in_arena: bool = False
+    ) -> None:
+        """`in_arena`: what AdamW remembers lies there itself, and no copy of it."""
         self._parameters, self._shards, self._arena = trained(model), shards, arena
         self._clip = spec.inner.clip
         self._optimizers = make_optimizers(model, spec, shards.device)
         self._optimizers.take_memory()  # a step that finds no room on one rank alone would part them
         self._steps = AtomicSteps(self._optimizers, shards.device)
+        self._in_arena = in_arena
+        if in_arena:
+            for layer in range(len(shards.held)):
+                self._lie_in_arena(layer)
+
+    @torch.no_grad()
+    def begin(self) -> None:
+        """Remember nothing of what was in the arena before."""
+        for layer in range(len(self._shards.held)) if self._in_arena else ():
+            self._arena.first[layer].zero_()
+            self._arena.second[layer].zero_()
+
+    def _lie_in_arena(self, layer: int) -> None:
+        for run, parameter in zip(self._shards.held[layer], self._shards.flat.members[layer], strict=True):
+            memory = self._optimizers.memory_of(parameter)
+            for key, slot in zip(("exp_avg", "exp_avg_sq"), SLOTS, strict=True):
+                if key in memory:
+                    vector: Tensor = getattr(self._arena, slot)[layer]
+                    memory[key] = like(parameter, vector[run.lies].view(parameter.shape))
 
     def step(self, learning_rate: float, scale: float) -> bool:
         """Clip and step; whether there was room, and if not all is as it was before."""
@@ -46,8 +69,9 @@ class RankOptimizer:
         found = []
         for run, name, slot, value in self._memory(layer):
             if slot:
-                vector = getattr(self._arena, slot)[layer]
-                vector[run.owned_lies] = _local(value)[run.owned].to("cpu")
+                vector, owned = getattr(self._arena, slot)[layer][run.owned_lies], _local(value)[run.owned]
+                if vector.data_ptr() != owned.data_ptr():
+                    vector.copy_(owned)
             found.append(Moment(name=name, slot=slot, value=float(value) if not slot and value.numel() else None))
         return tuple(found)
 
@@ -56,6 +80,8 @@ class RankOptimizer:
         """The inverse, from what all ranks have kept; it need not have been as many ranks."""
         state = {moment.name: self._value(layer, moment) for moment in memory}
         self._optimizers.load_state_of(self._shards.flat.members[layer], state)
+        if self._in_arena:
+            self._lie_in_arena(layer)
 
     def _value(self, layer: int, moment: Moment) -> Tensor:
         if not moment.slot:
@@ -65,10 +91,8 @@ class RankOptimizer:
         local: Tensor = getattr(self._arena, moment.slot)[layer][run.lies]
         if not isinstance(parameter, DTensor):
             return local.view(parameter.shape)
-        return DTensor.from_local(
-            local.view(parameter._local_tensor.shape).to(parameter._local_tensor.device), parameter.device_mesh,
-            parameter.placements, run_check=False, shape=parameter.shape, stride=parameter.stride(),
-        )  # fmt: skip
+        piece = parameter._local_tensor
+        return like(parameter, local.view(piece.shape).to(piece.device))
 
     def _memory(self, layer: int) -> Iterator[tuple[HeldRun, str, str, Tensor]]:
         """(run, name, slot, value) of everything that is remembered of a layer."""

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from contextlib import AbstractContextManager, nullcontext
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
 
@@ -14,17 +14,11 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peer.codec.codec import Codec
-from peer.host.device import choose_device
-from peer.model.build import build_unset, next_token_logits
-from peer.outer.arithmetic import device_for
-from peer.outer.kernels import TorchKernels
-from peer.plan.sharding_strategy import ShardingStrategy
-from peer.ranks.arena import Arena
-from peer.ranks.gather_gates import GatherGates
-from peer.ranks.gather_guard import GatherGuard
-from peer.ranks.rank_kernels import RankKernels
-from peer.ranks.rank_messages import (
-    Answered,
+from peer.fsdp.arena import Arena
+from peer.fsdp.gather_gates import GatherGates
+from peer.fsdp.gather_guard import GatherGuard
+from peer.fsdp.rank_kernels import RankKernels
+from peer.fsdp.rank_messages import (
     Backward,
     BeginVersion,
     Command,
@@ -35,13 +29,19 @@ from peer.ranks.rank_messages import (
     LoadLayer,
     MeasureLoss,
     PublishLayer,
+    RankAnswer,
     RankSetup,
     StandAtAnchor,
     StandBack,
 )
-from peer.ranks.rank_optimizer import RankOptimizer
-from peer.ranks.rank_shards import RankShards
-from peer.ranks.sharded_model import forget_gathered, shard
+from peer.fsdp.rank_optimizer import RankOptimizer
+from peer.fsdp.rank_shards import RankShards
+from peer.fsdp.sharded_model import forget_gathered, lie_in, shard
+from peer.host.device import choose_device
+from peer.model.build import build_unset, next_token_logits
+from peer.outer.arithmetic import device_for
+from peer.outer.kernels import TorchKernels
+from peer.plan.sharding_strategy import ShardingStrategy
 from peer.spec import parse
 from peer.train.backend import uses_bfloat16
 
@@ -63,36 +63,43 @@ class RankModel:
         if self._device.type == "cuda":
             torch.cuda.set_device(self._device)
         dist.init_process_group(
-            "nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
+            "cpu:gloo,cuda:nccl" if self._device.type == "cuda" else "gloo", init_method=f"file://{setup.rendezvous}",
             rank=setup.rank, world_size=setup.ranks, timeout=timedelta(seconds=MEET_S),
         )  # fmt: skip
         strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
         self._model = model = _on_device(build_unset(self._spec), self._device, setup.attention)
-        shard(model, strategy, self._device)
+        shard(model, strategy, self._device, pins=not strategy.lies_in_arena or arena.pin_inner(self._device))
+        if strategy.lies_in_arena:
+            lie_in(model, arena.local)
         self._shards = RankShards(model, strategy, setup.rank, arena)
-        self._optimizer = RankOptimizer(model, self._spec, self._shards, arena)
+        self._optimizer = RankOptimizer(model, self._spec, self._shards, arena, in_arena=strategy.lies_in_arena)
         codec = Codec(self._spec.codec.wire)
         kernels = TorchKernels(codec, device_for(self._shards.device, codec))
         self._kernels = RankKernels(self._shards, kernels, codec, arena.payload)
         self._sparse = codec.is_sparse
         self._guard = GatherGuard(len(setup.sizes), partial(GatherGates, model, self._shards.flat))
+        self._stream = torch.cuda.Stream(self._device) if self._device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._unpublished: set[int] = set()
         """Layers of the version that is being made beside inner steps."""
         self._aside: list[list[Tensor]] = []
         """The local parameters while θ is in their place."""
-        self._shards.be_at_anchor()
+        if setup.begins:
+            self._shards.be_at_anchor()
+            self._optimizer.begin()
+        self._finish()
         self._bfloat16 = uses_bfloat16(self._spec, self._device)
 
     # ---- inner steps: all ranks are told the same, in the same order ----
 
-    def step(self, command: Command) -> Answered:
+    def step(self, command: Command) -> RankAnswer:
         """By the thread that makes inner steps."""
         match command:
             case Backward():
                 return self._backward(command)
             case FinishStep():
                 made = self._optimizer.step(command.learning_rate, command.scale)
-                return Answered(value=float(made), waited_s=self._guard.waited_s)
+                self._finish()
+                return RankAnswer(value=float(made), waited_s=self._guard.waited_s)
             case StandAtAnchor():
                 return self._stand_at_anchor()
             case MeasureLoss():
@@ -101,15 +108,16 @@ class RankModel:
                 return self._stand_back()
             case BeginVersion():
                 self._unpublished = set(range(len(self._shards.held)))
-                return Answered(version=self._guard.begin())
+                return RankAnswer(version=self._guard.begin())
             case LoadLayer():
                 self._about_to_write()
                 self._shards.take_layer(command.layer)
                 self._optimizer.load_layer(command.layer, command.memory)
-                return Answered()
+                self._finish()
+                return RankAnswer()
         raise AssertionError(f"{type(command).__name__} is no command of steps")
 
-    def _backward(self, command: Backward) -> Answered:
+    def _backward(self, command: Backward) -> RankAnswer:
         if command.seed is not None:
             torch.manual_seed(command.seed + self._rank)
         tokens_BT = self._tokens(command.tokens, command.rows)
@@ -119,7 +127,12 @@ class RankModel:
             loss = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
             # FSDP takes the mean over the ranks; their shares of the step add up to it.
             torch.autograd.backward(loss * (command.scale * self._ranks))
-        return Answered(value=loss.item() * command.scale)
+        return RankAnswer(value=loss.item() * command.scale)
+
+    def _finish(self) -> None:
+        """An answer means that it is done: what a round does next has a stream of its own."""
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
 
     def _autocast(self) -> AbstractContextManager[object]:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
@@ -128,51 +141,58 @@ class RankModel:
         return torch.from_numpy(np.frombuffer(octets, np.int32).reshape(rows, -1).astype(np.int64)).to(self._device)
 
     @torch.no_grad()
-    def _stand_at_anchor(self) -> Answered:
+    def _stand_at_anchor(self) -> RankAnswer:
         self._about_to_write()
         self._aside = [[run.local.clone() for run in runs] for runs in self._shards.held]
         self._shards.be_at_anchor()
         self._model.eval()
-        return Answered()
+        self._finish()
+        return RankAnswer()
 
     @torch.no_grad()
-    def _measure(self, command: MeasureLoss) -> Answered:
+    def _measure(self, command: MeasureLoss) -> RankAnswer:
         tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
             logits_BTV = next_token_logits(self._model, tokens_BT).float()
         loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
-        return Answered(value=loss.item() if command.counts else 0.0)
+        return RankAnswer(value=loss.item() if command.counts else 0.0)
 
     @torch.no_grad()
-    def _stand_back(self) -> Answered:
+    def _stand_back(self) -> RankAnswer:
         self._about_to_write()
         for runs, values in zip(self._shards.held, self._aside, strict=True):
             for run, value in zip(runs, values, strict=True):
                 run.local.copy_(value)
         self._aside = []
         self._model.train()
-        return Answered()
+        self._finish()
+        return RankAnswer()
 
     # ---- a round: no rank waits for another ----
 
-    def round(self, command: Command) -> Answered:
+    def round(self, command: Command) -> RankAnswer:
         """By a thread of its own; while an inner step computes only for layers that this step has to wait for."""
+        with self._aside_stream():
+            return self._of_round(command)
+
+    def _of_round(self, command: Command) -> RankAnswer:
         match command:
             case LayerWork():
                 if command.call in WRITES:
                     self._about_to_write()
                 before = self._kernels.octets
                 value = self._kernels.do(command)
-                return Answered(value=value, octets=self._kernels.octets - before)
+                return RankAnswer(value=value, octets=self._kernels.octets - before)
             case FollowLayer():
                 self._shards.follow(command.layer, sparse=self._sparse)
-                return Answered()
+                return RankAnswer()
             case PublishLayer():
-                self._publish(command)
-                return Answered()
+                self._guard.publish(command.layer, command.version)
+                self._unpublished.discard(command.layer)
+                return RankAnswer()
             case CopyLayer():
                 self._shards.keep_layer(command.layer, self._aside[command.layer] if self._aside else None)
-                return Answered(memory=self._optimizer.keep_layer(command.layer))
+                return RankAnswer(memory=self._optimizer.keep_layer(command.layer))
         raise AssertionError(f"{type(command).__name__} is no command of a round")
 
     def _about_to_write(self) -> None:
@@ -180,11 +200,15 @@ class RankModel:
         if not self._unpublished:
             forget_gathered(self._model)
 
-    def _publish(self, command: PublishLayer) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)  # FSDP gathers on streams of its own
-        self._guard.publish(command.layer, command.version)
-        self._unpublished.discard(command.layer)
+    @contextmanager
+    def _aside_stream(self) -> Iterator[None]:
+        """On a GPU what a round does runs beside a step's kernels, and has ended when it is answered."""
+        if self._stream is None:
+            yield
+            return
+        with torch.cuda.stream(self._stream):
+            yield
+        self._stream.synchronize()
 
 
 def _on_device(model: nn.Module, device: torch.device, attention: str) -> nn.Module:

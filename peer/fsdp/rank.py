@@ -1,4 +1,4 @@
-"""`python -m peer.ranks.rank`: one rank, the process that computes on one device of a peer.
+"""`python -m peer.fsdp.rank`: one rank, the process that computes on one device of a peer.
 
 It decides nothing. One thread makes what the lead says of inner steps, in which all ranks meet; another what it says of
 a round, in which none waits for another. So a layer is brought to the next anchor while a step computes, and a rank
@@ -18,13 +18,13 @@ from functools import partial
 from typing import TYPE_CHECKING
 
 from dht.process import die_with_parent
+from peer.fsdp.arena import Arena, ArenaLayout
+from peer.fsdp.rank_channel import HungUp, RankChannel
+from peer.fsdp.rank_messages import Answer, Command, NoRoomThere, RankAnswer, RankFailed, RankSetup, StopRank
 from peer.host.threads import sleep_while_waiting
-from peer.ranks.arena import Arena, ArenaLayout
-from peer.ranks.rank_channel import HungUp, RankChannel
-from peer.ranks.rank_messages import Answer, Answered, Command, NoRoomThere, RankFailed, RankSetup, StopRank
 
 if TYPE_CHECKING:
-    from peer.ranks.rank_model import RankModel
+    from peer.fsdp.rank_model import RankModel
 
 Channel = RankChannel[Answer, Command]
 
@@ -32,7 +32,7 @@ Channel = RankChannel[Answer, Command]
 def main(arguments: list[str] | None = None) -> int:
     die_with_parent()
     sleep_while_waiting()
-    parser = argparse.ArgumentParser(prog="python -m peer.ranks.rank")
+    parser = argparse.ArgumentParser(prog="python -m peer.fsdp.rank")
     for name in ("steps", "round", "arena"):
         parser.add_argument(f"--{name}", type=int, required=True, help="a descriptor")
     parser.add_argument("--dir", required=True, help="its peer's run directory, for people who list processes")
@@ -50,11 +50,11 @@ def _serve(steps: Channel, round: Channel, file: int) -> None:
     arena = Arena(file, ArenaLayout(sizes=setup.sizes, payload_bytes=setup.payload_bytes))
     built: list[RankModel] = []
 
-    def build() -> Answered:
-        from peer.ranks.rank_model import RankModel  # torch takes seconds, in which the lead may end
+    def build() -> RankAnswer:
+        from peer.fsdp.rank_model import RankModel  # torch takes seconds, in which the lead may end
 
         built.append(RankModel(setup, arena))
-        return Answered()
+        return RankAnswer()
 
     if not _answer(steps, build):
         return
@@ -63,22 +63,22 @@ def _serve(steps: Channel, round: Channel, file: int) -> None:
     _obey(steps, model.step)
 
 
-def _obey_or_end(channel: Channel, do: Callable[[Command], Answered]) -> None:
+def _obey_or_end(channel: Channel, do: Callable[[Command], RankAnswer]) -> None:
     """The other thread may be in a collective operation when the lead ends."""
     _obey(channel, do)
     os._exit(0)
 
 
-def _obey(channel: Channel, do: Callable[[Command], Answered]) -> None:
+def _obey(channel: Channel, do: Callable[[Command], RankAnswer]) -> None:
     """Do what is told, one after the other, until this rank is told to stop or cannot go on."""
     with suppress(HungUp):
         while not isinstance(command := channel.hear(), StopRank):
             if not _answer(channel, partial(do, command)):
                 return
-        channel.tell(Answered())
+        channel.tell(RankAnswer())
 
 
-def _answer(channel: Channel, do: Callable[[], Answered]) -> bool:
+def _answer(channel: Channel, do: Callable[[], RankAnswer]) -> bool:
     """Whether this rank can go on after that. What was to be done is answered, whatever comes of it."""
     answer: Answer
     try:

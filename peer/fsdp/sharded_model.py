@@ -20,12 +20,15 @@ from peer.model.flat import FlatParameters
 from peer.plan.sharding_strategy import Sharding, ShardingStrategy
 
 
-def shard(model: nn.Module, strategy: ShardingStrategy, device: torch.device) -> None:
-    """Divide `model` in place, on or off `device`, among all ranks of the process group that is open."""
+def shard(model: nn.Module, strategy: ShardingStrategy, device: torch.device, *, pins: bool = True) -> None:
+    """Divide `model` in place, on or off `device`, among all ranks of the process group that is open.
+
+    `pins`: whether what lies off a GPU is page-locked, which makes its copies faster.
+    """
     mesh = _mesh(strategy, device)
     policy: OffloadPolicy = OffloadPolicy()
     if strategy.offloads:
-        policy = CPUOffloadPolicy(pin_memory=device.type == "cuda")
+        policy = CPUOffloadPolicy(pin_memory=pins and device.type == "cuda")
     after: bool | int = strategy.group if strategy.kind is Sharding.HIERARCHICAL else True
     for block in blocks_of(model):
         fully_shard(block, mesh=mesh, reshard_after_forward=after, offload_policy=policy)
@@ -63,6 +66,34 @@ def forget_gathered(model: nn.Module) -> None:
 def has_gathered(module: FSDPModule) -> bool:
     """Whether the next pass over this module reads a gathered or a second copy, not what the ranks hold of it."""
     return not all(group.is_sharded for group in module._get_fsdp_state()._fsdp_param_groups)
+
+
+@torch.no_grad()
+def lie_in(model: nn.Module, vectors: Sequence[Tensor]) -> None:
+    """Have all parameters in this memory, a float32 vector per layer, from now on: of a model that one rank holds."""
+    flat = FlatParameters(model)
+    places = {
+        id(parameter): vectors[number][where].view(parameter.shape)
+        for number, members in enumerate(flat.members)
+        for where, parameter in zip(flat.places(number), members, strict=True)
+    }
+
+    def moved(parameter: Tensor) -> Tensor:
+        if id(parameter) not in places:
+            return parameter
+        return like(parameter, places[id(parameter)])
+
+    model._apply(moved)  # type: ignore[no-untyped-call]
+
+
+def like(parameter: Tensor, local: Tensor) -> Tensor:
+    """`local` as this rank's piece of a tensor that is divided as `parameter` is."""
+    if not isinstance(parameter, DTensor):
+        return local
+    return DTensor.from_local(
+        local, parameter.device_mesh, parameter.placements, run_check=False, shape=parameter.shape,
+        stride=parameter.stride(),
+    )  # fmt: skip
 
 
 def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from peer.fsdp.arena import Arena
+from peer.fsdp.sharded_model import held_by_rank, owner_bounds
 from peer.model.flat import FlatParameters
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.plan.sharding_strategy import ShardingStrategy
-from peer.ranks.arena import Arena
-from peer.ranks.sharded_model import held_by_rank, owner_bounds
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,8 +102,9 @@ class RankShards:
     def keep_layer(self, layer: int, aside: Sequence[Tensor] | None) -> None:
         """The inverse; of `aside`, by run, where θ has taken the place of the parameters."""
         for number, run in enumerate(self.held[layer]):
-            local = run.local if aside is None else aside[number]
-            self._arena.local[layer][run.owned_lies] = local[run.owned].to("cpu")
+            local, vector = run.local if aside is None else aside[number], self._arena.local[layer][run.owned_lies]
+            if vector.data_ptr() != local.data_ptr():
+                vector.copy_(local[run.owned])
 
     def _fill(self, vectors: tuple[Tensor, ...]) -> None:
         for vector, runs in zip(vectors, self.held, strict=True):

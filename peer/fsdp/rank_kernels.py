@@ -12,11 +12,11 @@ from collections.abc import Callable, Iterator, Mapping
 from torch import Tensor
 
 from peer.codec.codec import Codec
+from peer.fsdp.rank_messages import LayerWork, PartWork
+from peer.fsdp.rank_shards import RankShards
 from peer.outer.kernels import Kernels, PartUpdate
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.protocol.layout import Part
-from peer.ranks.rank_messages import LayerWork, PartWork
-from peer.ranks.rank_shards import RankShards
 
 
 class RankKernels:
