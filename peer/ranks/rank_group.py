@@ -48,7 +48,11 @@ class RankLost(Exception):
 
 
 class NoRoomInRank(Exception):
-    """A device's memory was full within a step. Parameters and optimizers are whole, and `copy` can still have them."""
+    """A device's memory was full within a step. Parameters and optimizers are whole, and can still be copied out."""
+
+    def __init__(self, why: str, rank: int = 0) -> None:
+        super().__init__(why)
+        self.rank = rank
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -144,7 +148,7 @@ class RankGroup:
         match answer:
             case NoRoomThere(text) if line == "steps":
                 self._is_parted = True
-                raise NoRoomInRank(text)
+                raise NoRoomInRank(text, number)
             case NoRoomThere(text):
                 raise self._lost(number, f"has no room for an update: {text}")
             case RankFailed(text=text, is_lost=is_lost):

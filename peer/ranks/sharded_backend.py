@@ -224,13 +224,20 @@ class ShardedBackend:
             self._reader.put_back(taken)
             return None
         self._about_to_change_inner()
-        answers = self.group.step(FinishStep(learning_rate=rate, scale=whole / done))
+        self._finish_step(FinishStep(learning_rate=rate, scale=whole / done))
+        return loss * whole / done, done
+
+    def _finish_step(self, command: FinishStep) -> None:
+        """Raises RankLost where a rank has no room for what others have made: then they are not of one step."""
+        try:
+            answers = self.group.step(command)
+        except NoRoomInRank as error:
+            raise self.group.give_up(error.rank, f"had no room for the end of a step: {error}") from error
         self.waited_s = max(answer.waited_s for answer in answers)
         self.peak_bytes = tuple(answer.peak_bytes for answer in answers)
         for rank, answer in enumerate(answers):
             if not answer.value:
-                raise self.group.give_up(rank, "had no room for the step of its optimizer, which others have made")
-        return loss * whole / done, done
+                raise self.group.give_up(rank, "had no room for its optimizer's step, which others have made")
 
     def _about_to_change_inner(self) -> None:
         """Where a checkpoint reads what inner steps change, and no copy of it, it has been read."""

@@ -296,9 +296,10 @@ class Ours:
 
 def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
     """The product's trainer of a model that has parameters and nothing else, on next to no data."""
+    from peer.train import engine
     from peer.train import trainer as trainers
 
-    vars(trainers)["build"] = lambda spec: Weights(sizes)
+    vars(engine)["build"] = lambda spec: Weights(sizes)
     trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"), data_path=spec.data.path)
     for held in (*trainer.anchor.momentum, *trainer._backend.vectors.residual):
         held.fill_(0)  # else the kernel gives their pages when they are first used
