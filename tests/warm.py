@@ -38,23 +38,27 @@ import time
 import traceback
 import warnings
 from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 from typing import Any, ClassVar, NoReturn
 
 MODULES = (
-    "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune",
+    "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune", "peer.fsdp.rank",
+    "peer.testing.tight_rank",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
     "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",
 )  # fmt: skip
 STARTING = (
-    "peer", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew", "tests.benchmarks.cuda_child", "tui",
+    "peer", "peer.autotune", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
+    "tests.benchmarks.cuda_child", "tui",
 )  # fmt: skip
 """Those of them that start others."""
 LOADED = (
     "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.auditor",
-    "peer.link.link", "peer.data.open_source", "peer.export.folder", "peer.autotune.trial", "peer.session",
-    "peer.testing.ledger_check",
+    "peer.link.link", "peer.data.open_source", "peer.fsdp.rank_model", "peer.export.folder",
+    "peer.autotune.trial", "peer.session", "peer.testing.ledger_check",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.train.trainer", "peer.watch.watch_session",
     "tests.benchmarks.allreduce_members", "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco",
@@ -88,6 +92,7 @@ class WarmParent:
     def __init__(self, asked: socket.socket | None = None) -> None:
         self._asked, self._turn = asked, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
+        self._stays: ThreadPoolExecutor | None = None
 
     def start(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """A child of this process that does what `request` says; its pid."""
@@ -111,10 +116,13 @@ class WarmParent:
     def _load(self) -> socket.socket:
         mine, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
         room = "-" * COMMAND_BYTES
-        self._process = _cold_popen(
-            [PYTHON, "-m", "tests.warm", str(theirs.fileno()), room], stdin=subprocess.DEVNULL,
+        start = partial(
+            _cold_popen, [PYTHON, "-m", "tests.warm", str(theirs.fileno()), room], stdin=subprocess.DEVNULL,
             pass_fds=(theirs.fileno(),), env=os.environ | {"PYTHONSAFEPATH": "1", "OMP_NUM_THREADS": "1"},
         )  # fmt: skip
+        # It ends with the thread that starts it: this one stays, whichever thread asks first.
+        self._stays = self._stays or ThreadPoolExecutor(max_workers=1, thread_name_prefix="warm")
+        self._process = self._stays.submit(start).result(BEGUN_S)
         theirs.close()
         mine.settimeout(BEGUN_S)
         return mine
