@@ -146,12 +146,14 @@ def ranks_for(
 def _say_where(
     trainer: LocalTrainer, devices: Sequence[torch.device], ranks: RankOptions | None, session: Reporter
 ) -> None:
-    where = " and ".join(map(str, devices))
-    if ranks is not None:
-        text = f"model on {where}, {ranks.strategy}, {trainer.places}"
-        session.emit(AlertRaised(level="info", code="OFFLOAD" if ranks.strategy.offloads else "FIT", text=text))
-    elif devices[0].type != "cpu":
-        session.emit(AlertRaised(level="info", code="FIT", text=f"model on {where}, {trainer.places}"))
+    if ranks is None and devices[0].type == "cpu":
+        return
+    shared = f", {ranks.strategy}" if ranks is not None else ""
+    text = f"model on {' and '.join(map(str, devices))}{shared}, {trainer.places}"
+    if ranks is not None and ranks.strategy.offloads:
+        session.emit(AlertRaised(level="info", code="OFFLOAD", text=text))
+    else:
+        session.emit(AlertRaised(level="info", code="FIT", text=text))
 
 
 ENOUGH = 0.75

@@ -129,6 +129,9 @@ class Lead:
     def ask_round(self, command: Command) -> list[RankAnswer]:
         return []
 
+    def end_version(self) -> None:
+        """Nobody waits for it."""
+
     def abandon(self) -> None:
         self.when_abandoned.append(self.failed())
 
