@@ -68,10 +68,6 @@ class GatherGuard:
         """
         self._versions.publish(layer, version)
 
-    def fail(self, error: BaseException) -> None:
-        """The update cannot be applied: every gather, now or later, gets `error`."""
-        self._versions.fail(error)
-
     @contextmanager
     def reading(self) -> Iterator[None]:
         """Forward and backward passes inside read one version of the model."""
@@ -79,7 +75,7 @@ class GatherGuard:
             yield
 
     def _enter(self, layers: Collection[int]) -> None:
-        """These are gathered next. Raises StaleVersion, TimeoutError and what `fail` was told."""
+        """These are gathered next. Raises StaleVersion and TimeoutError."""
         for layer in layers:
             self._versions.wait(layer, self._version, self._wait_s)
         for layer in layers:

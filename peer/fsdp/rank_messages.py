@@ -23,8 +23,6 @@ class RankSetup(Struct, frozen=True, kw_only=True, tag=True):
     sizes: tuple[int, ...]
     """Elements of each layer."""
     payload_bytes: int
-    attention: str
-    """As transformers calls it; empty: its own choice."""
     threads: int
     begins: bool
     """Whether parameters are θ; else the arena has them, and they are loaded."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager, nullcontext
 from datetime import timedelta
 from functools import partial
@@ -56,7 +56,7 @@ class RankModel:
     """What one rank is told to do."""
 
     def __init__(self, setup: RankSetup, arena: Arena) -> None:
-        """Meets the other ranks. The parameters are θ of the arena."""
+        """Meets the other ranks. The parameters are θ, or nothing yet until they are loaded."""
         torch.set_num_threads(setup.threads)
         self._spec, self._rank, self._ranks = parse(setup.spec), setup.rank, setup.ranks
         self._device = choose_device(setup.device)
@@ -67,7 +67,7 @@ class RankModel:
             rank=setup.rank, world_size=setup.ranks, timeout=timedelta(seconds=MEET_S),
         )  # fmt: skip
         strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
-        self._model = model = _on_device(build_unset(self._spec), self._device, setup.attention)
+        self._model = model = _on_device(build_unset(self._spec), self._device)
         shard(model, strategy, self._device, pins=not strategy.lies_in_arena or arena.pin_inner(self._device))
         if strategy.lies_in_arena:
             lie_in(model, arena.local)
@@ -221,11 +221,8 @@ class RankModel:
         self._stream.synchronize()
 
 
-def _on_device(model: nn.Module, device: torch.device, attention: str) -> nn.Module:
+def _on_device(model: nn.Module, device: torch.device) -> nn.Module:
     """Buffers are there; parameters come when they are divided."""
-    if attention:
-        choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
-        choose(attention)
     for module in model.modules():
         for name, buffer in module.named_buffers(recurse=False):
             module._buffers[name] = buffer.to(device)

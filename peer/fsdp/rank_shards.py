@@ -13,8 +13,9 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
+from peer.checkpoint.layer_state import derived_start
 from peer.fsdp.arena import Arena
-from peer.fsdp.sharded_model import held_by_rank, owner_bounds
+from peer.fsdp.sharded_model import held_by_rank, owned_run
 from peer.model.flat import FlatParameters
 from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.plan.sharding_strategy import ShardingStrategy
@@ -24,8 +25,6 @@ from peer.plan.sharding_strategy import ShardingStrategy
 class HeldRun:
     """A run of one parameter."""
 
-    parameter: int
-    """Its position in the layer."""
     lies: slice
     """In the layer, in elements."""
     local: Tensor
@@ -85,12 +84,14 @@ class RankShards:
         for run in self.held[layer]:
             for some in (slice(0, run.owned.start), slice(run.owned.stop, run.local.numel())):
                 where = slice(run.lies.start + some.start, run.lies.start + some.stop)
-                run.local[some] = (theta[where] if sparse else theta[where] - residual[where]).to(self.device)
+                run.local[some] = derived_start(theta[where], residual[where], sparse=sparse).to(self.device)
 
     @torch.no_grad()
     def be_at_anchor(self) -> None:
         """Have θ as parameters."""
-        self._fill(self._arena.theta)
+        for vector, runs in zip(self._arena.theta, self.held, strict=True):
+            for run in runs:
+                run.local.copy_(vector[run.lies])
 
     @torch.no_grad()
     def take_layer(self, layer: int) -> None:
@@ -106,17 +107,11 @@ class RankShards:
             if vector.data_ptr() != local.data_ptr():
                 vector.copy_(local[run.owned])
 
-    def _fill(self, vectors: tuple[Tensor, ...]) -> None:
-        for vector, runs in zip(vectors, self.held, strict=True):
-            for run in runs:
-                run.local.copy_(vector[run.lies])
-
 
 def _held(members: tuple[Tensor, ...], copies: int, copy: int) -> Iterator[HeldRun]:
     at = 0
-    for position, parameter in enumerate(members):
+    for parameter in members:
         where, local = held_by_rank(parameter)
-        (owned,) = owner_bounds([local.numel()], copies, copy)
         lies = slice(at + where.start, at + where.stop)
-        yield HeldRun(parameter=position, lies=lies, local=local, owned=owned)
+        yield HeldRun(lies=lies, local=local, owned=owned_run(local.numel(), copies, copy))
         at += parameter.numel()

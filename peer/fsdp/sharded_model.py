@@ -45,8 +45,7 @@ def _mesh(strategy: ShardingStrategy, device: torch.device) -> DeviceMesh:
 
 def blocks_of(model: nn.Module) -> list[nn.Module]:
     """The modules that repeat, in model order."""
-    names = [layer.name for layer in FlatParameters(model).layers]
-    return [model.get_submodule(name) for name in names if name.rpartition(".")[2].isdecimal()]
+    return [model.get_submodule(layer.name) for layer in FlatParameters(model).layers if layer.is_block]
 
 
 def fsdp_modules(model: nn.Module) -> Iterator[FSDPModule]:
@@ -110,6 +109,6 @@ def held_by_rank(parameter: Tensor) -> tuple[slice, Tensor]:
     return slice(first, first + local.numel()), local
 
 
-def owner_bounds(sizes: Sequence[int], ranks: int, rank: int) -> tuple[slice, ...]:
-    """Where several ranks hold the same: which run of each vector this one works on, all of them together all of it."""
-    return tuple(slice(size * rank // ranks, size * (rank + 1) // ranks) for size in sizes)
+def owned_run(elements: int, copies: int, copy: int) -> slice:
+    """Where several ranks hold the same: what of it this one works on; all of them together all of it."""
+    return slice(elements * copy // copies, elements * (copy + 1) // copies)

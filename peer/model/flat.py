@@ -20,6 +20,11 @@ class Layer:
     start: int
     size: int
 
+    @property
+    def is_block(self) -> bool:
+        """Whether it is one of the modules that repeat."""
+        return self.name.rpartition(".")[2].isdecimal()
+
 
 class FlatParameters:
     """The trainable parameters of a model, tied ones once, in model order.

@@ -101,9 +101,6 @@ class RankGroup:
             self.close()
             raise
 
-    def __len__(self) -> int:
-        return len(self._members)
-
     @property
     def pids(self) -> tuple[int, ...]:
         return tuple(member.process.pid for member in self._members)

@@ -86,7 +86,6 @@ class RankOptions:
     strategy: ShardingStrategy
     threads: int = 1
     """Of each rank."""
-    attention: str = ""
     speeds: tuple[float, ...] = ()
     """Relative, by rank; empty: alike."""
     most: tuple[int, ...] = ()
@@ -155,7 +154,7 @@ class ShardedBackend:
             RankSetup(
                 spec=dump(self._spec), rank=rank, ranks=strategy.ranks, device=device, sharding=strategy.kind,
                 group=strategy.group, offloads=strategy.offloads, rendezvous="", sizes=self._arena.layout.sizes,
-                payload_bytes=self._arena.layout.payload_bytes, attention=options.attention, threads=options.threads,
+                payload_bytes=self._arena.layout.payload_bytes, threads=options.threads,
                 begins=begins,
             )
             for rank, device in enumerate(options.devices)

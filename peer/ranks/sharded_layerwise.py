@@ -39,8 +39,7 @@ class ShardedLayerwise:
     def __init__(self, lead: Lead) -> None:
         self._lead = lead
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="apply")
-        blocks = [layer.name.rpartition(".")[2].isdecimal() for layer in lead.layers]
-        self._order = sorted(range(len(blocks)), key=lambda number: (blocks[number], number))
+        self._order = sorted(range(len(lead.layers)), key=lambda number: lead.layers[number].is_block)
         """What is outside of all blocks is gathered first."""
 
     @property

@@ -186,7 +186,7 @@ def test_a_dry_run_that_hangs_is_a_failure_and_not_tried_again(
 
     def hang(words: list[str]) -> tuple[int, str, str]:
         started.append(words)
-        return run_python(["-c", "import time; time.sleep(600)"])
+        return run_python(["-c", "import signal; signal.pause()"])
 
     with pytest.raises(HomefiresError, match="a dry run on cuda:1 failed: it did not end within 0 s") as failed:
         find_fit(spec, tmp_path, BASIS, hang)

@@ -5,10 +5,11 @@ from __future__ import annotations
 import errno
 import json
 import os
+import select
 import socket
 import stat
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import closing
 from dataclasses import asdict
 from functools import partial
@@ -168,7 +169,9 @@ def test_a_snooze_ends_by_itself_and_with_resume(owner: Owner) -> None:
     (answer,) = owner.ask(request("resume"))
     assert (answer["paused"], answer["until"], answer["holds"]) == (False, None, [])
     (answer,) = owner.ask(request("snooze", minutes=1e-6))
-    _until(lambda: not owner.session.wishes.pausing)
+    deadline = time.monotonic() + HANG_S
+    while owner.session.wishes.pausing:
+        assert time.monotonic() < deadline
 
 
 @pytest.mark.outside
@@ -316,7 +319,7 @@ def test_a_line_without_end_is_not_kept(owner: Owner) -> None:
         connection.sendall(b"x" * (2 * MAX_LINE_BYTES))
         reader = connection.makefile("rb")
         assert "at most 65,536 bytes" in json.loads(reader.readline())["error"]
-        _until(lambda: not owner.server._clients)
+        assert reader.read() == b""
     assert owner.ask(request("status"))[0]["ok"]
 
 
@@ -324,23 +327,26 @@ def test_a_line_without_end_is_not_kept(owner: Owner) -> None:
 def test_more_connections_than_it_takes_are_told_so(owner: Owner) -> None:
     """The others work all the while, and a place that is left is free."""
     held = [owner.connect() for _ in range(MAX_CLIENTS)]
-    _until(lambda: len(owner.server._clients) == MAX_CLIENTS)
+    for connection in held:  # who is answered is a client
+        connection.sendall(request("status") + b"\n")
+        assert json.loads(connection.makefile("rb").readline())["ok"]
     with closing(owner.connect()) as one_more:
         assert "16 connections already" in json.loads(one_more.makefile("rb").readline())["error"]
     held[0].sendall(request("status") + b"\n")
     assert json.loads(held[0].makefile("rb").readline())["ok"]
     held[1].close()
-    _until(lambda: len(owner.server._clients) < MAX_CLIENTS)
-    assert owner.ask(request("status"))[0]["ok"]
+    deadline = time.monotonic() + HANG_S
+    while not _has_room(owner):
+        assert time.monotonic() < deadline
     for connection in held:
         connection.close()
 
 
-def _until(reached: Callable[[], bool]) -> None:
-    deadline = time.monotonic() + HANG_S
-    while not reached():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+def _has_room(owner: Owner) -> bool:
+    """Whether one more is answered, and not turned away."""
+    with closing(owner.connect()) as one_more:
+        one_more.sendall(request("status") + b"\n")
+        return "ok" in json.loads(one_more.makefile("rb").readline())
 
 
 @pytest.mark.outside
@@ -396,12 +402,16 @@ def test_a_reader_that_does_not_read_is_dropped_and_holds_nobody_up(
         for _ in range(300):
             owner.session.emit(long)
         assert time.monotonic() - began_at < 2.0 * BUSY
-        _until(lambda: bool(owner.server._clients and owner.server._clients[0].waiting))
+        while not owner.server._clients[0].waiting:  # the server answers, and has had time to send
+            assert ControlClient(owner.directory).request("status").ok
+            assert time.monotonic() - began_at < HANG_S
         most = max(len(client.waiting) for client in owner.server._clients)
         assert most <= server.BACKLOG_BYTES + (300 << 10)
         assert ControlClient(owner.directory).request("status").ok
         monkeypatch.setattr(server, "SLOW_S", 0.3)
-        _until(lambda: not owner.server._clients)
+        hung_up = select.poll()
+        hung_up.register(connection, 0)
+        assert hung_up.poll(HANG_S * 1000), "who takes nothing is dropped"
 
 
 @pytest.mark.outside

@@ -39,7 +39,7 @@ def setups(spec: RunSpec) -> list[RankSetup]:
     return [
         RankSetup(
             spec=dump(spec), rank=rank, ranks=RANKS, device="cpu", sharding=Sharding.FULL, group=0, offloads=False,
-            rendezvous="", sizes=sizes, payload_bytes=1 << 20, attention="", threads=1, begins=True,
+            rendezvous="", sizes=sizes, payload_bytes=1 << 20, threads=1, begins=True,
         )
         for rank in range(RANKS)
     ]  # fmt: skip
