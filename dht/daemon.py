@@ -2,8 +2,8 @@
 
 The daemon authenticates peers and carries streams; frames, records and rules are ours. Its
 requests are written here, on hivemind's control sockets, because hivemind's own calls leave a
-socket open when the daemon refuses. `import hivemind` takes seconds and loads torch, so it
-happens inside functions.
+socket open when the daemon refuses or they are cancelled. `import hivemind` takes seconds and
+loads torch, so it happens inside functions.
 """
 
 from __future__ import annotations
@@ -290,6 +290,7 @@ def _prepare_hivemind() -> None:
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
     os.environ.setdefault("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_descriptor")
     from hivemind.p2p import p2p_daemon
+    from hivemind.p2p.p2p_daemon_bindings.control import DaemonConnector
     from hivemind.utils.logging import use_hivemind_log_handler
 
     use_hivemind_log_handler("nowhere")
@@ -298,6 +299,26 @@ def _prepare_hivemind() -> None:
         hivemind_log.addHandler(logging.NullHandler())
     # It finds its program with importlib.resources.path, which Python 3.11 and 3.12 deprecate.
     p2p_daemon.path = lambda package, name: importlib.resources.as_file(importlib.resources.files(package) / name)
+    DaemonConnector.open_connection = _open_control_socket
+
+
+async def _open_control_socket(connector: Any) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    loop = asyncio.get_running_loop()
+    reader = asyncio.StreamReader()
+    protocol = asyncio.StreamReaderProtocol(reader)
+    transport, _ = await loop.create_unix_connection(
+        lambda: protocol, connector.control_maddr.value_for_protocol("unix")
+    )
+    return reader, _ControlWriter(transport, protocol, reader, loop)
+
+
+class _ControlWriter(asyncio.StreamWriter):
+    """Closed with its last reference: a question of hivemind's that is cancelled does not close its own."""
+
+    def __del__(self) -> None:
+        if not self.transport.is_closing():
+            with suppress(RuntimeError):  # the loop is closed, and its sockets with it
+                self.transport.close()
 
 
 @contextmanager
