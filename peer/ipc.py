@@ -54,6 +54,71 @@ class OpenLink(ToLink, frozen=True):
     name: Text
     listen: Annotated[tuple[Text, ...], Meta(max_length=64)]
     limits: LinkLimits
+    stages: Count
+    """Of more than one: this peer leads a cluster of so many homes."""
+    cluster: Text
+    """The invite of a cluster in which this home is a worker."""
+
+
+class StageHolder(Struct, frozen=True, forbid_unknown_fields=True):
+    """A home that trains some neighbouring layers of the model."""
+
+    peer: PeerId
+    first: Count
+    """Layer, counted from 0."""
+    last: Count
+    """Likewise, and it is one of them."""
+
+    @property
+    def layers(self) -> range:
+        return range(self.first, self.last + 1)
+
+
+class Assignment(Struct, frozen=True, forbid_unknown_fields=True):
+    """Who of a cluster trains which layers. A later epoch ends all that an earlier one began."""
+
+    epoch: Count
+    stages: Annotated[tuple[StageHolder, ...], Meta(min_length=2, max_length=32)]
+    """In model order, every layer once; the lead's is the first."""
+    spares: Annotated[tuple[StageHolder, ...], Meta(max_length=32)]
+    """Who keeps θ and m of some stage up to date, and trains nothing now."""
+
+    @property
+    def lead(self) -> str:
+        return self.stages[0].peer
+
+    @property
+    def workers(self) -> tuple[StageHolder, ...]:
+        """The stages of all homes but the lead's: its delegates."""
+        return self.stages[1:]
+
+    def of(self, peer: str) -> StageHolder | None:
+        """What this home holds; None for a stranger."""
+        return next((holder for holder in (*self.stages, *self.spares) if holder.peer == peer), None)
+
+
+class HomeOffer(Struct, frozen=True, forbid_unknown_fields=True):
+    """A home that would work in a cluster, and what it says of itself."""
+
+    peer: PeerId
+    name: Text
+    memory_gb: Figure
+    """Of the device on which it would train."""
+    tokens_per_s: Figure
+    """Of the whole model, as its owner's machine was measured; 0 if it was not."""
+
+
+class AssignStages(ToLink, frozen=True):
+    """Said by a lead: who trains what from now on."""
+
+    assignment: Assignment
+
+
+class LayersHeld(ToLink, frozen=True):
+    """Said by every home of a cluster with or before Hello: the layers of which it keeps θ and m."""
+
+    first: Count
+    last: Count
 
 
 class ChangeLimits(ToLink, frozen=True):
@@ -201,6 +266,25 @@ class ReportEvent(ToTrainer, frozen=True):
     fields: dict[str, Any]
 
 
+class HomesOffered(ToTrainer, frozen=True):
+    """To a lead: the homes that would work in its cluster now."""
+
+    homes: Annotated[tuple[HomeOffer, ...], Meta(max_length=256)]
+
+
+class StagesAssigned(ToTrainer, frozen=True):
+    """To a worker: who trains what from now on, by its lead's word."""
+
+    assignment: Assignment
+
+
+class HomeLost(ToTrainer, frozen=True):
+    """A home of the cluster has no stream to this one any more."""
+
+    peer: PeerId
+    why: Text
+
+
 class LinkFailed(ToTrainer, frozen=True):
     """The last word: why the link ends, by the name of an error of `dht.errors`."""
 
@@ -210,11 +294,11 @@ class LinkFailed(ToTrainer, frozen=True):
 
 AnyToLink = (
     OpenLink | ChangeLimits | Hello | ReportProgress | OfferContribution | PausedAt | StepsGoOn | StandsAt
-    | LossMeasured | Leave
+    | LossMeasured | Leave | AssignStages | LayersHeld
 )  # fmt: skip
 AnyToTrainer = (
     SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | RewindTo | AdoptSnapshot | InStep
-    | AskSubmit | OthersSpeeds | ReportEvent | LinkFailed
+    | AskSubmit | OthersSpeeds | ReportEvent | HomesOffered | StagesAssigned | HomeLost | LinkFailed
 )  # fmt: skip
 
 

@@ -381,7 +381,7 @@ def heard(message: AnyToTrainer, now: float) -> LifeInput:
             return SubmitAsked(now)
         case ipc.OthersSpeeds(tokens_per_s):
             return SpeedsHeard(now, tokens_per_s)
-        case ipc.ReportEvent() | ipc.LinkFailed():
+        case ipc.ReportEvent() | ipc.LinkFailed() | ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost():
             raise AssertionError("it does not come here")
         case _:
             assert_never(message)

@@ -52,7 +52,7 @@ class LinkProcess:
         ended: Callable[[Exception], None],
     ) -> None:
         self.directory, self._hear, self._ended = directory, hear, ended
-        self._open = partial(OpenLink, invite, settings.name, settings.listen)
+        self._open = partial(OpenLink, invite, settings.name, settings.listen, stages=1, cluster="")
         self._limits = limits_of(settings)
         self._changing = threading.Lock()
         # A process has the niceness of the thread that starts it, and ends with it: this one stays, and at 0.

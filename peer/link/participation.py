@@ -188,6 +188,8 @@ class Participation:
                     raise LinkLost  # said once, and before
                 case ipc.OfferContribution() | ipc.PausedAt() | ipc.StepsGoOn() | ipc.StandsAt():
                     pass
+                case ipc.AssignStages() | ipc.LayersHeld():
+                    pass
                 case _:
                     assert_never(message)
             event = trainer_input(message, time.monotonic(), self._offered)

@@ -96,11 +96,15 @@ def packed(fields: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode(fields)
 
 
+STAGES = ipc.Assignment(1, (ipc.StageHolder("alice", 0, 1), ipc.StageHolder("bob", 2, 3)), ())
+HOME = ipc.HomeOffer("bob", "Bob", 8.0, 100.0)
 LIMITS = LinkLimits(4000, 0.0, 0.0, 0.0, 100.0)
+INSIDE: dict[Kind, Struct] = {type(part): part for part in (LIMITS, STAGES, STAGES.stages[0], HOME)}
+"""Structs that are fields of messages."""
 EXAMPLES: dict[str, Any] = {
     message.__class__.__name__: message
     for message in (
-        OpenLink("invite", "me", ("none",), LIMITS),
+        OpenLink("invite", "me", ("none",), LIMITS, 1, ""),
         ipc.ChangeLimits(LIMITS),
         Hello((1, 2), b"s" * 32, b""),
         ipc.ReportProgress(0.5, 1.5, 100.0, None),
@@ -108,6 +112,11 @@ EXAMPLES: dict[str, Any] = {
         ipc.PausedAt(b"a" * 32),
         ipc.StepsGoOn(),
         ipc.StandsAt(b"a" * 32, b"s" * 32),
+        ipc.AssignStages(STAGES),
+        ipc.LayersHeld(0, 1),
+        ipc.HomesOffered((HOME,)),
+        ipc.StagesAssigned(STAGES),
+        ipc.HomeLost("bob", "silent"),
         ipc.LossMeasured(1, 2.5),
         Leave(True),
         ipc.SpecText("[run]"),
@@ -180,8 +189,8 @@ def at_bounds(info: Any) -> list[tuple[Any, Any]]:
         case StrType(max_length=high):
             return [("x" * high, "x" * (high + 1))] if high else []
         case msgspec.inspect.VarTupleType(item_type=item, min_length=low, max_length=high):
-            one = short(item)
-            pairs = [([one] * high, [one] * (high + 1)), *(([a], [b]) for a, b in at_bounds(item))]
+            one, least = short(item), max(1, low or 0)
+            pairs = [([one] * high, [one] * (high + 1)), *(([a] * least, [b] * least) for a, b in at_bounds(item))]
             return pairs + ([([one] * low, [one] * (low - 1))] if low else [])
         case DictType(key_type=StrType(max_length=key), value_type=value, max_length=high) if high:
             many = {f"{number}": 1.0 for number in range(high + 1)}
@@ -189,8 +198,7 @@ def at_bounds(info: Any) -> list[tuple[Any, Any]]:
             fewer = {name: many[name] for name in list(many)[:high]}
             return [(fewer, many), of_keys, *(({"a": a}, {"a": b}) for a, b in at_bounds(value))]
         case msgspec.inspect.StructType(cls=kind, fields=fields):
-            assert kind is LinkLimits
-            whole, pairs = msgspec.to_builtins(LIMITS), []
+            whole, pairs = msgspec.to_builtins(INSIDE[kind]), []
             for field in fields:
                 pairs += [({**whole, field.name: a}, {**whole, field.name: b}) for a, b in at_bounds(field.type)]
             return pairs
@@ -198,6 +206,8 @@ def at_bounds(info: Any) -> list[tuple[Any, Any]]:
 
 
 def short(info: Any) -> Any:
+    if isinstance(info, msgspec.inspect.StructType):
+        return msgspec.to_builtins(INSIDE[info.cls])
     return {BytesType: b"x", StrType: "x", IntType: 1}[type(info)]
 
 

@@ -154,7 +154,7 @@ def test_what_a_link_said_is_not_heard_once_another_has_taken_its_place(start: S
     inbox.waits.clear()
     assert inbox.waits.wait(HANG_S), "it is in the middle of a word"
     threading.Timer(0.5, inbox.may_hear.set).start()
-    link._open = lambda limits: handle.OpenLink("tells", "", (), limits)  # type: ignore[assignment]
+    link._open = lambda limits: handle.OpenLink("tells", "", (), limits, 1, "")  # type: ignore[assignment]
     link.restart()
     assert not reader.is_alive()
     while isinstance(said := inbox.next(), InStep):

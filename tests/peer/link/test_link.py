@@ -101,7 +101,7 @@ async def joined(folder: Path, tell: Story) -> None:
                 bootstrap.serve("spec", specs.dump(SPEC).encode)
                 addrs = await bootstrap.addresses()
                 invite = issue(organiser, run=SPEC.run.name, spec_hash=SPEC.digest(), addrs=addrs)
-                opening = OpenLink(invite, "me", LOOPBACK, limits_of(PeerSettings()))
+                opening = OpenLink(invite, "me", LOOPBACK, limits_of(PeerSettings()), 1, "")
                 await _join(opening, folder / "p", pipe, tell)
         finally:
             await pipe.close(HANG_S)

@@ -13,8 +13,11 @@ from peer.events import AlertRaised
 from peer.events import Event as Reported
 from peer.ipc import (
     AnyToLink,
+    Assignment,
+    AssignStages,
     ChangeLimits,
     Hello,
+    LayersHeld,
     Leave,
     LinkLimits,
     LossMeasured,
@@ -22,6 +25,7 @@ from peer.ipc import (
     OpenLink,
     PausedAt,
     ReportProgress,
+    StageHolder,
     StandsAt,
     StepsGoOn,
 )
@@ -236,7 +240,9 @@ def test_the_machine_hears_what_a_trainer_says() -> None:
         PausedAt(anchor): Paused(7.0, header),
         StepsGoOn(): Resumed(7.0),
         StandsAt(anchor, state): Applied(7.0, anchor, state),
-        OpenLink("", "", (), limits): None,
+        AssignStages(Assignment(1, (StageHolder("a", 0, 0), StageHolder("b", 1, 1)), ())): None,
+        LayersHeld(0, 1): None,
+        OpenLink("", "", (), limits, 1, ""): None,
         ChangeLimits(limits): None,
         Hello((1,), state, b""): None,
         LossMeasured(1, 2.0): None,
