@@ -135,7 +135,7 @@ def _live(
     worker = TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)
     with closing(worker):
         meet(link, inbox, session)
-        with closing(Session(link, inbox, ready.trainer, worker, session, ready.first_state, ready.anchor)) as running:
+        with closing(Session(link, inbox, ready.trainer, worker, session, ready.anchor)) as running:
             running.run()
 
 
@@ -210,10 +210,10 @@ class Session:
 
     def __init__(
         self, link: LinkProcess, inbox: Inbox, trainer: LocalTrainer, worker: Trainer, reporter: Reporter,
-        first_state: bytes, anchor: bytes,
+        anchor: bytes,
     ) -> None:  # fmt: skip
         self._link, self._inbox, self._trainer, self._worker = link, inbox, trainer, worker
-        self._reporter, self._first_state = reporter, first_state
+        self._reporter = reporter
         self._thread = ThreadPoolExecutor(1, "trainer", worker.enter_thread)
         self._clock = ClockWatch(time.time, time.monotonic)
         self._interrupted = self._has_ended = False
@@ -288,7 +288,7 @@ class Session:
             case Say(message):
                 self._link.send(message)
             case Greet(anchor):
-                self._link.send(ipc.Hello(self._trainer.layer_sizes, self._first_state, anchor))
+                self._link.send(ipc.Hello(self._trainer.layer_sizes, self._trainer.start.state, anchor))
             case Emit(PeerStateChanged(state=state, why=why, until=until)):
                 self._reporter.say(state, why, until)
             case Emit(event):

@@ -47,8 +47,6 @@ class Prepared:
     sharding: str
     """How they share the model, in words; empty for one device."""
     checkpoints: Checkpoints
-    first_state: bytes
-    """Of the run's first parameters, as this machine makes them."""
     anchor: bytes
     """Where its newest checkpoint was taken; empty without one."""
 
@@ -110,14 +108,13 @@ def _prepared(
         ranks = ranks_for(spec, settings, devices, fit)
         trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
         begun.callback(trainer.close)
-        first_state = trainer.anchor.state_digest()
         _say_where(trainer, devices, ranks, session)
         checkpoints, anchor = restore(trainer, directory, session)
         trainer.leave_device()
         begun.pop_all()
     return Prepared(
         trainer=trainer, devices=tuple(map(str, devices)), sharding=str(ranks.strategy) if ranks else "",
-        checkpoints=checkpoints, first_state=first_state, anchor=anchor,
+        checkpoints=checkpoints, anchor=anchor,
     )  # fmt: skip
 
 
@@ -375,7 +372,7 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
     from peer.checkpoint.replay import lead_to, newest_snapshot
 
     try:
-        lead_to(trainer.anchor, directory, trainer.spec, found.anchor, found.round)
+        lead_to(trainer.anchor, directory, trainer.spec, found.anchor, found.round, trainer.start)
     except BadInput as error:
         snapshot = newest_snapshot(directory)
         if snapshot is None:

@@ -34,19 +34,46 @@ from peer.store.run_directory import (
 log = logging.getLogger(__name__)
 
 
-def restore_at(directory: Path, spec: RunSpec, name: bytes, round: int) -> OuterState:
-    """The anchor of this name and round, from the newest snapshot on the way to it or else the initial parameters.
+@dataclass(frozen=True)
+class RunStart:
+    """Where a run begins."""
 
-    It may be on the chain on disk, or on a branch that was left meanwhile: the link goes on while this reads.
-    Raises BadInput if files are damaged or gone, RunMismatch if the run began with other parameters.
+    layers: tuple[int, ...]
+    """Elements of each layer of the model."""
+    state: bytes
+    """Digest of all initial parameters."""
+
+    @classmethod
+    def of(cls, initial: OuterState) -> RunStart:
+        """`initial` has all layers."""
+        return cls(initial.sizes, initial.state_digest())
+
+
+def first_anchor(spec: RunSpec) -> OuterState:
+    """Anchor 0 of a run, all of it."""
+    return OuterState.initial(FlatParameters(build(spec)).by_layer())
+
+
+def restore_at(
+    directory: Path, spec: RunSpec, name: bytes, round: int, initial: OuterState | None = None,
+    start: RunStart | None = None,
+) -> OuterState:  # fmt: skip
+    """The anchor of this name and round, of all layers, or of those of `initial`, which it becomes.
+
+    Raises what `lead_to` does.
     """
-    anchor = OuterState.initial(FlatParameters(build(spec)).by_layer())
-    lead_to(anchor, directory, spec, name, round)
+    anchor = initial or first_anchor(spec)
+    lead_to(anchor, directory, spec, name, round, start or RunStart.of(anchor))
     return anchor
 
 
-def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, round: int) -> None:
-    """`restore_at` in place: `anchor` is at the initial parameters, and after BadInput it is anywhere."""
+def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, round: int, start: RunStart) -> None:
+    """Have `anchor`, which is at the initial parameters, be the one of this name and round.
+
+    From the newest snapshot on the way to it, or else from where it is. It may be on the chain on disk, or on a branch
+    that was left meanwhile: the link goes on while this reads. Raises BadInput if files are damaged or gone, and then
+    `anchor` is anywhere; RunMismatch if the run began with other parameters.
+    """
     taken = set(snapshots.names(directory))
     way: list[Update] = []
     while round > 0 and not ((round, name) in taken and _is_at_snapshot(anchor, directory, round, name)):
@@ -54,9 +81,9 @@ def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, rou
         round, name = round - 1, way[-1].parent
     if round == 0:
         genesis = read_genesis(directory)
-        require_same_start(genesis, anchor.state_digest())
+        require_same_start(genesis, start.state)
         assert name == genesis_head(genesis).anchor
-    layout = cut(anchor.sizes, spec.codec.part_elements)
+    layout = cut(start.layers, spec.codec.part_elements)
     for update in reversed(way):
         advance(anchor, update, spec, layout, partial(load_object, directory))
 
@@ -161,13 +188,18 @@ def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes
     return True
 
 
-def read_anchor(directory: Path, round: int, name: bytes) -> OuterState:
-    """The anchor that the snapshot of this round and name holds. Raises BadInput if that is damaged."""
+def read_anchor(directory: Path, round: int, name: bytes, held: range | None = None) -> OuterState:
+    """The anchor that the snapshot of this round and name holds, or these layers of it. Raises BadInput if that is
+    damaged."""
     path = snapshots.path_of(directory, round, name)
     manifest = snapshots.read_manifest(path)
-    layers = [snapshots.read_layer(path, manifest, layer) for layer in range(len(manifest.layers))]
+    held = range(len(manifest.layers)) if held is None else held
+    layers = [snapshots.read_layer(path, manifest, layer) for layer in held]
     theta, momentum = zip(*([torch.from_numpy(vector) for vector in layer] for layer in layers), strict=True)
-    return OuterState(theta, momentum, round, dict(manifest.cursors))
+    return OuterState(
+        theta, momentum, round, dict(manifest.cursors),
+        first_layer=held.start, first_element=sum(manifest.layers[: held.start]),
+    )  # fmt: skip
 
 
 def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
@@ -177,9 +209,9 @@ def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes
     """
     path = snapshots.path_of(directory, round, name)
     manifest = snapshots.read_manifest(path)
-    if manifest.layers != anchor.sizes:
+    if manifest.layers[anchor.layers.start : anchor.layers.stop] != anchor.sizes:
         raise BadInput(f"{path} is of another model; remove it")
     with snapshots.opened(path, manifest) as load:
-        for layer in range(len(manifest.layers)):
-            anchor.fill(layer, map(load, manifest.chunks_of(layer)))
+        for place, layer in enumerate(anchor.layers):
+            anchor.fill(place, map(load, manifest.chunks_of(layer)))
     anchor.round, anchor.cursors = round, dict(manifest.cursors)

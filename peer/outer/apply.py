@@ -27,7 +27,8 @@ class LayerUpdate:
     outcomes: Sequence[PartOutcome]
     """By part."""
     parts: Sequence[Part]
-    layers: int
+    layers: Sequence[int]
+    """The numbers of those that are here."""
     layer: Callable[[int], LayerTensors]
     kernels: Kernels
     own: float | None = None
@@ -37,7 +38,7 @@ class LayerUpdate:
 
     def apply(self) -> float:
         """All layers. Returns the norm of what was given up."""
-        return math.hypot(*(self.apply_layer(number) for number in range(self.layers)))
+        return math.hypot(*(self.apply_layer(number) for number in self.layers))
 
     def apply_layer(self, number: int) -> float:
         """Outer step, settlement and new local parameters of one layer; of one that the round does not average, none.

@@ -17,17 +17,24 @@ from peer.protocol.state_digest import layer_digest, state_digest
 
 
 class OuterState:
-    """Parameters θ and outer momentum m, flat float32 by layer, wherever they lie; round number, and data cursors."""
+    """Parameters θ and outer momentum m, flat float32 by layer, wherever they lie; round number, and data cursors.
+
+    Of all layers, or of neighbouring ones: the first of them is number `first_layer` of the model and begins at element
+    `first_element` of its flat vector. Methods count layers from that one.
+    """
 
     def __init__(
-        self, theta: Sequence[Tensor], momentum: Sequence[Tensor], round: int, cursors: Mapping[int, int]
-    ) -> None:
+        self, theta: Sequence[Tensor], momentum: Sequence[Tensor], round: int, cursors: Mapping[int, int], *,
+        first_layer: int = 0, first_element: int = 0,
+    ) -> None:  # fmt: skip
         assert [each.numel() for each in theta] == [each.numel() for each in momentum]
         assert all(each.dtype == torch.float32 and each.dim() == 1 for each in (*theta, *momentum))
         self.theta, self.momentum = tuple(theta), tuple(momentum)
         self.round = round
         self.cursors = dict(cursors)
-        self._starts = [0]
+        self.layers = range(first_layer, first_layer + len(self.theta))
+        """The numbers that they have in the model."""
+        self._starts = [first_element]
         for layer in self.theta:
             self._starts.append(self._starts[-1] + layer.numel())
 
@@ -43,8 +50,13 @@ class OuterState:
 
     def of(self, part: Part) -> slice:
         """Where a part of the model lies in its layer."""
-        first = part.start - self._starts[part.layer]
+        first = part.start - self._starts[part.layer - self.layers.start]
         return slice(first, first + part.size)
+
+    def holding(self, part: Part) -> tuple[Tensor, Tensor]:
+        """θ and m of a part of the model that lies in one of these layers."""
+        theta, momentum = self.layer(part.layer - self.layers.start)
+        return theta[self.of(part)], momentum[self.of(part)]
 
     @torch.no_grad()
     def become(self, other: OuterState) -> None:
@@ -85,7 +97,10 @@ class OuterState:
         """θ and m of a layer."""
         return self.theta[number], self.momentum[number]
 
+    def layer_digests(self) -> tuple[bytes, ...]:
+        """See `peer.protocol.state_digest`, and so below."""
+        return tuple(layer_digest(self.chunk_digests(number)) for number in range(len(self.theta)))
+
     def state_digest(self) -> bytes:
-        """See `peer.protocol.state_digest`."""
-        layers = [layer_digest(self.chunk_digests(number)) for number in range(len(self.theta))]
-        return state_digest(layers, self.cursors.items())
+        """Of a state that has all layers."""
+        return state_digest(self.layer_digests(), self.cursors.items())

@@ -61,15 +61,18 @@ def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[
     """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
 
     `layout` are all parts of the model, of which the update averages one fragment; what is rolled back stays as it is.
+    Only what lies in the layers of `anchor` is loaded.
     """
     assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
-    payloads = [None if name == VOID else load(name) for name in update.parts]  # or else, before anything has changed
+    held = [(part, piece) for part, piece in enumerate(pieces) if piece.layer in anchor.layers]
+    # Or else, before anything has changed.
+    payloads = {part: None if update.parts[part] == VOID else load(update.parts[part]) for part, _ in held}
     codec, factor = TorchCodec(Codec(spec.codec.wire).of_means), momentum_at(spec, anchor.round)
-    for part, (piece, payload) in enumerate(zip(pieces, payloads, strict=True)):
+    for part, piece in held:
         if update.rolled_back(part):
             continue
-        theta, momentum = (vector[anchor.of(piece)] for vector in anchor.layer(piece.layer))
+        (theta, momentum), payload = anchor.holding(piece), payloads[part]
         mean = None if payload is None else codec.opened(octets_on(payload, theta.device))
         buffer, scratch = (torch.empty(tile_of(theta.device), device=theta.device) for _ in range(2))
         for tile in tiles(piece.size, theta.device):

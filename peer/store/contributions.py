@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import mmap
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
 from pathlib import Path
@@ -35,7 +35,21 @@ class WorkStats:
     """Rounds since the oldest work in it was done."""
 
 
-def write_contribution(folder: Path, anchor: bytes, payloads: Iterable[bytes], effort: WorkStats) -> None:
+@dataclass(frozen=True, kw_only=True)
+class SharedContribution:
+    """Of a cluster: this home has the bytes of some parts, other homes have those of the others."""
+
+    first_part: int
+    """Of those whose bytes are here, which follow one another."""
+    delegates: tuple[tuple[int, int, str], ...]
+    """Who sends the others: (first layer, last layer, peer id)."""
+    gather: Callable[[Sequence[bytes]], Sequence[bytes]]
+    """Given the leaves of the parts that are here, on disk by now, those of all; empty where a home need not know."""
+
+
+def write_contribution(
+    folder: Path, anchor: bytes, payloads: Iterable[bytes], effort: WorkStats, shared: SharedContribution | None = None
+) -> None:
     """Have the encoded parts on disk (fsync) under the anchor's name, one after the other. Raises DiskFull."""
     leaves = []
     path = folder / f"{anchor.hex()}.parts"
@@ -47,7 +61,11 @@ def write_contribution(folder: Path, anchor: bytes, payloads: Iterable[bytes], e
         file.flush()
         os.fsync(file.fileno())
     scratch.replace(path)  # never in place: the link may have mapped an earlier file of this name
-    header = (effort.tokens, effort.steps, effort.ranges, effort.staleness, tuple(leaves))
+    header: tuple[object, ...] = (effort.tokens, effort.steps, effort.ranges, effort.staleness)
+    if shared is None:
+        header += (tuple(leaves),)
+    else:
+        header += (tuple(shared.gather(leaves)), shared.first_part, len(leaves), shared.delegates)
     write_atomic(folder / f"{anchor.hex()}.header", msgpack.packb(header))
 
 
@@ -58,12 +76,16 @@ class Contribution:
         self._path = folder / f"{anchor.hex()}.parts"
         with raising_damaged(self._path.with_suffix(".header")):
             fields = msgpack.unpackb(self._path.with_suffix(".header").read_bytes(), use_list=False)
-            tokens, steps, ranges, staleness, self.leaves = fields
+            tokens, steps, ranges, staleness, self.leaves, *shared = fields
+            first, count, delegates = shared or (0, len(parts), ())
         self.anchor = anchor
         self.effort = WorkStats(tokens, steps, ranges, staleness)
-        self._ends = tuple(accumulate(codec.part_bytes(part.size) for part in parts))
+        self.here = range(first, first + count)
+        """The parts whose bytes are on this disk: all, but in a cluster."""
+        self.delegates: tuple[tuple[int, int, str], ...] = delegates
+        self._ends = tuple(accumulate((codec.part_bytes(parts[part].size) for part in self.here), initial=0))
         with raising_damaged(self._path), self._path.open("rb") as file:
-            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+            self._bytes = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) if self._ends[-1] else b""
             if len(self._bytes) != self._ends[-1]:
                 raise ValueError(f"{len(self._bytes)} bytes where {self._ends[-1]} were written")
 
@@ -76,12 +98,13 @@ class Contribution:
 
     def check(self) -> None:
         """Compare every byte with what was pledged. Raises BadInput."""
-        for part, leaf in enumerate(self.leaves):
-            if digest_of(self.payload(part)) != leaf:
+        for part in self.here:
+            if digest_of(self.payload(part)) != self.leaves[part]:
                 raise BadInput(f"{self._path} is damaged; bring it back, or join with a new folder")
 
     def payload(self, part: int) -> bytes:
-        return self._bytes[self._ends[part - 1] if part else 0 : self._ends[part]]
+        """Of a part that is `here`."""
+        return self._bytes[self._ends[part - self.here.start] : self._ends[part - self.here.start + 1]]
 
     def path(self, part: int) -> tuple[bytes, ...]:
         return merkle.path(self.leaves, part)

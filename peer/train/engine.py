@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
 from contextlib import AbstractContextManager
 from dataclasses import dataclass
@@ -13,9 +13,12 @@ import torch
 
 from peer.codec.codec import Codec
 from peer.model.build import build
+from peer.model.flat import Layer
 from peer.outer.arithmetic import device_for
 from peer.outer.kernels import Kernels, TorchKernels
+from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec
+from peer.store.contributions import WorkStats
 from peer.train.backend import Backend, MicroBatch, Sequences, SingleDevice, use_attention
 from peer.train.layerwise import Layerwise
 from peer.train.tuned import Tuned
@@ -34,6 +37,42 @@ class UpdateBeside(Protocol):
     def close(self) -> None: ...
 
 
+class Homes(Protocol):
+    """The other homes of this peer's cluster, as its trainer needs them. Waits end with HomeGone."""
+
+    @property
+    def member(self) -> str:
+        """The peer id under which what is learned here counts: the lead's."""
+
+    @property
+    def delegates(self) -> tuple[tuple[int, int, str], ...]:
+        """Who sends which layers' parts, beside the lead: (first layer, last layer, peer id)."""
+
+    def submit(self, anchor: bytes, effort: WorkStats) -> WorkStats:
+        """What stands behind the contribution to `anchor`, by the lead's word; a lead has the others submit, too."""
+
+    def gather_leaves(self, anchor: bytes, first_part: int, leaves: Sequence[bytes]) -> Sequence[bytes]:
+        """Tell the leaves of the parts that are on this disk; a lead gets all."""
+
+    def state_digest(self, anchor: bytes, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
+        """Of the whole state, of which this home has layers with these digests; empty for a worker."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Span:
+    """Neighbouring layers of a model whose others are with other homes."""
+
+    layers: tuple[Layer, ...]
+    """Of the whole model."""
+    held: range
+    """The numbers of those that are here: the backend counts from the first of them."""
+    first_state: bytes
+    """Digest of the run's first parameters, all of them."""
+    initial: Callable[[], OuterState]
+    """The first parameters of the layers that are here, made anew."""
+    homes: Homes
+
+
 @dataclass(frozen=True, kw_only=True)
 class Engine:
     """All of it, of one peer."""
@@ -43,6 +82,8 @@ class Engine:
     """Those for where the parameters lie at present."""
     beside: UpdateBeside | None
     """None where the run has no overlap."""
+    span: Span | None = None
+    """None where all of the model is here."""
 
 
 MakeEngine = Callable[[Sequences], Engine]

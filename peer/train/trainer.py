@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch import Tensor
@@ -19,6 +20,7 @@ from dht.errors import DiskFull
 from peer.checkpoint.capture import Capture, LayerCapture
 from peer.checkpoint.checkpoint import VERSION, Checkpoint
 from peer.checkpoint.layer_state import load_layer
+from peer.checkpoint.replay import RunStart, first_anchor
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
 from peer.data.sampler import ShardSampler
@@ -32,9 +34,17 @@ from peer.outer.layer_tensors import LayerTensors, Origin
 from peer.outer.outer_state import OuterState
 from peer.outer.outer_step import LoadObject
 from peer.protocol.block import VOID, PartOutcome, Update, part_outcomes
+from peer.protocol.head import next_anchor
 from peer.protocol.layout import Part, cut
 from peer.spec import RunSpec
-from peer.store.contributions import Contribution, WorkStats, is_written, prune_contributions, write_contribution
+from peer.store.contributions import (
+    Contribution,
+    SharedContribution,
+    WorkStats,
+    is_written,
+    prune_contributions,
+    write_contribution,
+)
 from peer.train.backend import InnerStep, Stopped
 from peer.train.engine import MakeEngine, one_device
 from peer.train.round_vectors import Places
@@ -58,13 +68,19 @@ class LocalTrainer:
         make_engine = make_engine or one_device(spec, device, fit, told_smaller, folder)
         engine = make_engine(self._batches)
         self._backend, self._kernels_now, self._layerwise = engine.backend, engine.kernels, engine.beside
+        self.span = span = engine.span
         self._codec = Codec(spec.codec.wire)
         self.anchor = self._backend.anchor
-        self.layer_sizes = tuple(layer.size for layer in self._backend.layers)
-        self.layer_names = tuple(layer.name for layer in self._backend.layers)
+        layers = span.layers if span else self._backend.layers
+        self.layer_sizes = tuple(layer.size for layer in layers)
+        """Of the whole model, and so what follows."""
+        self.layer_names = tuple(layer.name for layer in layers)
         self.parts = cut(self.layer_sizes, spec.codec.part_elements)
-        """Of the whole model."""
-        self.progress = RoundProgress(spec, me, self.parts)
+        self.held = span.held if span else range(len(layers))
+        """The layers that are here."""
+        self.start = RunStart.of(self.anchor) if span is None else RunStart(self.layer_sizes, span.first_state)
+        self._member = span.homes.member if span else me
+        self.progress = RoundProgress(spec, self._member, self.parts)
         self._held_out: Tensor | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
@@ -129,6 +145,8 @@ class LocalTrainer:
         if self._find(anchor) is None:
             effort = self.progress.offer(anchor, self._batches.ranges())
             self._batches.mark()
+            if self.span is not None:
+                effort = self.span.homes.submit(anchor, effort)
             self._writing = self._writer.submit(self._write_contribution, anchor, effort)
             return self._writing
         self.progress.offer_again(anchor)
@@ -146,9 +164,20 @@ class LocalTrainer:
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
         payloads = (self._kernels.encode(tensors, part) for part, tensors in self._lying(self.progress.round))
         with beside(self.device):
-            write_contribution(self._folder, anchor, payloads, effort)
+            write_contribution(self._folder, anchor, payloads, effort, self._shared(anchor))
         # Of two branches, since a peer may change over to the other one and back.
         prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)
+
+    def _shared(self, anchor: bytes) -> SharedContribution | None:
+        if self.span is None:
+            return None
+        homes, parts = self.span.homes, self.progress.turns.parts(self.progress.round)
+        first = sum(part.layer < self.held.start for part in parts)
+        return SharedContribution(
+            first_part=first,
+            delegates=homes.delegates,
+            gather=lambda leaves: homes.gather_leaves(anchor, first, leaves),
+        )
 
     def _find(self, anchor: bytes) -> Contribution | None:
         return self._found(anchor, self.progress.round)
@@ -194,15 +223,16 @@ class LocalTrainer:
         """
         self._about_to_change()
         mine = self._find(update.parent)
-        means = {name: load(name) for name in update.parts if name != VOID}  # every byte is here and was checked
         parts, own = self.progress.turns.parts(self.progress.round), self._interpolates
+        here = (name for part, name in zip(parts, update.parts, strict=True) if part.layer in self.held)
+        means = {name: load(name) for name in here if name != VOID}  # every byte is here and was checked
         settled = self.progress.settle(update, mine is not None)
         self.anchor.arrive([item for member in update.members for item in member.ranges], self.spec.windows_most)
         self._drop(settled.too_old)
         gives_up = bool(settled.too_old.fragments)
         change = LayerUpdate(
             spec=self.spec, update=update, means=means, mine=mine, outcomes=settled.outcomes, parts=parts,
-            layers=len(self.layer_sizes), layer=self._backend.layer, kernels=self._kernels,
+            layers=self.held, layer=self._layer, kernels=self._kernels,
             own=None if gives_up else own, gives_up=gives_up,
         )  # fmt: skip
         if not beside:
@@ -210,9 +240,21 @@ class LocalTrainer:
         assert self._layerwise is not None
         # What is given up is a norm over all layers: then none is left for later.
         given_up = change.apply() if gives_up else 0.0
-        later = (lambda layer: 0.0) if gives_up else change.apply_layer
-        self.layers = self._layerwise.begin(later, self.anchor.state_digest)
+        later = (lambda layer: 0.0) if gives_up else (lambda layer: change.apply_layer(self.held[layer]))
+        name = next_anchor(update.parent, update.digest)
+        self.layers = self._layerwise.begin(later, lambda: self.state_digest(name))
         return given_up
+
+    def state_digest(self, anchor: bytes) -> bytes:
+        """H(θ, m) of where this peer stands, by the chain `anchor`; empty for a worker of a cluster, whose lead
+        knows it. See `peer.protocol.state_digest`."""
+        if self.span is None:
+            return self.anchor.state_digest()
+        return self.span.homes.state_digest(anchor, self.anchor.layer_digests(), self.anchor.cursors)
+
+    def initial(self) -> OuterState:
+        """The run's first parameters, made anew: of the layers that are here."""
+        return first_anchor(self.spec) if self.span is None else self.span.initial()
 
     @property
     def _interpolates(self) -> float | None:
@@ -234,13 +276,13 @@ class LocalTrainer:
         self._collect_progress()
         returned = lost = 0
         for update, mine in zip(updates, offers, strict=True):
-            outcomes = part_outcomes(update, self.me, submitted=True)
+            outcomes = part_outcomes(update, self._member, submitted=True)
             counted = [part for part, outcome in enumerate(outcomes) if outcome is PartOutcome.COUNTED]
             lost += bool(counted) and mine is None
             if counted and mine is not None:
                 returned += 1
                 self.progress.turns.returned(update.round - 1, mine.effort.staleness)
-                for number, (part, tensors) in enumerate(self._lying(update.round - 1)):
+                for number, part, tensors in self._numbered(update.round - 1):
                     if number in counted:
                         self._kernels.returned(tensors, part, mine.payload(number))
         self._stand_at(restored)
@@ -256,7 +298,7 @@ class LocalTrainer:
         self.resume(name)
         squared, round = 0.0, self.progress.round
         if self.progress.offered is not None and (mine := self._find(self.progress.offered)) is not None:
-            for number, (part, tensors) in enumerate(self._lying(round)):
+            for number, part, tensors in self._numbered(round):
                 squared += self._kernels.counted(tensors, part, mine.payload(number))
             self.progress.turns.work(round).age.counted()
         self._stand_at(restored)
@@ -286,7 +328,7 @@ class LocalTrainer:
         """Owe what was offered: all of it was written but what encoding lost or a sparse codec left out."""
         round = self.progress.round
         self._collect_progress()
-        for number, (part, tensors) in enumerate(self._lying(round)):
+        for number, part, tensors in self._numbered(round):
             self._kernels.restored(tensors, part, mine.payload(number))
         self.progress.turns.restored(round, mine.effort.staleness)
         self.progress.covered.add(mine.anchor)
@@ -323,21 +365,30 @@ class LocalTrainer:
         for tensors in self._all_layers():
             self._kernels.progress(tensors)
 
+    def _layer(self, number: int) -> LayerTensors:
+        """By the number that it has in the model; one that is here."""
+        return self._backend.layer(number - self.held.start)
+
     def _all_layers(self) -> Iterator[LayerTensors]:
-        return (self._backend.layer(number) for number in range(len(self.layer_sizes)))
+        return map(self._layer, self.held)
 
     def _begin_at_anchor(self, rounds: Iterable[int]) -> None:
         """Have as local parameters what the anchor less the residual is, where these rounds have averaged.
 
         All else stays as it is: there, that difference would round. All progress is in the residual before.
         """
-        for number in sorted({part.layer for part in self.progress.turns.parts(*rounds)}):
-            self._kernels.begin(self._backend.layer(number))
+        for number in sorted({part.layer for part in self.progress.turns.parts(*rounds)}.intersection(self.held)):
+            self._kernels.begin(self._layer(number))
 
     def _lying(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
-        """What these rounds average, each part once, and the layer in which it lies."""
-        for part in self.progress.turns.parts(*rounds):
-            yield part, self._backend.layer(part.layer)
+        """What these rounds average of what is here, each part once, and the layer in which it lies."""
+        return ((part, tensors) for _, part, tensors in self._numbered(*rounds))
+
+    def _numbered(self, *rounds: int) -> Iterator[tuple[int, Part, LayerTensors]]:
+        """The same, each part with its place among all parts that these rounds average."""
+        for number, part in enumerate(self.progress.turns.parts(*rounds)):
+            if part.layer in self.held:
+                yield number, part, self._layer(part.layer)
 
     def _found(self, anchor: bytes, round: int) -> Contribution | None:
         """What was offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
@@ -356,17 +407,19 @@ class LocalTrainer:
         self._stand_still()
         progress = self.progress
         assert progress.round == self.anchor.round
-        state = {
+        state: dict[str, Any] = {
             "version": VERSION, "run": self.spec.digest().hex(), "peer": self.me, "anchor": anchor.hex(),
             "round": self.anchor.round, "snapshot": snapshot and [snapshot[0], snapshot[1].hex()],
             "offered": progress.offered is not None, "step_in_round": progress.step, "batches": self._batches.state(),
             "covered": sorted(anchor.hex() for anchor in progress.covered), "turns": progress.turns.state(),
         }  # fmt: skip
+        if self.span is not None:
+            state["layers"] = [self.held.start, self.held.stop]
         backend, sparse = self._backend, self._codec.is_sparse
         copied = backend.keep_inner()
         layers = [
             LayerCapture.of(backend.layer(number), backend.optimizer_of(number), sparse=sparse, copied=copied)
-            for number in range(len(self.layer_sizes))
+            for number in range(len(self.held))
         ]
         return Capture(state=state, layers=layers, rest=backend.rest(), device=self.device)
 
@@ -384,7 +437,7 @@ class LocalTrainer:
         self._about_to_change()
         state, progress = checkpoint.state, self.progress
         assert not known or self.anchor.round == checkpoint.round, "the anchor is that of the checkpoint"
-        for number in range(len(self.layer_sizes)):
+        for number in range(len(self.held)):
             stored, layer = dict(checkpoint.layer(number)), self._backend.layer(number)
             load_layer(layer, stored, sparse=self._codec.is_sparse, known=known)
             remembered = {name: tensor for name, tensor in stored.items() if "." in name}

@@ -47,6 +47,7 @@ from peer.lifecycle.vocabulary import (
     Work,
     Written,
 )  # fmt: skip
+from peer.protocol.head import next_anchor
 from peer.store.objects import load_object
 from peer.store.snapshots import drop_after, names
 from peer.train.trainer import LocalTrainer
@@ -124,7 +125,7 @@ class TrainerWorker:
                 self._finish_snapshot()
                 given_up = trainer.apply(update, self._load, beside=beside)
                 if not beside:
-                    done(Moved(given_up, trainer.anchor.state_digest()))
+                    done(Moved(given_up, trainer.state_digest(next_anchor(update.parent, update.digest))))
                     return
                 applying = trainer.layers
                 assert applying is not None
@@ -137,10 +138,10 @@ class TrainerWorker:
                 done(self._rewind(work))
             case Adopt(round=round, anchor=anchor, left=left):
                 self._finish_snapshot()
-                done(Moved(trainer.adopt(left, read_anchor(self._directory, round, anchor))))
+                done(Moved(trainer.adopt(left, read_anchor(self._directory, round, anchor, trainer.held))))
             case Resume(anchor=anchor):
                 trainer.resume(anchor)
-                done(Moved(state=trainer.anchor.state_digest()))
+                done(Moved(state=trainer.state_digest(anchor)))
             case Evaluate():
                 done(self._evaluate(stop))
             case Save():
@@ -168,10 +169,11 @@ class TrainerWorker:
     def _rewind(self, work: Rewind) -> Moved:
         self._finish_snapshot()
         round = work.updates[-1].round - 1
-        restored = restore_at(self._directory, self._trainer.spec, work.anchor, round)
+        trainer = self._trainer
+        restored = restore_at(self._directory, trainer.spec, work.anchor, round, trainer.initial(), trainer.start)
         moved = self._trainer.rewind(work.updates, restored)
         drop_after(self._directory, round)
-        return replace(moved, state=self._trainer.anchor.state_digest())
+        return replace(moved, state=self._trainer.state_digest(work.anchor))
 
     def _evaluate(self, stop: Callable[[], bool]) -> Result:
         if not self._trainer.take_device():

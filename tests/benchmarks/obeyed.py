@@ -69,10 +69,9 @@ class Case:
         self.events: list[Event] = []
         self.inbox, self.link, self.reporter = Inbox(), PlayedLink(), Reporter(self.events.append)
         self.trainer, self.worker, self.work = trainer, worker, work
-        first_state = trainer.anchor.state_digest()
-        self.anchor = anchor or genesis_anchor(trainer.spec.digest(), (ME, OTHER), first_state)
+        self.anchor = anchor or genesis_anchor(trainer.spec.digest(), (ME, OTHER), trainer.start.state)
         self.session = Session(
-            self.link, self.inbox, trainer, worker, self.reporter, first_state, anchor,  # type: ignore[arg-type]
+            self.link, self.inbox, trainer, worker, self.reporter, anchor,  # type: ignore[arg-type]
         )  # fmt: skip
         self.stepped = watched(self.session)
         self.begun = threading.Event()

@@ -337,7 +337,7 @@ def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, mo
     """It says so once, tries every five seconds, keeps nothing of an attempt, and then is as any other."""
     empty = start.prepare()
     genesis = Genesis(
-        run=start.spec.digest(), founders=(Identity.from_seed(bytes(32)).peer_id,), state=empty.first_state
+        run=start.spec.digest(), founders=(Identity.from_seed(bytes(32)).peer_id,), state=empty.trainer.start.state
     )
     (start.directory / "genesis").write_bytes(signed_genesis(genesis))
     anchor = genesis_head(genesis).anchor
@@ -351,7 +351,7 @@ def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, mo
     paused = ("PAUSED", f"{NO_ROOM}; tried every 5 s")
     assert start.said[:3] == [BUILDING, paused, BUILDING]
     assert ready.anchor == anchor
-    assert ready.first_state == empty.first_state
+    assert ready.trainer.start == empty.trainer.start
     assert ready.trainer.checkpoint(anchor).state == checkpoint.state
 
 
