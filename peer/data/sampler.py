@@ -111,6 +111,29 @@ class ShardSampler:
         self._ranges.append((shard, start, end))
 
 
+class IdleSampler:
+    """In place of a `ShardSampler` at a home that is sent what others read."""
+
+    def reassign(self, peers: Collection[str], cursors: Mapping[int, int]) -> None: ...
+
+    def next(self, sequences: int) -> Tensor:
+        raise AssertionError("nothing is read here")
+
+    def mark(self) -> None: ...
+
+    def put_back(self, ranges: Iterable[Range]) -> None: ...
+
+    def pass_over(self, ranges: Iterable[Range]) -> None: ...
+
+    def ranges(self) -> tuple[Range, ...]:
+        return ()
+
+    def state(self) -> dict[str, Any]:
+        return {}
+
+    def restore(self, state: Mapping[str, Any]) -> None: ...
+
+
 def _at(cursors: Mapping[int, int], shard: int) -> int:
     """0 also where a lie once moved a cursor to where no run comes."""
     cursor = cursors.get(shard, 0)

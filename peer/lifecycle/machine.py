@@ -78,12 +78,17 @@ from peer.spec import RunSpec
 
 
 def begin(
-    run: RunSpec, me: str, trainer: TrainerStatus, anchor: bytes, now: float, owner: OwnerChanged | None = None
-) -> Life:
-    """A peer that knows its run, and has a trainer at `anchor` (empty: at its first parameters) and a link."""
+    run: RunSpec, me: str, trainer: TrainerStatus, anchor: bytes, now: float, owner: OwnerChanged | None = None,
+    *, serves: bool = False,
+) -> Life:  # fmt: skip
+    """A peer that knows its run, and has a trainer at `anchor` (empty: at its first parameters) and a link.
+
+    `serves`: it works for the lead of a cluster.
+    """
     return Life(
         run=run, me=me, at=now, trainer=trainer, round=AnchorState(anchor, (), now), pace=Pace(run),
         progress=Progress(now, 0.0), saves=Saves(now), owner=owner or OwnerChanged(now), told_at=now,
+        serves=serves,
     )  # fmt: skip
 
 
@@ -343,6 +348,8 @@ def _begin_round(turn: Turn) -> tuple[str, ...] | None:
 def _most(life: Life) -> int:
     """How many inner steps may follow each other without a look at anything else."""
     if isinstance(life.round.submission, Open) and life.round.submission.asked:
+        return 1
+    if life.serves:
         return 1
     made, pace = life.trainer.step, life.pace
     most = pace.steps(life.round_in_training) - made

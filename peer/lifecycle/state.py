@@ -177,6 +177,8 @@ class Life(Struct, frozen=True, kw_only=True):
     progress: Progress
     saves: Saves
     owner: OwnerChanged
+    serves: bool = False
+    """Whether it works for the lead of a cluster, who says when a part is made."""
     connection: Connection = Joining("hello")
     met: bool = False
     """Whether any link has said where the chain stands."""
@@ -255,9 +257,11 @@ class Life(Struct, frozen=True, kw_only=True):
     def part_is_made(self) -> bool:
         """Whether this peer's part is to be offered now: it is made, or the others ask for what there is."""
         submission = self.round.submission
-        if self.finished or not isinstance(submission, Open) or not self.trainer.fresh:
+        if self.finished or not isinstance(submission, Open):
             return False
-        return submission.asked or self.share() >= 1
+        if self.serves:
+            return submission.asked
+        return self.trainer.fresh and (submission.asked or self.share() >= 1)
 
     def held(self) -> bool:
         """Whether this peer has offered its part and must wait before it makes another step."""

@@ -17,6 +17,7 @@ from peer.model.flat import Layer
 from peer.outer.arithmetic import device_for
 from peer.outer.kernels import Kernels, TorchKernels
 from peer.outer.outer_state import OuterState
+from peer.protocol.layout import Part
 from peer.spec import RunSpec
 from peer.store.contributions import WorkStats
 from peer.train.backend import Backend, MicroBatch, Sequences, SingleDevice, use_attention
@@ -51,8 +52,8 @@ class Homes(Protocol):
     def submit(self, anchor: bytes, effort: WorkStats) -> WorkStats:
         """What stands behind the contribution to `anchor`, by the lead's word; a lead has the others submit, too."""
 
-    def gather_leaves(self, anchor: bytes, first_part: int, leaves: Sequence[bytes]) -> Sequence[bytes]:
-        """Tell the leaves of the parts that are on this disk; a lead gets all."""
+    def gather_leaves(self, anchor: bytes, parts: Sequence[Part], leaves: Sequence[bytes]) -> Sequence[bytes]:
+        """Tell the leaves of those of the round's `parts` that are on this disk; a lead gets all."""
 
     def state_digest(self, anchor: bytes, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
         """Of the whole state, of which this home has layers with these digests; empty for a worker."""

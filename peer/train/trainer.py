@@ -23,7 +23,7 @@ from peer.checkpoint.layer_state import load_layer
 from peer.checkpoint.replay import RunStart, first_anchor
 from peer.codec.codec import Codec
 from peer.data.open_source import held_out, open_source
-from peer.data.sampler import ShardSampler
+from peer.data.sampler import IdleSampler, ShardSampler
 from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
 from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
@@ -57,14 +57,14 @@ class LocalTrainer:
     def __init__(
         self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Tuned | None = None,
         told_smaller: Callable[[int], None] = lambda sequences: None, data_path: str = "",
-        make_engine: MakeEngine | None = None,
+        make_engine: MakeEngine | None = None, reads: bool = True,
     ) -> None:  # fmt: skip
-        """On `device`, unless `make_engine` says otherwise."""
+        """On `device`, unless `make_engine` says otherwise. `reads`: the data of the run; a worker's lead does it."""
         self.spec, self.me, self.device = spec, me, device
         self._folder = folder
         folder.mkdir(exist_ok=True)
-        self._source = open_source(spec, data_path)
-        self._batches = ShardSampler(self._source, spec, me, (me,), {})
+        self._source = open_source(spec, data_path) if reads else None
+        self._batches = IdleSampler() if self._source is None else ShardSampler(self._source, spec, me, (me,), {})
         make_engine = make_engine or one_device(spec, device, fit, told_smaller, folder)
         engine = make_engine(self._batches)
         self._backend, self._kernels_now, self._layerwise = engine.backend, engine.kernels, engine.beside
@@ -129,7 +129,8 @@ class LocalTrainer:
         self._keep_starts()
         with self._reading():
             step = self._backend.step(self.progress.in_training, position, stop)
-        self.progress.stepped(step.tokens)
+        if step.tokens:
+            self.progress.stepped(step.tokens)
         return step
 
     def submit(self, anchor: bytes) -> Future[None]:
@@ -176,7 +177,7 @@ class LocalTrainer:
         return SharedContribution(
             first_part=first,
             delegates=homes.delegates,
-            gather=lambda leaves: homes.gather_leaves(anchor, first, leaves),
+            gather=lambda leaves: homes.gather_leaves(anchor, parts, leaves),
         )
 
     def _find(self, anchor: bytes) -> Contribution | None:
@@ -454,6 +455,7 @@ class LocalTrainer:
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> HeldOutLoss | None:
         """Held-out loss of the anchor; None if `stop` says so. Raises MemoryFull."""
         self._require_layers()
+        assert self._source is not None, "whoever reads measures"
         if self._held_out is None:
             self._held_out = held_out(self._source)
         try:

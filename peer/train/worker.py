@@ -89,7 +89,7 @@ class TrainerWorker:
 
         The next work that moves the trainer waits for it.
         """
-        if self._snapshots.due(self._trainer.anchor.round):
+        if self._trainer.span is None and self._snapshots.due(self._trainer.anchor.round):
             self._snapshots.start(self._trainer.anchor, anchor, state)
 
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
@@ -156,13 +156,16 @@ class TrainerWorker:
         if members is not None:
             self._trainer.begin_round(members)
 
-    def _step(self, work: Step, stop: Callable[[], bool]) -> Stepped | NoRoom:
+    def _step(self, work: Step, stop: Callable[[], bool]) -> Result:
+        """Of a home that waited for its lead in vain, nothing."""
         self._begin_round(work.members)
         waited_before_s = self._trainer.waited_s
         try:
             step = self._trainer.step(work.position, stop)
         except MemoryFull as error:
             return NoRoom(str(error))
+        if not step.tokens:
+            return None
         waited_s = self._trainer.waited_s - waited_before_s
         return Stepped(tokens=step.tokens, loss=step.loss, learning_rate=step.learning_rate, waited_s=waited_s)
 

@@ -1,0 +1,73 @@
+"""What the trainers of a cluster say to each other between flights; a flow frame of these begins with byte 1."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from peer.ipc import Count, Digest
+from peer.protocol.block import MAX_PARTS
+
+KIND = 1
+"""First byte of a frame. Flights have 0."""
+MAX_FRAME_BYTES = 64 << 20
+
+Range = tuple[Count, Count, Count]
+
+
+class HomeMessage(Struct, frozen=True, tag=True, forbid_unknown_fields=True):
+    """Base of them all."""
+
+
+class SubmitAtOnce(HomeMessage, frozen=True):
+    """Lead to workers: offer for this anchor what was learned; this stands behind it."""
+
+    anchor: Digest
+    tokens: Count
+    steps: Count
+    ranges: Annotated[tuple[Range, ...], Meta(max_length=1 << 16)]
+    staleness: Count
+
+
+class LeavesWritten(HomeMessage, frozen=True):
+    """Worker to lead: the parts of my layers are on my disk; these are their digests."""
+
+    anchor: Digest
+    first_part: Count
+    leaves: Annotated[tuple[Digest, ...], Meta(max_length=MAX_PARTS)]
+
+
+class AskDigests(HomeMessage, frozen=True):
+    """Lead to workers: what are the bits of your layers at this anchor?"""
+
+    anchor: Digest
+
+
+class LayerDigests(HomeMessage, frozen=True):
+    """Worker to lead: they are these, by layer."""
+
+    anchor: Digest
+    first_layer: Count
+    digests: Annotated[tuple[Digest, ...], Meta(max_length=1 << 16)]
+
+
+AnyHomeMessage = SubmitAtOnce | LeavesWritten | AskDigests | LayerDigests
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyHomeMessage] = msgspec.msgpack.Decoder(AnyHomeMessage)
+
+
+def encode_home(message: AnyHomeMessage) -> bytes:
+    return bytes((KIND,)) + _encoder.encode(message)
+
+
+def decode_home(frame: bytes | memoryview) -> AnyHomeMessage:
+    """Raises ValueError for anything that is no such message."""
+    if len(frame) > MAX_FRAME_BYTES or not frame or frame[0] != KIND:
+        raise ValueError("no message of a home")
+    try:
+        return _decoder.decode(memoryview(frame)[1:])
+    except (ValueError, RecursionError) as error:
+        raise ValueError(str(error)) from error
