@@ -10,7 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import closing, suppress
+from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -21,6 +21,8 @@ from msgspec.structs import replace
 from dht.clock import ClockWatch
 from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer import ipc
+from peer.cluster.assembly import assemble, await_assignment, next_epoch
+from peer.cluster.home import ClusterHome
 from peer.credit.summary import LocalCosts, summarize
 from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
@@ -68,6 +70,7 @@ from peer.limits.desired_state import Intent
 from peer.limits.enforcer import Throttle
 from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested, LinkProcess
+from peer.pipeline.home_group import HomeGone
 from peer.protocol.block import Block
 from peer.protocol.head import next_anchor
 from peer.ranks.rank_group import RankLost
@@ -113,6 +116,8 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
             return
         except RankLost as lost:
             _note_lost(lost, link, session, roster)
+        except HomeGone as gone:
+            _note_gone(gone, session)
         _begin_link(link, inbox, session)  # while the ranks begin
         meet = _meet_again
 
@@ -121,22 +126,42 @@ def _live(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
     session: Reporter, roster: DeviceRoster, meet: Callable[[LinkProcess, Inbox, Reporter], None],
 ) -> None:  # fmt: skip
-    """One life, from what is on disk to its end. Raises RankLost, and then nothing of it goes on."""
+    """One life, from what is on disk to its end. Raises RankLost and HomeGone, and then nothing of it goes on."""
     from peer.train.worker import TrainerWorker
 
-    session.building = True
-    try:
-        if session.stopping:
-            raise LeaveRequested
-        ready = prepare(spec, settings, me, directory, session, roster=roster)
-    finally:
-        session.building = False
-    session.emit(started(settings, me, ready, directory))
-    worker = TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)
-    with closing(worker):
-        meet(link, inbox, session)
-        with closing(Session(link, inbox, ready.trainer, worker, session, ready.anchor)) as running:
-            running.run()
+    with ExitStack() as begun:
+        cluster = None
+        if link.is_of_cluster:
+            meet(link, inbox, session)  # first: only then the others can be asked
+            cluster = begun.enter_context(closing(_assembled(link, inbox, spec, me, settings, directory, session)))
+        session.building = True
+        try:
+            if session.stopping:
+                raise LeaveRequested
+            ready = prepare(spec, settings, me, directory, session, roster=roster, cluster=cluster)
+        finally:
+            session.building = False
+        session.emit(started(settings, me, ready, directory))
+        worker = begun.enter_context(closing(TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)))
+        if cluster is None:
+            meet(link, inbox, session)
+        life = Session(link, inbox, ready.trainer, worker, session, ready.anchor, cluster)
+        begun.enter_context(closing(life)).run()
+
+
+def _assembled(
+    link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path, session: Reporter
+) -> ClusterHome:
+    """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
+    if settings.stages > 1:
+        assignment = assemble(link.send, inbox, spec, me, settings.stages, next_epoch(), session)
+    else:
+        assignment = await_assignment(inbox, session)
+
+    def ask_submit() -> None:
+        inbox.put(SubmitAsked)
+
+    return ClusterHome(assignment, me, link.flow, directory / "contributions", ask_submit)
 
 
 def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
@@ -150,6 +175,14 @@ def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: Dev
         link.send(ipc.Leave(finished=False))
         raise
     session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
+
+
+def _note_gone(gone: HomeGone, session: Reporter) -> None:
+    """Say how a cluster goes on. Raises LeaveRequested where this peer was about to leave."""
+    if session.stopping:
+        raise LeaveRequested from gone
+    text = f"{gone}; this peer goes on from its newest checkpoint as soon as its cluster is whole"
+    session.warn("CLUSTER", f"{text}; what was submitted stays")
 
 
 def _begin_link(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
@@ -210,8 +243,9 @@ class Session:
 
     def __init__(
         self, link: LinkProcess, inbox: Inbox, trainer: LocalTrainer, worker: Trainer, reporter: Reporter,
-        anchor: bytes,
+        anchor: bytes, cluster: ClusterHome | None = None,
     ) -> None:  # fmt: skip
+        self._cluster = cluster
         self._link, self._inbox, self._trainer, self._worker = link, inbox, trainer, worker
         self._reporter = reporter
         self._thread = ThreadPoolExecutor(1, "trainer", worker.enter_thread)
@@ -220,7 +254,8 @@ class Session:
         self._failure: Exception | None = None
         self._forecaster = Forecaster(trainer.spec, trainer.me, lambda: asdict(reporter.settings), reporter.emit)
         now = time.monotonic()
-        self.life = begin(trainer.spec, trainer.me, worker.status, anchor, now, self._owner(now))
+        serves = cluster is not None and not cluster.is_lead
+        self.life = begin(trainer.spec, trainer.me, worker.status, anchor, now, self._owner(now), serves=serves)
         reporter.wishes.listen(lambda: inbox.put(self._owner))
 
     def run(self) -> None:
@@ -264,6 +299,12 @@ class Session:
             case Exception():
                 self._clock = ClockWatch(time.time, time.monotonic)
                 return LinkEnded(now, item)
+            case ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost():
+                assert self._cluster is not None
+                self._cluster.hear(item)
+                return None
+            case ipc.AskSubmit() if self.life.serves:
+                return None  # only its lead may
             case ipc.ToTrainer():
                 return heard(item, now)
             case said:
@@ -288,6 +329,9 @@ class Session:
             case Say(message):
                 self._link.send(message)
             case Greet(anchor):
+                if self._cluster is not None:
+                    held = self._trainer.held
+                    self._link.send(ipc.LayersHeld(held.start, held.stop - 1))
                 self._link.send(ipc.Hello(self._trainer.layer_sizes, self._trainer.start.state, anchor))
             case Emit(PeerStateChanged(state=state, why=why, until=until)):
                 self._reporter.say(state, why, until)

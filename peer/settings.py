@@ -20,6 +20,9 @@ DEVICE = re.compile(r"auto|cpu|mps|cuda(:\d{1,3})?")
 MOST_DEVICES = 16
 SHARDINGS = ("auto", "replicated", "full", "hierarchical", "hybrid")
 """Words of `peer.plan.sharding_strategy`, and `auto`, which chooses among them."""
+MOST_STAGES = 32
+ACTIVATIONS = ("int8", "bfloat16", "float32")
+"""float32 is for tests: it computes what one home would."""
 MAX_PATH = 4096
 """Characters of a path, as Linux has it."""
 MOST_THREADS = 1024
@@ -32,7 +35,9 @@ LEAST_AND_MOST = {
     "memory_gb": (0.5, 1e6),
 }  # fmt: skip
 """Of settings where 0 means none: what lies beyond is a mistake in the unit, and no peer could train with it."""
-AT_START = ("name", "devices", "sharding", "offload", "threads", "data_path", "listen", "metrics_port")
+AT_START = (
+    "name", "devices", "sharding", "offload", "stages", "activations", "threads", "data_path", "listen", "metrics_port",
+)  # fmt: skip
 """Settings that take effect when the peer starts; all others at once."""
 RENAMED = {"device": "devices"}
 """Words of files that older clients wrote, by which the same is said today: read, never written."""
@@ -52,6 +57,11 @@ class PeerSettings(StrictTable):
     offload: bool = False
     """Layers lie in main memory and come to the device when they are used: slower, for a model that the device does
     not hold."""
+    stages: int = 0
+    """This peer leads a cluster of so many homes, itself among them, which train one copy of the model together; 0: it
+    trains alone, or works in somebody else's cluster."""
+    activations: str = "int8"
+    """How a lead has values between the stages of its cluster sent: one of ACTIVATIONS."""
     threads: int = 0
     """CPU threads of the trainer; 0 leaves torch's choice."""
     data_path: str = ""
@@ -110,6 +120,7 @@ class PeerSettings(StrictTable):
         require(self.metrics_port, "metrics_port", low=0, high=65_535)
         _check_devices(self.devices)
         _check_sharding(self.sharding, self.devices)
+        _check_stages(self.stages, self.activations, self.devices)
         if not all(address.isprintable() for address in self.listen):
             raise BadSpec("listen has characters that cannot be printed")
         schedules.parse(self.schedule)
@@ -160,6 +171,18 @@ def _check_sharding(sharding: str, devices: Sequence[str]) -> None:
             f"sharding is {sharding!r}, which takes several groups of as many devices, so 4, 6, 8 and so on; "
             f"devices names {count}: use full or replicated"
         )
+
+
+def _check_stages(stages: int, activations: str, devices: Sequence[str]) -> None:
+    require(stages, "stages", low=0, high=MOST_STAGES)
+    if stages == 1:
+        raise BadSpec("stages is 1; a cluster has 2 homes or more, and 0 means none")
+    if activations not in ACTIVATIONS:
+        raise BadSpec(
+            f"activations is {shortened(activations)}; use {', '.join(ACTIVATIONS[:-1])} or {ACTIVATIONS[-1]}"
+        )
+    if stages and len(devices) > 1:
+        raise BadSpec(f"stages is {stages}, and devices names {len(devices)}; a home of a cluster trains on one device")
 
 
 def settings_from(assignments: Sequence[str], kept: Mapping[str, Any] | None = None, **values: Any) -> PeerSettings:
@@ -300,6 +323,14 @@ GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
         SettingInfo(
             "offload", "layers lie in main memory until they are used: slower, for a model too large for the device",
             example="yes or no", at_start=True,
+        ),
+        SettingInfo(
+            "stages", "it leads a cluster of so many homes, which train one copy of the model together",
+            off="no cluster", example="2", at_start=True,
+        ),
+        SettingInfo(
+            "activations", "how values between the homes of its cluster are sent",
+            example=", ".join(ACTIVATIONS), at_start=True,
         ),
         SettingInfo(
             "data_path", "folder or file that it reads, in runs on files of your own",

@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     import torch
 
     from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
+    from peer.cluster.home import ClusterHome
     from peer.ranks.sharded_backend import RankOptions
     from peer.train.trainer import LocalTrainer
     from peer.train.tuned import Tuned
@@ -54,7 +55,7 @@ class Prepared:
 def prepare(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter,
     wait: Callable[[float], object] | None = None, clock: Callable[[], float] = time.monotonic,
-    roster: DeviceRoster | None = None,
+    roster: DeviceRoster | None = None, cluster: ClusterHome | None = None,
 ) -> Prepared:  # fmt: skip
     """Fit, build, restore; then the device is left to others until a step is to be made, which may take hours.
 
@@ -64,10 +65,12 @@ def prepare(
     """
     from peer.data.open_source import require_files
 
-    require_files(spec, settings.data_path)  # before minutes are spent on the device
+    if cluster is None or cluster.is_lead:
+        require_files(spec, settings.data_path)  # before minutes are spent on the device
     why = ""
     while True:
-        attempt = _attempt(spec, settings, me, directory, session, roster or DeviceRoster(clock), again=bool(why))
+        chosen = roster or DeviceRoster(clock)
+        attempt = _attempt(spec, settings, me, directory, session, chosen, cluster, again=bool(why))
         if isinstance(attempt, Prepared):
             return attempt
         why = why or attempt  # its figures change all the time, and every change would be told
@@ -75,14 +78,14 @@ def prepare(
 
 
 def _attempt(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster, *,
-    again: bool,
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
+    cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared | str:  # fmt: skip
     """In words why there is no room: then nothing of this attempt is on the device any more."""
     from peer.host.device import let_go
 
     try:
-        return _prepared(spec, settings, me, directory, session, roster, again=again)
+        return _prepared(spec, settings, me, directory, session, roster, cluster, again=again)
     except MemoryFull as error:
         why = str(error)
     # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
@@ -91,8 +94,8 @@ def _attempt(
 
 
 def _prepared(
-    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster, *,
-    again: bool,
+    spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
+    cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared:  # fmt: skip
     from peer.host.device import choose_devices, telling_full, telling_lost
 
@@ -100,13 +103,15 @@ def _prepared(
     if not roster.is_whole:
         settings = of_fewer(settings, devices)
     with ExitStack() as begun, telling_lost(devices[0]), telling_full(devices[0]):
-        if not settings.offload:
-            for device in devices:
-                require_room(spec, device, again=again, shares=_shares(settings, len(devices)))
-        fit = fit_for(spec, settings, directory, session, devices)
+        fit = ranks = None
+        if cluster is None:
+            if not settings.offload:
+                for device in devices:
+                    require_room(spec, device, again=again, shares=_shares(settings, len(devices)))
+            fit = fit_for(spec, settings, directory, session, devices)
+            ranks = ranks_for(spec, settings, devices, fit)
         session.say("JOINING", "building the model and reading the data")
-        ranks = ranks_for(spec, settings, devices, fit)
-        trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
+        trainer = make_trainer(spec, settings, me, directory, fit, session, ranks, cluster)
         begun.callback(trainer.close)
         _say_where(trainer, devices, ranks, session)
         checkpoints, anchor = restore(trainer, directory, session)
@@ -324,7 +329,7 @@ def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
 
 def make_trainer(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter,
-    ranks: RankOptions | None = None,
+    ranks: RankOptions | None = None, cluster: ClusterHome | None = None,
 ) -> LocalTrainer:  # fmt: skip
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, RankLost, and what torch does without room."""
     import torch
@@ -342,6 +347,11 @@ def make_trainer(
         return LocalTrainer(spec, me, folder, torch.device("cpu"), data_path=settings.data_path, make_engine=engine)
     device = choose_devices(settings.devices)[0]
     torch.set_num_threads(threads_for(device.type, settings.threads or torch.get_num_threads()).torch)
+    if cluster is not None:
+        engine = cluster.engine(spec, device, directory, settings.activations, told)
+        return LocalTrainer(
+            spec, me, folder, device, data_path=settings.data_path, make_engine=engine, reads=cluster.is_lead
+        )
     return LocalTrainer(spec, me, folder, device, fit, told, settings.data_path)
 
 
@@ -355,7 +365,7 @@ def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[
         session.warn("CHECKPOINT", f"checkpoint {path} is not used: {why}")
         checkpoints.set_aside(path)
 
-    found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside)
+    found = newest(checkpoints.folder, trainer.spec.digest().hex(), trainer.me, set_aside, trainer.stored_layers)
     if found is None:
         return checkpoints, b""
     anchor = _take_up(trainer, found, directory, session)

@@ -18,7 +18,7 @@ from __future__ import annotations
 import hashlib
 import json
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -117,10 +117,13 @@ class Checkpoints:
             )
 
 
-def newest(folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None]) -> Checkpoint | None:
+def newest(
+    folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None], layers: Sequence[int] | None = None
+) -> Checkpoint | None:
     """The newest intact checkpoint of `peer` (None: of anyone) in `run`; `say` is told which are not used, and why.
 
-    Reads only, also while another process writes there.
+    `layers`: the first and the one after the last that a home of a cluster holds; None for all. Reads only, also while
+    another process writes there.
     """
     for path in reversed(_all(folder)):
         fault = find_damage(path)
@@ -129,9 +132,12 @@ def newest(folder: Path, run: str, peer: str | None, say: Callable[[Path, str], 
             continue
         state = json.loads((path / STATE).read_text())
         version, its_run, its_peer = (state[key] for key in ("version", "run", "peer"))
-        if (version, its_run) == (VERSION, run) and peer in (None, its_peer):
+        if (version, its_run) != (VERSION, run) or peer not in (None, its_peer):
+            say(path, "it is of another run, peer or version")
+        elif state.get("layers") != (list(layers) if layers else None):
+            say(path, "it is of other layers of the model")
+        else:
             return Checkpoint(path=path, state=state)
-        say(path, "it is of another run, peer or version")
     return None
 
 

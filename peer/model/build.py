@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -29,11 +29,39 @@ def build(spec: RunSpec) -> nn.Module:
     """
     config = build_config(spec)
     model = _from_config(config)
+    _draw(model, config, spec, {id(parameter): name for name, parameter in model.named_parameters()})
+    return model
+
+
+def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """What `cut` leaves of the model of `spec`, with the parameter bits that `build` gives it; the rest never exists.
+
+    Raises BadSpec.
+    """
+    config = build_config(spec)
+    with _parameters_on_meta():
+        model: Any = _from_config(config)
+    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    kept = cut(model)
+    for module in kept.modules():
+        for name, value in module.named_parameters(recurse=False):
+            parameter = nn.Parameter(torch.empty(value.shape), value.requires_grad)
+            names[id(parameter)] = names[id(value)]
+            setattr(module, name, parameter)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for module in kept.modules():
+            model._init_weights(module)
+    _draw(kept, config, spec, names)
+    return kept
+
+
+def _draw(model: nn.Module, config: PreTrainedConfig, spec: RunSpec, names: Mapping[int, str]) -> None:
+    """Draw anew what is no constant; `names` are those in the whole model, by the identity of the parameter."""
     spread = _random_parameters(model, config)
     for name, parameter in model.named_parameters():
         if name in spread:
-            _draw_uniform(parameter, f"{spec.run.seed}/{name}", spread[name])
-    return model
+            _draw_uniform(parameter, f"{spec.run.seed}/{names[id(parameter)]}", spread[name])
 
 
 def build_meta(spec: RunSpec) -> nn.Module:

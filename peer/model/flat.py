@@ -33,6 +33,23 @@ class FlatParameters:
     any floating dtype; the vectors are float32 on the CPU, of `size` elements.
     """
 
+    @classmethod
+    def of_span(cls, model: nn.Module, whole: Sequence[Layer], held: range) -> FlatParameters:
+        """Of a model cut to the neighbouring layers `held` of a whole one, whose names and places they keep."""
+        flat, layers = cls(model), whole[held.start : held.stop]
+        sizes = [layer.size for layer in layers]
+        parameters = iter(list(chain.from_iterable(flat.members)))
+        members: list[tuple[Tensor, ...]] = []
+        for size in sizes:
+            own: list[Tensor] = []
+            while sum(parameter.numel() for parameter in own) < size:
+                own.append(next(parameters))
+            members.append(tuple(own))
+        assert next(parameters, None) is None, "the model has more than its layers"
+        flat.members, flat.layers, flat.first_layer = tuple(members), tuple(layers), held.start
+        assert [sum(parameter.numel() for parameter in own) for own in members] == sizes
+        return flat
+
     def __init__(self, model: nn.Module) -> None:
         named = [(name, value) for name, value in model.named_parameters() if value.requires_grad]
         by_layer: dict[str, list[Tensor]] = {}
@@ -47,6 +64,8 @@ class FlatParameters:
             layers.append(Layer(name=name, start=start, size=size))
             start += size
         self.layers = tuple(layers)
+        self.first_layer = 0
+        """The number that the first of them has in the whole model."""
         self.size = start
 
     @torch.no_grad()

@@ -11,6 +11,7 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
+from dht.errors import BadInput
 from peer.ipc import Assignment
 from peer.pipeline.home_messages import (
     AnyHomeMessage,
@@ -216,7 +217,11 @@ class WorkerHome:
             return
         match message:
             case SubmitAtOnce(anchor=anchor):
-                found = self._written(anchor)
+                try:
+                    found = self._written(anchor)
+                except BadInput as error:
+                    log.warning("%s", error)  # the trainer says so as soon as it needs it
+                    return
                 if found is not None:
                     self._tell(LeavesWritten(anchor, found[0], tuple(found[1])))
                     return

@@ -19,10 +19,10 @@ def choose_spans(
 ) -> Assignment:
     """Whole blocks for each home: the slowest home's share of the work is as small as can be.
 
-    `speeds` are relative; those that are 0 are not known, and taken as the mean of the others. Work is counted in
-    parameters; what comes before the first block goes with it and costs nothing, what comes after the last one goes
-    with that. `rooms_gb` is the memory of each home in 10^9 bytes, 0 if it is not known. Raises BadInput where there is no
-    room, or fewer blocks than homes.
+    `speeds` are relative; one that is 0 is not known, and taken as the mean of the others. Work counts in parameters;
+    what comes before the first block goes with it and costs nothing, what comes after the last one goes with that.
+    `rooms_gb` is the memory of each home in 10^9 bytes, 0 if it is not known. Raises BadInput where there is no room,
+    or fewer blocks than homes.
     """
     blocks = [number for number, layer in enumerate(layers) if layer.is_block]
     if len(blocks) < len(homes):

@@ -121,6 +121,19 @@ def is_written(folder: Path, anchor: bytes) -> bool:
     return (folder / f"{anchor.hex()}.header").exists()
 
 
+def written_leaves(folder: Path, anchor: bytes) -> tuple[int, tuple[bytes, ...]] | None:
+    """The first of the parts that are here, and their leaves; None if nothing is here for `anchor`.
+
+    Of a home of a cluster. Raises BadInput for a damaged header.
+    """
+    path = folder / f"{anchor.hex()}.header"
+    if not path.exists():
+        return None
+    with raising_damaged(path):
+        *_, leaves, first, count, _ = msgpack.unpackb(path.read_bytes(), use_list=False)
+        return first, tuple(leaves[first : first + count])
+
+
 def prune_contributions(folder: Path, rounds: int, anchor: bytes) -> None:
     """Delete all contributions but that to `anchor` and the newest others, `rounds` in all; and what a crash left.
 

@@ -29,13 +29,18 @@ class LayerGates:
     those are; they are entered before the model runs at all, and so are those that this pass did not read.
     """
 
-    def __init__(self, model: nn.Module, flat: FlatParameters, device: torch.device, enter: Enter) -> None:
+    def __init__(
+        self, model: nn.Module, flat: FlatParameters, device: torch.device, enter: Enter,
+        probe_pass: Callable[[], object] | None = None,
+    ) -> None:  # fmt: skip
+        """`probe_pass` makes a small forward pass; None: of tokens, as a whole model takes them."""
         every_layer = frozenset(range(len(flat.layers)))
         probe = _Probe(flat)
         self._enter: Enter = probe.entered.update
         for module, layers in _readers(model, flat):
             self._gate(module, layers)
-        _run(model, device, probe)
+        tokens_BT = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=device)
+        _run(device, probe, probe_pass or (lambda: next_token_logits(model, tokens_BT)))
         self.early = every_layer - probe.caught
         """Layers that only the model's own hook catches."""
         self._gate(model, self.early)
@@ -97,8 +102,8 @@ class _Probe(TorchDispatchMode):  # type: ignore[no-untyped-call]
 
 
 @torch.no_grad()
-def _run(model: nn.Module, device: torch.device, probe: _Probe) -> None:
+def _run(device: torch.device, probe: _Probe, probe_pass: Callable[[], object]) -> None:
     drawn_before = generator_states(device)
     with probe:
-        next_token_logits(model, torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=device))
+        probe_pass()
     set_generator_states(drawn_before, device)

@@ -80,7 +80,8 @@ class RoundVectors:
             momentum.zero_()
             for where, parameter in flat.of_layer(number):
                 theta[where] = parameter
-        return cls(flat, OuterState(thetas, momenta, 0, {}), own)
+        place = {"first_layer": flat.first_layer, "first_element": flat.layers[0].start}
+        return cls(flat, OuterState(thetas, momenta, 0, {}, **place), own)
 
     def layer(self, number: int) -> LayerTensors:
         layer = self.layers[number]

@@ -414,8 +414,8 @@ class LocalTrainer:
             "offered": progress.offered is not None, "step_in_round": progress.step, "batches": self._batches.state(),
             "covered": sorted(anchor.hex() for anchor in progress.covered), "turns": progress.turns.state(),
         }  # fmt: skip
-        if self.span is not None:
-            state["layers"] = [self.held.start, self.held.stop]
+        if self.stored_layers is not None:
+            state["layers"] = self.stored_layers
         backend, sparse = self._backend, self._codec.is_sparse
         copied = backend.keep_inner()
         layers = [
@@ -423,6 +423,11 @@ class LocalTrainer:
             for number in range(len(self.held))
         ]
         return Capture(state=state, layers=layers, rest=backend.rest(), device=self.device)
+
+    @property
+    def stored_layers(self) -> list[int] | None:
+        """What checkpoints say of which layers they have: the first, and the one after the last; None for all."""
+        return None if self.span is None else [self.held.start, self.held.stop]
 
     def read_beside(self, capture: Capture) -> None:
         """From here on `capture` is told before anything changes that it may not have read."""

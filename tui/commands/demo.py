@@ -63,6 +63,8 @@ def add_demo(parser: Parser) -> None:
     parser.add_argument("--data", type=Path, metavar="PATH", help=text)
     text = "ranks of each peer, 1 to 8: processes that train its model together, each on a GPU or all on the processor"
     parser.add_argument("--ranks", type=int, default=1, metavar="N", help=text)
+    text = "homes of each cluster, 2 to 8: so many of the peers train one copy of the model together, a stage each"
+    parser.add_argument("--stages", type=int, default=1, metavar="N", help=text)
     text = "where all peers train (default auto: a GPU that computes, else the processor)"
     parser.add_argument("--devices", choices=DEVICES, default="auto", help=text)
     parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
@@ -75,6 +77,7 @@ def _demo(options: argparse.Namespace) -> int:
         raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
     if not 1 <= options.ranks <= 8:
         raise BadInput(f"--ranks is {options.ranks}; a peer of a demo has 1 to 8")
+    _check_stages(options)
     if options.rounds is not None and options.rounds < 1:
         raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
     found = find_device(options.devices)
@@ -89,9 +92,20 @@ def _demo(options: argparse.Namespace) -> int:
     return run_demo(demo, output, spec)
 
 
+def _check_stages(options: argparse.Namespace) -> None:
+    if not 1 <= options.stages <= 8:
+        raise BadInput(f"--stages is {options.stages}; a cluster of a demo has 1 to 8 homes")
+    if options.peers % options.stages:
+        raise BadInput(f"--peers is {options.peers}; clusters of {options.stages} homes take a multiple of that")
+    if options.stages > 1 and options.ranks > 1:
+        raise BadInput("--stages and --ranks do not go together: a home of a cluster trains on one device")
+
+
 @dataclass(frozen=True, kw_only=True)
 class DemoOptions:
     peers: int = 3
+    stages: int = 1
+    """Homes of each cluster; 1: every peer has the whole model."""
     spec: str = "tiny"
     rounds: int | None = None
     seed: int | None = None
@@ -103,8 +117,10 @@ class DemoOptions:
     directory: Path | None = None
 
     def choose(self) -> RunSpec:
-        """The spec with as many founders as peers. Raises BadSpec and BadInput."""
-        asked = {"run.founders": self.peers, "run.rounds": self.rounds, "run.seed": self.seed}
+        """The spec with as many founders as peers, or clusters of them. Raises BadSpec and BadInput."""
+        asked = {"run.founders": self.peers // self.stages, "run.rounds": self.rounds, "run.seed": self.seed}
+        if self.stages > 1:
+            asked["model.config.tie_word_embeddings"] = False  # first and last stage are two homes
         fixed = {key: value for key, value in asked.items() if value is not None}
         spec = choose_spec(self.spec, sets=self.sets, fixed=fixed)
         if spec.run.rounds == 0:

@@ -1,0 +1,126 @@
+"""What the stages of a cluster say to each other while they train; a flow frame of these begins with byte 0.
+
+A flight is a micro-batch on its way: forward from stage to stage, and back with gradients.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal
+
+import msgspec
+from msgspec import Meta, Struct
+
+KIND = 0
+MAX_FRAME_BYTES = 256 << 20
+
+Count = Annotated[int, Meta(ge=0, le=(1 << 63) - 1)]
+Size = Annotated[int, Meta(ge=1, le=1 << 20)]
+Payload = Annotated[bytes, Meta(max_length=MAX_FRAME_BYTES)]
+Figure = Annotated[float, Meta(ge=0, le=1e15)]
+
+
+class FlightMessage(Struct, frozen=True, tag=True, forbid_unknown_fields=True, kw_only=True):
+    """Base of them all. A message of an epoch that is over, or of a step that was given up, is dropped."""
+
+    epoch: Count
+    """Of the assignment."""
+    step: Count
+    """The lead counts its steps, and whatever else it has all stages do together."""
+
+
+class Forward(FlightMessage, frozen=True, kw_only=True):
+    """To the next stage: a micro-batch as far as it was computed."""
+
+    number: Count
+    """Of the flight in this step."""
+    round: Count
+    """Of the anchor where all stages must stand."""
+    rows: Size
+    columns: Size
+    """Inputs of a sequence: one fewer than its tokens."""
+    whole: Size
+    """Sequences of the whole step: the loss counts by the share of them."""
+    tokens: Payload
+    """(rows, columns + 1) as little-endian int32: the last stage takes its labels from them."""
+    hidden: Payload
+    """(rows, columns, width), encoded."""
+    measures: bool = False
+    """Only the loss of the anchor is wanted, summed over tokens."""
+
+
+class Backward(FlightMessage, frozen=True, kw_only=True):
+    """To the stage before: the gradient of what it had sent, and the loss; of a measurement the loss alone."""
+
+    number: Count
+    loss: float
+    gradient: Payload
+
+
+class AskNorm(FlightMessage, frozen=True, kw_only=True):
+    """Lead to all: every flight of the step is back."""
+
+
+class SquareNorm(FlightMessage, frozen=True, kw_only=True):
+    """To the lead: of all gradients of this stage."""
+
+    square: Figure
+
+
+class FinishStep(FlightMessage, frozen=True, kw_only=True):
+    """Lead to all: multiply the gradients by this, and have the optimizer make its step."""
+
+    scale: Figure
+    learning_rate: Figure
+    loss: float
+    tokens: Count
+
+
+class Finished(FlightMessage, frozen=True, kw_only=True):
+    """To the lead: done."""
+
+
+class NoRoom(FlightMessage, frozen=True, kw_only=True):
+    """To the lead: this stage has no memory for the step, and nothing of it is left here."""
+
+
+class NotThere(FlightMessage, frozen=True, kw_only=True):
+    """To the lead: this home stands at another anchor, of this round."""
+
+    round: Count
+
+
+class GiveUpStep(FlightMessage, frozen=True, kw_only=True):
+    """Lead to all: nothing of this step counts."""
+
+
+class Stand(FlightMessage, frozen=True, kw_only=True):
+    """Lead to all: have the anchor's values in the model (`there`), or your own again."""
+
+    where: Literal["anchor", "own"]
+    round: Count
+
+
+AnyFlight = (
+    Forward | Backward | AskNorm | SquareNorm | FinishStep | Finished | NoRoom | NotThere | GiveUpStep | Stand
+)  # fmt: skip
+
+_encoder = msgspec.msgpack.Encoder()
+_decoder: msgspec.msgpack.Decoder[AnyFlight] = msgspec.msgpack.Decoder(AnyFlight)
+
+
+class BadFlight(ValueError):
+    """Bytes that are no message of a flight, or one that does not fit."""
+
+
+def encode_flight(message: AnyFlight) -> bytes:
+    return bytes((KIND,)) + _encoder.encode(message)
+
+
+def decode_flight(frame: bytes | memoryview) -> AnyFlight:
+    """Raises BadFlight for anything else."""
+    if len(frame) > MAX_FRAME_BYTES or len(frame) < 2 or frame[0] != KIND:
+        raise BadFlight(f"{len(frame)} bytes are no message of a flight")
+    try:
+        return _decoder.decode(memoryview(frame)[1:])
+    except (ValueError, RecursionError) as error:
+        raise BadFlight(str(error)) from error

@@ -1,0 +1,154 @@
+"""What every stage of a cluster does: some layers on one device, forward and, computed again, backward."""
+
+from __future__ import annotations
+
+import contextlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from peer.host.device import free_bytes
+from peer.host.processes import available_bytes
+from peer.ipc import Assignment
+from peer.pipeline.activation_codec import decode_activations, encode_activations
+from peer.pipeline.flight_messages import AnyFlight, Backward, Forward, encode_flight
+from peer.pipeline.flight_port import FlightPort
+from peer.pipeline.stage_model import build_stage, model_layers
+from peer.spec import RunSpec
+from peer.train.backend import MicroBatch, Sequences, SingleDevice, training_bytes
+from peer.train.gates import PROBE_TOKENS, Enter, LayerGates
+from peer.train.round_vectors import Places, RoundVectors, choose_places
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlace:
+    """Where this home stands in its cluster."""
+
+    assignment: Assignment
+    me: str
+    port: FlightPort
+    wire: str
+    """How hidden values are encoded; one of `peer.pipeline.activation_codec.WIRES`."""
+
+    @property
+    def number(self) -> int:
+        return next(number for number, holder in enumerate(self.assignment.stages) if holder.peer == self.me)
+
+    @property
+    def held(self) -> range:
+        return self.assignment.stages[self.number].layers
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == len(self.assignment.stages) - 1
+
+    @property
+    def before(self) -> str:
+        """Who sends flights here."""
+        return self.assignment.stages[self.number - 1].peer
+
+    @property
+    def behind(self) -> str:
+        """To whom they go on."""
+        return self.assignment.stages[self.number + 1].peer
+
+
+class Stage(SingleDevice):
+    """A `peer.train.backend.SingleDevice` of some neighbouring layers."""
+
+    def __init__(
+        self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device, micro: MicroBatch,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        model, self._flat = build_stage(spec, place.held)
+        super().__init__(model.to(device), spec, batches, device, micro, None, folder)
+        self._place = place
+        self._width: int = model.width
+        self._local: Tensor | None = None
+        """The parameters, while the anchor's values are in their place."""
+
+    @cached_property
+    def vectors(self) -> RoundVectors:
+        return RoundVectors.at(self._flat, self.places, self._device, self._folder)
+
+    @cached_property
+    def places(self) -> Places:
+        parameters = self._flat.size
+        spare_bytes = 0
+        if self._device.type != "cpu":
+            share = parameters / sum(layer.size for layer in model_layers(self._spec))
+            taken = share * training_bytes(self._spec, None, self.micro.sequences)
+            spare_bytes = free_bytes(self._device) - round(taken)
+        return choose_places(parameters, self._device, spare_bytes, available_bytes())
+
+    def gates(self, enter: Enter) -> LayerGates:
+        entering = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=self._device)
+        if self._place.number:
+            entering = torch.zeros((1, PROBE_TOKENS, self._width), device=self._device)
+        return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._model(entering))
+
+    # ---- a micro-batch ----
+
+    def _computed(self, entering: Tensor) -> Tensor:
+        """Hidden values, or logits at the last stage."""
+        with torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext():
+            leaving: Tensor = self._model(entering)
+        return leaving
+
+    def _summed_loss(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten(), reduction="sum")
+
+    def _entered(self, flight: Forward) -> Tensor:
+        """Raises BadActivations."""
+        shape = (flight.rows, flight.columns, self._width)
+        return decode_activations(flight.hidden, shape, self._place.wire, self._device)
+
+    def _gradient_from(self, message: Backward, leaving: Tensor) -> Tensor:
+        """Of what left this stage, in its own kind of numbers. Raises BadActivations."""
+        decoded = decode_activations(message.gradient, tuple(leaving.shape), self._place.wire, self._device)
+        return decoded.to(leaving.dtype)
+
+    def _encoded(self, values: Tensor) -> bytes:
+        return encode_activations(values, self._place.wire)
+
+    def _send(self, to: str, message: AnyFlight) -> None:
+        self._place.port.send(to, encode_flight(message))
+
+    # ---- a step ----
+
+    @torch.no_grad()
+    def _square_norm(self) -> float:
+        """Of all gradients, float64."""
+        grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        norms = [torch.linalg.vector_norm(grad.float()) for grad in grads]
+        return sum(float(norm) ** 2 for norm in norms)
+
+    @torch.no_grad()
+    def _scale_gradients(self, scale: float) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)
+
+    def _drop_gradients(self) -> None:
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    # ---- the anchor's values ----
+
+    def _stand_at_anchor(self) -> None:
+        if self.capture is not None:
+            self.capture.before_step()  # the anchor takes the place of the local parameters
+        if self._local is None:
+            self._local = self._flat.new()
+            self._flat.copy_layers(self.anchor.theta)
+        self._model.eval()
+
+    def _stand_back(self) -> None:
+        if self._local is not None:
+            self._flat.copy_from(self._local)
+            self._local = None
+        self._model.train()

@@ -1,0 +1,137 @@
+"""Stages of one model in threads of this process, and the port between them."""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from queue import Empty, SimpleQueue
+
+import torch
+
+from peer.data.open_source import open_source
+from peer.data.sampler import IdleSampler, ShardSampler
+from peer.ipc import Assignment
+from peer.model.build import build
+from peer.pipeline.lead_stage import LeadStage
+from peer.pipeline.span_choice import choose_spans
+from peer.pipeline.stage import StagePlace
+from peer.pipeline.stage_model import model_layers
+from peer.pipeline.worker_stage import WorkerStage
+from peer.spec import RunSpec, from_mapping
+from peer.train.backend import InnerStep, MicroBatch, SingleDevice
+
+CPU = torch.device("cpu")
+HOMES = ("lead", "second", "third", "fourth")
+
+
+def small_spec(**inner: object) -> RunSpec:
+    """A llama of four blocks whose first and last layer are no one thing."""
+    return from_mapping(
+        {
+            "run": {"name": "cut", "seed": 3, "founders": 1, "rounds": 4},
+            "model": {
+                "architecture": "llama", "context": 32, "tokenizer": "bytes",
+                "config": {
+                    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2,
+                    "tie_word_embeddings": False,
+                },
+            },
+            "data": {"source": "stdlib", "held_out_every": 20, "eval_sequences": 8},
+            "inner": {"learning_rate": 3e-3, "warmup_steps": 4, "sequences": 8, "accumulation": 2} | inner,
+            "round": {"steps": 10},
+            "codec": {"wire": "int8", "part_elements": 4096},
+        },
+        "a test",
+    )  # fmt: skip
+
+
+class MemoryFlow:
+    """Frames between homes of one process, in order; `lose` says of each whether it gets lost."""
+
+    def __init__(self, homes: tuple[str, ...]) -> None:
+        self._boxes: dict[str, SimpleQueue[tuple[str, bytes]]] = {home: SimpleQueue() for home in homes}
+        self.change: Callable[[str, str, bytes], bytes | None] = lambda sender, to, frame: frame
+        """What becomes of a frame; None: it is lost."""
+
+    def port(self, me: str) -> MemoryPort:
+        return MemoryPort(self, me)
+
+    def put(self, sender: str, to: str, frame: bytes) -> None:
+        changed = self.change(sender, to, frame)
+        if changed is not None:
+            self._boxes[to].put((sender, changed))
+
+    def get(self, me: str, timeout_s: float) -> tuple[str, bytes] | None:
+        try:
+            return self._boxes[me].get(timeout=timeout_s)
+        except Empty:
+            return None
+
+
+class MemoryPort:
+    def __init__(self, flow: MemoryFlow, me: str) -> None:
+        self._flow, self._me = flow, me
+
+    def send(self, to: str, frame: bytes) -> None:
+        self._flow.put(self._me, to, frame)
+
+    def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
+        return self._flow.get(self._me, timeout_s)
+
+
+class Cluster:
+    """A lead in this thread, workers in threads of their own."""
+
+    def __init__(self, spec: RunSpec, homes: int, wire: str, folder: Path, silence_s: float = 20.0) -> None:
+        names = HOMES[:homes]
+        self.spec, self.flow = spec, MemoryFlow(names)
+        self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1)
+        self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
+        self.smaller: list[int] = []
+        self.lead = LeadStage(
+            spec, self._place("lead", wire), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s
+        )
+        self.workers = [WorkerStage(spec, self._place(name, wire), IdleSampler(), CPU, folder) for name in names[1:]]
+        self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
+        self.failures: list[BaseException] = []
+        self._stop = threading.Event()
+
+    def _place(self, me: str, wire: str) -> StagePlace:
+        return StagePlace(assignment=self.assignment, me=me, port=self.flow.port(me), wire=wire)
+
+    @property
+    def stages(self) -> list[LeadStage | WorkerStage]:
+        return [self.lead, *self.workers]
+
+    @contextmanager
+    def at_work(self) -> Iterator[None]:
+        threads = [threading.Thread(target=self._serve, args=(worker,)) for worker in self.workers]
+        for thread in threads:
+            thread.start()
+        try:
+            yield
+        finally:
+            self._stop.set()
+            for thread in threads:
+                thread.join()
+        assert not self.failures, self.failures
+
+    def _serve(self, worker: WorkerStage) -> None:
+        try:
+            while not self._stop.is_set():
+                made = worker.step(0, 0.0, self._stop.is_set)
+                if made.tokens:
+                    self.served[worker._place.me].append(made)
+        except BaseException as error:
+            self.failures.append(error)
+
+    def parameters(self) -> torch.Tensor:
+        return torch.cat([stage.vectors.flat.new() for stage in self.stages])
+
+
+def alone(spec: RunSpec) -> SingleDevice:
+    """The same model on one device."""
+    batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
+    return SingleDevice(build(spec), spec, batches, CPU, MicroBatch(2))
