@@ -21,8 +21,6 @@ from msgspec.structs import replace
 from dht.clock import ClockWatch
 from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer import ipc
-from peer.cluster.assembly import assemble, await_assignment, next_epoch
-from peer.cluster.home import ClusterHome
 from peer.credit.summary import LocalCosts, summarize
 from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
@@ -82,6 +80,7 @@ from peer.telemetry.forecast import Forecaster
 from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
+    from peer.cluster.home import ClusterHome
     from peer.train.trainer import LocalTrainer
 
 LONGEST_S = 3600.0
@@ -153,6 +152,9 @@ def _assembled(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path, session: Reporter
 ) -> ClusterHome:
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
+    from peer.cluster.assembly import assemble, await_assignment, next_epoch
+    from peer.cluster.home import ClusterHome
+
     if settings.stages > 1:
         assignment = assemble(link.send, inbox, spec, me, settings.stages, next_epoch(), session)
     else:

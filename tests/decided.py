@@ -28,6 +28,9 @@ from peer.train.trainer import LocalTrainer
 
 def contribution(trainer: LocalTrainer, anchor: bytes, round: int | None = None) -> Contribution:
     """What the trainer froze for `anchor`, from its disk; `round` of that, if the trainer is not there any more."""
+    if hasattr(trainer, "contribution"):
+        of_cluster: Contribution = trainer.contribution(anchor)
+        return of_cluster
     parts = trainer.progress.turns.parts(trainer.anchor.round if round is None else round)
     mine = Contribution.find(trainer._folder, anchor, parts, trainer._codec)
     assert mine is not None

@@ -6,10 +6,24 @@ from collections.abc import Callable
 from functools import partial
 from pathlib import Path
 
+import torch
+
+from peer.codec.codec import Codec
 from peer.ipc import Assignment, HomeLost, HomesOffered, StagesAssigned
+from peer.outer.arithmetic import device_for
+from peer.outer.kernels import TorchKernels
 from peer.pipeline.flow_router import FlowEnd, FlowRouter
 from peer.pipeline.home_group import HomeGone, LeadHomes, WorkerHome
+from peer.pipeline.lead_stage import LeadStage
+from peer.pipeline.stage import StagePlace
+from peer.pipeline.stage_model import initial_layer_digests, initial_span, model_layers
+from peer.pipeline.worker_stage import WorkerStage
+from peer.protocol.state_digest import state_digest
+from peer.spec import RunSpec
 from peer.store.contributions import written_leaves
+from peer.train.backend import Sequences
+from peer.train.engine import Engine, MakeEngine, Span
+from peer.train.layerwise import Layerwise
 
 
 class ClusterHome:
@@ -33,6 +47,30 @@ class ClusterHome:
             )  # fmt: skip
         self.router = FlowRouter(end, self.homes.take)
 
+    def engine(
+        self, spec: RunSpec, device: torch.device, folder: Path, wire: str, told_smaller: Callable[[int], None]
+    ) -> MakeEngine:
+        """Of a trainer of the layers that are here."""
+
+        def make(batches: Sequences) -> Engine:
+            place = StagePlace(assignment=self.assignment, me=self.me, port=self.router, wire=wire)
+            backend: LeadStage | WorkerStage
+            if isinstance(self.homes, LeadHomes):
+                backend = LeadStage(spec, place, batches, device, told_smaller, self.homes.require_all, folder)
+            else:
+                backend = WorkerStage(spec, place, batches, device, folder)
+            codec = Codec(spec.codec.wire)
+            kernels = TorchKernels(codec, device_for(device, codec))
+            span = Span(
+                layers=model_layers(spec), held=place.held, homes=self.homes,
+                first_state=state_digest(initial_layer_digests(spec), ()),
+                initial=partial(initial_span, spec, place.held),
+            )  # fmt: skip
+            beside = None if spec.round.overlap == "none" else Layerwise(backend, device)
+            return Engine(backend=backend, kernels=lambda: kernels, beside=beside, span=span)
+
+        return make
+
     def hear(self, said: HomesOffered | StagesAssigned | HomeLost) -> None:
         """What the link says of the cluster. Raises HomeGone where this life cannot go on with it."""
         match said:
@@ -41,7 +79,7 @@ class ClusterHome:
                 if peer in {holder.peer for holder in self.assignment.workers}:
                     raise HomeGone(peer, why)
             case StagesAssigned(assignment=assignment) if assignment.epoch > self.assignment.epoch:
-                self._reassigned(assignment)
+                raise HomeGone(assignment.lead, "has dealt the layers anew")
 
     def close(self) -> None:
         self.router.close()

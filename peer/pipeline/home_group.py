@@ -107,6 +107,12 @@ class LeadHomes:
             self._gone[peer] = why
             self._heard.notify_all()
 
+    def require_all(self) -> None:
+        """Raises HomeGone where a home is known to be lost."""
+        with self._heard:
+            for peer, why in self._gone.items():
+                raise HomeGone(peer, why)
+
     def take(self, sender: str, frame: bytes) -> None:
         """A frame of a home, from the thread that reads them; what is no message, or of a stranger, is dropped."""
         try:

@@ -1,0 +1,71 @@
+"""Rounds of a cluster beside whole-model peers: one member, the bits of all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+
+from peer.codec.codec import Codec
+from peer.protocol import merkle
+from peer.protocol.encoding import digest
+from peer.train.trainer import LocalTrainer
+from tests.decided import DecidedRound
+from tests.peer.pipeline.cluster_trainers import ClusterTrainers
+from tests.peer.pipeline.stages import small_spec
+from tests.stepping import step, submit
+
+CPU = torch.device("cpu")
+FIRST = digest("anchor", 0)
+
+
+@pytest.mark.parametrize("homes", [2, 3])
+def test_rounds_beside_a_whole_model_peer(homes: int, tmp_path: Path) -> None:
+    """Equal bits after every round; each home writes its layers alone, and the leaves are those of all."""
+    spec = small_spec(accumulation=1)
+    with ClusterTrainers(spec, homes, tmp_path) as cluster:
+        whole = LocalTrainer(spec, "whole", tmp_path / "whole", CPU)
+        anchor, before = FIRST, None
+        assert cluster.lead.start == whole.start
+        assert cluster.stand_at(anchor) == whole.state_digest(anchor) == whole.start.state
+        for _ in range(3):
+            cluster.begin_round(("lead", "whole"))
+            whole.begin_round(("lead", "whole"))
+            for position in range(2):
+                cluster.step(position)
+                step(whole)
+            cluster.submit(anchor)
+            submit(whole, anchor)
+            mine = cluster.contribution(anchor)
+            assert mine.header("lead").root == merkle.root(mine.leaves)
+            for piece, trainer in zip(mine._pieces, cluster.trainers, strict=True):
+                assert {cluster.parts[part].layer for part in piece.here} == set(trainer.held)
+                written = sum(Codec(spec.codec.wire).part_bytes(cluster.parts[part].size) for part in piece.here)
+                assert (trainer._folder / f"{anchor.hex()}.parts").stat().st_size == written
+            before = DecidedRound([cluster, whole], anchor, before=before)  # type: ignore[list-item]
+            before.apply_to(cluster, whole)  # type: ignore[arg-type]
+            anchor = before.next_anchor
+            assert cluster.state == whole.state_digest(anchor)
+            assert torch.equal(cluster.theta(), torch.cat(whole.anchor.theta))
+
+
+def test_a_cluster_learns_what_one_device_does(tmp_path: Path) -> None:
+    """Three rounds alone, on the same data, with a codec that rounds nothing: the loss is the same to 1e-5."""
+    spec = small_spec(accumulation=1)
+    spec = replace(spec, codec=replace(spec.codec, wire="float32"))
+    with ClusterTrainers(spec, 2, tmp_path, me="peer") as cluster:
+        whole = LocalTrainer(spec, "peer", tmp_path / "whole", CPU)
+        here = there = FIRST
+        cluster.stand_at(here)
+        for _ in range(3):
+            for position in range(3):
+                assert cluster.step(position).loss == pytest.approx(step(whole).loss, rel=1e-5)
+            cluster.submit(here)
+            submit(whole, there)
+            ours, its = DecidedRound([cluster], here), DecidedRound([whole], there)  # type: ignore[list-item]
+            ours.apply_to(cluster)  # type: ignore[arg-type]
+            its.apply_to(whole)
+            here, there = ours.next_anchor, its.next_anchor
+        torch.testing.assert_close(cluster.theta(), torch.cat(whole.anchor.theta), rtol=1e-4, atol=1e-5)
