@@ -404,7 +404,8 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
             LayerUpdate(
                 spec=spec, update=update, means=means.payloads, mine=mine,
                 outcomes=part_outcomes(update, site.me, True), parts=pieces,
-                layers=range(len(site.vectors.flat.layers)), layer=site.vectors.layer, kernels=TorchKernels(codec), own=own,
+                layers=range(len(site.vectors.flat.layers)), layer=site.vectors.layer,
+                kernels=TorchKernels(codec), own=own,
             ).apply()  # fmt: skip
             site.vectors.anchor.arrive([item for member in update.members for item in member.ranges], spec.windows_most)
             assert site.vectors.anchor.state_digest() == at_once.state_digest()
