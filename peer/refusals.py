@@ -1,6 +1,7 @@
 """The rules by which a signed message of a round is refused, by their codes: `homefires explain CODE` words each."""
 
 HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH = "HEADER", "STEPS", "TOKENS", "RANGES", "STALENESS", "BANDWIDTH"
+DELEGATES = "DELEGATES"
 """Of what a peer says that it gives."""
 NORMS = "NORMS"
 """Of what members measure."""
@@ -10,5 +11,5 @@ VOTES, BLOCK = "VOTES", "BLOCK"
 """Of what is said to be decided."""
 
 RULES = frozenset(
-    {HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH, NORMS, MEMBERS, PLACE, TABLES, TIME, VOTES, BLOCK}
+    {HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH, DELEGATES, NORMS, MEMBERS, PLACE, TABLES, TIME, VOTES, BLOCK}
 )

@@ -42,6 +42,7 @@ MAX_RECORDS = 128
 MAX_TENURES = 128
 MAX_REPORTS = 16
 MAX_RANGES = 1024
+MAX_DELEGATES = 32
 MAX_EVIDENCE = 160
 BALLOT = partial(integer, low=0, high=MAX_BALLOT)
 PART = partial(integer, low=0, high=MAX_PARTS)
@@ -63,6 +64,9 @@ Penalty = tuple[str, str, int, int, int, str]
 
 Report = tuple[str, str]
 """(peer whom the author of a header has caught lying, the evidence in plain words)."""
+
+Delegate = tuple[int, int, str]
+"""(first layer, last layer, peer who sends and receives parts of these for the author of a header)."""
 
 Times = tuple[int, int, int, int]
 """Milliseconds until a peer was ready, answered, had given its parts, had given its means."""
@@ -108,12 +112,14 @@ class ContributionHeader(Packed):
     now but keeps its vote. The same header serves every ballot of the round. `staleness` is the age
     in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
     are the peers that its author has caught lying lately, in order. Numbers are read as they come:
-    `peer.protocol.bounds` says which of them a header may have.
+    `peer.protocol.bounds` says which of them a header may have. `delegates` are for a member that is several homes, in
+    order of layers; the layers that they leave out are the author's. Of all others it is left out of what is packed.
     """
 
     readers = (
         text, DIGEST, _digest_or_empty, ANY_INTEGER, ANY_INTEGER, ANY_INTEGER, boolean,
         each(fields(*(ANY_INTEGER,) * 3), MAX_RANGES), ANY_INTEGER, _reports, SIGNATURE,
+        each(fields(ANY_INTEGER, ANY_INTEGER, text), MAX_DELEGATES, least=1),
     )  # fmt: skip
     peer: str
     anchor: bytes
@@ -126,9 +132,28 @@ class ContributionHeader(Packed):
     staleness: int = 0
     reports: tuple[Report, ...] = ()
     signature: bytes = b""
+    delegates: tuple[Delegate, ...] = ()
+
+    def packed(self) -> tuple[Any, ...]:
+        whole = Packed.packed(self)
+        return whole if self.delegates else whole[:-1]
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Self:
+        """Raises ValueError for anything that `packed` does not make."""
+        readers = cls.readers if isinstance(value, tuple) and len(value) == len(cls.readers) else cls.readers[:-1]
+        return cls(*fields(*readers)(value))
+
+    def holder_of(self, layer: int) -> str:
+        """Who sends and receives parts of a layer for this member: a delegate, or its author."""
+        for first, last, peer in self.delegates:
+            if first <= layer <= last:
+                return peer
+        return self.peer
 
     def payload(self) -> bytes:
-        return pack(self.packed()[1:-1])
+        signed, delegates = self.packed()[1:10], self.delegates
+        return pack((*signed, delegates) if delegates else signed)
 
     def signed(self, keys: Keys) -> ContributionHeader:
         return replace(self, signature=keys.sign("header", self.payload()))

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 from peer.protocol.block import CURSOR_END, MAX_RANGES, ContributionHeader, Ranges
 from peer.protocol.rules import Rules
-from peer.refusals import BANDWIDTH, RANGES, STALENESS, STEPS, TOKENS
+from peer.refusals import BANDWIDTH, DELEGATES, RANGES, STALENESS, STEPS, TOKENS
 
 OLDEST = 1 << 31
 """Rounds: what is so old was given up long before."""
@@ -26,7 +26,10 @@ def fault_of_header(rules: Rules, header: ContributionHeader) -> tuple[str, str]
     if not 0 <= header.bandwidth_bps <= MOST_BPS:
         return BANDWIDTH, f"it says that it uploads {header.bandwidth_bps:,} bit/s"
     why = _fault_of_ranges(rules, header)
-    return (RANGES, why) if why else ("", "")
+    if why:
+        return RANGES, why
+    why = _fault_of_delegates(rules, header)
+    return (DELEGATES, why) if why else ("", "")
 
 
 def within(rules: Rules, header: ContributionHeader) -> ContributionHeader:
@@ -67,4 +70,21 @@ def _fault_of_ranges(rules: Rules, header: ContributionHeader) -> str:
     windows = sum(last - first for _, first, last in header.ranges)
     if rules.context and windows * rules.context > header.tokens:
         return f"it says {windows:,} windows of {rules.context:,} tokens, and {header.tokens:,} tokens"
+    return ""
+
+
+def _fault_of_delegates(rules: Rules, header: ContributionHeader) -> str:
+    """Whether they are in order, within the model and somebody else each.
+
+    Whom another header names too, or who is a member itself, may still be named: the Merkle path of a part tells whose
+    it is, and else anybody could keep a member out by naming the peers that it names.
+    """
+    end, named = 0, {header.peer, ""}
+    for first, last, peer in header.delegates:
+        if not end <= first <= last < rules.layers:
+            return f"it names {peer or 'nobody'} for layers {first:,} to {last:,} of {rules.layers:,}"
+        if peer in named:
+            return f"it names {peer or 'nobody'} where another is to be named"
+        named.add(peer)
+        end = last + 1
     return ""

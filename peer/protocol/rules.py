@@ -87,6 +87,9 @@ class Rules:
     """Into how many the run's data is cut."""
     wall_offset_s: float = 0.0
     """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
+    holds: range | None = None
+    """The layers whose bytes this peer keeps, of a home that works for a lead: it follows the chain and decides
+    nothing. None: all."""
     shared: Shared | None = field(default=None, repr=False, compare=False)
     """Of simulated peers that share a process."""
     divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)

@@ -5,7 +5,7 @@ Nothing here sends or changes anything, so that auditors, watchers and credit as
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Iterable, Mapping
 
 from peer.protocol import bounds, norms, penalties
 from peer.protocol.block import VOID, Block, ContributionHeader, Tenure, Update, Vote, givers
@@ -171,9 +171,17 @@ def may_be_over(rules: Rules, wall_s: float, head: ChainHead, block: Block) -> b
     return not block.electorate or wall_s >= head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
-def missing_parts(held: Collection[bytes], update: Update) -> list[bytes]:
-    """Digests of the parts that whoever holds these bytes must still fetch."""
-    return sorted({part for part in update.parts if part != VOID and part not in held})
+def needed_parts(rules: Rules, update: Update) -> tuple[bytes, ...]:
+    """Digests of the parts of which this peer must hold the bytes, voids among them."""
+    if rules.holds is None:
+        return update.parts
+    parts = zip(update.parts, rules.fragment(update.round - 1).parts, strict=True)
+    return tuple(digest for digest, part in parts if part.layer in rules.holds)
+
+
+def missing_parts(held: Collection[bytes], needed: Iterable[bytes]) -> list[bytes]:
+    """Those of the `needed` ones that whoever holds these bytes must still fetch."""
+    return sorted({part for part in needed if part != VOID and part not in held})
 
 
 def fits(rules: Rules, held: Mapping[bytes, int], update: Update) -> bool:

@@ -73,7 +73,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
-    if sender != turn.owner(ballot) or sender in turn.state.banned:
+    if sender != turn.owner(ballot) or sender in turn.state.banned or turn.rules.holds is not None:
         return
     if sender in turn.state.quarantined:
         # It will not be followed: told so, it does not keep others from the ballots after its own.
@@ -212,7 +212,7 @@ def poll(turn: Transition) -> None:
     proposals = [item for item in turn.state.proposals.values() if item.ballot >= least and item.ballot not in dead]
     if not proposals:
         return
-    held = [item for item in proposals if not validation.missing_parts(turn.state.held, item.update)]
+    held = [item for item in proposals if not turn.missing(item.update)]
     newest = max(held or proposals, key=lambda proposal: proposal.ballot)
     if turn.state.acceptor.accepted != (newest.ballot, newest.update.digest):
         _vote_if_held(turn, newest)
@@ -234,11 +234,12 @@ def _room(state: State) -> dict[bytes, Proposal]:
 
 def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     state, update = turn.state, proposal.update
-    missing = validation.missing_parts(state.held, update)
+    missing = turn.missing(update)
     if missing and not state.blocks:
         members = (header.peer for header in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
-    if missing or turn.me not in state.electorate or not validation.fits(turn.rules, state.held, update):
+    votes = turn.me in state.electorate and turn.rules.holds is None
+    if missing or not votes or not validation.fits(turn.rules, state.held, update):
         return
     digest, before = update.digest, state.acceptor.accepted
     if before is not None and before[0] == proposal.ballot and before[1] != digest:
@@ -298,7 +299,7 @@ def _commit_if_held(turn: Transition) -> None:
     if proposal is None:
         turn.fetch({state.decided[1]}, votes)
         return
-    missing = validation.missing_parts(state.held, proposal.update)
+    missing = turn.missing(proposal.update)
     if missing:
         turn.fetch(missing, votes, on_their_way=True)
         return

@@ -319,7 +319,7 @@ def apply_blocks(turn: Transition) -> None:
             applied = block.update.round <= turn.state.head.round
             turn.set(blocks=rest if applied else ())
             continue
-        if validation.missing_parts(turn.state.held, block.update):
+        if turn.missing(block.update):
             break
         if not validation.fits(turn.rules, turn.state.held, block.update):
             _doubt(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
@@ -339,8 +339,9 @@ def _fetch_ahead(turn: Transition) -> None:
     missing: dict[bytes, None] = {}
     size_bytes = 0
     for block in state.blocks:
+        needed = set(validation.needed_parts(turn.rules, block.update))
         for part, part_bytes in zip(block.update.parts, validation.part_bytes(turn.rules, block.update), strict=True):
-            if part != VOID and part not in state.held and part not in missing:
+            if part in needed and part != VOID and part not in state.held and part not in missing:
                 missing[part] = None
                 size_bytes += part_bytes
         if size_bytes >= FETCH_BYTES or len(missing) >= FETCH_MOST:

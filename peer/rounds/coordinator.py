@@ -295,7 +295,7 @@ def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, repo
 def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
     proposal = turn.state.proposals.get(lead.update)
     if proposal is not None and validation.fits(turn.rules, turn.state.held, proposal.update):
-        missing = validation.missing_parts(turn.state.held, proposal.update)
+        missing = turn.missing(proposal.update)
         if not missing:
             propose(turn, lead, proposal.update)
             return

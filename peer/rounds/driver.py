@@ -98,7 +98,8 @@ class ChainPort(Protocol):
         """Some of the blocks that follow an anchor; none if they are not here any more."""
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one."""
+        """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one, or if another home
+        has these bytes. A home that is not told the leaves of the others has no path: it is empty."""
 
 
 class ReductionPort(Protocol):
@@ -119,6 +120,22 @@ class ReductionPort(Protocol):
         """(Merkle path, encoded bytes) of a part that is kept."""
 
     def forget(self) -> None: ...
+
+
+class HomesPort(Protocol):
+    """Of a peer of several homes: what the others do. `peer.delegates.lead_hands` has it."""
+
+    def begin(self, perform: Callable[[Effect], None]) -> None:
+        """`perform` what had to wait for another home."""
+
+    def own(self, effect: Effect, state: State) -> tuple[Effect, ...]:
+        """Have the other homes do their share of an effect; returns what this home does itself, and now."""
+
+    def on_message(self, message: Message) -> None:
+        """Look at what comes before the machine does."""
+
+    def on_tick(self) -> None:
+        """Time passed."""
 
 
 class TrainerPort(Protocol):
@@ -173,6 +190,7 @@ class Driver:
         report: Callable[[Reported], None],
         publish: Callable[[Heartbeat], None] = lambda head: None,
         framing: Framing = ON_THE_WIRE,
+        homes: HomesPort | None = None,
     ) -> None:
         self.state = state
         self.clock = clock
@@ -182,6 +200,9 @@ class Driver:
         self._report, self._publish = report, publish
         self._events: deque[Input] = deque()
         self._busy = self._broken = False
+        self._homes = homes
+        if homes is not None:
+            homes.begin(self._perform)
 
     def on_frame(self, sender: str, frame: bytes) -> None:
         """A frame from an authenticated peer; what is not a message is counted and dropped."""
@@ -190,6 +211,8 @@ class Driver:
         except ValueError:
             self.bad_frames += 1
             return
+        if self._homes is not None:
+            self._homes.on_message(message)
         self.deliver(Received(self.clock(), sender, message))
 
     def deliver(self, event: Input) -> None:
@@ -201,6 +224,8 @@ class Driver:
         self._events.append(event)
         if isinstance(event, Tick) and (lost := self._streams.unreachable) != self.state.unreachable.keys():
             self._events.append(PeersUnreachable(event.now, lost))
+        if isinstance(event, Tick) and self._homes is not None:
+            self._homes.on_tick()
         if self._busy or self._broken:
             return
         self._busy = True
@@ -208,7 +233,8 @@ class Driver:
             while self._events:
                 self.state, effects = step(self.state, self._events.popleft())
                 for effect in effects:
-                    self._perform(effect)
+                    for own in (effect,) if self._homes is None else self._homes.own(effect, self.state):
+                        self._perform(own)
         except BaseException:
             self._broken = True
             raise

@@ -101,7 +101,7 @@ def switch_if_stored(turn: Transition) -> bool:
     branch = turn.state.branch
     if branch is None:
         return False
-    missing = validation.missing_parts(turn.state.held, branch.blocks[0].update)
+    missing = turn.missing(branch.blocks[0].update)
     if missing:
         turn.fetch(missing[:FETCH_MOST], (branch.source, *(vote.voter for vote in branch.blocks[0].votes)))
         return False

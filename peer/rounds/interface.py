@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.events import Event as Reported
-from peer.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Update
+from peer.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Delegate, Update
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, Message
 from peer.protocol.norms import PartNorms
@@ -93,8 +93,29 @@ class ObjectStored(Input):
 
 
 @dataclass(frozen=True, slots=True)
+class DelegatesChanged(Input):
+    """From now on these homes of mine keep these layers; nobody else does. What round machines of others know of it
+    stands in my headers."""
+
+    delegates: tuple[Delegate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateHolds(Input):
+    """A home of mine says that the bytes of a mean are on its disk; it has checked their digest, size and numbers.
+
+    `mean` is what its reducer signed, without the bytes, if they came from there.
+    """
+
+    worker: str
+    digest: bytes
+    size: int
+    mean: MeanData | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Applied(Input):
-    """The trainer has computed this anchor; `state` is H(θ, m)."""
+    """The trainer has computed this anchor; `state` is H(θ, m), empty of a home that keeps some layers only."""
 
     anchor: bytes
     state: bytes
@@ -141,7 +162,7 @@ class Send(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendParts(Effect):
-    """Send my encoded parts, each as a `PartSent`, to their reducer."""
+    """Send my encoded parts, each as a `PartSent`, to their reducer. What is with a delegate of mine, that sends."""
 
     to: str
     place: BallotId
@@ -214,7 +235,7 @@ class MeasurePart(Effect):
     giver: str
     part: int
     payload: bytes
-    """Empty for a part of my own contribution."""
+    """Empty for a part of my own contribution, wherever its bytes are."""
     direction: bytes = VOID
     """Digest of that mean, if there is one."""
     evidence: bool = False

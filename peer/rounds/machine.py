@@ -66,6 +66,8 @@ from peer.rounds import (
 from peer.rounds.block_sync import seen_again
 from peer.rounds.interface import (
     Applied,
+    DelegateHolds,
+    DelegatesChanged,
     Effect,
     Input,
     Leaving,
@@ -140,6 +142,10 @@ def _take(turn: Transition, event: Input) -> None:
             _receive(turn, sender, message)
         case ObjectStored(_, digest, size):
             _held(turn, digest, size)
+        case DelegateHolds():
+            _delegate_holds(turn, event)
+        case DelegatesChanged(_, delegates):
+            turn.set(delegates=delegates)
         case PartReduced():
             member.on_reduced(turn, event)
             coordinator.poll(turn)
@@ -209,6 +215,19 @@ def _held(turn: Transition, digest: bytes, size: int) -> None:
     coordinator.poll(turn)
     forks.switch_if_stored(turn)
     block_sync.apply_blocks(turn)
+
+
+def _delegate_holds(turn: Transition, event: DelegateHolds) -> None:
+    """As if the mean, or the bytes, had come to me: of its own layers, and what somebody has named."""
+    if event.mean is not None:
+        member.on_delegates_mean(turn, event.worker, event.digest, event.size, event.mean)
+        coordinator.poll(turn)
+    known = turn.state.layer_of(event.digest)
+    if known is None or event.digest in turn.state.held:
+        return
+    layer, size = known
+    if size == event.size and member.keeps_for_me(turn, event.worker, layer):
+        _held(turn, event.digest, event.size)
 
 
 def _receive(turn: Transition, sender: str, message: Message) -> None:

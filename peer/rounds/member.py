@@ -111,7 +111,8 @@ def _send_parts(turn: Transition, exchange: MemberState) -> None:
         theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
         turn.emit(SendParts(reducer, exchange.place, theirs))
     for part in exchange.received:
-        turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
+        if mine.holder_of(turn.fragment.parts[part].layer) == turn.me:  # else it comes, as those of others
+            turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
     reassignment.send_parts(turn, exchange.again.auditors)
 
 
@@ -130,19 +131,24 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
 
 def _take_part(turn: Transition, exchange: MemberState, sender: str, message: PartData) -> None:
     """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
-    part, taken = message.part, exchange.taken
-    index = exchange.index_of(sender)
-    if index is None or message.giver or taken.get(part, 0) >> index & 1:
+    part, taken = message.part, exchange.taken.get(message.part, 0)
+    awaited = [index for index in exchange.spoken_for(turn.rules, sender, part) if not taken >> index & 1]
+    if not awaited or message.giver:
         return
-    exchange = replace(exchange, taken={**taken, part: taken.get(part, 0) | 1 << index})
+    index = exchange.giver_of(turn.rules, sender, message)
+    if index is not None and taken >> index & 1:
+        return
+    now_taken = taken | sum(1 << i for i in (awaited if index is None else [index]))
+    exchange = replace(exchange, taken={**exchange.taken, part: now_taken})
     turn.set(exchange=exchange)
-    if exchange.giver_of(turn.rules.bytes_in(exchange.round), sender, message) is None:
-        refused = {**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index}
+    if index is None:
+        refused = {**exchange.refused, part: exchange.refused.get(part, 0) | now_taken & ~taken}
         turn.set(exchange=replace(exchange, refused=refused))
         _close_if_complete(turn)
         return
-    turn.emit(BufferPart(exchange.place, sender, part, message.payload, message.path))
-    turn.emit(MeasurePart(exchange.place, sender, part, message.payload, reassignment.direction(turn, part)))
+    giver = exchange.names[index]
+    turn.emit(BufferPart(exchange.place, giver, part, message.payload, message.path))
+    turn.emit(MeasurePart(exchange.place, giver, part, message.payload, reassignment.direction(turn, part)))
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
@@ -158,8 +164,11 @@ def on_measured(turn: Transition, event: PartMeasured) -> None:
     if exchange.closed or part not in exchange.received:
         return
     index = exchange.index_of(event.giver)
-    if index is None or (event.giver != turn.me and not exchange.taken.get(part, 0) >> index & 1):
-        return  # measured for an exchange of this place that was left with a branch
+    if index is None:
+        return
+    is_here = event.giver == turn.me == exchange.holder_of(turn.rules, index, part)
+    if not is_here and not exchange.taken.get(part, 0) >> index & 1:
+        return  # measured by a delegate, or for an exchange of this place that was left with a branch
     figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.figures}}
     received = {**exchange.received, part: exchange.received[part] | 1 << index}
     part_at = exchange.part_at if event.giver == turn.me else {**exchange.part_at, event.giver: turn.now}
@@ -174,8 +183,10 @@ def replay_early(turn: Transition) -> None:
     for sender, message in early:
         if isinstance(message, PartData):
             on_part(turn, sender, message)
-        else:
+        elif message.payload:
             on_mean(turn, sender, message)
+        else:
+            on_delegates_mean(turn, sender, message.digest, turn.mean_bytes[message.part], message)
 
 
 def _close_if_complete(turn: Transition) -> None:
@@ -287,36 +298,75 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
     turn.set(exchange=replace(exchange, means={**exchange.means, event.part: mean}))
-    others = tuple(header.peer for header in exchange.members if header.peer != turn.me)
+    others = tuple(peer for peer in exchange.holders_of(turn.rules, event.part) if peer != turn.me)
     if others:
         turn.emit(SendMean(others, mean))
 
 
 def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
-    exchange, part = turn.state.exchange, message.part
-    if exchange is None or exchange.place != message.place:
-        reassignment.keep_early(turn, sender, message)
-        return
-    if part >= len(exchange.reducers) or (part in exchange.means and exchange.means[part].attempt >= message.attempt):
-        return
-    if message.attempt and part not in exchange.again.redo:
-        reassignment.keep_early(turn, sender, message)
-        return
-    reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
-    if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
+    exchange, part = _awaiting(turn, sender, message), message.part
+    if exchange is None:
         return
     if len(message.payload) != turn.mean_bytes[part] or digest_of(message.payload) != message.digest:
         return
     if not turn.rules.finite(message.payload):
         _refuse_mean(turn, message)
         return
-    bare = replace(message, payload=b"")
-    mean_at = {**exchange.mean_at, message.reducer: turn.now}
-    turn.set(exchange=replace(exchange, means={**exchange.means, part: bare}, mean_at=mean_at))
+    _take_mean(turn, exchange, message)
     if message.digest not in turn.state.held:
         turn.emit(StoreObject(message.digest, message.payload))
     reassignment.compare(turn, part)
+
+
+def _awaiting(turn: Transition, sender: str, message: MeanData) -> MemberState | None:
+    """The exchange that this mean is for, if its reducer's signed word is taken; what comes early is kept."""
+    exchange, part = turn.state.exchange, message.part
+    if exchange is None or exchange.place != message.place:
+        reassignment.keep_early(turn, sender, message)
+        return None
+    if part >= len(exchange.reducers) or (part in exchange.means and exchange.means[part].attempt >= message.attempt):
+        return None
+    if message.attempt and part not in exchange.again.redo:
+        reassignment.keep_early(turn, sender, message)
+        return None
+    reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
+    if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
+        return None
+    return exchange
+
+
+def _take_mean(turn: Transition, exchange: MemberState, message: MeanData) -> None:
+    bare = replace(message, payload=b"")
+    mean_at = {**exchange.mean_at, message.reducer: turn.now}
+    turn.set(exchange=replace(exchange, means={**exchange.means, message.part: bare}, mean_at=mean_at))
+
+
+def on_delegates_mean(turn: Transition, worker: str, digest: bytes, size: int, mean: MeanData) -> None:
+    """A mean came to a home of mine, which has checked its bytes and holds them."""
+    parts = turn.fragment.parts
+    if mean.place.anchor != turn.state.head.anchor or mean.payload or mean.part >= len(parts) or mean.digest != digest:
+        return
+    if size != turn.mean_bytes[mean.part] or not keeps_for_me(turn, worker, parts[mean.part].layer):
+        return
+    exchange = _awaiting(turn, worker, mean)
+    if exchange is None:
+        return
+    _take_mean(turn, exchange, mean)
+    turn.set(held={**turn.state.held, digest: size})
+    turn.arrived(digest)
+    reassignment.compare(turn, mean.part)
+
+
+def keeps_for_me(turn: Transition, worker: str, layer: int) -> bool:
+    """Whether it is the home of mine with this layer, now or in the round that goes on."""
+    exchange = turn.state.exchange
+    index = exchange.index_of(turn.me) if exchange is not None else None
+    now_and_then = (
+        *turn.state.delegates,
+        *(exchange.members[index].delegates if exchange is not None and index is not None else ()),
+    )
+    return any(first <= layer <= last and peer == worker for first, last, peer in now_and_then)
 
 
 def _refuse_mean(turn: Transition, mean: MeanData) -> None:
@@ -342,4 +392,7 @@ def on_want(turn: Transition, sender: str, message: GetMeans) -> None:
     for part in dict.fromkeys(message.parts):
         mean = exchange.means.get(part)
         if mean is not None and mean.digest in turn.state.held:
-            turn.emit(SendMean((sender,), mean))
+            index = exchange.index_of(sender)
+            holder = sender if index is None else exchange.holder_of(turn.rules, index, part)
+            if holder != turn.me:
+                turn.emit(SendMean((holder,), mean))

@@ -95,17 +95,26 @@ def on_objection(turn: Transition, sender: str, message: NormDispute) -> None:
 
 
 def on_part(turn: Transition, sender: str, message: PartData) -> None:
-    """Evidence: measure it once, if it is what its sender pledged."""
-    exchange, key = exchange_at(turn, message.place), (message.place, sender)
-    dispute = turn.state.disputes.get(key)
-    if exchange is None or dispute is None or message.giver or message.part not in dispute.parts:
+    """Evidence: measure it once, if it is what its sender pledged, or the member whose delegate that is."""
+    exchange = exchange_at(turn, message.place)
+    if exchange is None or message.giver:
         return
-    if message.part in dispute.taken or exchange.giver_of(turn.rules.bytes_in(exchange.round), sender, message) is None:
+    members = (exchange.names[index] for index in exchange.spoken_for(turn.rules, sender, message.part))
+    open_ones = {peer: turn.state.disputes.get((message.place, peer)) for peer in members}
+    awaited = {
+        peer: dispute
+        for peer, dispute in open_ones.items()
+        if dispute is not None and message.part in dispute.parts and message.part not in dispute.taken
+    }
+    index = exchange.giver_of(turn.rules, sender, message) if awaited else None
+    if index is None or exchange.names[index] not in awaited:
         return
+    giver = exchange.names[index]
+    key, dispute = (message.place, giver), awaited[giver]
     taken = replace(dispute, taken=dispute.taken | {message.part})
     turn.set(disputes={**turn.state.disputes, key: taken})
     direction = _direction(turn, exchange, message.part)
-    turn.emit(MeasurePart(message.place, sender, message.part, message.payload, direction, evidence=True))
+    turn.emit(MeasurePart(message.place, giver, message.part, message.payload, direction, evidence=True))
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:

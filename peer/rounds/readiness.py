@@ -45,6 +45,9 @@ def poll(turn: Transition) -> None:
     """Compare my bits with those of the voters at my anchor; ask those who have not said theirs."""
     if turn.state.in_step and len(turn.state.blocks) >= BEHIND:
         turn.set(in_step=False)
+    if turn.rules.holds is not None:
+        _follow(turn)
+        return
     state = turn.state
     said = {
         peer: state.heard[peer][0].state
@@ -64,6 +67,22 @@ def poll(turn: Transition) -> None:
     elif others:
         _refuse(turn, others, said[others[0]])
     elif _is_left_alone(turn):
+        _enter(turn)
+    else:
+        _ask_voters(turn)
+        _say(turn, _how_far(turn))
+
+
+def _follow(turn: Transition) -> None:
+    """A home that keeps some layers has no bits to compare: it is in step where a voter says that it stands."""
+    state, anchor = turn.state, turn.state.head.anchor
+    if state.in_step:
+        return
+    _begin(turn)
+    there = [peer for peer in state.head.electorate if peer in state.heard and state.heard[peer][0].anchor == anchor]
+    if state.blocks or state.applied_round != state.head.round:
+        _say(turn, _how_far(turn))
+    elif there:
         _enter(turn)
     else:
         _ask_voters(turn)

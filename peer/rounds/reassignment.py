@@ -82,12 +82,23 @@ def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> N
     What is kept is bounded by the bytes of two contributions, whoever sends it.
     """
     state, sizes = turn.state, turn.part_bytes if isinstance(message, PartData) else turn.mean_bytes
-    known = sender in state.electorate or sender in state.heard
+    known = sender in state.electorate or sender in state.heard or sender in _delegates_lately(turn)
     fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
+    if isinstance(message, MeanData) and not message.payload:  # a home of mine says that it is there
+        known = fits = any(sender == peer for *_, peer in state.delegates) and message.part < len(sizes)
     if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
         return
     if len(state.early) < 2 * len(sizes) and (sender, message) not in state.early:
         turn.set(early=(*state.early, (sender, message)))
+
+
+def _delegates_lately(turn: Transition) -> frozenset[str]:
+    """Whom the members of the last round named."""
+    if not turn.state.trail:
+        return frozenset()
+    return frozenset(
+        peer for header in turn.state.trail[-1].block.update.members for *_, peer in header.delegates
+    )  # fmt: skip
 
 
 # ---- in the second ----
@@ -133,7 +144,11 @@ def send_parts(turn: Transition, reducers: Mapping[int, str]) -> None:
         theirs = tuple(part for part in sorted(reducers) if reducers[part] == reducer)
         turn.emit(SendParts(reducer, exchange.place, theirs, attempt=1))
     received = exchange.again.received
-    own = {part: received[part] | 1 << index for part, reducer in reducers.items() if reducer == turn.me}
+    own = {
+        part: received[part] | 1 << index
+        for part, reducer in reducers.items()
+        if reducer == turn.me == exchange.holder_of(turn.rules, index, part)  # a delegate's part comes, as others' do
+    }
     _change(turn, received={**received, **own})
 
 
@@ -188,7 +203,7 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
     """A part of the ballot in which I am, for a second reduction."""
     exchange = _exchange(turn)
     again, part = exchange.again, message.part
-    index = exchange.giver_of(turn.rules.bytes_in(exchange.round), sender, message)
+    index = exchange.giver_of(turn.rules, sender, message)
     if index is None:
         return
     if part not in again.received:
@@ -264,7 +279,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
 def _announce(turn: Transition, mean: MeanData) -> None:
     exchange = _exchange(turn)
     turn.set(exchange=replace(exchange, means={**exchange.means, mean.part: mean}))
-    others = tuple(header.peer for header in exchange.members if header.peer != turn.me)
+    others = tuple(peer for peer in exchange.holders_of(turn.rules, mean.part) if peer != turn.me)
     if others:
         turn.emit(SendMean(others, mean))
 

@@ -6,13 +6,13 @@ header with its encoded parts (written before the machine hears of it), and the 
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 
 from peer.aggregation.aggregate import AggregationResult
 from peer.protocol import merkle
-from peer.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote
+from peer.protocol.block import Block, ContributionHeader, Delegate, NormRow, SignedNorms, Update, Vote
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainEntry, ChainHead
 from peer.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
@@ -174,15 +174,40 @@ class MemberState:
         """Which member this is; None for a stranger."""
         return self.names.index(peer) if peer in self.names else None
 
-    def giver_of(self, sizes: Sequence[int], sender: str, message: PartData) -> int | None:
-        """Index of the member that pledged these bytes as this part; None if nobody did. `sizes` are those of parts."""
+    def spoken_for(self, rules: Rules, sender: str, part: int) -> tuple[int, ...]:
+        """Members whose bytes of a part this peer may send: its own, and those whose delegate for that layer it is."""
+        parts = rules.fragment(self.round).parts
+        if part >= len(parts):
+            return ()
+        layer = parts[part].layer
+        return tuple(
+            index for index, header in enumerate(self.members)
+            if header.peer == sender or (header.delegates and header.holder_of(layer) == sender)
+        )  # fmt: skip
+
+    def giver_of(self, rules: Rules, sender: str, message: PartData) -> int | None:
+        """Index of the member that pledged these bytes as this part; None if nobody did for whom `sender` speaks."""
+        sizes = rules.bytes_in(self.round)
         if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
             return None
-        index = self.index_of(message.giver or sender)
-        if index is None or not self.members[index].root:
+        named = self.index_of(message.giver) if message.giver else None
+        among = self.spoken_for(rules, sender, message.part) if not message.giver else ()
+        candidates = (*among, *(() if named is None else (named,)))
+        roots = [(index, self.members[index].root) for index in candidates if self.members[index].root]
+        if not roots:
             return None
-        leaf = digest_of(message.payload)
-        return index if merkle.proves(self.members[index].root, leaf, message.part, message.path, len(sizes)) else None
+        leaf, path = digest_of(message.payload), message.path
+        proven = (index for index, root in roots if merkle.proves(root, leaf, message.part, path, len(sizes)))
+        return next(proven, None)
+
+    def holder_of(self, rules: Rules, index: int, part: int) -> str:
+        """Who sends and receives a part for this member: itself, or a delegate."""
+        return self.members[index].holder_of(rules.fragment(self.round).parts[part].layer)
+
+    def holders_of(self, rules: Rules, part: int) -> tuple[str, ...]:
+        """Who gets the mean of a part, each once: the members, or their delegates."""
+        layer = rules.fragment(self.round).parts[part].layer
+        return tuple(dict.fromkeys(header.holder_of(layer) for header in self.members))
 
 
 @dataclass(frozen=True, slots=True)
@@ -395,6 +420,8 @@ class State:
     """Who gave blocks without a valid certificate, and until when nothing is taken from it."""
     skipped: int = 0
     """Ballots of this instance that nobody led: they make no wait longer, else who skips some would."""
+    delegates: tuple[Delegate, ...] = ()
+    """Which homes of mine keep which layers now. What they hold I hold."""
     in_step: bool = False
     """Whether this peer stands where the electorate stands, with the same bits."""
     applied_round: int = 0
@@ -405,6 +432,21 @@ class State:
     def tip(self) -> ChainHead:
         """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
         return self.last if self.blocks and self.last is not None else self.head
+
+    def updates(self) -> Iterator[Update]:
+        """All that are known here: proposed, decided, waiting, and the newest of my chain."""
+        yield from (proposal.update for proposal in self.proposals.values())
+        yield from (block.update for block in self.blocks)
+        yield from (block.update for block in (self.branch.blocks if self.branch is not None else ()))
+        yield from (step.block.update for step in reversed(self.trail))
+
+    def layer_of(self, digest: bytes) -> tuple[int, int] | None:
+        """The layer of a mean, and its encoded size, if an update that is known here names it."""
+        for update in self.updates():
+            if digest in update.parts:
+                part, round = update.parts.index(digest), update.round - 1
+                return self.rules.fragment(round).parts[part].layer, self.rules.means_in(round)[part]
+        return None
 
     @property
     def electorate(self) -> tuple[str, ...]:

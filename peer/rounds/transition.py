@@ -10,7 +10,7 @@ from typing import Any
 
 from peer.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
 from peer.protocol import validation
-from peer.protocol.block import ContributionHeader
+from peer.protocol.block import ContributionHeader, Update
 from peer.protocol.electorate import coordinator, instance_of
 from peer.protocol.layout import Fragment
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
@@ -94,6 +94,10 @@ class Transition:
     @property
     def mean_bytes(self) -> tuple[int, ...]:
         return self.rules.means_in(self.state.head.round)
+
+    def missing(self, update: Update) -> list[bytes]:
+        """Digests of the means of this update that I must still fetch."""
+        return validation.missing_parts(self.state.held, validation.needed_parts(self.rules, update))
 
     def owner(self, ballot: int) -> str:
         """The only peer that may lead `ballot` of the instance in which I take part."""

@@ -312,7 +312,15 @@ class ChainStore:
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         mine = self.contribution(anchor)
-        return None if mine is None else (mine.path(part), mine.payload(part))
+        if mine is None or part not in mine.here:
+            return None
+        return mine.path(part) if mine.leaves else (), mine.payload(part)
+
+    def my_path(self, anchor: bytes, part: int) -> tuple[bytes, ...] | None:
+        """The Merkle path of a part, also of one that another home of a cluster has; None in a home that need not
+        know."""
+        mine = self.contribution(anchor)
+        return mine.path(part) if mine is not None and part < len(mine.leaves) else None
 
 
 def start_chain_at(directory: Path, base: ChainBase) -> None:

@@ -126,7 +126,10 @@ def changed(value: Any, path: Sequence[Step], change: Callable[[Any], Any], me: 
         value = value or (_made_up(get_args(step.hint)[0]),)
         own = [item for item in value if isinstance(item, tuple) and item[:1] == (me,)]
         return tuple(changed(item, rest, change, me) if not own or item in own else item for item in value)
-    return (*value[: step.place], changed(value[step.place], rest, change, me), *value[step.place + 1 :])
+    old = (
+        value[step.place] if step.place < len(value) else ()
+    )  # the last field of a header is left out where it is empty
+    return (*value[: step.place], changed(old, rest, change, me), *value[step.place + 1 :])
 
 
 def _made_up(hint: Any) -> Any:
