@@ -321,6 +321,31 @@ class DeviceMeasured(Event):
 
 
 @dataclass(frozen=True, kw_only=True)
+class ClusterFormed(Event):
+    """Told by every home of a cluster when it begins to train: whose lead it is, and what each home holds.
+
+    `stages` has a row for each in model order: its `peer`, the numbers of its `first` and `last` layer, and `layers` in
+    words.
+    """
+
+    epoch: int
+    lead: str
+    stages: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagesMeasured(Event):
+    """Told by a lead: what the newest steps of its cluster took. All figures are means of these steps.
+
+    `stages` has a row for each in model order: its `peer`, `compute_s` of a step, and `wire_bytes` that it then sent on.
+    """
+
+    step_s: float
+    flights: float
+    stages: list[dict[str, Any]] = field(default_factory=list)
+
+
+@dataclass(frozen=True, kw_only=True)
 class CheckpointWritten(Event):
     """A checkpoint of anchor `round` is on disk."""
 

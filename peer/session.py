@@ -141,6 +141,8 @@ def _live(
         finally:
             session.building = False
         session.emit(started(settings, me, ready, directory))
+        if cluster is not None:
+            session.emit(cluster.formed(ready.trainer.layer_names))
         worker = begun.enter_context(closing(TrainerWorker(ready.trainer, ready.checkpoints, directory, session.warn)))
         if cluster is None:
             meet(link, inbox, session)

@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
 import torch
 
 from peer.codec.codec import Codec
+from peer.events import ClusterFormed
 from peer.ipc import Assignment, HomeLost, HomesOffered, StagesAssigned
 from peer.outer.arithmetic import device_for
 from peer.outer.kernels import TorchKernels
@@ -71,6 +72,19 @@ class ClusterHome:
 
         return make
 
+    def formed(self, layers: Sequence[str]) -> ClusterFormed:
+        """What people hear of it; `layers` are the names of all."""
+        rows = [
+            {
+                "peer": holder.peer,
+                "first": holder.first,
+                "last": holder.last,
+                "layers": layer_words(layers, holder.layers),
+            }
+            for holder in self.assignment.stages
+        ]
+        return ClusterFormed(epoch=self.assignment.epoch, lead=self.assignment.lead, stages=rows)
+
     def hear(self, said: HomesOffered | StagesAssigned | HomeLost) -> None:
         """What the link says of the cluster. Raises HomeGone where this life cannot go on with it."""
         match said:
@@ -83,3 +97,16 @@ class ClusterHome:
 
     def close(self) -> None:
         self.router.close()
+
+
+def layer_words(names: Sequence[str], held: range) -> str:
+    """Such as `embed_tokens, layers 0 to 3`."""
+    words: list[str] = []
+    blocks = [names[number] for number in held if names[number].rpartition(".")[2].isdecimal()]
+    for number in held:
+        if names[number] not in blocks:
+            words.append(names[number].rpartition(".")[2])
+        elif names[number] == blocks[0]:
+            first, last = (block.rpartition(".")[2] for block in (blocks[0], blocks[-1]))
+            words.append(f"block {first}" if first == last else f"blocks {first} to {last}")
+    return ", ".join(words)

@@ -77,12 +77,13 @@ def tell_progress(turn: Turn) -> None:
     exposed_s = life.times.exposed_s
     seconds = max(life.at - progress.since - (exposed_s - progress.exposed_s), 1e-6)
     loss = progress.losses / progress.measured if progress.measured else None
+    tokens = 0 if life.serves else progress.tokens  # its lead counts them
     told = InnerProgressed(
         round=life.round_in_training, step=life.trainer.step, steps=life.pace.expected(life.round_in_training),
-        loss=loss, tokens=progress.tokens, tokens_per_s=round(progress.tokens / seconds, 1),
+        loss=loss, tokens=tokens, tokens_per_s=round(tokens / seconds, 1),
         learning_rate=progress.learning_rate,
     )  # fmt: skip
-    speed = life.pace.tokens_per_s or told.tokens_per_s
+    speed = 0.0 if life.serves else life.pace.tokens_per_s or told.tokens_per_s
     turn.set(progress=Progress(life.at, exposed_s, learning_rate=progress.learning_rate))
     turn.add(Emit(told))
     turn.say(ReportProgress(life.share(), loss, speed, life.trainer.device_gb))

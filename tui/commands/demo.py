@@ -271,10 +271,11 @@ def round_limit_s(spec: RunSpec) -> float:
 
 def summarise(swarm: SwarmState, rounds: int) -> list[str]:
     """The sentences at the end of a demo that kept its promise."""
-    last = swarm.reporting[0].commits[-1]
-    peers = len(swarm.reporting)
+    peers = [view for view in swarm.reporting if not view.lead]
+    last, workers = peers[0].commits[-1], len(swarm.reporting) - len(peers)
+    helped = f" and their {workers} workers" if workers else ""
     sentences = [
-        f"{rounds} of {rounds} rounds committed by all {peers} peers with equal bits "
+        f"{rounds} of {rounds} rounds committed by all {len(peers)} peers{helped} with equal bits "
         f"(digest {last.digest[:12]}, state {last.state[:12]})"
     ]
     if swarm.losses:
@@ -326,7 +327,7 @@ def _differing_round(views: list[PeerView]) -> str | None:
             expected = agreed.setdefault(commit.round, commit)
             for what in ("digest", "state"):
                 mine, theirs = getattr(commit, what), getattr(expected, what)
-                if mine != theirs:
+                if mine and theirs and mine != theirs:  # a worker of a cluster knows no state of the whole
                     return f"round {commit.round}: {view.label} has {what} {mine[:12]}, others have {theirs[:12]}"
     return None
 

@@ -9,6 +9,7 @@ from typing import NamedTuple, TextIO
 
 from peer.events import (
     AlertRaised,
+    ClusterFormed,
     Evaluated,
     EventLine,
     InviteIssued,
@@ -96,6 +97,9 @@ class PlainOutput(Output):
                 parts = [f"{self._who(line)}: started", devices]
                 parts += [f"{event.parameters:,} parameters"] if event.parameters else []
                 self._print(line.t, " · ".join(part for part in parts if part))
+            case ClusterFormed(lead=lead, stages=stages) if lead == line.peer:
+                homes = ", ".join(f"{self._swarm.label(row['peer'])} {row['layers']}" for row in stages)
+                self._print(line.t, f"{self._who(line)}: leads a cluster: {homes}")
             case SettingsChanged() as event:
                 self._show_settings(before, line, event)
             case PeerStateChanged() as event:

@@ -7,13 +7,15 @@ what the line says of the peer that told it. What it says of the swarm as a whol
 from __future__ import annotations
 
 import unicodedata
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
+    ClusterFormed,
     DeviceMeasured,
     DeviceReported,
     Evaluated,
@@ -36,12 +38,13 @@ from peer.events import (
     RoundStarted,
     RoundTripsReported,
     SettingsChanged,
+    StagesMeasured,
     TransferProgressed,
 )
 from peer.settings import changes
 from tui.swarm.builder import SnapshotBuilder
 from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
-from tui.swarm.snapshot import PeerView, SwarmState
+from tui.swarm.snapshot import PeerView, StageView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
 
 MAX_ALERTS = 16
@@ -109,6 +112,7 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     """A new process: nothing that the one before did holds any more, but what it gave."""
     peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
     peer.devices, peer.sharding = event.devices, event.sharding
+    peer.lead, peer.stages, peer.step_s = "", (), None
     peer.parameters, peer.directory = event.parameters, event.directory
     peer.settings = MappingProxyType(event.settings)
     peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
@@ -123,6 +127,33 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     add_span(peer.spans, t, "idle", peer.round + 1)
     said = ("started", event.version, event.device, event.sharding)
     draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, said)))
+
+
+def _take_cluster(draft: SnapshotBuilder, peer: PeerView, t: float, event: ClusterFormed) -> None:
+    if event.lead != peer.peer:
+        peer.lead, peer.stages = event.lead, ()
+        return
+    rows = [row for row in event.stages if isinstance(row.get("peer"), str)]
+    peer.lead = ""
+    peer.stages = tuple(StageView(peer=row["peer"], layers=str(row.get("layers", ""))) for row in rows)
+    draft.note(t, "info", peer.peer, "CLUSTER", f"leads a cluster of {len(rows)} homes")
+
+
+def _take_stages(draft: SnapshotBuilder, peer: PeerView, t: float, event: StagesMeasured) -> None:
+    rows = {row.get("peer"): row for row in event.stages}
+    peer.step_s = event.step_s
+    peer.stages = tuple(
+        replace(
+            stage, compute_s=_figure(rows.get(stage.peer, {}), "compute_s"),
+            wire_bytes=_figure(rows.get(stage.peer, {}), "wire_bytes"),
+        )
+        for stage in peer.stages
+    )  # fmt: skip
+
+
+def _figure(row: Mapping[str, Any], name: str) -> float | None:
+    value = row.get(name)
+    return float(value) if isinstance(value, int | float) and not isinstance(value, bool) else None
 
 
 def _take_settings(draft: SnapshotBuilder, peer: PeerView, t: float, event: SettingsChanged) -> None:
@@ -307,6 +338,8 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
     Evaluated: _take_evaluation,
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
+    ClusterFormed: _take_cluster,
+    StagesMeasured: _take_stages,
     **dict.fromkeys(
         (RoundForecast, RoundStalled, DeviceMeasured, DeviceReported, RoundTripsReported, CheckpointWritten),
         _take_figure,

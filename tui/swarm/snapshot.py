@@ -121,6 +121,17 @@ class CommittedAnchor:
     state: str
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StageView:
+    """One stage of a cluster. Figures are of one step, lately; None where nothing was measured yet."""
+
+    peer: str
+    layers: str
+    """In words."""
+    compute_s: float | None = None
+    wire_bytes: float | None = None
+
+
 @dataclass(kw_only=True)
 class PeerView:
     """One peer. `reports` is False for a peer that is known only from what others received of it.
@@ -140,6 +151,12 @@ class PeerView:
     """Each of which trains as one rank; empty where a peer does not say."""
     sharding: str = ""
     """How they share the model, in words."""
+    lead: str = ""
+    """Of the cluster that it works in; empty for everybody else, a lead too."""
+    stages: tuple[StageView, ...] = ()
+    """Of the cluster that it leads, in model order, its own first."""
+    step_s: float | None = None
+    """Of the whole cluster, lately."""
     parameters: int = 0
     state: str = ""
     why: str = ""
@@ -236,6 +253,11 @@ class PeerView:
         """What it expects of the round that it trains for; None if it has just come, rests, or is gone."""
         is_of_now = self.forecast is not None and self.forecast.round == self.round + 1
         return self.forecast if is_of_now and self.state not in ("PAUSED", "SYNCING", "GONE") else None
+
+    @property
+    def homes(self) -> int:
+        """How many train what counts as this peer's."""
+        return max(1, len(self.stages))
 
     def has_committed(self, event: RoundCommitted) -> bool:
         """Whether this peer stands on the same anchor or behind it."""

@@ -14,12 +14,13 @@ from tui.dashboard.words import (
     format_count,
     format_percent,
     format_uptime,
+    shown_state,
     shown_why,
     state_of,
 )
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Point
 from tui.text.codes import PENALTY_PAGES
-from tui.text.units import format_line, format_transfer
+from tui.text.units import format_bytes, format_line, format_transfer
 
 MOST_PENALTIES = 64
 """Of one peer that are listed, the newest first."""
@@ -48,6 +49,7 @@ def draw_peer(sheet: FactSheet, view: View, peer: PeerView) -> None:
     seen = format_ago(None if peer.seen_t is None else view.now - peer.seen_t)
     ago = f"seen {seen}{'' if seen in ('now', 'never') else ' ago'}"
     sheet.row("state", state_of(peer, view), shown_why(peer, view), (ago, view.ink.muted))
+    _add_cluster(sheet, view, peer)
     _add_rounds(sheet, view, peer)
     _add_work(sheet, view, peer)
     _add_machine(sheet, view, peer)
@@ -94,6 +96,23 @@ def _add_machine(sheet: FactSheet, view: View, peer: PeerView) -> None:
         sheet.row("address", *peer.network.addresses[:2])
     if peer.transfer is not None:
         sheet.row("receiving", f"{peer.transfer.what} {format_transfer(peer.transfer)}")
+
+
+def _add_cluster(sheet: FactSheet, view: View, peer: PeerView) -> None:
+    if peer.lead:
+        lead = view.swarm.peers.get(peer.lead)
+        sheet.row("cluster", f"works for {lead.label if lead else peer.lead[-8:]}, under whose name its work counts")
+    if not peer.stages:
+        return
+    took = f"a step takes {peer.step_s:.2f} s" if peer.step_s is not None else ""
+    sheet.row("cluster", f"leads {peer.homes} homes, one stage of the model each", took)
+    for number, stage in enumerate(peer.stages, start=1):
+        home = view.swarm.peers.get(stage.peer)
+        name = home.label if home is not None else stage.peer[-8:]
+        computes = f"computes {stage.compute_s:.2f} s of it" if stage.compute_s is not None else ""
+        sends = f"sends {format_bytes(round(stage.wire_bytes))} on" if stage.wire_bytes else ""
+        state = shown_state(home, view) if home is not None else ""
+        sheet.row(f"stage {number}", name, stage.layers, state, computes, sends)
 
 
 def _add_penalties(sheet: FactSheet, view: View, peer: PeerView) -> None:

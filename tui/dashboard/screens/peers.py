@@ -62,9 +62,10 @@ def _behind(peer: PeerView, view: View) -> Text | str:
 
 
 def _name(peer: PeerView, view: View) -> Text | str:
+    homes = f" +{peer.homes - 1}" if peer.homes > 1 else ""
     if peer.peer == view.me:
-        return Text(f"{view.glyphs.mark} {peer.label}", style=view.ink.mine)
-    return Text(peer.label, style=view.ink.text)
+        return Text(f"{view.glyphs.mark} {peer.label}{homes}", style=view.ink.mine)
+    return Text(f"{peer.label}{homes}", style=view.ink.text)
 
 
 def _rate(peer: PeerView, view: View) -> str:
@@ -217,9 +218,10 @@ class PeersPanel(FilterPanel):
         self.post_message(PeerOpened(self.listed[message.row].peer))
 
     def _arrange(self, view: View) -> list[PeerView]:
-        """Those that pass the filter, sorted, my own on top."""
+        """Those that pass the filter, sorted, my own on top. A cluster is one row: its lead's."""
         column = next(each for each in COLUMNS if each.name == self.sort)
-        peers = [peer for peer in view.swarm.peers.values() if matches(peer, self.wanted, view)]
+        rows = (peer for peer in view.swarm.peers.values() if peer.lead not in view.swarm.peers or peer.peer == view.me)
+        peers = [peer for peer in rows if matches(peer, self.wanted, view)]
         peers.sort(key=lambda peer: (peer.label, peer.peer))
         peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
