@@ -188,16 +188,25 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
         )
 
 
+UPLOAD_BPS = 20e6
+"""Of a home whose line nobody has measured."""
+
+
 def from_main_memory(spec: RunSpec, room_bytes: float) -> str:
-    """What its owner may do where a run has no room on a device of so much: the rest of a sentence, empty where
-    main memory does not help either. Nobody does it unasked: it is slower, and takes main memory."""
-    from peer.plan.home_cost import offload_tokens_per_s
+    """What its owner may do where a run has no room on a device of so much: the rest of a sentence, empty where nothing
+    helps. Nobody does it unasked: main memory is slower, and a cluster needs other homes."""
+    from peer.plan.home_cost import cluster_tokens_per_s, offload_tokens_per_s
     from peer.plan.model_shape import shape_of
 
-    aside = offload_tokens_per_s(shape_of(spec), spec, room_bytes)
-    if aside is None:
-        return ""
-    return f", or set settings.offload=yes: about {aside.tokens_per_s:,.0f} tokens/s with layers in main memory"
+    shape, ways = shape_of(spec), ""
+    aside = offload_tokens_per_s(shape, spec, room_bytes)
+    if aside is not None:
+        ways += f", or set settings.offload=yes: about {aside.tokens_per_s:,.0f} tokens/s with layers in main memory"
+    together = cluster_tokens_per_s(shape, spec, room_bytes, UPLOAD_BPS)
+    if together is not None:
+        speed = f"about {together.tokens_per_s:,.0f} tokens/s together on lines of {UPLOAD_BPS / 1e6:.0f} Mbit/s"
+        ways += f", or train it in a cluster of {together.homes} such homes: {speed}"
+    return ways
 
 
 WEIGHT_BYTES = 4

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
-from peer.plan.model_shape import ModelShape
+from peer.plan.model_shape import ModelShape, memory_of
 from peer.plan.peer_set import HOME_FLOPS, Machine
 from peer.plan.sharding_cost import (
     HOME_PROFILE,
@@ -120,3 +121,44 @@ def offload_tokens_per_s(
 
 def _alone(work: ShardedWork, given: RanksProfile, *, offloads: bool) -> ShardedCost:
     return sharded_cost(work, ShardingStrategy(kind=Sharding.REPLICATED, ranks=1, offloads=offloads), given)
+
+
+# ---- homes that hold a model together ----
+
+WIRE_BYTES = 1 + 4 / 64
+"""Of a value between two stages as int8, with the scales of its blocks: see `peer.pipeline.activation_codec`."""
+RECOMPUTED = 4 / 3
+"""Operations of a stage, which computes its forward pass twice, over those of a device that holds all."""
+HELD_SHARE = 0.8
+"""Of the room on a device that parameters, gradients and moments may take; the rest is for a micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterForecast:
+    """Of several homes alike that train one copy of a model, a stage each."""
+
+    homes: int
+    tokens_per_s: float
+    compute_tokens_per_s: float
+    """What they would make if lines between them cost nothing."""
+
+    @property
+    def is_bound_by_line(self) -> bool:
+        return self.tokens_per_s < self.compute_tokens_per_s
+
+
+def cluster_tokens_per_s(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
+) -> ClusterForecast | None:
+    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks.
+
+    Stages work at the same time: the slowest decides. A stage in the middle sends hidden values on and gradients back,
+    so a token costs its line twice `width` values (DT-FM, arXiv:2206.01288).
+    """
+    needed_bytes = memory_of(shape, spec).training
+    homes = max(2, math.ceil(needed_bytes / (HELD_SHARE * room_bytes)))
+    if homes > shape.blocks:
+        return None
+    computed = homes * flops / (RECOMPUTED * shape.flops_per_token(spec.model.context))
+    sent = upload_bps / 8 / (2 * shape.width * WIRE_BYTES)
+    return ClusterForecast(homes=homes, tokens_per_s=min(computed, sent), compute_tokens_per_s=computed)

@@ -7,8 +7,8 @@ from dataclasses import replace
 
 import pytest
 
-from peer.plan.home_cost import home_cost, offload_tokens_per_s, ways_to_try
-from peer.plan.model_shape import shape_of
+from peer.plan.home_cost import cluster_tokens_per_s, home_cost, offload_tokens_per_s, ways_to_try
+from peer.plan.model_shape import memory_of, shape_of
 from peer.plan.peer_set import Machine
 from peer.plan.sharding_cost import HOME_PROFILE, RanksProfile
 from peer.plan.sharding_strategy import Sharding, strategies_of
@@ -98,3 +98,22 @@ def test_the_micro_batch_is_what_the_device_has_room_for() -> None:
     assert less.device_bytes <= 0.9 * whole.device_bytes
     assert less.tokens_per_s < whole.tokens_per_s
     assert offload_tokens_per_s(SHAPE, run, 1000.0) is None
+
+
+def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
+    """As many homes as hold it; the line carries hidden values and gradients of every token; never more than blocks."""
+    run = load("llama-1b")
+    shape = shape_of(run)
+    training = memory_of(shape, run).training
+    fast = cluster_tokens_per_s(shape, run, training, 1e12)
+    assert fast is not None
+    assert (fast.homes, fast.is_bound_by_line) == (2, False)
+    slow = cluster_tokens_per_s(shape, run, training, 20e6)
+    assert slow is not None
+    assert slow.is_bound_by_line
+    assert slow.tokens_per_s == pytest.approx(20e6 / 8 / (2 * shape.width * (1 + 4 / 64)))
+    assert slow.compute_tokens_per_s == fast.tokens_per_s
+    more = cluster_tokens_per_s(shape, run, training / 3, 1e12)
+    assert more is not None
+    assert (more.homes, more.tokens_per_s) == (4, pytest.approx(2 * fast.tokens_per_s))
+    assert cluster_tokens_per_s(shape, run, training / (2 * shape.blocks), 1e12) is None
