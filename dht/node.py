@@ -83,6 +83,7 @@ class Node:
         self._remembered = remembered
         self.board = board
         self.streams: Streams = streams
+        self.flow = streams.flow
         self._config = config
         self._daemon = daemon
         self._links = streams

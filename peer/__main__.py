@@ -27,6 +27,7 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
+from dht.cluster_invite import parse_cluster, read_cluster_text, save_line
 from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
@@ -88,6 +89,8 @@ def _join(args: argparse.Namespace) -> int:
     settings, invite = _settings(args), parse_for(args.dir, read_text(args.invite), time.time())
     with lock_directory(args.dir):
         kept = save_in(invite, args.dir)  # first: another run's folder is left as it is
+        if args.cluster:
+            save_line(parse_cluster(read_cluster_text(args.cluster)), args.dir)
         PeerStore(args.dir / "peers.json").note_named(args.peer)
         return _take_part(str(kept), invite.spec_hash, settings, args.dir)
 
@@ -179,6 +182,8 @@ def _parser() -> argparse.ArgumentParser:
     joining = command("join", _join, "take part in a run until it is finished or stopped")
     joining.add_argument("invite")
     joining.add_argument("--dir", type=Path, required=True, help="run directory")
+    text = "file that holds the line of the cluster in which this peer works"
+    joining.add_argument("--cluster", default="", help=text)
     joining.add_argument("--stay", action="store_true", help="go on when whoever started this ends")
     watching = command("watch", _watch, "print what happens in a run without taking part")
     watching.add_argument("invite", help="its text, or with --organiser the file that holds it")

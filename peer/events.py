@@ -337,7 +337,7 @@ class ClusterFormed(Event):
 class StagesMeasured(Event):
     """Told by a lead: what the newest steps of its cluster took. All figures are means of these steps.
 
-    `stages` has a row for each in model order: its `peer`, `compute_s` of a step, and `wire_bytes` that it then sent on.
+    `stages` has a row for each in model order: its `peer`, `compute_s` of a step, and `wire_bytes` that it sent on.
     """
 
     step_s: float

@@ -162,10 +162,10 @@ class StepsGoOn(ToLink, frozen=True):
 
 
 class StandsAt(ToLink, frozen=True):
-    """The trainer has computed this anchor; `state` is H(θ, m)."""
+    """The trainer has computed this anchor; `state` is H(θ, m), empty where it has some layers alone."""
 
     anchor: Digest
-    state: Digest
+    state: DigestOrEmpty
 
 
 class LossMeasured(ToLink, frozen=True):

@@ -49,6 +49,7 @@ COMMANDS = {
     "service": ("service", "have systemd run a peer from login or boot on"),
     "identity": ("artifacts", "show, save or bring back the key of a peer of this machine"),
     "invite": ("organiser", "print more invites to a run of yours"),
+    "cluster": ("cluster", "have friends train a part of your peer's copy of the model"),
     "members": ("organiser", "say who is admitted to a run of yours, or end an admission"),
     "quarantine": ("organiser", "have nobody in a run of yours work with a peer any more"),
     "plan": ("plan", "say what a run will cost on some peers, and how to set it up"),

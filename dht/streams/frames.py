@@ -1,9 +1,10 @@
-"""How a frame is read from a stream: a length, capped before anything is allocated, and bytes that must keep coming."""
+"""A frame on a stream: a length, capped before anything is allocated, and bytes that must keep coming."""
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Iterator, Sequence
+from contextlib import suppress
 
 from dht.streams.shaper import CHUNK_BYTES
 
@@ -83,3 +84,34 @@ async def _read_some(reader: asyncio.StreamReader, content: bytearray, size: int
             if not piece:
                 raise EOFError("the stream ended within a frame")
             content += piece
+
+
+# ---- the other end ----
+
+
+def in_chunks(frames: Sequence[bytes], size: int, chunk_bytes: int) -> Iterator[list[bytes | memoryview]]:
+    """What is written at a time: frames that fit together, or the only one piece by piece, without copying it.
+
+    `size` is that of all frames with their headers.
+    """
+    if size <= chunk_bytes:
+        yield [b"".join(part for frame in frames for part in (len(frame).to_bytes(HEADER_BYTES, "big"), frame))]
+        return
+    (frame,) = frames
+    view, start = memoryview(frame), chunk_bytes - HEADER_BYTES
+    yield [len(frame).to_bytes(HEADER_BYTES, "big"), view[:start]]
+    for offset in range(start, len(frame), chunk_bytes):
+        yield [view[offset : offset + chunk_bytes]]
+
+
+async def read_to_end(reader: asyncio.StreamReader) -> None:
+    """Nothing that counts comes back on an outgoing stream, however much it is; an error is its end, too."""
+    with suppress(OSError):
+        while await reader.read(CHUNK_BYTES):
+            continue
+
+
+def require_open(writer: asyncio.StreamWriter) -> None:
+    """Raises ConnectionResetError if the stream was closed meanwhile: uvloop's `write` would raise RuntimeError."""
+    if writer.is_closing():
+        raise ConnectionResetError("the stream was closed")

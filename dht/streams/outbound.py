@@ -12,7 +12,7 @@ import asyncio
 import logging
 import time
 from collections import deque
-from collections.abc import Awaitable, Callable, Iterator
+from collections.abc import Awaitable, Callable
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -21,9 +21,19 @@ from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame
 from dht.streams.connection_watch import ConnectionWatch
-from dht.streams.frames import HEADER_BYTES, SLOWEST_BYTES_PER_S, OversizeError, Take, read_frame
+from dht.streams.flow import FlowStreams
+from dht.streams.frames import (
+    HEADER_BYTES,
+    SLOWEST_BYTES_PER_S,
+    OversizeError,
+    Take,
+    in_chunks,
+    read_frame,
+    read_to_end,
+    require_open,
+)
 from dht.streams.inbound import InboundStreams
-from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
+from dht.streams.shaper import Lane, Shaper
 from dht.streams.traffic import TrafficCounter, UplinkEstimator
 
 Spawn = Callable[..., asyncio.Task[None]]
@@ -91,10 +101,16 @@ class Libp2pStreams:
         self._incoming = InboundStreams(limits.incoming_streams)
         self._unfinished = PartialFrames(limits.unfinished_bytes)
         self._is_finished = False
+        self.flow = FlowStreams(
+            daemon, f"{protocol}/flow", spawn, upload=self.upload, download=self.download, tally=self.tally,
+            lets_in=lambda sender: self.lets_in(sender),
+        )  # fmt: skip
+        """To and from the homes of a cluster. Its bytes are in `tally` alone: a round does not cost them."""
 
     async def start(self) -> None:
         for lane, protocol in self._protocols.items():
             await self._daemon.handle(protocol, partial(self._accept, lane))
+        await self.flow.start()
 
     def watch(self, dial: Callable[[str, float], Awaitable[object]]) -> None:
         """From now on see who cannot be reached; `dial` tries a peer for so many seconds, and raises Unreachable."""
@@ -153,6 +169,7 @@ class Libp2pStreams:
         """Have the streams to this peer opened anew, since there is a better way to it by now; nothing is lost."""
         for link in self._links_to(to):
             link.redial()
+        self.flow.redial(to)
 
     def _links_to(self, to: str) -> list[_Outgoing]:
         return [self._outgoing[lane, to][0] for lane in self._protocols if (lane, to) in self._outgoing]
@@ -193,6 +210,7 @@ class Libp2pStreams:
     def cut(self, sender: str) -> None:
         """End the streams of a peer that may not come in any more."""
         self._incoming.cut(sender)
+        self.flow.cut(sender, "it may not take part in this run")
 
     def close_all(self) -> None:
         self._incoming.close_all()
@@ -356,7 +374,7 @@ class _Outgoing:
         reader, writer = await self._streams.dial(self._to, self._lane)
         self.is_connected = True
         # Else the stream to a peer that is gone would stay open until something is sent to it again.
-        ended = asyncio.create_task(_read_to_end(reader))
+        ended = asyncio.create_task(read_to_end(reader))
         ended.add_done_callback(lambda _: self._wake.set())
         try:
             while not ended.done():
@@ -402,7 +420,7 @@ class _Outgoing:
     async def _write(self, writer: asyncio.StreamWriter, frames: list[bytes], wrote: Wrote = _to_nobody) -> None:
         """Several small frames, or one of any size in chunks, each of which is told of when it is written."""
         size = sum(HEADER_BYTES + len(frame) for frame in frames)
-        for pieces in _chunks(frames, size, self._streams.upload.chunk_bytes):
+        for pieces in in_chunks(frames, size, self._streams.upload.chunk_bytes):
             piece_bytes = sum(map(len, pieces))
             await self._streams.upload.take(self._lane, self._to, piece_bytes)
             require_open(writer)
@@ -421,28 +439,3 @@ class _Outgoing:
         self._frames.clear()
         self._later.clear()
         self._queued_bytes = 0
-
-
-def _chunks(frames: list[bytes], size: int, chunk_bytes: int) -> Iterator[list[bytes | memoryview]]:
-    """What is written at a time: frames that fit together, or the only one piece by piece, without copying it."""
-    if size <= chunk_bytes:
-        yield [b"".join(part for frame in frames for part in (len(frame).to_bytes(HEADER_BYTES, "big"), frame))]
-        return
-    (frame,) = frames
-    view, start = memoryview(frame), chunk_bytes - HEADER_BYTES
-    yield [len(frame).to_bytes(HEADER_BYTES, "big"), view[:start]]
-    for offset in range(start, len(frame), chunk_bytes):
-        yield [view[offset : offset + chunk_bytes]]
-
-
-async def _read_to_end(reader: asyncio.StreamReader) -> None:
-    """Nothing that counts comes back on an outgoing stream, however much it is; an error is its end, too."""
-    with suppress(OSError):
-        while await reader.read(CHUNK_BYTES):
-            continue
-
-
-def require_open(writer: asyncio.StreamWriter) -> None:
-    """Raises ConnectionResetError if the stream was closed meanwhile: uvloop's `write` would raise RuntimeError."""
-    if writer.is_closing():
-        raise ConnectionResetError("the stream was closed")

@@ -13,8 +13,8 @@ from functools import partial
 from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.streams.base import MAX_FRAME_BYTES, Answer
-from dht.streams.frames import HEADER_BYTES, OversizeError, read_content, read_size
-from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
+from dht.streams.frames import HEADER_BYTES, OversizeError, read_content, read_size, require_open
+from dht.streams.outbound import Libp2pStreams, StreamLimits
 from dht.streams.shaper import Lane
 
 Handler = Callable[[], bytes | None]

@@ -35,14 +35,20 @@ class Lane(IntEnum):
 
     CONTROL = 0
     """Small frames on which a round waits, and questions."""
-    BULK = 1
+    FLOW = 1
+    """What the homes of a cluster compute for each other."""
+    BULK = 2
     """Parts and means of a round."""
-    TRANSFER = 2
+    TRANSFER = 3
     """Answers: what newcomers load."""
 
 
-SHARES = {Lane.CONTROL: 256, Lane.BULK: 16, Lane.TRANSFER: 1}
-"""Of the rate while all lanes want more than there is."""
+SHARES = {Lane.CONTROL: 256, Lane.FLOW: 16, Lane.BULK: 16, Lane.TRANSFER: 1}
+"""Of the rate while all lanes want more than there is.
+
+Flights and a round have half each. A cluster behind a home's line always has flights to send, and every member waits
+for its parts: neither may have the most of the line, and both together take as long whoever goes first.
+"""
 
 
 class TokenBucket:

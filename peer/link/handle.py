@@ -17,8 +17,10 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from dht import errors
+from dht.cluster_invite import saved_line
 from peer.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.link.channel import LinkLost, TrainerEnd
+from peer.link.flow_channel import FlowEnd
 from peer.settings import PeerSettings
 
 POLL_S = 0.5
@@ -52,7 +54,14 @@ class LinkProcess:
         ended: Callable[[Exception], None],
     ) -> None:
         self.directory, self._hear, self._ended = directory, hear, ended
-        self._open = partial(OpenLink, invite, settings.name, settings.listen, stages=1, cluster="")
+        line = saved_line(directory)
+        self.is_of_cluster = settings.stages > 1 or line is not None
+        """Whether this peer leads several homes, or works for another."""
+        self._flow: FlowEnd | None = None
+        self._open = partial(
+            OpenLink, invite, settings.name, settings.listen, stages=max(1, settings.stages),
+            cluster=line.text() if line is not None and settings.stages <= 1 else "",
+        )  # fmt: skip
         self._limits = limits_of(settings)
         self._changing = threading.Lock()
         # A process has the niceness of the thread that starts it, and ends with it: this one stays, and at 0.
@@ -61,14 +70,21 @@ class LinkProcess:
 
     def _start(self) -> None:
         mine, theirs = socket.socketpair()
+        ends, words = [theirs], ["--fd", str(theirs.fileno()), "--dir", str(self.directory)]
+        if self.is_of_cluster:
+            my_flow, their_flow = socket.socketpair()
+            self._flow = FlowEnd(my_flow)
+            ends.append(their_flow)
+            words += ["--flow-fd", str(their_flow.fileno())]
         start = partial(
             subprocess.Popen,
-            [sys.executable, "-m", self.module, "--fd", str(theirs.fileno()), "--dir", str(self.directory)],
-            pass_fds=(theirs.fileno(),), stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
+            [sys.executable, "-m", self.module, *words],
+            pass_fds=[end.fileno() for end in ends], stdin=subprocess.DEVNULL, stdout=sys.stderr.fileno(),
             env=os.environ | {"HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor"},
         )  # fmt: skip
         self._process = self._starter.submit(start).result(START_S)
-        theirs.close()
+        for end in ends:
+            end.close()
         pipe = TrainerEnd(mine)
         with self._changing:  # limits that change meanwhile are in the first message or come after it
             with suppress(LinkLost):
@@ -89,6 +105,12 @@ class LinkProcess:
         with suppress(subprocess.TimeoutExpired):  # or it stays in the table of processes until the next one begins
             self._process.wait(FLUSH_S)
         self._ended(error)
+
+    @property
+    def flow(self) -> FlowEnd:
+        """The line to the other homes of the cluster, through the link that runs now."""
+        assert self._flow is not None, "a peer of no cluster has none"
+        return self._flow
 
     def send(self, message: ToLink) -> None:
         """From any thread. A link that has ended hears nothing: `ended` is called, or was."""
@@ -152,6 +174,8 @@ class LinkProcess:
             self._process.wait()
         self._reader.join(STOP_S)
         self._pipe.close()
+        if self._flow is not None:
+            self._flow.close()
 
 
 def limits_of(settings: PeerSettings) -> LinkLimits:

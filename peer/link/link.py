@@ -28,6 +28,7 @@ from dht.access import AccessList
 from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
+from dht.cluster_invite import issue_in, parse_cluster
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
@@ -42,7 +43,9 @@ from peer.codec.run_rules import rules_of
 from peer.events import AlertRaised
 from peer.ipc import AdoptSnapshot, Hello, LinkFailed, OpenLink, ResumeAt, SpecText, Waiting
 from peer.link.channel import LinkEnd, LinkLost
+from peer.link.cluster_role import ClusterRole, MakeRole, leading, working
 from peer.link.discovery import Announcer
+from peer.link.flow_channel import FlowLinkEnd
 from peer.link.gatekeeper import ADMISSION, Gatekeeper, Membership, find_admission, quarantine_alerts
 from peer.link.participation import Participation, resume_from, unless_left
 from peer.live_settings import LiveSettings
@@ -64,12 +67,13 @@ log = logging.getLogger(__name__)
 FLUSH_S = 1.0
 """The trainer gets this long to read what was said to it last."""
 
-Story = Callable[[Node, LinkEnd, Path, Invite, Announcer, LiveSettings], Awaitable[None]]
+Story = Callable[[Node, LinkEnd, Path, Invite, Announcer, LiveSettings, MakeRole | None], Awaitable[None]]
 
 
 async def story(
-    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings
-) -> None:
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings,
+    make_role: MakeRole | None = None,
+) -> None:  # fmt: skip
     """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
@@ -80,8 +84,9 @@ async def story(
             watch_clock(node, partial(_whose_time_counts, invite, notices), ClockWatch(node.clock, time.monotonic))
         ),
         nullcontext() if membership is None else _meanwhile(membership.keep()),
+        nullcontext() if make_role is None else make_role(node, pipe, notices) as role,
     ):
-        await _take_part(node, pipe, directory, invite, notices, chosen, spec, text)
+        await _take_part(node, pipe, directory, invite, notices, chosen, spec, text, role)
 
 
 def _whose_time_counts(invite: Invite, notices: Announcer) -> Iterator[str]:
@@ -92,15 +97,16 @@ def _whose_time_counts(invite: Invite, notices: Announcer) -> Iterator[str]:
 
 async def _take_part(
     node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings, spec: RunSpec,
-    text: str,
+    text: str, role: ClusterRole | None,
 ) -> None:  # fmt: skip
     pipe.send(SpecText(text))
-    hello = await pipe.receive()
+    hello = await (pipe.receive() if role is None else role.until_hello())
     if not isinstance(hello, Hello):
         raise LinkLost
     node.serve(LAYERS, lambda: pack(hello.layer_sizes))
     parts = cut(hello.layer_sizes, spec.codec.part_elements)
-    here = Heartbeat(b"", -1, 0, hello.first_state, True, 0, 0, False)
+    is_member = role is None or role.takes_part
+    here = Heartbeat(b"", -1, 0, hello.first_state if is_member else b"", is_member, 0, 0, False)
     finding = find_genesis(
         node, invite.spec_hash, invite.organiser, directory, hello.first_state, offer=lambda: notices.publish(here),
         wait=lambda: pipe.send(Waiting("waiting for the organiser to name the founders")),
@@ -114,7 +120,9 @@ async def _take_part(
             donor.listen(node)
             serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
             serve_dial_back(node)
-            await _follow_chain(node, pipe, notices, chains, donor, _rules(spec, parts, notices), hello.anchor)
+            rules = _rules(spec, parts, notices)
+            rules = rules if role is None else role.rules(rules)
+            await _follow_chain(node, pipe, notices, chains, donor, rules, hello.anchor, role)
 
 
 async def _stand_guard(
@@ -167,8 +175,9 @@ def _tell_orders(pipe: LinkEnd, orders: QuarantineList, before: QuarantineList, 
 
 
 async def _follow_chain(
-    node: Node, pipe: LinkEnd, notices: Announcer, chains: Chains, donor: BlobServer, rules: Rules, at: bytes
-) -> None:
+    node: Node, pipe: LinkEnd, notices: Announcer, chains: Chains, donor: BlobServer, rules: Rules, at: bytes,
+    role: ClusterRole | None,
+) -> None:  # fmt: skip
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = SnapshotSync(
         node, notices.run, notices.read_others, chains.directory, layer_sizes(rules.parts),
@@ -184,7 +193,7 @@ async def _follow_chain(
             disk = chains.open()
             pipe.send(AdoptSnapshot(manifest.round, manifest.anchor, disk.head.members))
         pipe.send(ResumeAt(disk.head.anchor))
-        link = Participation(node, pipe, notices, disk, rules, chains.executor)
+        link = Participation(node, pipe, notices, disk, rules, chains.executor, role)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         with chains.within_quota(disk):
             why = await link.take_part()
@@ -253,7 +262,7 @@ def _rules(spec: RunSpec, parts: Sequence[Part], notices: Announcer) -> Rules:
     )  # fmt: skip
 
 
-async def _run(fd: int, directory: Path, tell: Story) -> int:
+async def _run(fd: int, flow_fd: int | None, directory: Path, tell: Story) -> int:
     pipe = await LinkEnd.open(socket.socket(fileno=fd))
     code = 0
     try:
@@ -261,7 +270,7 @@ async def _run(fd: int, directory: Path, tell: Story) -> int:
             opening = await pipe.receive()
             if not isinstance(opening, OpenLink):
                 raise LinkLost
-            await _join(opening, directory, pipe, tell)
+            await _join(opening, directory, pipe, tell, await _role_of(opening, directory, flow_fd))
     except* LinkLost:
         log.info("the trainer has ended")
     except* HomefiresError as errors:
@@ -272,7 +281,17 @@ async def _run(fd: int, directory: Path, tell: Story) -> int:
     return code
 
 
-async def _join(opening: OpenLink, directory: Path, pipe: LinkEnd, tell: Story) -> None:
+async def _role_of(opening: OpenLink, directory: Path, flow_fd: int | None) -> MakeRole | None:
+    """What this link does in a cluster. Raises BadInvite."""
+    if flow_fd is None:
+        return None
+    end = await FlowLinkEnd.open(socket.socket(fileno=flow_fd))
+    if opening.stages > 1:
+        return partial(leading, invite=issue_in(directory), end=end)
+    return partial(working, invite=parse_cluster(opening.cluster), end=end, name=opening.name)
+
+
+async def _join(opening: OpenLink, directory: Path, pipe: LinkEnd, tell: Story, make_role: MakeRole | None) -> None:
     limits = opening.limits
     invite = parse_for(directory, read_text(opening.invite), time.time())
     identity = Identity.load_or_create(directory / "identity.key")
@@ -296,7 +315,7 @@ async def _join(opening: OpenLink, directory: Path, pipe: LinkEnd, tell: Story) 
         chosen = LiveSettings(PeerSettings(name=opening.name, **msgspec.structs.asdict(limits)))
         chosen.listen(lambda settings: node.allow(1e6 * settings.upload_mbps, 1e6 * settings.download_mbps))
         pipe.on_limits = lambda limits: chosen.change(msgspec.structs.asdict(limits))
-        await tell(node, pipe, directory, invite, notices, chosen)
+        await tell(node, pipe, directory, invite, notices, chosen, make_role)
 
 
 def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
@@ -340,6 +359,8 @@ def main(tell: Story = story) -> int:
     parser = argparse.ArgumentParser(prog="python -m peer.link.link")
     parser.add_argument("--fd", type=int, required=True, help="of the socket to the trainer, which says all else")
     parser.add_argument("--dir", type=Path, required=True, help="run directory, by which people know the process")
+    text = "of the socket for frames to and from the other homes of a cluster"
+    parser.add_argument("--flow-fd", type=int, default=None, help=text)
     die_with_parent()
     logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s link %(name)s %(message)s")
     # Ctrl-C on a terminal goes to every process of the group; the trainer decides what it means.
@@ -347,7 +368,7 @@ def main(tell: Story = story) -> int:
     import uvloop
 
     arguments = parser.parse_args()
-    return uvloop.run(_run(arguments.fd, arguments.dir, tell))
+    return uvloop.run(_run(arguments.fd, arguments.flow_fd, arguments.dir, tell))
 
 
 if __name__ == "__main__":

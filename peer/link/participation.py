@@ -16,6 +16,7 @@ from dht.errors import BadInput
 from dht.node import Node
 from peer import ipc
 from peer.link.channel import LinkEnd, LinkLost
+from peer.link.cluster_role import ClusterRole
 from peer.link.discovery import Announcer, PeerDiscovery, TrainingFigures
 from peer.link.network_stats import NetworkStats
 from peer.link.reduction import ReductionWorker
@@ -44,8 +45,10 @@ class Participation:
     """A peer in its run: one driver between the streams, the disk and the trainer."""
 
     def __init__(
-        self, node: Node, pipe: LinkEnd, notices: Announcer, disk: ChainStore, rules: Rules, executor: Executor
-    ) -> None:
+        self, node: Node, pipe: LinkEnd, notices: Announcer, disk: ChainStore, rules: Rules, executor: Executor,
+        role: ClusterRole | None = None,
+    ) -> None:  # fmt: skip
+        """`role`: of a home of a cluster."""
         self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
         self._guard = notices.guard
         self._publish_now = asyncio.Event()
@@ -57,22 +60,27 @@ class Participation:
         self._counted_sent = self._counted_received = 0
         acceptors = disk.load_acceptors()
         accepted = disk.accepted_update(acceptors.get(disk.head.instance))
-        mine = disk.contribution(disk.head.anchor)
+        self._is_member = role is None or role.takes_part
+        mine = disk.contribution(disk.head.anchor) if self._is_member else None
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
             trail=disk.trail, voters=disk.voters, accepted=accepted, held=disk.held(),
             header=mine.header(rules.me, node.upload_bps).signed(rules.keys) if mine else None,
         )  # fmt: skip
         loop = asyncio.get_running_loop()
+        arithmetic = ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe)
         self._driver = Driver(
-            state, clock=time.monotonic, streams=node.streams, disk=disk,
-            arithmetic=ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe),
+            state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
+            homes=None if role is None else role.homes(disk),
         )  # fmt: skip
+        self._on_frame = self._driver.on_frame if role is None else role.on_frame
+        if role is not None:
+            role.begin(self._driver, disk, arithmetic)
 
     async def take_part(self) -> str:
         """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
-        self._node.streams.listen(self._driver.on_frame)
+        self._node.streams.listen(self._on_frame)
         self._obey()
         driver, report = self._driver, self._pipe.report
         discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
@@ -186,10 +194,13 @@ class Participation:
                     return finished
                 case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello():
                     raise LinkLost  # said once, and before
-                case ipc.OfferContribution() | ipc.PausedAt() | ipc.StepsGoOn() | ipc.StandsAt():
+                case ipc.OfferContribution() | ipc.PausedAt() | ipc.StepsGoOn():
+                    if not self._is_member:
+                        continue  # its lead offers, and says when no step follows
+                case ipc.StandsAt():
                     pass
                 case ipc.AssignStages() | ipc.LayersHeld():
-                    pass
+                    raise LinkLost  # said before
                 case _:
                     assert_never(message)
             event = trainer_input(message, time.monotonic(), self._offered)

@@ -16,6 +16,7 @@ from dht.node import Node
 from dht.streams.base import Answer
 from peer.events import Event, PhaseEntered
 from peer.link.channel import LinkEnd
+from peer.link.cluster_role import MakeRole
 from peer.link.discovery import Announcer
 from peer.link.link import RunKeys, main, story
 from peer.live_settings import LiveSettings
@@ -111,8 +112,9 @@ def lengthen(node: Node, streams: FaultyStreams, delay_s: float) -> None:
 
 
 async def faulty_story(
-    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings
-) -> None:
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings,
+    make_role: MakeRole | None,
+) -> None:  # fmt: skip
     """`story` with the node's streams and the pipe wrapped."""
     hurry(directory)
     loop = asyncio.get_running_loop()
@@ -131,7 +133,7 @@ async def faulty_story(
 
     loop.add_reader(thrown, on_thrown)
     try:
-        await story(node, WatchedPipe(pipe, breaker.enter), directory, invite, notices, chosen)
+        await story(node, WatchedPipe(pipe, breaker.enter), directory, invite, notices, chosen, make_role)
     finally:
         loop.remove_reader(thrown)
 

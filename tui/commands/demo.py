@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dht.atomic_files import raising_disk_full
+from dht.cluster_invite import issue_in
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.spec import RunSpec, dump
@@ -165,7 +166,7 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
             output.begin(events)
             story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
-            story.run_peers(demo.peers, demo.devices, demo.data)
+            story.run_peers(demo.peers, demo.devices, demo.data, demo.stages)
         went_well = not children.interrupts and not story.fault
     finally:
         output.close(at_once=not went_well)
@@ -200,11 +201,12 @@ class DemoRun:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
     def run_peers(
-        self, count: int, devices: Sequence[Sequence[str]] = (), data: Path | None = None
-    ) -> None:  # fmt: skip
+        self, count: int, devices: Sequence[Sequence[str]] = (), data: Path | None = None, stages: int = 1
+    ) -> None:
         """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
 
-        They train on these devices or on what each chooses, and on these data if the spec has none.
+        They train on these devices or on what each chooses, and on these data if the spec has none. Of more than one
+        stage so many of them are a cluster, the first its lead.
         """
         if self.children.interrupts:
             return
@@ -215,6 +217,11 @@ class DemoRun:
             settings = ["--set", f"settings.name={name}", "--set", f"settings.threads={threads}"]
             settings += ["--set", f"settings.devices={','.join(own)}"] if own else []
             settings += ["--set", f"settings.data_path={data.resolve()}"] if data else []
+            lead = number - (number - 1) % stages
+            if lead == number and stages > 1:
+                settings += ["--set", f"settings.stages={stages}"]
+            elif stages > 1:
+                settings += ["--cluster", issue_in(self.directory / f"peer-{lead}").text()]
             argv = python_module("peer", "join", self._invite, "--dir", str(directory), "--listen", LOOPBACK, *settings)
             self.children.start(name, argv, directory / "peer.log")
         deadline = time.monotonic() + START_S + round_limit_s(self.spec)

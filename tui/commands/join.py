@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dht.cluster_invite import ClusterInvite, parse_cluster, read_cluster_text, save_line
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
@@ -43,6 +44,8 @@ def add_join(parser: Parser) -> None:
     for word, what in (("upload", "sends"), ("download", "takes in")):
         text = f"megabits per second that your peer {what} at most (default: no cap)"
         parser.add_argument(f"--{word}", default="", metavar="MBPS", help=text)
+    text = "work in the cluster of this line, or of the file that holds it: train a stage of its lead's copy"
+    parser.add_argument("--cluster", default="", metavar="LINE", help=text)
     add_addresses(parser, "--listen", LISTEN)
     add_addresses(parser, "--peer", PEER)
     add_settings(parser)
@@ -56,7 +59,10 @@ def add_join(parser: Parser) -> None:
 
 def _join(options: argparse.Namespace) -> int:
     invite = read_text(options.invite)
-    join = asked(JoinOptions, options, invite=invite, directory=options.dir, peers=tuple(options.peer))
+    cluster = parse_cluster(read_cluster_text(options.cluster)) if options.cluster else None
+    join = asked(
+        JoinOptions, options, invite=invite, directory=options.dir, peers=tuple(options.peer), cluster=cluster
+    )  # fmt: skip
     words = list(options.sets)
     if join.keep_running:
         words, join = [*join.settings(), *words], join.without_settings()
@@ -87,6 +93,8 @@ class JoinOptions:
     listen: tuple[str, ...] = ()
     peers: tuple[str, ...] = ()
     """Addresses to dial besides those of the invite."""
+    cluster: ClusterInvite | None = None
+    """In which it works; None: in that of before, or in none."""
     keep_running: bool = False
     """Whether the peer is started again after a crash."""
 
@@ -100,6 +108,8 @@ class JoinOptions:
     def settle(self, directory: Path) -> None:
         """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""
         save_in(parse_for(directory, self.invite, time.time()), directory)
+        if self.cluster is not None:
+            save_line(self.cluster, directory)
 
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer, once it is settled."""

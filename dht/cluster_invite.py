@@ -1,0 +1,97 @@
+"""The line with which friends join a cluster: whose it is, and a secret that its lead asks for.
+
+`hfc1:` + base64url of msgpack [lead's peer id, secret]. Whoever has the line may train a stage of that cluster, so it
+is for friends. It is of no use without an invite of the run.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import os
+import secrets
+from dataclasses import dataclass, field
+from hashlib import blake2b
+from pathlib import Path
+
+import msgpack
+
+from dht.atomic_files import write_atomic
+from dht.errors import BadInvite
+from dht.identity import Identity, public_key_of
+
+PREFIX = "hfc1:"
+SECRET_BYTES = 24
+MAX_CHARS = 512
+SECRET_FILE, LINE_FILE = "cluster.secret", "cluster.invite"
+"""In a lead's folder, and in a worker's; both 0600."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterInvite:
+    lead: str
+    """Peer id."""
+    secret: bytes = field(repr=False)
+
+    def tag(self, epoch: int) -> bytes:
+        """16 bytes that the homes of an epoch know, and nobody else."""
+        return blake2b(self.secret + epoch.to_bytes(8, "big"), digest_size=16, person=b"homefires flow").digest()
+
+    def text(self) -> str:
+        packed = msgpack.packb([self.lead, self.secret])
+        return PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
+
+
+def issue_in(directory: Path) -> ClusterInvite:
+    """That of the peer which lives in this folder, or is going to; the same each time. Raises BadInvite for a damaged
+    secret, DiskFull."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    path = directory / SECRET_FILE
+    if not path.exists():
+        write_atomic(path, secrets.token_bytes(SECRET_BYTES), private=True)
+    secret = path.read_bytes()
+    if len(secret) != SECRET_BYTES:
+        raise BadInvite(f"{path} is damaged; remove it, and give your friends a new line")
+    return ClusterInvite(lead=Identity.load_or_create(directory / "identity.key").peer_id, secret=secret)
+
+
+def parse_cluster(text: str) -> ClusterInvite:
+    """Raises BadInvite with one line, whatever the text."""
+    text = "".join(text.split())
+    if not text.startswith(PREFIX) or len(text) > MAX_CHARS:
+        raise BadInvite(f"{text[:24]!r} is no line of a cluster, which starts with {PREFIX}")
+    payload = text.removeprefix(PREFIX)
+    try:
+        raw = base64.b64decode(payload + "=" * (-len(payload) % 4), altchars=b"-_", validate=True)
+        lead, secret = msgpack.unpackb(raw)
+    except (binascii.Error, ValueError, TypeError, msgpack.UnpackException, RecursionError) as error:
+        raise BadInvite("this line of a cluster is damaged or was cut off; copy it again, whole") from error
+    if not isinstance(lead, str) or public_key_of(lead) is None:
+        raise BadInvite("this line of a cluster names no lead; ask for a new one")
+    if not isinstance(secret, bytes) or len(secret) != SECRET_BYTES:
+        raise BadInvite("this line of a cluster has no secret; ask for a new one")
+    return ClusterInvite(lead=lead, secret=secret)
+
+
+def read_cluster_text(named: str) -> str:
+    """A line that somebody names: by its text, or by a file that holds it. Raises BadInvite."""
+    if named.lstrip().startswith(PREFIX):
+        return named
+    try:
+        with open(named, "rb") as file:
+            return file.read(MAX_CHARS + 64).decode(errors="replace").strip()
+    except OSError as error:
+        text = f"{named[:60]!r} is no line of a cluster, which starts with {PREFIX}, and no file that holds one"
+        raise BadInvite(f"{text} ({os.strerror(error.errno or 0)})") from error
+
+
+def save_line(invite: ClusterInvite, directory: Path) -> None:
+    """Have it in the folder of a worker, where every start of that peer finds it. Raises DiskFull."""
+    directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+    write_atomic(directory / LINE_FILE, invite.text().encode(), private=True)
+
+
+def saved_line(directory: Path) -> ClusterInvite | None:
+    """That with which the peer in this folder works in a cluster; None if it does not. Raises BadInvite."""
+    path = directory / LINE_FILE
+    return parse_cluster(read_cluster_text(str(path))) if path.exists() else None

@@ -1,0 +1,230 @@
+"""What a link does beside its own peer's part of a run, where that peer is one of several homes of a cluster."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import time
+from collections.abc import AsyncIterator, Callable
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from dataclasses import replace
+from typing import Protocol
+
+from dht.cluster_invite import ClusterInvite
+from dht.node import Node
+from peer import ipc
+from peer.delegates.delegate_driver import DelegateDriver
+from peer.delegates.lead_hands import LeadHands
+from peer.delegates.orders import is_order
+from peer.delegates.worker_orders import WorkerOrders
+from peer.ipc import Assignment
+from peer.link.channel import LinkEnd, LinkLost
+from peer.link.cluster_lead import LOOK_S, Offers
+from peer.link.cluster_worker import WorkSeeker
+from peer.link.discovery import Announcer
+from peer.link.flow_channel import FlowLinkEnd
+from peer.protocol.messages import Heartbeat
+from peer.protocol.rules import Rules
+from peer.rounds.driver import Driver, HomesPort, ReductionPort
+from peer.rounds.interface import DelegatesChanged
+from peer.store.chain import ChainStore
+
+log = logging.getLogger(__name__)
+
+
+class ClusterRole(Protocol):
+    """A lead's or a worker's."""
+
+    async def until_hello(self) -> ipc.Hello:
+        """What the trainer says first, once it knows its layers. Raises LinkLost."""
+
+    def rules(self, rules: Rules) -> Rules:
+        """Of its round machine."""
+
+    def homes(self, disk: ChainStore) -> HomesPort | None:
+        """What other homes do of the machine's effects."""
+
+    def begin(self, driver: Driver, disk: ChainStore, arithmetic: ReductionPort) -> None:
+        """A round machine begins."""
+
+    def on_frame(self, sender: str, frame: bytes) -> None:
+        """Of any peer of the run."""
+
+    @property
+    def takes_part(self) -> bool:
+        """Whether its trainer's contributions are its own."""
+
+
+class FlowGate:
+    """Passes frames between a home's trainer and the other homes of its assignment."""
+
+    def __init__(self, node: Node, end: FlowLinkEnd, invite: ClusterInvite, cut: Callable[[str, str], None]) -> None:
+        self._node, self._end, self._invite = node, end, invite
+        self._others: frozenset[str] = frozenset()
+        node.flow.listen(self._arrived, cut)
+
+    def open(self, assignment: Assignment) -> None:
+        """To all other homes of this assignment, and to nobody else."""
+        held = (*assignment.stages, *assignment.spares)
+        others = frozenset(holder.peer for holder in held) - {self._node.peer_id}
+        for gone in self._others - others:
+            self._node.flow.dismiss(gone)
+        self._others = others
+        for peer in others:
+            self._node.flow.admit(peer, self._invite.tag(assignment.epoch))
+
+    async def follow(self) -> None:
+        """Pass on what the trainer sends, as fast as the line takes it."""
+        while True:
+            to, frame = await self._end.receive()
+            if to in self._others:
+                await self._node.flow.send(to, frame)
+
+    async def _arrived(self, sender: str, frame: bytes) -> None:
+        await self._end.send(sender, frame)
+
+
+class LeadRole:
+    """A lead's: its round machine is one of a member with delegates."""
+
+    takes_part = True
+
+    def __init__(self, node: Node, pipe: LinkEnd, gate: FlowGate, assigned: Callable[[Assignment], None]) -> None:
+        """`assigned` hears whom the trainer has chosen for what."""
+        self._node, self._pipe, self._gate, self._assigned = node, pipe, gate, assigned
+        self._assignment: Assignment | None = None
+        self._driver: Driver | None = None
+        self._orders = WorkerOrders(
+            node.peer_id, node.streams.send, lambda event: self._deliver(event), time.monotonic
+        )  # fmt: skip
+
+    async def until_hello(self) -> ipc.Hello:
+        while True:
+            match await self._pipe.receive():
+                case ipc.AssignStages(assignment):
+                    self._assignment = assignment
+                    self._gate.open(assignment)
+                    self._assigned(assignment)
+                case ipc.LayersHeld():
+                    continue
+                case ipc.Hello() as hello:
+                    return hello
+                case _:
+                    raise LinkLost
+
+    def rules(self, rules: Rules) -> Rules:
+        return rules
+
+    def homes(self, disk: ChainStore) -> HomesPort | None:
+        return LeadHands(disk, self._orders, time.monotonic)
+
+    def begin(self, driver: Driver, disk: ChainStore, arithmetic: ReductionPort) -> None:
+        self._driver = driver
+        assert self._assignment is not None
+        delegates = tuple((holder.first, holder.last, holder.peer) for holder in self._assignment.workers)
+        driver.deliver(DelegatesChanged(time.monotonic(), delegates))
+
+    def on_frame(self, sender: str, frame: bytes) -> None:
+        assert self._driver is not None
+        if not is_order(frame):
+            self._driver.on_frame(sender, frame)
+            return
+        try:
+            self._orders.on_frame(sender, frame)
+        except ValueError as error:
+            log.info("dropped what %s says: %s", sender, error)
+
+    def _deliver(self, event: object) -> None:
+        if self._driver is not None:
+            self._driver.deliver(event)  # type: ignore[arg-type]
+
+
+class WorkerRole:
+    """A worker's: its round machine follows the chain, is never ready, and fetches its layers alone."""
+
+    takes_part = False
+
+    def __init__(self, node: Node, pipe: LinkEnd, gate: FlowGate, lead: str) -> None:
+        self._node, self._pipe, self._gate, self._lead = node, pipe, gate, lead
+        self._held: range | None = None
+        self._driver: Driver | None = None
+        self._delegate: DelegateDriver | None = None
+
+    async def until_hello(self) -> ipc.Hello:
+        while True:
+            match await self._pipe.receive():
+                case ipc.LayersHeld(first, last):
+                    self._held = range(first, last + 1)
+                case ipc.Hello() as hello if self._held is not None:
+                    return hello
+                case _:
+                    raise LinkLost
+
+    def rules(self, rules: Rules) -> Rules:
+        return replace(rules, holds=self._held)
+
+    def homes(self, disk: ChainStore) -> HomesPort | None:
+        return None
+
+    def begin(self, driver: Driver, disk: ChainStore, arithmetic: ReductionPort) -> None:
+        self._driver = driver
+        self._delegate = DelegateDriver(
+            self._lead, state=lambda: driver.state, deliver=driver.deliver, clock=time.monotonic,
+            streams=self._node.streams, disk=disk, arithmetic=arithmetic,
+        )  # fmt: skip
+
+    def on_frame(self, sender: str, frame: bytes) -> None:
+        assert self._driver is not None
+        assert self._delegate is not None
+        if not self._delegate.on_frame(sender, frame):
+            self._driver.on_frame(sender, frame)
+
+
+MakeRole = Callable[[Node, LinkEnd, Announcer], AbstractAsyncContextManager[ClusterRole]]
+"""What a link does in its cluster, for as long as the block lasts."""
+
+
+@asynccontextmanager
+async def leading(
+    node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd
+) -> AsyncIterator[ClusterRole]:
+    """A lead's. What goes wrong beside it ends the block."""
+    offers = Offers(node, pipe, invite)
+    gate = FlowGate(node, end, invite, offers.lost)
+    async with asyncio.TaskGroup() as tasks:
+        running = [
+            tasks.create_task(gate.follow()), tasks.create_task(_every(LOOK_S, offers.look)),
+            tasks.create_task(_be_found(notices)),
+        ]  # fmt: skip
+        try:
+            yield LeadRole(node, pipe, gate, offers.assigned)
+        finally:
+            for task in running:
+                task.cancel()
+
+
+@asynccontextmanager
+async def working(
+    node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd, name: str
+) -> AsyncIterator[ClusterRole]:
+    """A worker's."""
+    gate = FlowGate(node, end, invite, lambda peer, why: pipe.send(ipc.HomeLost(peer, why)))
+    seeker = WorkSeeker(node, pipe, invite, name, notices.read_heads, gate.open)
+    async with asyncio.TaskGroup() as tasks:
+        running = [tasks.create_task(gate.follow()), tasks.create_task(seeker.follow())]
+        try:
+            yield WorkerRole(node, pipe, gate, invite.lead)
+        finally:
+            for task in running:
+                task.cancel()
+
+
+async def _be_found(notices: Announcer) -> None:
+    """A lead is on the board before it trains: its workers look for it there. It is no founder yet."""
+    await notices.publish(Heartbeat(b"", -1, 0, b"", False, 0, 0, False))
+
+
+async def _every(seconds: float, look: Callable[[], None]) -> None:
+    while True:
+        look()
+        await asyncio.sleep(seconds)

@@ -1,0 +1,71 @@
+"""A worker's side of its cluster: it offers itself to its lead again and again, and hears what it is to hold."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Awaitable, Callable, Mapping
+
+from dht.cluster_invite import ClusterInvite
+from dht.errors import Unreachable
+from dht.node import Node
+from dht.records import PeerRecord
+from peer.ipc import Assignment, HomeLost, StagesAssigned, Waiting
+from peer.link.channel import LinkEnd
+from peer.link.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
+
+ASK_EVERY_S = 2.0
+ASK_S = 4.0
+MISSES = 3
+"""A lead that does not answer so often in a row is gone."""
+
+
+class WorkSeeker:
+    """Asks its lead for a stage, and whether it still holds it."""
+
+    def __init__(
+        self, node: Node, pipe: LinkEnd, invite: ClusterInvite, name: str,
+        read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], assigned: Callable[[Assignment], None],
+    ) -> None:  # fmt: skip
+        """`assigned` hears what it is to hold, whenever that changes."""
+        self._node, self._pipe, self._invite, self._name = node, pipe, invite, name
+        self._read_heads, self._assigned = read_heads, assigned
+        self._epoch = 0
+        self._missed = 0
+
+    async def follow(self) -> None:
+        while True:
+            await self._ask()
+            await asyncio.sleep(ASK_EVERY_S)
+
+    async def _ask(self) -> None:
+        offer = OfferWork(self._invite.secret, self._name[:64], 0.0, 0.0, self._epoch)
+        try:
+            packed = await self._node.ask(self._invite.lead, ASK, ASK_S, ANSWER_BYTES, pack_offer(offer))
+        except Unreachable as error:
+            await self._miss(str(error))
+            return
+        try:
+            word = unpack_word(packed or b"")
+        except ValueError:
+            await self._miss("the lead of the cluster leads none now")
+            return
+        self._missed = 0
+        if word.refused:
+            self._pipe.send(Waiting(word.refused))
+        elif word.assignment is None:
+            self._pipe.send(Waiting("waiting for the other homes of the cluster"))
+        elif word.assignment.epoch > self._epoch and word.assignment.of(self._node.peer_id) is not None:
+            self._epoch = word.assignment.epoch
+            self._assigned(word.assignment)
+            self._pipe.send(StagesAssigned(word.assignment))
+
+    async def _miss(self, why: str) -> None:
+        """Find another way to it; say so once it is gone."""
+        self._missed += 1
+        if self._missed == MISSES:
+            self._pipe.send(HomeLost(self._invite.lead, f"does not answer: {why}"))
+        if not self._epoch:
+            self._pipe.send(Waiting(f"looking for the lead of the cluster: {why}"))
+        head = (await self._read_heads()).get(self._invite.lead)
+        if head is not None:
+            await self._node.meet(self._invite.lead, head.ways(self._invite.lead))
