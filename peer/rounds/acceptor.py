@@ -318,7 +318,7 @@ def advance(turn: Transition, block: Block) -> None:
     turn.set(
         ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
         past=state.exchange, disputes=_late_disputes(state),
-        held={digest: size for digest, size in state.held.items() if digest in awaited},
+        held={digest: size for digest, size in state.held.items() if digest in awaited}, afar=state.afar & awaited,
     )  # fmt: skip
     reset_to(turn, head)
     if state.in_step:
