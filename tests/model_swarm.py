@@ -14,7 +14,7 @@ from peer.protocol.block import Block
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
 from peer.simulate.memory_network import LinkModel
-from peer.testing.memory_peer import IntegerDisk, LogicalPeer
+from peer.testing.memory_peer import PARTS, IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
 
 FAULT_S = 40.0
@@ -64,20 +64,24 @@ class FaultyWorld(World):
 
 def run_schedule(
     seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False,
-    aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1,
+    aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, clusters: bool = False,
 ) -> FaultyWorld:  # fmt: skip
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
 
     With takeover both faults and calm last longer, by the time that it takes to take over and to find together.
     `watched` checks for every frame that its sender has on disk what it says; else only what comes of it is seen.
+    With `clusters` one founder at least leads 1 to 3 workers, of a model of four parts.
     """
     dice = Random(seed)
     link = LinkModel(
         delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
     )  # fmt: skip
     longer_s = 2 * takeover_s
+    founders = peers or dice.randrange(1, 6)
+    led = _clusters(Random(f"clusters {seed}"), founders) if clusters else {}
     world = FaultyWorld(
-        seed, peers or dice.randrange(1, 6), link, takeover_s=takeover_s, aggregation=aggregation, fragments=fragments
+        seed, founders, link, takeover_s=takeover_s, aggregation=aggregation, fragments=fragments,
+        parts=4 if clusters else PARTS, clusters=led,
     )  # fmt: skip
     if dice.random() < LATECOMERS:
         for _ in range(dice.randrange(1, 3)):
@@ -85,6 +89,12 @@ def run_schedule(
     faults = _faults(kind, dice, FAULT_S + longer_s)
     world.run(_watched(faults) if watched else faults, fault_s=FAULT_S + longer_s, calm_s=CALM_S + longer_s)
     return world
+
+
+def _clusters(dice: Random, founders: int) -> dict[int, int]:
+    """Which founders lead how many workers: one at least, about half of them."""
+    leads = {dice.randrange(founders), *(index for index in range(founders) if dice.random() < 0.4)}
+    return {index: dice.randrange(1, 4) for index in sorted(leads)}
 
 
 def _faults(kind: str, dice: Random, horizon_s: float) -> Faults:

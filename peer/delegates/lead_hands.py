@@ -138,19 +138,21 @@ class LeadHands:
 
     def _worker_of(self, digest: bytes, state: State) -> str:
         """Who of mine keeps a mean now; empty if I do, or nobody knows what it is."""
-        known = state.layer_of(digest)
-        return _worker_for(state, known[0]) if known is not None else ""
+        keepers = (state.delegate_for(layer) for layer, _ in sorted(state.named_as(digest)))
+        return next(filter(None, keepers), "")
 
     def _split(self, digests: tuple[bytes, ...], state: State) -> tuple[tuple[bytes, ...], dict[str, list[bytes]]]:
-        """Those that are mine, and those of each worker."""
-        layers = {
-            digest: part.layer
-            for update in state.updates()
-            for digest, part in zip(update.parts, state.rules.fragment(update.round - 1).parts, strict=False)
-        }
-        mine, theirs = [], defaultdict(list)
+        """Those that I need myself, or that nobody names; and those of each worker."""
+        asked = set(digests)
+        keepers: dict[bytes, set[str]] = defaultdict(set)
+        for update in state.updates():
+            for digest, part in zip(update.parts, state.rules.fragment(update.round - 1).parts, strict=False):
+                if digest in asked:
+                    keepers[digest].add(state.delegate_for(part.layer))
+        mine: list[bytes] = []
+        theirs: dict[str, list[bytes]] = defaultdict(list)
         for digest in digests:
-            worker = _worker_for(state, layers[digest]) if digest in layers else ""
+            worker = min(keepers.get(digest, {""}))
             if worker:
                 theirs[worker].append(digest)
             else:
@@ -176,7 +178,7 @@ class LeadHands:
 
     def _mean(self, to: tuple[str, ...], mean: MeanData, state: State) -> tuple[Effect, ...]:
         parts = state.rules.fragment(state.ancestors.get(mean.place.anchor, state.head.round)).parts
-        worker = _worker_for(state, parts[mean.part].layer) if mean.part < len(parts) else ""
+        worker = state.delegate_for(parts[mean.part].layer) if mean.part < len(parts) else ""
         if not worker or self._disk.load(mean.digest) is not None:
             return (SendMean(to, mean),)
         for peer in to:
@@ -190,8 +192,3 @@ def _exchange_at(state: State, place: BallotId) -> MemberState | None:
         if exchange is not None and exchange.place == place:
             return exchange
     return None
-
-
-def _worker_for(state: State, layer: int) -> str:
-    """Who of mine keeps a layer now; empty if I do."""
-    return next((peer for first, last, peer in state.delegates if first <= layer <= last), "")

@@ -31,7 +31,7 @@ ACCEPTORS_PER_ROUND = 4
 
 def on_submitted(turn: Transition, header: ContributionHeader) -> None:
     """The trainer's contribution for this anchor is on disk; from now on I am ready."""
-    if header.anchor != turn.state.head.anchor or turn.state.header is not None:
+    if header.anchor != turn.state.head.anchor or turn.state.header is not None or turn.rules.holds is not None:
         return
     leaving = header.leaving or turn.state.leaving
     mine = replace(bounds.within(turn.rules, header), peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn))
@@ -46,7 +46,7 @@ def on_submitted(turn: Transition, header: ContributionHeader) -> None:
 
 def on_paused(turn: Transition, header: ContributionHeader) -> None:
     """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
-    if header.anchor != turn.state.head.anchor:
+    if header.anchor != turn.state.head.anchor or turn.rules.holds is not None:
         return
     turn.set(resumed_at=float("inf"))
     if turn.state.header is None:
@@ -318,7 +318,7 @@ def advance(turn: Transition, block: Block) -> None:
     turn.set(
         ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
         past=state.exchange, disputes=_late_disputes(state),
-        held={digest: size for digest, size in state.held.items() if digest in awaited},
+        held={digest: size for digest, size in state.held.items() if digest in awaited}, afar=state.afar & awaited,
     )  # fmt: skip
     reset_to(turn, head)
     if state.in_step:

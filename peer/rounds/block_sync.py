@@ -12,7 +12,7 @@ from collections.abc import Mapping
 
 from peer.events import ReportReceived
 from peer.protocol import validation
-from peer.protocol.block import VOID, Block, Update
+from peer.protocol.block import Block, Update
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.messages import FETCH_BYTES, FETCH_MOST, GET_MOST, BallotId, GetBlocks, Heartbeat, ObjectData
@@ -339,9 +339,9 @@ def _fetch_ahead(turn: Transition) -> None:
     missing: dict[bytes, None] = {}
     size_bytes = 0
     for block in state.blocks:
-        needed = set(validation.needed_parts(turn.rules, block.update))
+        absent = set(turn.missing(block.update))
         for part, part_bytes in zip(block.update.parts, validation.part_bytes(turn.rules, block.update), strict=True):
-            if part in needed and part != VOID and part not in state.held and part not in missing:
+            if part in absent and part not in missing:
                 missing[part] = None
                 size_bytes += part_bytes
         if size_bytes >= FETCH_BYTES or len(missing) >= FETCH_MOST:

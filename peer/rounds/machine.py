@@ -141,7 +141,8 @@ def _take(turn: Transition, event: Input) -> None:
         case Received(_, sender, message):
             _receive(turn, sender, message)
         case ObjectStored(_, digest, size):
-            _held(turn, digest, size)
+            turn.set(afar=turn.state.afar - {digest})
+            _hold(turn, digest, size)
         case DelegateHolds():
             _delegate_holds(turn, event)
         case DelegatesChanged(_, delegates):
@@ -207,7 +208,7 @@ def _tick(turn: Transition) -> None:
     acceptor.answer_postponed(turn)
 
 
-def _held(turn: Transition, digest: bytes, size: int) -> None:
+def _hold(turn: Transition, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
     readiness.count(turn, size)
@@ -222,12 +223,14 @@ def _delegate_holds(turn: Transition, event: DelegateHolds) -> None:
     if event.mean is not None:
         member.on_delegates_mean(turn, event.worker, event.digest, event.size, event.mean)
         coordinator.poll(turn)
-    known = turn.state.layer_of(event.digest)
-    if known is None or event.digest in turn.state.held:
+    state = turn.state
+    named = state.named_as(event.digest)
+    mine = any(not state.delegate_for(layer) for layer, _ in named)  # then this home needs the bytes itself
+    if mine or event.digest in state.held or any(size != event.size for _, size in named):
         return
-    layer, size = known
-    if size == event.size and member.keeps_for_me(turn, event.worker, layer):
-        _held(turn, event.digest, event.size)
+    if any(member.keeps_for_me(turn, event.worker, layer) for layer, _ in named):
+        turn.set(afar=state.afar | {event.digest})
+        _hold(turn, event.digest, event.size)
 
 
 def _receive(turn: Transition, sender: str, message: Message) -> None:

@@ -287,7 +287,8 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
     if round is None:
         return  # its branch was left meanwhile
-    turn.set(held={**turn.state.held, event.digest: turn.rules.means_in(round)[event.part]})
+    size = turn.rules.means_in(round)[event.part]
+    turn.set(held={**turn.state.held, event.digest: size}, afar=turn.state.afar - {event.digest})
     if exchange is None or exchange.place != event.place:
         return
     if event.attempt:
@@ -314,7 +315,7 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
         _refuse_mean(turn, message)
         return
     _take_mean(turn, exchange, message)
-    if message.digest not in turn.state.held:
+    if message.digest not in turn.state.held or message.digest in turn.state.afar:
         turn.emit(StoreObject(message.digest, message.payload))
     reassignment.compare(turn, part)
 
@@ -353,8 +354,9 @@ def on_delegates_mean(turn: Transition, worker: str, digest: bytes, size: int, m
     if exchange is None:
         return
     _take_mean(turn, exchange, mean)
-    turn.set(held={**turn.state.held, digest: size})
-    turn.arrived(digest)
+    if digest not in turn.state.held:
+        turn.set(held={**turn.state.held, digest: size}, afar=turn.state.afar | {digest})
+        turn.arrived(digest)
     reassignment.compare(turn, mean.part)
 
 

@@ -396,6 +396,8 @@ class State:
     not elected again. A vote of theirs counts while they are in the electorate."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
+    afar: frozenset[bytes] = frozenset()
+    """Those of them that lie with delegates of mine alone."""
     wanted: FetchState = FetchState()
     blocks: tuple[Block, ...] = ()
     """Committed updates that I must still apply, in order, each with a valid certificate."""
@@ -440,13 +442,20 @@ class State:
         yield from (block.update for block in (self.branch.blocks if self.branch is not None else ()))
         yield from (step.block.update for step in reversed(self.trail))
 
-    def layer_of(self, digest: bytes) -> tuple[int, int] | None:
-        """The layer of a mean, and its encoded size, if an update that is known here names it."""
-        for update in self.updates():
-            if digest in update.parts:
-                part, round = update.parts.index(digest), update.round - 1
-                return self.rules.fragment(round).parts[part].layer, self.rules.means_in(round)[part]
-        return None
+    def named_as(self, digest: bytes) -> frozenset[tuple[int, int]]:
+        """Of which layers the updates that are known here say that this is a mean, each with its encoded size.
+
+        Of none if nobody names it; of several where their bytes are the same, as those of parts that nothing moves.
+        """
+        return frozenset(
+            (self.rules.fragment(update.round - 1).parts[part].layer, self.rules.means_in(update.round - 1)[part])
+            for update in self.updates() if digest in update.parts
+            for part, name in enumerate(update.parts) if name == digest
+        )  # fmt: skip
+
+    def delegate_for(self, layer: int) -> str:
+        """Which home of mine keeps a layer now; empty if this one does."""
+        return next((peer for first, last, peer in self.delegates if first <= layer <= last), "")
 
     @property
     def electorate(self) -> tuple[str, ...]:

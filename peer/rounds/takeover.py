@@ -92,10 +92,19 @@ def is_premature(turn: Transition, before: ChainHead, block: Block) -> bool:
     if block.firm or before.anchor != state.head.anchor or turn.stuck_s() >= LOST_ANYWAY * _wait_s(turn):
         return False
     here = sum(
-        peer == turn.me or (_is_heard(turn, peer) and state.heard[peer][0].anchor == before.anchor)
+        not _is_left_behind(turn)
+        if peer == turn.me
+        else _is_heard(turn, peer) and state.heard[peer][0].anchor == before.anchor
         for peer in before.electorate
     )
     return here >= quorum(before.electorate)
+
+
+def _is_left_behind(turn: Transition) -> bool:
+    """Whether a home of mine has gone on without me: then I am not at work, and wait for nothing here."""
+    state = turn.state
+    said = (state.heard[peer][0] for *_, peer in state.delegates if peer in state.heard)
+    return any(head.round > state.head.round and head.anchor not in state.ancestors for head in said)
 
 
 def _gave_up(turn: Transition, share: float) -> bool:

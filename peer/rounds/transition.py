@@ -97,7 +97,13 @@ class Transition:
 
     def missing(self, update: Update) -> list[bytes]:
         """Digests of the means of this update that I must still fetch."""
-        return validation.missing_parts(self.state.held, validation.needed_parts(self.rules, update))
+        state, needed = self.state, validation.needed_parts(self.rules, update)
+        missing = validation.missing_parts(state.held, needed)
+        if not state.afar:
+            return missing
+        parts = zip(update.parts, self.rules.fragment(update.round - 1).parts, strict=True)
+        mine = {digest for digest, part in parts if digest in state.afar and not state.delegate_for(part.layer)}
+        return sorted({*missing, *mine})
 
     def owner(self, ballot: int) -> str:
         """The only peer that may lead `ballot` of the instance in which I take part."""

@@ -129,12 +129,12 @@ class LifeHost(ABC):
 
     # ---- the lifecycle ----
 
-    def begin_life(self, run: RunSpec) -> None:
-        """With a trainer that stands at `head`, and a driver; `start` follows."""
+    def begin_life(self, run: RunSpec, *, serves: bool = False) -> None:
+        """With a trainer that stands at `head`, and a driver; `start` follows. `serves`: it works for a lead."""
         self._inbox: deque[LifeInput] = deque()
         self._busy, self._in_step, self._wakes_at = False, False, NEVER
         self._batch, self._batch_began_at, self._batch_steps, self._batch_step_s = 0, 0.0, 0, 0.0
-        self.life = begin(run, self.name, self.status, self.head.anchor, self.now)
+        self.life = begin(run, self.name, self.status, self.head.anchor, self.now, serves=serves)
 
     def start(self) -> None:
         """Join, and train if the others stand here."""

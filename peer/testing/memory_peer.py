@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import cache
 from random import Random
 from typing import Protocol
 
@@ -33,7 +34,7 @@ from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, divide
 from peer.protocol.norms import PartNorms
-from peer.rounds.driver import Driver
+from peer.rounds.driver import Driver, HomesPort
 from peer.rounds.interface import BufferPart, ReducePart
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
@@ -54,10 +55,15 @@ class LogicalWorld(PeerWorld, Protocol):
 
     rng: Random
     fragments: int
+    parts: int
+    """Of the model."""
 
     @property
     def network(self) -> MemoryNetwork:
         """What carries frames."""
+
+    def homes_of(self, member: str) -> list[LogicalPeer]:
+        """A member alone, or a lead and its workers."""
 
     def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         """The peer is about to append a block to its chain."""
@@ -103,26 +109,39 @@ class Ledger:
     forgotten: frozenset[bytes] = frozenset()
     """Anchors for which the chain says that this peer gave something it no longer has; it was written off."""
     fragments: int = 1
+    layers: range | None = None
+    """Which parts of the model are kept here; None: all."""
+
+    @classmethod
+    def empty(cls, anchor: bytes, parts: int, fragments: int, layers: range | None = None) -> Ledger:
+        """Of a model of so many parts."""
+        theta, residual, counted, discounted = ([0] * parts for _ in range(4))
+        return cls(anchor, 0, theta, residual, counted, discounted, fragments=fragments, layers=layers)
 
     def copy(self) -> Ledger:
         """The same numbers, to be kept elsewhere."""
         return Ledger(
             self.anchor, self.round, list(self.theta), list(self.residual), list(self.counted), list(self.discounted),
-            self.forgotten, self.fragments,
+            self.forgotten, self.fragments, self.layers,
         )  # fmt: skip
 
     def averaged(self) -> tuple[int, ...]:
-        """The parts of the model that the round from `anchor` averages, in the order of its update."""
-        return averaged(self.round, self.fragments)
+        """The parts that the round from `anchor` averages, in the order of its update."""
+        return averaged(self.round, self.fragments, len(self.theta))
+
+    def keeps(self, part: int) -> bool:
+        return self.layers is None or part in self.layers
 
     def encoded_balance(self) -> list[bytes]:
         """What a contribution offers: the residual of what the round averages, rounded."""
-        return [encoded(self.residual[part] // STEP * STEP) for part in self.averaged()]
+        return [encoded(self.residual[p] // STEP * STEP) if self.keeps(p) else NOT_HERE for p in self.averaged()]
 
     def apply(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
         """The outer step, and what the update means for the residual of `me`, who had offered the bytes `mine`."""
         outcomes = part_outcomes(update, me, mine is not None)
         for at, (part, what) in enumerate(zip(self.averaged(), outcomes, strict=True)):
+            if not self.keeps(part):
+                continue
             if update.parts[at] != VOID:
                 self.theta[part] += decoded(objects[update.parts[at]])
             if what is PartOutcome.COUNTED:
@@ -141,6 +160,8 @@ class Ledger:
         """The newest update is not on my chain any more: what it counted is owed again. Discounts stay."""
         self.anchor, self.round = update.parent, update.round - 1
         for at, part in enumerate(self.averaged()):
+            if not self.keeps(part):
+                continue
             if update.parts[at] != VOID:
                 self.theta[part] -= decoded(objects[update.parts[at]])
             if update.contributed(me, at) and update.parent not in self.forgotten:
@@ -167,16 +188,22 @@ class LogicalPeer(SwarmPeer):
     world: LogicalWorld
     disk: IntegerDisk
 
-    def __init__(self, world: LogicalWorld, name: str) -> None:
-        disk = IntegerDisk(
+    disk_type = IntegerDisk
+
+    def __init__(self, world: LogicalWorld, name: str, member: str = "", layers: range | None = None) -> None:
+        self.member = member or name
+        """Who gives what is learned here."""
+        self.layers = range(world.parts) if layers is None else layers
+        """Parts of the model that are kept here."""
+        disk = self.disk_type(
             self, world.genesis, world.rules(name).keep_rounds,
             on_commit=lambda block, head: world.committing(self, block, head),
             on_undo=lambda blocks, head: world.undoing(self, blocks, head),
-            ledger=Ledger(world.genesis.anchor, fragments=world.fragments),
+            ledger=Ledger.empty(world.genesis.anchor, world.parts, world.fragments, layers),
         )  # fmt: skip
         super().__init__(world, name, disk)
-        self.produced = [0] * PARTS
-        self.lost = [0] * PARTS
+        self.produced = [0] * world.parts
+        self.lost = [0] * world.parts
         """Movement that was only in memory when the peer crashed."""
         self.reports: list[Reported] = []
         """What it told the people, in all its lives."""
@@ -185,7 +212,7 @@ class LogicalPeer(SwarmPeer):
         self.streams = FaultyStreams(
             world.network.connect(name), lambda: world.now, self.later, Random(f"{name} {world.rng.random()}")
         )
-        self._unsaved = [0] * PARTS
+        self._unsaved = [0] * world.parts
         self._unoffered = 0
         """Inner steps since the newest contribution; those that were only in memory are lost in a crash."""
         self.boot()
@@ -207,10 +234,16 @@ class LogicalPeer(SwarmPeer):
     def make_driver(self, streams: Streams) -> Driver:
         world, disk = self.world, self.disk
         return Driver(
-            self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk,
-            arithmetic=IntegerSums(disk, world.rng, noise=1 if world.rules(self.name).audit else 16),
-            trainer=self, report=self.report, publish=self.publish,
+            self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk, arithmetic=self.make_sums(),
+            trainer=self, report=self.report, publish=self.publish, homes=self.make_homes(streams),
         )  # fmt: skip
+
+    def make_sums(self) -> IntegerSums:
+        return IntegerSums(self.disk, self.world.rng, noise=1 if self.world.rules(self.name).audit else 16)
+
+    def make_homes(self, streams: Streams) -> HomesPort | None:
+        """What other homes do for this one."""
+        return None
 
     def chance(self) -> float:
         return self.world.rng.random()
@@ -227,19 +260,19 @@ class LogicalPeer(SwarmPeer):
     def crash(self) -> None:
         """Everything in memory is gone."""
         super().crash()
-        for part in range(PARTS):
+        for part in self.layers:
             self.lost[part] += self._unsaved[part]
-        self._unsaved, self._unoffered = [0] * PARTS, 0
+        self._unsaved, self._unoffered = [0] * self.world.parts, 0
 
     def distort(self, factor: float, layer: str) -> None:
         """What it owes is `factor` times as much from now on, in the part called `layer` or, if that is empty, in all.
 
         Raises BadInput for a part that does not exist.
         """
-        names = [str(part) for part in range(PARTS)]
+        names = [str(part) for part in self.layers]
         if layer and layer not in names:
             raise BadInput(f"there is no layer {layer!r}; a logical peer has {', '.join(names)}")
-        for part in range(PARTS):
+        for part in self.layers:
             if layer in ("", str(part)):
                 more = round((factor - 1) * self.ledger.residual[part])
                 self.produced[part] += more
@@ -287,7 +320,7 @@ class LogicalPeer(SwarmPeer):
         return self._step_s
 
     def train(self, steps: int, whole: float) -> Stepped:
-        for part in range(PARTS):
+        for part in self.layers:
             movement = self.world.rng.randrange(-1000, 1000)
             self.produced[part] += movement
             self._unsaved[part] += movement
@@ -344,12 +377,11 @@ class LogicalPeer(SwarmPeer):
         if donor is None:
             return
         self.world.resyncing(self, donor)
-        for part in range(PARTS):
+        for part in self.layers:
             self.lost[part] += self.ledger.counted[part]
-        self.ledger = Ledger(
-            self.disk.genesis.anchor, residual=self.ledger.residual, discounted=self.ledger.discounted,
-            fragments=self.world.fragments,
-        )  # fmt: skip
+        before, genesis = self.ledger, self.disk.genesis.anchor
+        self.ledger = Ledger.empty(genesis, self.world.parts, self.world.fragments, before.layers)
+        self.ledger.residual, self.ledger.discounted = before.residual, before.discounted
         self.disk.start_anew(donor)
         self.world.resynced(self)
         self._save()
@@ -362,16 +394,16 @@ class LogicalPeer(SwarmPeer):
 
     def _save(self) -> None:
         self.disk.ledger = self.ledger.copy()
-        self._unsaved = [0] * PARTS
+        self._unsaved = [0] * self.world.parts
 
     def _apply(self, update: Update) -> None:
         self._step, self._offered = 0, False
-        self.ledger.apply(self.name, update, self.disk.offered(update.parent), self.disk.objects)
+        self.ledger.apply(self.member, update, self.disk.offered(update.parent), self.disk.objects)
         self.world.applied(self, update)
 
     def _undo(self, update: Update) -> None:
         self._step, self._offered = 0, False
-        self.ledger.undo(self.name, update, self.disk.offered(update.parent), self.disk.objects)
+        self.ledger.undo(self.member, update, self.disk.offered(update.parent), self.disk.objects)
         self.world.undone(self, update)
 
 
@@ -408,8 +440,14 @@ PARTS = 3
 STEP = 8
 """Encoding rounds to multiples of this."""
 PART_BYTES = 8
-MODEL = tuple(Part(layer, layer, 1) for layer in range(PARTS))
-"""Each part is a layer of its own."""
+NOT_HERE = b""
+"""In place of a part that another home has."""
+
+
+@cache
+def model_of(parts: int) -> tuple[Part, ...]:
+    """Each part is a layer of its own."""
+    return tuple(Part(layer, layer, 1) for layer in range(parts))
 
 
 def encoded(value: int) -> bytes:
@@ -420,9 +458,9 @@ def decoded(payload: bytes) -> int:
     return int.from_bytes(payload, "big", signed=True)
 
 
-def averaged(round: int, fragments: int) -> tuple[int, ...]:
+def averaged(round: int, fragments: int, parts: int = PARTS) -> tuple[int, ...]:
     """The parts of the model that the round from anchor `round` averages."""
-    return divide(MODEL, fragments)[round % fragments].numbers
+    return divide(model_of(parts), fragments)[round % fragments].numbers
 
 
 @dataclass

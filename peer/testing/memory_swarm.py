@@ -3,21 +3,23 @@
 from __future__ import annotations
 
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from functools import partial
 from random import Random
 
 from dht.errors import BadInput
 from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.events import AlertRaised
 from peer.protocol.block import VOID, Block, Update
+from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Cut, Fault, Odd, Partition, Stall
+from peer.testing.memory_cluster import LogicalLead, LogicalWorker
 from peer.testing.memory_peer import (
-    MODEL,
     PART_BYTES,
     PARTS,
     STEPS,
@@ -28,6 +30,7 @@ from peer.testing.memory_peer import (
     ModelKeys,
     averaged,
     decoded,
+    model_of,
 )
 from peer.testing.swarm_contract import Committed, Swarm
 
@@ -56,10 +59,14 @@ class World:
 
     def __init__(
         self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
-        audit: float = 0.0, aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1,
+        audit: float = 0.0, aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, parts: int = PARTS,
+        clusters: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
+        """Founders in `clusters` lead so many workers; `parts` are those of the model, one for each home at least."""
         self.takeover_s, self.audit, self.aggregation = takeover_s, audit, aggregation
-        self.fragments = fragments
+        self.fragments, self.parts, self.clusters = fragments, parts, dict(clusters or {})
+        self.holds: dict[str, range] = {}
+        """The layers of each worker."""
         self.rng = Random(seed)
         self.scheduler = Scheduler()
         self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
@@ -82,7 +89,8 @@ class World:
         """What happened so far, over all peers."""
         self.committed_at: dict[str, list[float]] = defaultdict(list)
         """When each peer committed something."""
-        self.thetas: dict[bytes, list[int]] = {}
+        self.thetas: dict[tuple[bytes, int], int] = {}
+        """By anchor and part."""
         self.on_phase: Callable[[LogicalPeer, str, int], None] | None = None
         """Called when a peer enters a phase of a round."""
         self.index: dict[str, int] = {}
@@ -91,6 +99,12 @@ class World:
         self.peers: list[LogicalPeer] = []
         for _ in names:
             self.join()
+        for index in self.clusters:
+            lead = self.peers[index]
+            assert isinstance(lead, LogicalLead)
+            for first, last, name in lead.delegates:
+                self.holds[name] = range(first, last + 1)
+                self._add(name, partial(LogicalWorker, self, lead=lead, layers=self.holds[name]))
 
     @property
     def now(self) -> float:
@@ -110,11 +124,19 @@ class World:
     def join(self) -> LogicalPeer:
         """One more peer. Those that come after the founders find the others on the board."""
         index = len(self.peers)
-        name = f"p{index}"
-        self.index[name] = index
+        workers = self.clusters.get(index, 0)
+        lead = partial(LogicalLead, self, workers=workers)
+        return self._add(f"p{index}", lead if workers else partial(LogicalPeer, self))
+
+    def _add(self, name: str, make: Callable[[str], LogicalPeer]) -> LogicalPeer:
+        self.index[name] = len(self.peers)
         self.history.append([])
-        self.peers.append(LogicalPeer(self, name))
+        self.peers.append(make(name))
         return self.peers[-1]
+
+    def homes_of(self, member: str) -> list[LogicalPeer]:
+        """A member alone, or a lead and its workers."""
+        return [peer for peer in self.peers if peer.member == member]
 
     @property
     def run_spec(self) -> RunSpec:
@@ -124,7 +146,8 @@ class World:
     def rules(self, name: str) -> Rules:
         """The rules of a peer: a round takes some 8 s."""
         return Rules(
-            me=name, keys=ModelKeys(name), parts=MODEL, part_bytes=(PART_BYTES,) * PARTS, fragments=self.fragments,
+            me=name, keys=ModelKeys(name), parts=model_of(self.parts), part_bytes=(PART_BYTES,) * self.parts,
+            fragments=self.fragments, holds=self.holds.get(name),
             gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
             takeover_s=self.takeover_s, audit=self.audit, tokens_cap=10**9, aggregation=self.aggregation,
         )  # fmt: skip
@@ -181,6 +204,10 @@ class World:
         apart = [head for head in peer.disk.heads if head.anchor not in theirs]
         old = len(apart) > peer.disk.keep_rounds
         assert old or not apart, f"{peer.name} gives up {len(apart)} rounds that it could undo"
+        for other in self.peers:
+            if other.disk is donor:
+                for home in self.homes_of(other.member):
+                    peer.disk.objects |= home.disk.objects
 
     def resynced(self, peer: LogicalPeer) -> None:
         """A branch is left that is too old to be undone: what its updates counted of the peer is written off."""
@@ -197,7 +224,7 @@ class World:
     def applied(self, peer: LogicalPeer, update: Update) -> None:
         """A peer stands at a new anchor; standing there again after a crash, it has the same bits."""
         history = self.history[self.index[peer.name]]
-        state = peer.state_digest().hex()
+        state = digest_of(repr(peer.ledger.theta).encode()).hex()
         if update.round <= len(history):
             assert history[update.round - 1].state == state, f"{peer.name} replays round {update.round} to other bits"
             return
@@ -215,9 +242,10 @@ class World:
         for peer in self.peers:
             ledger = peer.ledger if peer.alive else peer.disk.ledger
             if ledger.anchor == peer.disk.head.anchor:
-                theta = self.thetas.setdefault(peer.disk.head.anchor, list(ledger.theta))
-                assert theta == ledger.theta, f"{peer.name} has other bits at round {ledger.round}"
-            for part in range(PARTS):
+                for part in peer.layers:
+                    theta = self.thetas.setdefault((ledger.anchor, part), ledger.theta[part])
+                    assert theta == ledger.theta[part], f"{peer.name} has other bits at round {ledger.round}"
+            for part in peer.layers:
                 books = ledger.counted[part] + ledger.residual[part] + ledger.discounted[part] + peer.lost[part]
                 assert books == peer.produced[part], f"{peer.name} part {part}: {books} of {peer.produced[part]}"
             self._check_counted(peer, ledger)
@@ -236,14 +264,14 @@ class World:
 
     def _check_counted(self, peer: LogicalPeer, ledger: Ledger) -> None:
         """What a peer booked as counted is what the chain up to where its ledger stands says it gave."""
-        for part in range(PARTS):
+        for part in peer.layers:
             on_chain = sum(
                 decoded(self.contributions[peer.name, block.update.parent][at])
                 for block in self._chain_to(peer.disk, ledger.anchor)
-                for at, averages in enumerate(averaged(block.update.round - 1, self.fragments))
+                for at, averages in enumerate(averaged(block.update.round - 1, self.fragments, self.parts))
                 if averages == part
                 and (peer.name, block.update.parent) not in self.written_off
-                and block.update.contributed(peer.name, at)
+                and block.update.contributed(peer.member, at)
             )
             assert on_chain == ledger.counted[part], f"{peer.name} part {part}: counted twice or not at all"
 
