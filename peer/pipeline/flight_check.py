@@ -71,7 +71,8 @@ class ArrivalHistory:
             return f"zeros for {zeros:.0f} of {rms.numel()} tokens"
         log_rms = total / (rms.numel() - zeros)
         if self._log_rms.is_odd(log_rms, math.log(RMS_FACTOR)):
-            return f"values with an RMS of {math.exp(log_rms):.2g} per token where {math.exp(self._log_rms.mean):.2g} is usual"
+            usual = math.exp(self._log_rms.mean)
+            return f"values with an RMS of {math.exp(log_rms):.2g} per token where {usual:.2g} is usual"
         self._log_rms.add(log_rms)
         return None
 

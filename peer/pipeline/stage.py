@@ -17,7 +17,7 @@ from torch.nn import functional as F
 from peer.host.device import free_bytes
 from peer.host.processes import available_bytes
 from peer.ipc import Assignment
-from peer.pipeline.activation_codec import decode_activations, encode_activations
+from peer.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
 from peer.pipeline.flight_check import ArrivalHistory
 from peer.pipeline.flight_messages import AnyFlight, Backward, Forward, encode_flight
 from peer.pipeline.flight_port import FlightPort
@@ -72,7 +72,7 @@ class Stage(SingleDevice):
         model, self._flat = build_stage(spec, place.held)
         super().__init__(model.to(device), spec, batches, device, micro, None, folder)
         self._place = place
-        self._width, self._has_dropout = model.width, model.has_dropout
+        self._width, self._vocabulary, self._has_dropout = model.width, model.vocabulary, model.has_dropout
         self._histories: defaultdict[str, ArrivalHistory] = defaultdict(ArrivalHistory)
         """Of what each neighbour sends."""
         self._step_now = 0

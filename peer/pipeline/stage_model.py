@@ -72,6 +72,12 @@ class StageModel(nn.Module):
         return width
 
     @property
+    def vocabulary(self) -> int:
+        config: Any = self.base.config
+        size: int = config.vocab_size
+        return size
+
+    @property
     def has_dropout(self) -> bool:
         """Whether it draws masks in training."""
         config: Any = self.base.config
@@ -150,8 +156,8 @@ def require_cuttable(spec: RunSpec) -> None:
             _through([stage.train() for stage in stages], tokens_BT[:, :-1])
     if in_whole.count != in_stages.count:
         raise BadSpec(
-            f"every stage of a model of the architecture {spec.model.architecture} would apply the embedding's dropout; "
-            "a run whose spec has none there can be trained by a cluster"
+            f"every stage of a model of the architecture {spec.model.architecture} would apply the embedding's dropout; a "
+            "run whose spec has none there can be trained by a cluster"
         )
 
 
