@@ -1,6 +1,9 @@
 """What the stages of a cluster say to each other while they train; a flow frame of these begins with byte 0.
 
-A flight is a micro-batch on its way: forward from stage to stage, and back with gradients.
+A flight is a micro-batch on its way: forward from stage to stage, and back with gradients. Flights of a step are
+counted from 0, and every stage computes them in this order, so that a step has the same bits whatever was lost and sent
+again. Frames between two homes keep their order; so when a sweep is back that followed flights, those that are not were
+lost.
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ class Backward(FlightMessage, frozen=True, kw_only=True):
 
     number: Count
     loss: float
+    """Its share of the step's mean, in nats per token; of a measurement the sum over tokens."""
     gradient: Payload
 
 
@@ -66,6 +70,32 @@ class SquareNorm(FlightMessage, frozen=True, kw_only=True):
     square: Figure
 
 
+class Sweep(FlightMessage, frozen=True, kw_only=True):
+    """To the next stage, behind the flights; the last one returns it."""
+
+    number: Count
+
+
+class Swept(FlightMessage, frozen=True, kw_only=True):
+    """To the stage before, behind all that was answered."""
+
+    number: Count
+
+
+class Alive(FlightMessage, frozen=True, kw_only=True):
+    """To the lead, when a sweep passes: how many flights of the step were computed forward, and backward."""
+
+    forwards: Count
+    backwards: Count
+
+
+class Garbage(FlightMessage, frozen=True, kw_only=True):
+    """To the lead: what a neighbour sent cannot have been computed honestly."""
+
+    peer: Annotated[str, Meta(max_length=128)]
+    why: Annotated[str, Meta(max_length=400)]
+
+
 class FinishStep(FlightMessage, frozen=True, kw_only=True):
     """Lead to all: multiply the gradients by this, and have the optimizer make its step."""
 
@@ -77,6 +107,9 @@ class FinishStep(FlightMessage, frozen=True, kw_only=True):
 
 class Finished(FlightMessage, frozen=True, kw_only=True):
     """To the lead: done."""
+
+    busy_s: Figure = 0.0
+    """Seconds that this stage computed in the step."""
 
 
 class NoRoom(FlightMessage, frozen=True, kw_only=True):
@@ -94,14 +127,15 @@ class GiveUpStep(FlightMessage, frozen=True, kw_only=True):
 
 
 class Stand(FlightMessage, frozen=True, kw_only=True):
-    """Lead to all: have the anchor's values in the model (`there`), or your own again."""
+    """Lead to all: have the anchor's values in the model, or your own again."""
 
     where: Literal["anchor", "own"]
     round: Count
 
 
 AnyFlight = (
-    Forward | Backward | AskNorm | SquareNorm | FinishStep | Finished | NoRoom | NotThere | GiveUpStep | Stand
+    Forward | Backward | Sweep | Swept | Alive | Garbage | AskNorm | SquareNorm | FinishStep | Finished | NoRoom
+    | NotThere | GiveUpStep | Stand
 )  # fmt: skip
 
 _encoder = msgspec.msgpack.Encoder()

@@ -1,22 +1,28 @@
 """A lead's stage: it reads the data, sends micro-batches on their way, and has all stages make one step together.
 
 A step is synchronous: it ends when all of its micro-batches are back. Gradients are clipped by the norm over all
-stages, so that a cluster computes what one process would, but for rounding.
+stages, so that a cluster computes what one process would, but for rounding. Only the lead sends again what was lost.
 """
 
 from __future__ import annotations
 
 import math
+import random
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from dht.errors import MemoryFull
+from peer.host.device import is_out_of_memory
+from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations
+from peer.pipeline.flight_check import AUDIT_ONE_IN, GarbageHome, fault_of_gradient
 from peer.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
@@ -25,21 +31,28 @@ from peer.pipeline.flight_messages import (
     Finished,
     FinishStep,
     Forward,
+    Garbage,
     GiveUpStep,
     NoRoom,
     NotThere,
     SquareNorm,
     Stand,
+    Sweep,
+    Swept,
     decode_flight,
+    encode_flight,
 )
 from peer.pipeline.home_group import HomeGone
+from peer.pipeline.home_watch import HomeWatch
 from peer.pipeline.stage import Stage, StagePlace
 from peer.spec import RunSpec
-from peer.train.backend import InnerStep, MicroBatch, Sequences, Stopped
+from peer.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, Stopped
 
 POLL_S = 0.05
 SILENCE_S = 60.0
-"""A cluster of which nothing comes for so long while a step waits for it does not go on."""
+"""A home of which nothing comes for so long while a step waits for it is lost."""
+AGAIN_S = 2.0
+"""Whoever has not answered is asked again after this, and whether flights were lost."""
 PATIENCE_S = 1.0
 """A home that stands at another anchor is asked again after this."""
 FLIGHTS_PER_STAGE = 2
@@ -47,6 +60,21 @@ FLIGHTS_PER_STAGE = 2
 TINY = 1e-6
 """As torch.nn.utils.clip_grad_norm_ has it."""
 M = TypeVar("M", bound=AnyFlight)
+
+Recompute = Callable[[Tensor, Tensor, int], Tensor]
+"""Called with tokens (B, T), hidden values (B, T - 1, H) that left the first stage, and the sequences of the whole
+step: the gradient of the step's loss by these values, as whoever holds the other layers computes it again."""
+
+
+@dataclass
+class Flight:
+    """On its way."""
+
+    tokens_BT: Tensor
+    frame: bytes
+    """What was sent, to be sent again."""
+    sweeps: int
+    """How many were sent before it was, at last."""
 
 
 class _NotThere(Exception):
@@ -59,22 +87,35 @@ class LeadStage(Stage):
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
         told_smaller: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
-        silence_s: float = SILENCE_S,
+        silence_s: float = SILENCE_S, again_s: float = AGAIN_S, recompute: Recompute | None = None,
+        chance: random.Random | None = None,
     ) -> None:  # fmt: skip
-        """`require_all` raises HomeGone where a home is known to be lost."""
+        """`require_all` raises HomeGone where a home is known to be lost. `recompute` checks a flight in a hundred, as
+        `chance` has it, which nobody else can know."""
         stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
         micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), told_smaller)
         super().__init__(spec, place, batches, device, micro, folder)
-        self._require_all, self._silence_s = require_all, silence_s
+        self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
+        self._recompute, self._chance = recompute, chance or random.SystemRandom()
         self._slots = FLIGHTS_PER_STAGE * stages
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
-        self._in_hand: dict[int, Tensor] = {}
-        """Tokens of the flights that are on their way."""
+        self._in_hand: dict[int, Flight] = {}
+        self._sweeps = 0
         self._workers = [holder.peer for holder in place.assignment.workers]
-        self._clip = 1.0
+        self._clip, self._busy_s = 1.0, 0.0
+        self.flight_seconds: dict[str, float] = {}
+        """What each stage took to compute a micro-batch, forward and backward, in the newest step."""
+
+    def reassign(self, assignment: Assignment) -> None:
+        super().reassign(assignment)
+        self._workers = [holder.peer for holder in assignment.workers]
+        self._in_hand.clear()
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
-        """As of one device, see `SingleDevice.step`; of 0 tokens where some home stands at another anchor still."""
+        """As of one device, see `SingleDevice.step`; of 0 tokens where some home stands at another anchor still.
+
+        Raises HomeGone, too; what was read for the step is read next then, if it was not made.
+        """
         try:
             return super().step(round, position, stop)
         except _NotThere:
@@ -83,21 +124,13 @@ class LeadStage(Stage):
                 self._place.port.receive(POLL_S)
             return InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
 
-    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
-        try:
-            return super()._attempt(rate, stop)
-        except _NotThere:
-            self._drop_gradients()
-            self._reader.put_back(self._taken)
-            raise
-
     def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
         """Of all micro-batches on all stages; here they are clipped already."""
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
-        self._taken = taken
         self._step_now += 1
         self._in_hand.clear()
+        self._busy_s = 0.0
         try:
             while self._in_hand or (done < whole and not has_stopped):
                 has_stopped = has_stopped or (done > 0 and self._ends(stop))
@@ -107,40 +140,61 @@ class LeadStage(Stage):
                     self._depart(number, tokens_BT, whole)
                     done, number = done + len(tokens_BT), number + 1
                     continue
-                loss += self._land(self._hear(Backward))
+                loss += self._land(self._next_back(), whole)
             self._agree_on_norm(whole / done)
-        except BaseException:
+        except BaseException as error:
             self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
             self._in_hand.clear()
+            if isinstance(error, _NotThere | HomeGone):
+                self._forget()
+                self._reader.put_back(taken)
             raise
-        self._made = loss * whole / done, done * self._spec.model.context
+        self._made, self._flights = (loss * whole / done, done * self._spec.model.context), number
         return torch.tensor(self._made[0])
 
     def _depart(self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False) -> None:
+        began = time.perf_counter()
         tokens_BT = tokens_BT.to(self._device)
         with torch.no_grad():
-            leaving = self._computed(tokens_BT[:, :-1])
-        self._in_hand[number] = tokens_BT
-        self._send(
-            self._place.behind,
+            leaving = self._computed(tokens_BT[:, :-1], number)
+        frame = encode_flight(
             Forward(
                 epoch=self._epoch, step=self._step_now, number=number, round=self.anchor.round, rows=len(tokens_BT),
                 columns=tokens_BT.shape[1] - 1, whole=whole, tokens=_int32(tokens_BT), hidden=self._encoded(leaving),
                 measures=measures,
-            ),
+            )
         )  # fmt: skip
+        self._in_hand[number] = Flight(tokens_BT, frame, self._sweeps)
+        self._busy_s += time.perf_counter() - began
+        self._place.port.send(self._place.behind, frame)
 
-    def _land(self, message: Backward) -> float:
-        """Its share of the loss; the gradient goes through this stage."""
-        tokens_BT = self._in_hand.pop(message.number, None)
-        if tokens_BT is None or not math.isfinite(message.loss):
-            raise HomeGone(self._place.behind, "returned a loss that is no number, or a flight twice")
-        leaving = self._computed(tokens_BT[:, :-1])
+    def _next_back(self) -> Backward:
+        """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
+        first, watch = min(self._in_hand), HomeWatch(self._workers, self._silence_s)
+
+        def fits(sender: str, message: Backward) -> bool:
+            return sender == self._place.behind and message.number == first
+
+        _, message = self._hear(Backward, fits, self._sweep, watch, first)
+        return message
+
+    def _land(self, message: Backward, whole: int) -> float:
+        """Its share of the loss; the gradient goes through this stage. Raises GarbageHome."""
+        began, home = time.perf_counter(), self._place.behind
+        tokens_BT = self._in_hand.pop(message.number).tokens_BT
+        leaving = self._computed(tokens_BT[:, :-1], message.number)
         try:
             gradient = self._gradient_from(message, leaving)
         except BadActivations as error:
-            raise HomeGone(self._place.behind, f"returned no gradient: {error}") from error
+            raise GarbageHome(home, f"returned {error}") from error
+        history = self._histories[home]
+        fault = history.fault_of_loss(message.loss * whole / len(tokens_BT)) or history.fault_of(gradient)
+        if fault is None and self._recompute is not None and self._chance.randrange(AUDIT_ONE_IN) == 0:
+            fault = fault_of_gradient(gradient, self._recompute(tokens_BT, leaving.detach(), whole))
+        if fault is not None:
+            raise GarbageHome(home, f"returned {fault}")
         torch.autograd.backward(leaving, gradient)
+        self._busy_s += time.perf_counter() - began
         return message.loss
 
     def _agree_on_norm(self, ratio: float) -> None:
@@ -148,8 +202,8 @@ class LeadStage(Stage):
         were made."""
         self._clip = ratio
         if self._spec.inner.clip:
-            squares = self._ask_all(AskNorm(epoch=self._epoch, step=self._step_now), SquareNorm)
-            norm = ratio * math.sqrt(self._square_norm() + sum(answer.square for answer in squares))
+            answers = self._ask_all(AskNorm(epoch=self._epoch, step=self._step_now), SquareNorm)
+            norm = ratio * math.sqrt(self._square_norm() + sum(answer.square for answer in answers.values()))
             self._clip = ratio * min(1.0, self._spec.inner.clip / (norm + TINY))
         self._scale_gradients(self._clip)
 
@@ -163,41 +217,61 @@ class LeadStage(Stage):
             epoch=self._epoch, step=self._step_now, scale=self._clip, learning_rate=rate, loss=loss, tokens=tokens
         )
         try:
-            self._ask_all(finish, Finished)
+            answers = self._ask_all(finish, Finished)
         except torch.OutOfMemoryError as error:
-            raise HomeGone(self._workers[0], "had no room for a step that others have made") from error
+            raise HomeGone(str(error), "had no room for a step that others have made") from error
+        busy = {self._place.me: self._busy_s} | {peer: answer.busy_s for peer, answer in answers.items()}
+        self.flight_seconds = {peer: seconds / self._flights for peer, seconds in busy.items()}
         return True
 
     # ---- the loss of the anchor ----
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
-        self._step_now += 1
-        pieces = list(torch.split(tokens_BT, self.micro.sequences))
-        total, landed = 0.0, 0
-        stand = Stand(epoch=self._epoch, step=self._step_now, where="anchor", round=self.anchor.round)
-        self._ask_all(stand, Finished)
+        sequences = min(SEQUENCES, self.micro.sequences)
+        while True:
+            try:
+                return self._summed_by_all(torch.split(tokens_BT, sequences), stop) / tokens_BT[:, 1:].numel()
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+            self._return_memory()
+            if sequences == 1:
+                raise MemoryFull("the memory of this cluster has no room to measure even one sequence")
+            sequences = (sequences + 1) // 2
+
+    def _summed_by_all(self, pieces: Sequence[Tensor], stop: Callable[[], bool]) -> float:
+        losses: dict[int, float] = {}
         try:
+            self._ask_to_stand("anchor")
             self._stand_at_anchor()
-            self._in_hand.clear()
-            while landed < len(pieces):
-                departed = landed + len(self._in_hand)
+            while len(losses) < len(pieces):
+                departed = len(losses) + len(self._in_hand)
                 if departed < len(pieces) and len(self._in_hand) < self._slots:
                     self._depart(departed, pieces[departed], 1, measures=True)
                     continue
-                message = self._hear(Backward)
-                if self._in_hand.pop(message.number, None) is not None:
-                    total, landed = total + message.loss, landed + 1
+                message = self._next_back()
+                del self._in_hand[message.number]
+                if not math.isfinite(message.loss):
+                    raise GarbageHome(self._workers[-1], f"returned a loss of {message.loss}")
+                losses[message.number] = message.loss
                 if stop():
                     raise Stopped
-        except _NotThere:
-            raise Stopped from None
-        finally:
+            self._stand_back()
+            self._ask_to_stand("own")
+        except BaseException as error:
             self._in_hand.clear()
             self._stand_back()
             self._step_now += 1
-            back = Stand(epoch=self._epoch, step=self._step_now, where="own", round=self.anchor.round)
-            self._tell_all(back)
-        return total / tokens_BT[:, 1:].numel()
+            self._tell_all(Stand(epoch=self._epoch, step=self._step_now, where="own", round=self.anchor.round))
+            if isinstance(error, _NotThere):
+                raise Stopped from None
+            raise
+        return sum(losses.values())
+
+    def _ask_to_stand(self, where: Literal["anchor", "own"]) -> None:
+        self._step_now += 1
+        self._ask_all(Stand(epoch=self._epoch, step=self._step_now, where=where, round=self.anchor.round), Finished)
 
     # ---- the others ----
 
@@ -209,36 +283,81 @@ class LeadStage(Stage):
         for peer in self._workers:
             self._send(peer, message)
 
-    def _ask_all(self, message: AnyFlight, kind: type[M]) -> list[M]:
-        """What each of them answers."""
-        self._tell_all(message)
-        return [self._hear(kind) for _ in self._workers]
+    def _ask_all(self, message: AnyFlight, kind: type[M]) -> dict[str, M]:
+        """What each of them answers. Raises HomeGone, and OutOfMemoryError."""
+        answers: dict[str, M] = {}
+        missing = list(self._workers)
 
-    def _hear(self, kind: type[M]) -> M:
-        """The next message of this kind about the step in hand. Raises HomeGone, and OutOfMemoryError if a stage has no
-        room."""
-        until = time.monotonic() + self._silence_s
+        def ask() -> None:
+            for peer in missing:
+                self._send(peer, message)
+
+        ask()
+        while missing:
+            watch = HomeWatch(missing, self._silence_s)
+            sender, answer = self._hear(kind, lambda sender, _: sender in missing, ask, watch)
+            answers[sender] = answer
+            missing.remove(sender)
+        return answers
+
+    def _hear(
+        self, kind: type[M], fits: Callable[[str, M], bool], again: Callable[[], None], watch: HomeWatch,
+        flight: int = 0,
+    ) -> tuple[str, M]:  # fmt: skip
+        """The next message of this kind about the step in hand that fits, and who sent it; `again` is called at times.
+
+        Raises HomeGone, and OutOfMemoryError, whose text is a home, if a stage has no room.
+        """
+        again_at = time.monotonic() + self._again_s
         while True:
             self._require_all()
-            found = self._place.port.receive(POLL_S)
-            if found is None:
-                if time.monotonic() > until:
-                    raise HomeGone(self._place.behind, f"or one behind it sent nothing for {self._silence_s:.0f} s")
+            watch.require_alive(flight)
+            if time.monotonic() >= again_at:
+                again()
+                again_at = time.monotonic() + self._again_s
+            found = self._place.port.receive(min(POLL_S, self._again_s))
+            if found is None or found[0] not in self._workers:
                 continue
             sender, frame = found
             try:
                 message = decode_flight(frame)
             except BadFlight:
-                raise HomeGone(sender, "sends what is no message") from None
+                raise GarbageHome(sender, "sends what is no message") from None
             if message.epoch != self._epoch or message.step != self._step_now:
                 continue
+            watch.hear(sender, message)
             match message:
                 case NoRoom():
-                    raise torch.OutOfMemoryError("a home of the cluster has no room")
+                    raise torch.OutOfMemoryError(sender)
                 case NotThere():
                     raise _NotThere
-                case _ if isinstance(message, kind):
-                    return message
+                case Garbage():
+                    raise self._accused(sender, message)
+                case Swept() if sender == self._place.behind:
+                    self._send_lost(message.number, watch)
+                case _ if isinstance(message, kind) and fits(sender, message):
+                    return sender, message
+
+    def _sweep(self) -> None:
+        self._sweeps += 1
+        self._send(self._place.behind, Sweep(epoch=self._epoch, step=self._step_now, number=self._sweeps))
+
+    def _send_lost(self, sweep: int, watch: HomeWatch) -> None:
+        """Flights that went before a sweep that is back: frames keep their order, so they or their answers were lost."""
+        lost = [flight for _, flight in sorted(self._in_hand.items()) if flight.sweeps < sweep]
+        for flight in lost:
+            flight.sweeps = self._sweeps
+            self._place.port.send(self._place.behind, flight.frame)
+        watch.resends += bool(lost)
+
+    def _accused(self, sender: str, said: Garbage) -> GarbageHome:
+        """Who of two neighbours it was; what this home sent itself was no garbage."""
+        why = "".join(character for character in said.why if character.isprintable())
+        homes = [self._place.me, *self._workers]
+        place = homes.index(sender)
+        if said.peer not in homes[max(0, place - 1) : place + 2] or said.peer in (self._place.me, sender):
+            return GarbageHome(sender, f"says of {said.peer[-8:]} that it sent {why}")
+        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says")
 
 
 def _int32(tokens_BT: Tensor) -> bytes:

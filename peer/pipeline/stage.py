@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import contextlib
-from dataclasses import dataclass
+import hashlib
+from collections import defaultdict
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
@@ -14,13 +17,15 @@ from torch.nn import functional as F
 from peer.host.device import free_bytes
 from peer.host.processes import available_bytes
 from peer.ipc import Assignment
-from peer.pipeline.activation_codec import decode_activations, encode_activations
+from peer.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
+from peer.pipeline.flight_check import ArrivalHistory
 from peer.pipeline.flight_messages import AnyFlight, Backward, Forward, encode_flight
 from peer.pipeline.flight_port import FlightPort
 from peer.pipeline.stage_model import build_stage, model_layers
 from peer.spec import RunSpec
 from peer.train.backend import MicroBatch, Sequences, SingleDevice, training_bytes
 from peer.train.gates import PROBE_TOKENS, Enter, LayerGates
+from peer.train.offload import return_memory
 from peer.train.round_vectors import Places, RoundVectors, choose_places
 
 
@@ -67,7 +72,11 @@ class Stage(SingleDevice):
         model, self._flat = build_stage(spec, place.held)
         super().__init__(model.to(device), spec, batches, device, micro, None, folder)
         self._place = place
-        self._width: int = model.width
+        self._width, self._vocabulary, self._has_dropout = model.width, model.vocabulary, model.has_dropout
+        self._histories: defaultdict[str, ArrivalHistory] = defaultdict(ArrivalHistory)
+        """Of what each neighbour sends."""
+        self._step_now = 0
+        """The lead's number of the step in hand."""
         self._local: Tensor | None = None
         """The parameters, while the anchor's values are in their place."""
 
@@ -91,19 +100,45 @@ class Stage(SingleDevice):
             entering = torch.zeros((1, PROBE_TOKENS, self._width), device=self._device)
         return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._model(entering))
 
+    def reassign(self, assignment: Assignment) -> None:
+        """Go on, between two calls of others, with other neighbours and the same layers.
+
+        Nothing of a step in hand counts: its lead makes it again, with the same sequences.
+        """
+        place = replace(self._place, assignment=assignment)
+        assert place.held == self._place.held, "a stage of other layers is built anew"
+        self._place = place
+        self._forget()
+
     # ---- a micro-batch ----
 
-    def _computed(self, entering: Tensor) -> Tensor:
-        """Hidden values, or logits at the last stage."""
-        with torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext():
+    def _computed(self, entering: Tensor, number: int) -> Tensor:
+        """Hidden values, or logits at the last stage, of a flight of the step in hand: alike however often it is
+        asked."""
+        autocast = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
+        with autocast, self._masks(number):
             leaving: Tensor = self._model(entering)
         return leaving
+
+    @contextlib.contextmanager
+    def _masks(self, number: int) -> Iterator[None]:
+        """Where dropout draws the masks of a flight: a backward pass computes forward again."""
+        if not (self._has_dropout and self._model.training):
+            yield
+            return
+        name = f"dropout/{self._spec.run.seed}/{self._step_now}/{number}/{self._place.held.start}"
+        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
 
     def _summed_loss(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
         return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten(), reduction="sum")
 
     def _entered(self, flight: Forward) -> Tensor:
         """Raises BadActivations."""
+        if flight.columns > self._spec.model.context:
+            raise BadActivations(f"sequences of {flight.columns} tokens")
         shape = (flight.rows, flight.columns, self._width)
         return decode_activations(flight.hidden, shape, self._place.wire, self._device)
 
@@ -124,8 +159,10 @@ class Stage(SingleDevice):
     def _square_norm(self) -> float:
         """Of all gradients, float64."""
         grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
-        norms = [torch.linalg.vector_norm(grad.float()) for grad in grads]
-        return sum(float(norm) ** 2 for norm in norms)
+        if not grads:
+            return 0.0
+        norms = torch.stack([torch.linalg.vector_norm(grad.float()) for grad in grads])
+        return float(norms.cpu().double().square().sum())
 
     @torch.no_grad()
     def _scale_gradients(self, scale: float) -> None:
@@ -133,9 +170,13 @@ class Stage(SingleDevice):
             if parameter.grad is not None:
                 parameter.grad.mul_(scale)
 
-    def _drop_gradients(self) -> None:
+    def _forget(self) -> None:
+        """Nothing of the step in hand counts."""
         for parameter in self._parameters:
             parameter.grad = None
+
+    def _return_memory(self) -> None:
+        return_memory(self._device)
 
     # ---- the anchor's values ----
 

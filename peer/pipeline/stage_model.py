@@ -8,14 +8,18 @@ block, would be done by every stage. So whether it may be cut is tried, on a sma
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
 
 from dht.errors import BadSpec
+from peer.architectures import ARCHITECTURES
 from peer.model.build import build, build_cut, build_meta, next_token_logits
 from peer.model.flat import FlatParameters, Layer
 from peer.outer.outer_state import OuterState
@@ -47,6 +51,9 @@ class StageModel(nn.Module):
         for key in BLOCK_COUNTS:
             if hasattr(base.config, key):
                 setattr(base.config, key, len(kept))
+        if getattr(base.config, "layer_types", None):  # read by a block's place among those that are here
+            kinds = zip(blocks, base.config.layer_types, strict=True)
+            base.config.layer_types = [kind for number, kind in kinds if number in held]
         self.base = base
         # Behind the rest, as in the whole model.
         self.head: nn.Module | None = model.get_output_embeddings() if self.is_last else None  # type: ignore[operator]
@@ -63,6 +70,18 @@ class StageModel(nn.Module):
         config: Any = self.base.config
         width: int = config.hidden_size
         return width
+
+    @property
+    def vocabulary(self) -> int:
+        config: Any = self.base.config
+        size: int = config.vocab_size
+        return size
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether it draws masks in training."""
+        config: Any = self.base.config
+        return any("drop" in key and isinstance(value, float) and value > 0 for key, value in config.to_dict().items())
 
     def get_output_embeddings(self) -> nn.Module | None:
         """As transformers calls it: no hidden matrix for an optimizer of those."""
@@ -110,28 +129,72 @@ def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
 
 def require_cuttable(spec: RunSpec) -> None:
     """Raises BadSpec for a model whose stages would not compute what the whole one does."""
-    config = dict(spec.model.config)
-    key = next((key for key in BLOCK_COUNTS if key in config), BLOCK_COUNTS[0])
-    small = config | {key: min(TRIED_BLOCKS, int(config.get(key, TRIED_BLOCKS)))}
-    if "vocab_size" in small:
-        small["vocab_size"] = min(TRIED_VOCABULARY, small["vocab_size"])
-    tried = replace(spec, model=replace(spec.model, config=small))
-    whole, layers = build(tried).eval(), model_layers(tried)
+    tried = replace(spec, model=replace(spec.model, config=_small(spec)))
+    whole, layers = build(tried), model_layers(tried)
     if _is_tied(whole):
         raise BadSpec(
             "this model's first and last layer share their weights, which two homes cannot; a run whose spec says "
             "model.config.tie_word_embeddings = false can be trained by a cluster"
         )
-    blocks = [number for number, layer in enumerate(layers) if layer.is_block]
-    middle = blocks[len(blocks) // 2]
+    middle = [number for number, layer in enumerate(layers) if layer.is_block][1:]
+    cuts = [0, *middle, len(layers)]
     tokens_BT = torch.arange(TRIED_TOKENS + 1)[None]
     with torch.no_grad():
-        hidden, held = tokens_BT[:, :-1], (range(middle), range(middle, len(layers)))
-        for each in held:
-            stage, _ = build_stage(tried, each)
-            hidden = stage.eval()(hidden)
-        if not torch.equal(hidden, next_token_logits(whole, tokens_BT)):
-            raise BadSpec(f"models of the architecture {spec.model.architecture} cannot be cut into stages")
+        try:
+            stages = [build_stage(tried, range(first, last))[0].eval() for first, last in pairwise(cuts)]
+            is_equal = torch.equal(_through(stages, tokens_BT[:, :-1]), next_token_logits(whole.eval(), tokens_BT))
+        except (RuntimeError, TypeError, AssertionError):  # an architecture that takes no hidden values, in some way
+            is_equal = False
+        if not is_equal:
+            raise BadSpec(
+                f"models of the architecture {spec.model.architecture}, with this config, cannot be cut into stages"
+            )
+        whole.train()
+        with _DropoutCount() as in_whole:
+            next_token_logits(whole, tokens_BT)
+        with _DropoutCount() as in_stages:
+            _through([stage.train() for stage in stages], tokens_BT[:, :-1])
+    if in_whole.count != in_stages.count:
+        raise BadSpec(
+            f"every stage of a model of the architecture {spec.model.architecture} would apply the embedding's dropout; a "
+            "run whose spec has none there can be trained by a cluster"
+        )
+
+
+def _small(spec: RunSpec) -> dict[str, Any]:
+    """A configuration alike but for few blocks and a small vocabulary; with sliding windows that matter."""
+    config = dict(spec.model.config)
+    key = next((key for key in BLOCK_COUNTS if key in config), None)
+    key = key or next(key for key in ARCHITECTURES[spec.model.architecture].keys if key in BLOCK_COUNTS)
+    small = config | {key: min(TRIED_BLOCKS, int(config.get(key, TRIED_BLOCKS)))}
+    for key, most in (("vocab_size", TRIED_VOCABULARY), ("max_window_layers", 1), ("sliding_window", 2)):
+        if key in small:
+            small[key] = min(most, small[key])
+    return small
+
+
+def _through(stages: Sequence[StageModel], tokens_BT: Tensor) -> Tensor:
+    hidden = tokens_BT
+    for stage in stages:
+        hidden = stage(hidden)
+    return hidden
+
+
+class _DropoutCount(TorchFunctionMode):
+    """How often a value had parts of it dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        share = named.get("p", args[1] if len(args) > 1 else 0.5)
+        if func is nn.functional.dropout and named.get("training", True) and share > 0:
+            self.count += 1
+        return func(*args, **named)
 
 
 def _is_tied(model: nn.Module) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import random
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -9,6 +10,7 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import torch
+import torch.nn.functional as F
 
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
@@ -84,15 +86,19 @@ class MemoryPort:
 class Cluster:
     """A lead in this thread, workers in threads of their own."""
 
-    def __init__(self, spec: RunSpec, homes: int, wire: str, folder: Path, silence_s: float = 20.0) -> None:
+    def __init__(
+        self, spec: RunSpec, homes: int, wire: str, folder: Path, silence_s: float = 20.0, again_s: float = 2.0,
+        flow: MemoryFlow | None = None, recompute: bool = False, chance: random.Random | None = None,
+    ) -> None:  # fmt: skip
         names = HOMES[:homes]
-        self.spec, self.flow = spec, MemoryFlow(names)
+        self.spec, self.flow = spec, flow or MemoryFlow(names)
         self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1)
         self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(
-            spec, self._place("lead", wire), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s
-        )
+            spec, self._place("lead", wire), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
+            again_s, self._recomputed if recompute else None, chance,
+        )  # fmt: skip
         self.workers = [WorkerStage(spec, self._place(name, wire), IdleSampler(), CPU, folder) for name in names[1:]]
         self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
         self.failures: list[BaseException] = []
@@ -100,6 +106,15 @@ class Cluster:
 
     def _place(self, me: str, wire: str) -> StagePlace:
         return StagePlace(assignment=self.assignment, me=me, port=self.flow.port(me), wire=wire)
+
+    def _recomputed(self, tokens_BT: torch.Tensor, hidden_BTH: torch.Tensor, whole: int) -> torch.Tensor:
+        """As somebody who has all layers computes it."""
+        leaf = hidden_BTH.requires_grad_()
+        leaving = leaf
+        for worker in self.workers:
+            leaving = worker._model(leaving)
+        loss = F.cross_entropy(leaving.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
+        return torch.autograd.grad(loss / (whole * leaf.shape[1]), leaf)[0]
 
     @property
     def stages(self) -> list[LeadStage | WorkerStage]:

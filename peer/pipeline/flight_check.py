@@ -1,0 +1,97 @@
+"""Whether what a home sends can be what it should have computed: each arrival is held against those before it.
+
+Bounds are wide: a home that computes honestly is never named, through warm-up, another precision or odd texts. What
+they let through, such as gradients whose sign is turned, only computing a flight again can show.
+"""
+
+from __future__ import annotations
+
+import math
+
+import torch
+from torch import Tensor
+
+from peer.pipeline.home_group import HomeGone
+
+KNOWN_FROM = 8
+"""Arrivals after which a history says what is usual."""
+MEMORY = 0.05
+"""Share of the newest arrival in the running mean."""
+SPREADS = 6.0
+RMS_FACTOR = 16.0
+"""An RMS off by less than this factor is never odd."""
+LOSS_NATS = 2.0
+"""Likewise, of a loss."""
+ZEROS = 0.5
+"""A larger share of tokens whose values are all 0 is odd, whatever came before."""
+HONEST_COSINE = 0.5
+"""Of a flight computed by two homes: honest ones with int8 on the line have 0.87 and more, noise 0, a turned sign -1
+[exp]."""
+AUDIT_ONE_IN = 100
+"""Flights of which one is computed again, where somebody can."""
+
+
+class GarbageHome(HomeGone):
+    """A home sent what it cannot have computed honestly; `why` has the figures."""
+
+
+class RunningMean:
+    """Mean and spread of a figure, the newest counting most."""
+
+    def __init__(self) -> None:
+        self.seen, self.mean, self._variance = 0, 0.0, 0.0
+
+    def is_odd(self, value: float, slack: float) -> bool:
+        """Whether it is further from the mean than `slack` and some spreads; never before enough was seen."""
+        spread = math.sqrt(self._variance)
+        return self.seen >= KNOWN_FROM and abs(value - self.mean) > slack + SPREADS * spread
+
+    def add(self, value: float) -> None:
+        self.seen += 1
+        share = max(MEMORY, 1 / self.seen)
+        difference = value - self.mean
+        self.mean += share * difference
+        self._variance = (1 - share) * (self._variance + share * difference * difference)
+
+
+class ArrivalHistory:
+    """Of what one home sends in one direction."""
+
+    def __init__(self) -> None:
+        self._log_rms, self._loss = RunningMean(), RunningMean()
+
+    @torch.no_grad()
+    def fault_of(self, values: Tensor) -> str | None:
+        """What is odd about hidden values or gradients (B, T, H), which are finite; None if nothing is."""
+        rms = values.float().square().mean(dim=-1).sqrt().flatten()
+        is_zero = rms == 0
+        logs = torch.where(is_zero, 0.0, rms.clamp_min(torch.finfo(torch.float32).tiny).log())
+        zeros, total = torch.stack([is_zero.sum().double(), logs.sum().double()]).tolist()
+        if zeros > ZEROS * rms.numel():
+            return f"zeros for {zeros:.0f} of {rms.numel()} tokens"
+        log_rms = total / (rms.numel() - zeros)
+        if self._log_rms.is_odd(log_rms, math.log(RMS_FACTOR)):
+            usual = math.exp(self._log_rms.mean)
+            return f"values with an RMS of {math.exp(log_rms):.2g} per token where {usual:.2g} is usual"
+        self._log_rms.add(log_rms)
+        return None
+
+    def fault_of_loss(self, loss: float) -> str | None:
+        """Likewise, in nats per token; also what is no number."""
+        if not math.isfinite(loss) or loss < 0:
+            return f"a loss of {loss}"
+        if self._loss.is_odd(loss, LOSS_NATS):
+            return f"a loss of {loss:.2f} nats per token where {self._loss.mean:.2f} is usual"
+        self._loss.add(loss)
+        return None
+
+
+@torch.no_grad()
+def fault_of_gradient(theirs: Tensor, ours: Tensor) -> str | None:
+    """What is odd about a gradient that was computed twice; None if nothing is."""
+    one, other = theirs.flatten().double(), ours.to(theirs.device).flatten().double()
+    product, lengths = float(one @ other), float(one.norm() * other.norm())
+    cosine = product / lengths if lengths else 0.0
+    if cosine >= HONEST_COSINE:
+        return None
+    return f"a gradient that computed again is another one (cosine {cosine:.2f}; honest homes have 0.87 and more)"
