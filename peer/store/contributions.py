@@ -113,7 +113,7 @@ class Contribution:
         """The unsigned header that stands for this contribution; its upload in bits per second, 0 if not known."""
         return ContributionHeader(
             peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, bandwidth_bps, False,
-            self.effort.ranges, self.effort.staleness,
+            self.effort.ranges, self.effort.staleness, delegates=self.delegates,
         )  # fmt: skip
 
 
