@@ -304,15 +304,23 @@ class Session:
                 self._clock = ClockWatch(time.time, time.monotonic)
                 return LinkEnded(now, item)
             case ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost():
-                assert self._cluster is not None
-                self._cluster.hear(item)
-                return None
+                return self._hear_cluster(item, now)
             case ipc.AskSubmit() if self.life.serves:
                 return None  # only its lead may
             case ipc.ToTrainer():
                 return heard(item, now)
             case said:
                 return said(now)
+
+    def _hear_cluster(self, said: ipc.HomesOffered | ipc.StagesAssigned | ipc.HomeLost, now: float) -> LifeInput | None:
+        """Raises HomeGone where this life cannot go on without a home."""
+        assert self._cluster is not None
+        if self.life.leaving:
+            return None
+        if self.life.serves and self.life.finished and isinstance(said, ipc.HomeLost):
+            return LeaveAsked(now)  # its lead has finished the run
+        self._cluster.hear(said)
+        return None
 
     def _owner(self, now: float) -> OwnerChanged:
         wishes = self._reporter.wishes

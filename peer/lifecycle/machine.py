@@ -199,7 +199,7 @@ def _next(turn: Turn) -> None:
         return _next(turn) if isinstance(chore, Evaluate) and life.owner.holds else _do_chore(turn, chore)
     if life.moves:
         return _move(turn) if settled else None
-    if life.finished and life.met:
+    if life.finished and life.met and not life.serves:  # its lead may need it for the loss of the last round
         leave(turn, finished=True)
         return _next(turn)
     match life.connection:

@@ -64,9 +64,12 @@ class Turn:
         self.set(work=work, work_began_at=self.life.at)
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """The step that is made is made, but no further one; an owner need not even wait for that."""
+        """The step that is made is made, but no further one; an owner need not even wait for that.
+
+        A worker of a cluster that waits for its lead's next step makes none.
+        """
         if isinstance(self.life.work, Step) or (at_once and isinstance(self.life.work, Evaluate)):
-            self.add(Interrupt(at_once))
+            self.add(Interrupt(at_once or self.life.serves))
 
 
 def tell_progress(turn: Turn) -> None:
