@@ -18,8 +18,9 @@ from traceback import extract_tb
 from tests import chaos
 from tests.model_swarm import TAKEOVER_S, run_schedule
 
-PLANS = ("matrix", "random", "targeted", "forks")
-"""The chaos matrix, and the three kinds of `run_schedule`."""
+KINDS = ("random", "targeted", "forks")
+PLANS = ("matrix", *KINDS, "clusters")
+"""The chaos matrix, the three kinds of `run_schedule`, and these in turn where some members are several homes."""
 BATCH = 20
 """Schedules that a process does at a time."""
 COUNTED = ("commits", "later ballot", "proposed again", "weak", "forked", "undone", "repairs", "void parts", "resynced")
@@ -99,13 +100,23 @@ def _about(plan: str, number: int) -> str:
     if plan == "matrix":
         case = chaos.case(number)
         return f"{case.phase} {case.kind}"
+    if plan == "clusters":
+        plan = f"clusters, {_kind(number)}"
     return f"{plan}, {'takeover' if _takeover_s(plan, number) else 'no takeover'}"
 
 
 def _takeover_s(plan: str, number: int) -> float:
     """Every other schedule may fork; of those that part the network on purpose all."""
-    return TAKEOVER_S if plan == "forks" or number % 2 else 0.0
+    kind = _kind(number) if plan == "clusters" else plan
+    return TAKEOVER_S if kind == "forks" or number % 2 else 0.0
+
+
+def _kind(number: int) -> str:
+    return KINDS[number % len(KINDS)]
 
 
 def _run_schedule(plan: str, number: int) -> Counter[str]:
-    return chaos.tally(run_schedule(number, plan, takeover_s=_takeover_s(plan, number)))
+    of_clusters = plan == "clusters"
+    kind = _kind(number) if of_clusters else plan
+    world = run_schedule(number, kind, takeover_s=_takeover_s(plan, number), clusters=of_clusters)
+    return chaos.tally(world)

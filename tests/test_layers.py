@@ -76,7 +76,15 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    sources("peer/aggregation", "peer/protocol", "peer/rounds", "peer/placement", "peer/plan", "peer/simulate"),
+    sources(
+        "peer/aggregation",
+        "peer/protocol",
+        "peer/delegates",
+        "peer/rounds",
+        "peer/placement",
+        "peer/plan",
+        "peer/simulate",
+    ),  # fmt: skip
     ids=name_of,
 )
 def test_the_round_and_the_planner_are_pure(path: Path) -> None:

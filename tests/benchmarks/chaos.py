@@ -3,7 +3,7 @@
 Of every hundred schedules 70 are of the chaos matrix (each fault in each phase of a round, with more seeds),
 10 random, 10 by the targeted adversary, each with takeover on and off in turn and with latecomers, and 10 in
 which the network falls apart for long. A schedule is known by its plan and number, whatever else is run: a
-failure is replayed by `--replay PLAN NUMBER`.
+failure is replayed by `--replay PLAN NUMBER`. With `--clusters` some members of every schedule are several homes.
 """
 
 from __future__ import annotations
@@ -28,6 +28,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--first", type=int, default=0, help="begin with this one; to go on where a run was ended")
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} schedules")
+    parser.add_argument("--clusters", action="store_true", help="schedules in which some members are several homes")
     parser.add_argument("--json", type=Path, help="file for the counts and the failures")
     parser.add_argument("--replay", nargs=2, metavar=("PLAN", "NUMBER"), help=f"one schedule of {', '.join(PLANS)}")
     parser.set_defaults(run=run)
@@ -54,7 +55,10 @@ def run(arguments: argparse.Namespace) -> int:
     count = QUICK if arguments.quick else arguments.schedules
     began_s = said_s = time.monotonic()
     results: list[Result] = []
-    for result in run_all(jobs(arguments.first, count), arguments.jobs):
+    chosen = jobs(arguments.first, count)
+    if arguments.clusters:
+        chosen = (("clusters", number) for number in range(arguments.first, arguments.first + count))
+    for result in run_all(chosen, arguments.jobs):
         results.append(result)
         if result.failure:
             print(f"FAILED {result}", flush=True)
