@@ -104,7 +104,7 @@ class FlowStreams:
         if way is not None:
             way.end()
 
-    async def send(self, to: str, frame: bytes) -> None:
+    async def send(self, to: str, frame: bytes | bytearray) -> None:
         """Queue a frame as soon as there is room; dropped if there is no way to this peer, or it is cut meanwhile."""
         assert len(frame) <= MAX_FLOW_BYTES, len(frame)
         way = self._ways.get(to)
@@ -220,12 +220,12 @@ class _Way:
         self.sending: asyncio.Task[None] | None = None
         self.reading: asyncio.Task[None] | None = None
         self._flow = flow
-        self._frames: deque[bytes] = deque()
+        self._frames: deque[bytes | bytearray] = deque()
         self._queued_bytes = 0
         self._is_redialling = self._is_open = False
         self._wake, self._has_room = asyncio.Event(), asyncio.Event()
 
-    async def put(self, frame: bytes) -> None:
+    async def put(self, frame: bytes | bytearray) -> None:
         """One frame of any size has room where less than the most waits."""
         while self._queued_bytes >= self._flow.limits.queue_bytes and not self.is_cut:
             self._has_room.clear()
@@ -271,7 +271,7 @@ class _Way:
             writer.transport.abort()  # no flush: what the other end has not taken is not for later
             ended.cancel()
 
-    async def _write(self, writer: asyncio.StreamWriter, frame: bytes, ended: asyncio.Task[None]) -> None:
+    async def _write(self, writer: asyncio.StreamWriter, frame: bytes | bytearray, ended: asyncio.Task[None]) -> None:
         flow, size = self._flow, HEADER_BYTES + len(frame)
         for pieces in in_chunks([frame], size, flow.upload.chunk_bytes):
             piece_bytes = sum(map(len, pieces))

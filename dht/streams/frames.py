@@ -89,7 +89,7 @@ async def _read_some(reader: asyncio.StreamReader, content: bytearray, size: int
 # ---- the other end ----
 
 
-def in_chunks(frames: Sequence[bytes], size: int, chunk_bytes: int) -> Iterator[list[bytes | memoryview]]:
+def in_chunks(frames: Sequence[bytes | bytearray], size: int, chunk_bytes: int) -> Iterator[list[bytes | memoryview]]:
     """What is written at a time: frames that fit together, or the only one piece by piece, without copying it.
 
     `size` is that of all frames with their headers.

@@ -31,6 +31,9 @@ from peer.store.chain import ChainStore
 
 log = logging.getLogger(__name__)
 
+PUBLISH_S = 20.0
+"""A lead that waits for its homes says so often where it can be dialled."""
+
 
 class ClusterRole(Protocol):
     """A lead's or a worker's."""
@@ -97,6 +100,11 @@ class LeadRole:
         self._orders = WorkerOrders(
             node.peer_id, node.streams.send, lambda event: self._deliver(event), time.monotonic
         )  # fmt: skip
+
+    @property
+    def has_begun(self) -> bool:
+        """Whether a round machine speaks for this home."""
+        return self._driver is not None
 
     async def until_hello(self) -> ipc.Hello:
         while True:
@@ -191,16 +199,18 @@ async def leading(
     """A lead's. What goes wrong beside it ends the block."""
     offers = Offers(node, pipe, invite)
     gate = FlowGate(node, end, invite, offers.lost)
+    role = LeadRole(node, pipe, gate, offers.assigned)
     async with asyncio.TaskGroup() as tasks:
         running = [
             tasks.create_task(gate.follow()), tasks.create_task(_every(LOOK_S, offers.look)),
-            tasks.create_task(_be_found(notices)),
+            tasks.create_task(_be_found(notices, role)),
         ]  # fmt: skip
         try:
-            yield LeadRole(node, pipe, gate, offers.assigned)
+            yield role
         finally:
             for task in running:
                 task.cancel()
+            end.close()
 
 
 @asynccontextmanager
@@ -217,11 +227,14 @@ async def working(
         finally:
             for task in running:
                 task.cancel()
+            end.close()
 
 
-async def _be_found(notices: Announcer) -> None:
-    """A lead is on the board before it trains: its workers look for it there. It is no founder yet."""
-    await notices.publish(Heartbeat(b"", -1, 0, b"", False, 0, 0, False))
+async def _be_found(notices: Announcer, role: LeadRole) -> None:
+    """A lead is on the board before its machine is: its workers look for it there. It is no founder yet."""
+    while not role.has_begun:
+        await notices.publish(Heartbeat(b"", -1, 0, b"", False, 0, 0, False))
+        await asyncio.sleep(PUBLISH_S)
 
 
 async def _every(seconds: float, look: Callable[[], None]) -> None:

@@ -31,6 +31,8 @@ class WorkSeeker:
         self._read_heads, self._assigned = read_heads, assigned
         self._epoch = 0
         self._missed = 0
+        self._waits_for = ""
+        """What the trainer was told last."""
 
     async def follow(self) -> None:
         while True:
@@ -51,13 +53,18 @@ class WorkSeeker:
             return
         self._missed = 0
         if word.refused:
-            self._pipe.send(Waiting(word.refused))
+            self._wait(word.refused)
         elif word.assignment is None:
-            self._pipe.send(Waiting("waiting for the other homes of the cluster"))
+            self._wait("waiting for the other homes of the cluster")
         elif word.assignment.epoch > self._epoch and word.assignment.of(self._node.peer_id) is not None:
-            self._epoch = word.assignment.epoch
+            self._epoch, self._waits_for = word.assignment.epoch, ""
             self._assigned(word.assignment)
             self._pipe.send(StagesAssigned(word.assignment))
+
+    def _wait(self, why: str) -> None:
+        if why != self._waits_for:
+            self._waits_for = why
+            self._pipe.send(Waiting(why))
 
     async def _miss(self, why: str) -> None:
         """Find another way to it; say so once it is gone."""
@@ -65,7 +72,7 @@ class WorkSeeker:
         if self._missed == MISSES:
             self._pipe.send(HomeLost(self._invite.lead, f"does not answer: {why}"))
         if not self._epoch:
-            self._pipe.send(Waiting(f"looking for the lead of the cluster: {why}"))
+            self._wait("looking for the lead of the cluster, which does not answer")
         head = (await self._read_heads()).get(self._invite.lead)
         if head is not None:
             await self._node.meet(self._invite.lead, head.ways(self._invite.lead))

@@ -270,7 +270,7 @@ async def _run(fd: int, flow_fd: int | None, directory: Path, tell: Story) -> in
             opening = await pipe.receive()
             if not isinstance(opening, OpenLink):
                 raise LinkLost
-            await _join(opening, directory, pipe, tell, await _role_of(opening, directory, flow_fd))
+            await _join(opening, directory, pipe, tell, _role_of(opening, directory, flow_fd))
     except* LinkLost:
         log.info("the trainer has ended")
     except* HomefiresError as errors:
@@ -281,17 +281,19 @@ async def _run(fd: int, flow_fd: int | None, directory: Path, tell: Story) -> in
     return code
 
 
-async def _role_of(opening: OpenLink, directory: Path, flow_fd: int | None) -> MakeRole | None:
-    """What this link does in a cluster. Raises BadInvite."""
+def _role_of(opening: OpenLink, directory: Path, flow_fd: int | None) -> MakeRole | None:
+    """What this link does in a cluster. Raises BadInvite, DiskFull."""
     if flow_fd is None:
         return None
-    end = await FlowLinkEnd.open(socket.socket(fileno=flow_fd))
     if opening.stages > 1:
-        return partial(leading, invite=issue_in(directory), end=end)
-    return partial(working, invite=parse_cluster(opening.cluster), end=end, name=opening.name)
+        return partial(leading, invite=issue_in(directory), end=FlowLinkEnd(socket.socket(fileno=flow_fd)))
+    line = parse_cluster(opening.cluster)
+    return partial(working, invite=line, end=FlowLinkEnd(socket.socket(fileno=flow_fd)), name=opening.name)
 
 
-async def _join(opening: OpenLink, directory: Path, pipe: LinkEnd, tell: Story, make_role: MakeRole | None) -> None:
+async def _join(
+    opening: OpenLink, directory: Path, pipe: LinkEnd, tell: Story, make_role: MakeRole | None = None
+) -> None:
     limits = opening.limits
     invite = parse_for(directory, read_text(opening.invite), time.time())
     identity = Identity.load_or_create(directory / "identity.key")

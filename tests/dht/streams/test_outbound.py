@@ -18,8 +18,8 @@ from dht.errors import Unreachable
 from dht.identity import Identity
 from dht.node import NetworkConfig, Node
 from dht.streams.base import MAX_FRAME_BYTES
-from dht.streams.frames import HEADER_BYTES, PROGRESS_BYTES, OversizeError, read_frame
-from dht.streams.outbound import Libp2pStreams, StreamLimits, require_open
+from dht.streams.frames import HEADER_BYTES, PROGRESS_BYTES, OversizeError, read_frame, require_open
+from dht.streams.outbound import Libp2pStreams, StreamLimits
 from dht.streams.rpc import MAX_ANSWERS, MAX_ANSWERS_EACH, Rpc
 from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
 from peer.testing.child_process import HANG_S

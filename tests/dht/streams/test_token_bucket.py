@@ -97,6 +97,17 @@ def test_parts_of_a_round_pass_before_state_transfers() -> None:
     assert count["bulk"] / count["transfer"] == pytest.approx(SHARES[Lane.BULK] / SHARES[Lane.TRANSFER], rel=0.1)
 
 
+def test_flights_and_parts_take_turns() -> None:
+    """Neither may have the most of a line; of two whose turn it is the flight goes first."""
+    turns: WeightedTurns[str] = WeightedTurns()
+    for _ in range(50):
+        turns.put(Lane.BULK, "member", PIECE, "part")
+        turns.put(Lane.FLOW, "home", PIECE, "flight")
+    order = served(turns, 100)
+    assert order[:8] == ["flight", "part"] * 4
+    assert Counter(order[:60])["part"] == pytest.approx(30, abs=1)
+
+
 def test_a_flood_of_control_frames_stops_nobody() -> None:
     turns: WeightedTurns[str] = WeightedTurns()
     for _ in range(2000):
