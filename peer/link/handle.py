@@ -17,9 +17,9 @@ from types import TracebackType
 from typing import ClassVar, Self
 
 from dht import errors
-from dht.cluster_invite import saved_line
 from peer.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.link.channel import LinkLost, TrainerEnd
+from peer.link.cluster_invite import saved_line
 from peer.link.flow_channel import FlowEnd
 from peer.settings import PeerSettings
 
