@@ -30,6 +30,7 @@ from peer.testing.faults import Odd
 from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
+    from peer.cluster.home import ClusterHome
     from peer.ranks.sharded_backend import RankOptions
     from peer.train.backend import InnerStep
     from peer.train.trainer import LocalTrainer
@@ -169,11 +170,11 @@ def run() -> int:
 
     def make_faulty_trainer(
         spec: RunSpec, settings: PeerSettings, me: str, directory: Path, fit: Tuned | None, session: Reporter,
-        ranks: RankOptions | None = None,
+        ranks: RankOptions | None = None, cluster: ClusterHome | None = None,
     ) -> LocalTrainer:  # fmt: skip
         if is_device(directory, FULL):
             raise MemoryFull("the memory of cuda has no room for the model")
-        trainer = make_trainer(spec, settings, me, directory, fit, session, ranks)
+        trainer = make_trainer(spec, settings, me, directory, fit, session, ranks, cluster)
         let_fail(trainer, directory)
         let_be_odd(trainer, watched.take_odd)
         let_give_noise(trainer, directory)

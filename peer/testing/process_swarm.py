@@ -26,6 +26,7 @@ import psutil
 
 from dht.identity import Identity
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
+from peer.link.cluster_invite import issue_in
 from peer.protocol.block import Block
 from peer.protocol.electorate import coordinator
 from peer.spec import RunSpec, dump, from_mapping, read_text
@@ -88,8 +89,9 @@ class RealSwarm(Swarm):
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
     peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
     long as each peer's `min_step_s` says (`peer.testing.short_waits`). With `books` each keeps account of its work
-    (`peer.testing.ledger_check`). Every frame is `delay_s` longer on its way. Constants in `hurry` have other values in
-    the peers (`peer.testing.short_waits`). An `endless` run has no last round. `organiser` are more words on the
+    (`peer.testing.ledger_check`). `works_for`: workers of clusters, and their leads. Every frame is `delay_s` longer
+    on its way. Constants in `hurry` have other values in the peers (`peer.testing.short_waits`). An `endless` run has
+    no last round. `organiser` are more words on the
     bootstrap node's command line. A peer that ends though nobody asked it to is an AssertionError in whatever waits.
     """
 
@@ -102,6 +104,7 @@ class RealSwarm(Swarm):
         settings: Sequence[str] = (),
         *,
         own: Mapping[int, Sequence[str]] | None = None,
+        works_for: Mapping[int, int] | None = None,
         paced: bool = False,
         books: bool = False,
         delay_s: float = 0.0,
@@ -111,7 +114,7 @@ class RealSwarm(Swarm):
     ) -> None:
         super().__init__()
         self.directory = directory.resolve()
-        self.spec = _spec(spec, (*(ENDLESS if endless else ()), *sets, f"run.founders={peers}"))
+        self.spec = _spec(spec, (*(ENDLESS if endless else ()), *sets, f"run.founders={peers - len(works_for or {})}"))
         self.began_at = time.time()
         """Unix time of the start."""
         self._inbox: queue.SimpleQueue[Printed | Strike] = queue.SimpleQueue()
@@ -123,7 +126,7 @@ class RealSwarm(Swarm):
         files = (f"data_path={self.spec.data.path}",) if self.spec.data.source == "files" else ()
         self._settings = (f"threads={threads}", *files, *settings)
         self._own, self._paced, self._books, self._delay_s = own or {}, paced, books, delay_s
-        self._hurry = hurry or {}
+        self._hurry, self._works_for = hurry or {}, works_for or {}
         self.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
@@ -380,12 +383,12 @@ class RealSwarm(Swarm):
         return self._child_of(argv, folder / "bootstrap.log")
 
     def _start(self, peer: _Peer) -> None:
-        settings = [
-            f"settings.{setting}"
-            for setting in (f"name=peer-{peer.index}", *self._settings, *self._own.get(peer.index, ()))
-        ]
+        own = (f"name=peer-{peer.index}", *self._settings, *self._own.get(peer.index, ()))
+        settings = [f"settings.{setting}" for setting in own]
         argv = [sys.executable, "-m", "peer.testing.faulty_peer", self.invite, "--dir", str(peer.directory)]
         argv += ["--listen", LOOPBACK, *(word for setting in settings for word in ("--set", setting))]
+        if (lead := self._works_for.get(peer.index)) is not None:
+            argv += ["--cluster", issue_in(self.directory_of(lead)).text()]
         self._drain()
         peer.may_end, peer.since = False, len(peer.lines)
         peer.child = self._child_of(argv, peer.directory / "peer.log")
@@ -404,9 +407,8 @@ class RealSwarm(Swarm):
         self._await(lambda: not child.is_running, within_s, f"peer {peer.index} has not ended")
         child.end(ORPHAN_S)
         self._drain()
-        code = child.process.returncode
-        assert code is not None
-        return code
+        assert child.process.returncode is not None
+        return child.process.returncode
 
     # ---- the inbox ----
 

@@ -114,11 +114,18 @@ class Swarm(ABC):
         raise AssertionError(f"no peer has committed round {round}")
 
     def assert_agreement(self) -> None:
-        """One chain digest and one state per round over all peers. Raises AssertionError that says which differ."""
+        """One chain digest and one state per round over all peers. Raises AssertionError that says which differ.
+
+        A worker of a cluster knows the chain's digest alone.
+        """
         holders: dict[int, dict[tuple[str, str], list[int]]] = defaultdict(lambda: defaultdict(list))
+        states = {
+            commit.digest: commit.state for peer in range(self.size) for commit in self.committed(peer) if commit.state
+        }
         for peer in range(self.size):
             for commit in self.committed(peer):
-                holders[commit.round][commit.digest, commit.state].append(peer)
+                state = commit.state or states.get(commit.digest, "")
+                holders[commit.round][commit.digest, state].append(peer)
         assert holders, "no peer has committed anything"
         for round, versions in sorted(holders.items()):
             described = "; ".join(

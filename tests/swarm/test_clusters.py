@@ -1,0 +1,52 @@
+"""Clusters of real homes: to a round they are members like any other, and a home that is lost costs nobody else."""
+
+from __future__ import annotations
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from peer.events import Evaluated
+from peer.testing.plugin import StartSwarm
+from peer.testing.process_swarm import RealSwarm
+
+pytestmark = pytest.mark.swarm
+
+CUT = (
+    "model.config={hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2}", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4",
+    "round.exchange_s=4", "round.ack_s=2", "round.stagger_s=1", "round.keep_rounds=128", "round.snapshot_rounds=128",
+    "round.max_staleness=128",
+)  # fmt: skip
+"""A model that can be cut, and rounds that wait for nobody long."""
+LEAD = ("stages=2", "activations=float32")
+BACK_S = 60.0
+"""From the loss of a home that comes back until its cluster takes part again."""
+
+
+def losses(run: RealSwarm, rounds: int) -> dict[int, float]:
+    """The held-out loss of each anchor up to this one, whoever measured it."""
+    lines = [line.event for peer in range(run.size) for line in run.lines(peer)]
+    return {event.round: event.loss for event in lines if isinstance(event, Evaluated) and event.round <= rounds}
+
+
+def test_two_clusters_learn_what_two_whole_peers_do(swarm: StartSwarm, tmp_path: Path) -> None:
+    """On the same data, since it falls to peers by their ids: after three rounds the same loss to 1e-5."""
+    sets = (*CUT, 'codec.wire="float32"', "data.eval_sequences=16", "data.eval_every=1", "round.steps=10")
+    whole = swarm(peers=2, real=True, sets=sets)
+    whole.until_round(3)
+    whole.until(lambda: 3 in losses(whole, 3), "the third loss was not measured")
+    alone = losses(whole, 3)
+    for peer in (0, 1):
+        assert whole.stop(peer) == 0
+        place = tmp_path / "swarm-1" / f"peer-{peer}"
+        place.mkdir(parents=True, mode=0o700)
+        shutil.copy(whole.directory_of(peer) / "identity.key", place / "identity.key")
+    run = swarm(
+        peers=4, real=True, sets=sets, own={0: LEAD, 1: LEAD}, works_for={2: 0, 3: 1},
+    )  # fmt: skip
+    assert [run.id_of(peer) for peer in (0, 1)] == [whole.id_of(peer) for peer in (0, 1)]
+    run.until_round(3)
+    run.until(lambda: 3 in losses(run, 3), "the third loss was not measured")
+    run.assert_agreement()
+    assert losses(run, 3) == pytest.approx(alone, rel=1e-5)
