@@ -27,6 +27,7 @@ TUI_MAY_IMPORT = (
 BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")
 """What the node reports, what it founds, and the page that shows it."""
 
+PURE = ("aggregation", "protocol", "delegates", "rounds", "placement", "plan", "simulate")
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}
 """What a state machine must not see: clocks, event loops, sockets, chance, tensors."""
 SEEDED = {"peer/simulate": {"random.Random"}}
@@ -76,15 +77,7 @@ def test_imports_point_down(path: Path) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "path",
-    sources(
-        "peer/aggregation",
-        "peer/protocol",
-        "peer/delegates",
-        "peer/rounds",
-        "peer/placement",
-        "peer/plan",
-        "peer/simulate",
-    ),  # fmt: skip
+    sources(*(f"peer/{room}" for room in PURE)),
     ids=name_of,
 )
 def test_the_round_and_the_planner_are_pure(path: Path) -> None:

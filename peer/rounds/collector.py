@@ -94,6 +94,10 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
     missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
     if missing and not _given_up(turn, lead, exchange, missing):
         return
+    index = exchange.index_of(turn.me)
+    if index is not None and any(exchange.holder_of(turn.rules, index, part) != turn.me for part in missing):
+        abort(turn, "a home of this peer does not hold every mean")  # others may: nothing is void for its sake
+        return
     if lead.expected and len(missing) == len(lead.expected):
         abort(turn, "no mean of any part arrived")
     elif not awaited(turn, lead, exchange):

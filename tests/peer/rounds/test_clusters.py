@@ -20,7 +20,7 @@ from tests.model_swarm import TAKEOVER_S, run_schedule
 from tests.plans import run_all, summary
 
 FIRST = 3_000_000
-SCHEDULES = 60
+SCHEDULES = 36
 """Of the three kinds in turn, some seconds on two cores."""
 
 
@@ -93,7 +93,7 @@ def outer_bytes(world: World, seconds: float) -> tuple[Counter[str], Counter[str
 def test_a_home_of_four_has_a_fraction_of_the_traffic(members: int) -> None:
     """A worker with one of four stages; what its lead reduces stays with the lead."""
     world = World(5, members, clusters={0: 3}, parts=4)
-    sent, received = outer_bytes(world, 120.0)
+    sent, received = outer_bytes(world, 60.0)
     whole = [f"p{index}" for index in range(1, members)]
     usual_sent = sum(sent[name] for name in whole) / len(whole)
     usual_received = sum(received[name] for name in whole) / len(whole)
