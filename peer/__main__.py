@@ -27,7 +27,6 @@ from contextlib import closing, contextmanager
 from functools import partial
 from pathlib import Path
 
-from dht.cluster_invite import parse_cluster, read_cluster_text, save_line
 from dht.errors import BadInput, DiskFull, HomefiresError
 from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
@@ -47,6 +46,7 @@ from peer.limits.enforcer import Enforcer, enforcing
 from peer.limits.sensors import MachineSensors
 from peer.limits.traffic import MonthlyTraffic, keeping
 from peer.link.channel import LinkLost
+from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.live_settings import LiveSettings
 from peer.session import Inbox, join

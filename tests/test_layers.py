@@ -21,7 +21,7 @@ LAYERS = {"tui": {*PACKAGES}, "bootstrap": {"bootstrap", "peer", "dht"}, "peer":
 TUI_MAY_IMPORT = (
     "bootstrap.organiser", "peer.control.client", "peer.credit.outcomes", "peer.events", "peer.settings", "peer.spec",
     "peer.plan", "peer.placement", "peer.simulate", "peer.telemetry.event_tail", "dht.atomic_files", "dht.errors",
-    "dht.identity", "dht.invite",
+    "dht.identity", "dht.invite", "peer.link.cluster_invite",
 )  # fmt: skip
 """Everything heavier is a child process."""
 BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")

@@ -6,11 +6,11 @@ import hmac
 import time
 from dataclasses import dataclass
 
-from dht.cluster_invite import ClusterInvite
 from dht.node import Node
 from dht.streams.rpc import RateLimit
 from peer.ipc import Assignment, HomeLost, HomeOffer, HomesOffered
 from peer.link.channel import LinkEnd
+from peer.link.cluster_invite import ClusterInvite
 from peer.link.cluster_messages import ASK, ClusterWord, OfferWork, pack_word, unpack_offer
 
 LOOK_S = 1.0

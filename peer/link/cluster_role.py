@@ -10,7 +10,6 @@ from contextlib import AbstractAsyncContextManager, asynccontextmanager
 from dataclasses import replace
 from typing import Protocol
 
-from dht.cluster_invite import ClusterInvite
 from dht.node import Node
 from peer import ipc
 from peer.delegates.delegate_driver import DelegateDriver
@@ -19,6 +18,7 @@ from peer.delegates.orders import is_order
 from peer.delegates.worker_orders import WorkerOrders
 from peer.ipc import Assignment
 from peer.link.channel import LinkEnd, LinkLost
+from peer.link.cluster_invite import ClusterInvite
 from peer.link.cluster_lead import LOOK_S, Offers
 from peer.link.cluster_worker import WorkSeeker
 from peer.link.discovery import Announcer

@@ -5,12 +5,12 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Awaitable, Callable, Mapping
 
-from dht.cluster_invite import ClusterInvite
 from dht.errors import Unreachable
 from dht.node import Node
 from dht.records import PeerRecord
 from peer.ipc import Assignment, HomeLost, StagesAssigned, Waiting
 from peer.link.channel import LinkEnd
+from peer.link.cluster_invite import ClusterInvite
 from peer.link.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
 
 ASK_EVERY_S = 2.0

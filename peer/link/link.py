@@ -28,7 +28,6 @@ from dht.access import AccessList
 from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
-from dht.cluster_invite import issue_in, parse_cluster
 from dht.errors import HomefiresError
 from dht.identity import Identity, verify
 from dht.invite import Invite, parse_for, read_text
@@ -43,6 +42,7 @@ from peer.codec.run_rules import rules_of
 from peer.events import AlertRaised
 from peer.ipc import AdoptSnapshot, Hello, LinkFailed, OpenLink, ResumeAt, SpecText, Waiting
 from peer.link.channel import LinkEnd, LinkLost
+from peer.link.cluster_invite import issue_in, parse_cluster
 from peer.link.cluster_role import ClusterRole, MakeRole, leading, working
 from peer.link.discovery import Announcer
 from peer.link.flow_channel import FlowLinkEnd

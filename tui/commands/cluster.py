@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from dht.cluster_invite import issue_in
+from peer.link.cluster_invite import issue_in
 from tui.commands.options import Parser, add_command
 from tui.folders import folder_meant
 

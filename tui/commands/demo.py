@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import TextIO
 
 from dht.atomic_files import raising_disk_full
-from dht.cluster_invite import issue_in
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
+from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump
 from tui.commands.options import Parser, add_look, add_spec_options, add_ui, asked, look
 from tui.output.output import open_output

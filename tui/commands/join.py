@@ -8,8 +8,8 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from dht.cluster_invite import ClusterInvite, parse_cluster, read_cluster_text, save_line
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
+from peer.link.cluster_invite import ClusterInvite, parse_cluster, read_cluster_text, save_line
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
 from tui.commands.options import (

@@ -15,7 +15,6 @@ from typing import Any, TypeVar
 import pytest
 
 from dht.addresses import LOOPBACK
-from dht.cluster_invite import SECRET_BYTES, ClusterInvite, issue_in, parse_cluster, save_line
 from dht.errors import BadInvite
 from dht.identity import Identity
 from dht.invite import issue
@@ -33,6 +32,7 @@ from peer.ipc import (
     Waiting,
 )
 from peer.link.channel import LinkLost
+from peer.link.cluster_invite import SECRET_BYTES, ClusterInvite, issue_in, parse_cluster, save_line
 from peer.link.cluster_lead import Offers
 from peer.link.cluster_messages import OfferWork, pack_offer, unpack_word
 from peer.link.handle import LinkProcess
