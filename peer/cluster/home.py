@@ -13,7 +13,7 @@ from peer.events import ClusterFormed
 from peer.ipc import Assignment, HomeLost, HomesOffered, StagesAssigned
 from peer.outer.arithmetic import device_for
 from peer.outer.kernels import TorchKernels
-from peer.pipeline.flow_router import FlowEnd, FlowRouter
+from peer.pipeline.flow_router import FlowLine, FlowRouter
 from peer.pipeline.home_group import HomeGone, LeadHomes, WorkerHome
 from peer.pipeline.lead_stage import LeadStage
 from peer.pipeline.stage import StagePlace
@@ -31,7 +31,7 @@ class ClusterHome:
     """Made for an assignment; closed with the life that it belongs to."""
 
     def __init__(
-        self, assignment: Assignment, me: str, end: FlowEnd, contributions: Path, ask_submit: Callable[[], None]
+        self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None]
     ) -> None:
         """`ask_submit` has this home's life offer what it has where it stands."""
         holder = assignment.of(me)

@@ -26,7 +26,7 @@ REST_TIMEOUT_S = 60.0
 """The rest of a frame of which something has come."""
 
 
-class FlowTrainerEnd:
+class FlowEnd:
     """The trainer's end: blocking, with a time-out on every wait. One thread receives, any may send."""
 
     def __init__(self, end: socket.socket) -> None:

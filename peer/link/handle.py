@@ -20,7 +20,7 @@ from dht import errors
 from peer.ipc import AnyToTrainer, ChangeLimits, LinkFailed, LinkLimits, OpenLink, ToLink
 from peer.link.channel import LinkLost, TrainerEnd
 from peer.link.cluster_invite import saved_line
-from peer.link.flow_channel import FlowTrainerEnd
+from peer.link.flow_channel import FlowEnd
 from peer.settings import PeerSettings
 
 POLL_S = 0.5
@@ -57,7 +57,7 @@ class LinkProcess:
         line = saved_line(directory)
         self.is_of_cluster = settings.stages > 1 or line is not None
         """Whether this peer leads several homes, or works for another."""
-        self._flow: FlowTrainerEnd | None = None
+        self._flow: FlowEnd | None = None
         self._open = partial(
             OpenLink, invite, settings.name, settings.listen, stages=max(1, settings.stages),
             cluster=line.text() if line is not None and settings.stages <= 1 else "",
@@ -73,7 +73,7 @@ class LinkProcess:
         ends, words = [theirs], ["--fd", str(theirs.fileno()), "--dir", str(self.directory)]
         if self.is_of_cluster:
             my_flow, their_flow = socket.socketpair()
-            self._flow = FlowTrainerEnd(my_flow)
+            self._flow = FlowEnd(my_flow)
             ends.append(their_flow)
             words += ["--flow-fd", str(their_flow.fileno())]
         start = partial(
@@ -107,7 +107,7 @@ class LinkProcess:
         self._ended(error)
 
     @property
-    def flow(self) -> FlowTrainerEnd:
+    def flow(self) -> FlowEnd:
         """The line to the other homes of the cluster, through the link that runs now."""
         assert self._flow is not None, "a peer of no cluster has none"
         return self._flow

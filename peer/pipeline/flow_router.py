@@ -19,7 +19,7 @@ FLIGHT_KIND = 0
 """First byte of a frame that carries a flight."""
 
 
-class FlowEnd(Protocol):
+class FlowLine(Protocol):
     """The trainer's end of the line to the other homes; `peer.link.flow_channel` has the real one."""
 
     def send(self, to: str, frame: bytes) -> None:
@@ -32,7 +32,7 @@ class FlowEnd(Protocol):
 class FlowRouter:
     """Implements `peer.pipeline.flight_port.FlightPort`; reads in a thread of its own."""
 
-    def __init__(self, end: FlowEnd, hear: Callable[[str, bytes], None]) -> None:
+    def __init__(self, end: FlowLine, hear: Callable[[str, bytes], None]) -> None:
         """`hear` is called with each frame of a home that is no flight, and who sent it."""
         self._end, self._hear = end, hear
         self._flights: SimpleQueue[tuple[str, bytes]] = SimpleQueue()

@@ -13,31 +13,31 @@ import pytest
 
 from peer.link import flow_channel
 from peer.link.channel import LinkLost
-from peer.link.flow_channel import HEADER, FlowLinkEnd, FlowTrainerEnd
+from peer.link.flow_channel import HEADER, FlowEnd, FlowLinkEnd
 from peer.testing.child_process import HANG_S
 
 SIZES = (0, 1, 70_000, 5, 9 << 20, 0, 300_000)
 
 
 @pytest.fixture
-def ends() -> Iterator[tuple[FlowTrainerEnd, socket.socket]]:
+def ends() -> Iterator[tuple[FlowEnd, socket.socket]]:
     """The trainer's end, and the socket of the other."""
     mine, theirs = socket.socketpair()
-    end = FlowTrainerEnd(mine)
+    end = FlowEnd(mine)
     yield end, theirs
     end.close()
     theirs.close()
 
 
 @pytest.fixture
-async def link(ends: tuple[FlowTrainerEnd, socket.socket]) -> AsyncIterator[FlowLinkEnd]:
+async def link(ends: tuple[FlowEnd, socket.socket]) -> AsyncIterator[FlowLinkEnd]:
     link = FlowLinkEnd(ends[1])
     yield link
     link.close()
 
 
 async def test_frames_pass_whole_and_in_order_both_ways_at_once(
-    ends: tuple[FlowTrainerEnd, socket.socket], link: FlowLinkEnd
+    ends: tuple[FlowEnd, socket.socket], link: FlowLinkEnd
 ) -> None:
     """The trainer sends from two threads."""
     end, _ = ends
@@ -65,7 +65,7 @@ async def test_frames_pass_whole_and_in_order_both_ways_at_once(
     assert receiving.result() == [("dave", frame) for frame in frames]
 
 
-async def test_whoever_sends_may_be_cancelled(ends: tuple[FlowTrainerEnd, socket.socket], link: FlowLinkEnd) -> None:
+async def test_whoever_sends_may_be_cancelled(ends: tuple[FlowEnd, socket.socket], link: FlowLinkEnd) -> None:
     """In the middle of a frame, and while it waits for room: what the trainer hears is whole all the same."""
     end, _ = ends
     large = bytes(16 << 20)
@@ -79,7 +79,7 @@ async def test_whoever_sends_may_be_cancelled(ends: tuple[FlowTrainerEnd, socket
 
 
 async def test_a_trainer_that_takes_nothing_holds_its_senders_up(
-    ends: tuple[FlowTrainerEnd, socket.socket], link: FlowLinkEnd
+    ends: tuple[FlowEnd, socket.socket], link: FlowLinkEnd
 ) -> None:
     """Until it ends: then they hear that it has."""
     end, _ = ends
@@ -95,12 +95,12 @@ async def test_a_trainer_that_takes_nothing_holds_its_senders_up(
             await link.send("bob", b"")
 
 
-def test_nothing_comes_in_time(ends: tuple[FlowTrainerEnd, socket.socket]) -> None:
+def test_nothing_comes_in_time(ends: tuple[FlowEnd, socket.socket]) -> None:
     assert ends[0].receive(0.01) is None
 
 
 @pytest.mark.parametrize("packed", [HEADER.pack(200, 1), HEADER.pack(1, (256 << 20) + 1), HEADER.pack(1, 1) + b"\xffx"])
-def test_what_is_no_frame_ends_the_line(ends: tuple[FlowTrainerEnd, socket.socket], packed: bytes) -> None:
+def test_what_is_no_frame_ends_the_line(ends: tuple[FlowEnd, socket.socket], packed: bytes) -> None:
     """An id that is too long or no text, and a frame that is too large."""
     end, theirs = ends
     theirs.sendall(packed)
@@ -111,9 +111,7 @@ def test_what_is_no_frame_ends_the_line(ends: tuple[FlowTrainerEnd, socket.socke
         end.send("bob", b"x")
 
 
-async def test_a_trainer_that_speaks_nonsense_is_lost(
-    ends: tuple[FlowTrainerEnd, socket.socket], link: FlowLinkEnd
-) -> None:
+async def test_a_trainer_that_speaks_nonsense_is_lost(ends: tuple[FlowEnd, socket.socket], link: FlowLinkEnd) -> None:
     ends[0]._socket.sendall(HEADER.pack(1, (256 << 20) + 1))
     with pytest.raises(LinkLost):
         await link.receive()
@@ -122,13 +120,13 @@ async def test_a_trainer_that_speaks_nonsense_is_lost(
 def test_a_link_that_takes_nothing_is_lost(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(flow_channel, "SEND_TIMEOUT_S", 1.0)
     mine, theirs = socket.socketpair()
-    end = FlowTrainerEnd(mine)
+    end = FlowEnd(mine)
     with theirs:
         until_lost(lambda: end.send("bob", bytes(8 << 20)))
     end.close()
 
 
-def test_closing_wakes_whoever_waits(ends: tuple[FlowTrainerEnd, socket.socket]) -> None:
+def test_closing_wakes_whoever_waits(ends: tuple[FlowEnd, socket.socket]) -> None:
     """A thread that receives, and one that sends to a link that takes nothing."""
     end, _ = ends
     ways: list[Callable[[], object]] = [lambda: end.receive(HANG_S), lambda: end.send("bob", bytes(4 << 20))]
