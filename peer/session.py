@@ -356,6 +356,8 @@ class Session:
             case ForgetForecast():
                 self._forecaster.restarted()
             case Reconnect():
+                if self._cluster is not None:  # what was assigned, and all that flew, is gone with that link
+                    raise HomeGone(self._trainer.me, "has lost its link")
                 self._link.restart()
                 self._reporter.link_began()
             case GrantFinish():

@@ -35,7 +35,9 @@ from peer.lifecycle.vocabulary import (
 )
 from peer.limits.desired_state import Intent
 from peer.limits.policy import Decision
+from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested
+from peer.pipeline.home_group import HomeGone
 from peer.session import Inbox, Session, heard
 from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
@@ -105,11 +107,12 @@ class Driven:
         self.began = 0
         self.reporter.link_began = self._note_link
         facts = SimpleNamespace(
-            spec=self.run, me=me, parameters=5, layer_sizes=(5,), layer_names=("layer",),
+            spec=self.run, me=me, parameters=5, layer_sizes=(5,), layer_names=("layer",), held=range(1),
+            start=SimpleNamespace(state=STATE),
             progress=SimpleNamespace(turns=FragmentSchedule(PARTS, 1)),
         )  # fmt: skip
         self.session = Session(
-            self.link, self.inbox, facts, self.worker, self.reporter, STATE, b"",  # type: ignore[arg-type]
+            self.link, self.inbox, facts, self.worker, self.reporter, b"",  # type: ignore[arg-type]
         )  # fmt: skip
         self.error: BaseException | None = None
         self._stepped = watched(self.session)
@@ -235,6 +238,18 @@ def test_a_new_link_takes_the_place_of_one_that_ended(driven: Driven) -> None:
     assert driven.began == 1
     driven.say(ipc.SpecText("the same"))
     driven.until(lambda: driven.link.told.count(ipc.Hello((5,), STATE, HEAD.anchor)) == 1)
+
+
+def test_a_life_in_a_cluster_ends_with_its_link(driven: Driven) -> None:
+    """The next link knows neither who works for whom nor what flew: the cluster comes together again."""
+    cluster: Any = SimpleNamespace(is_lead=True)
+    driven.session._cluster = cluster
+    driven.meet()
+    driven.until(lambda: driven.has_told(ReportProgress))
+    driven.say(LinkLost())
+    driven.until(lambda: driven.error)
+    assert isinstance(driven.error, HomeGone)
+    assert driven.link.restarts == 0
 
 
 # ---- its owner ----
