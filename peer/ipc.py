@@ -6,7 +6,7 @@ contributions and means lie in files that both sides read. `peer.link.channel` c
 
 from __future__ import annotations
 
-from typing import Annotated, Any, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import msgspec
 from msgspec import Meta, Struct
@@ -82,6 +82,8 @@ class Assignment(Struct, frozen=True, forbid_unknown_fields=True):
     """In model order, every layer once; the lead's is the first."""
     spares: Annotated[tuple[StageHolder, ...], Meta(max_length=32)]
     """Who keeps θ and m of some stage up to date, and trains nothing now."""
+    wire: Literal["int8", "bfloat16", "float32"]
+    """How values between stages are sent."""
 
     @property
     def lead(self) -> str:

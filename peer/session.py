@@ -14,7 +14,7 @@ from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, assert_never
+from typing import TYPE_CHECKING, assert_never, cast
 
 from msgspec.structs import replace
 
@@ -81,6 +81,7 @@ from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.cluster.home import ClusterHome
+    from peer.pipeline.span_choice import Wire
     from peer.train.trainer import LocalTrainer
 
 LONGEST_S = 3600.0
@@ -158,7 +159,8 @@ def _assembled(
     from peer.cluster.home import ClusterHome
 
     if settings.stages > 1:
-        assignment = assemble(link.send, inbox, spec, me, settings.stages, next_epoch(), session)
+        wire = cast("Wire", settings.activations)
+        assignment = assemble(link.send, inbox, spec, me, settings.stages, next_epoch(), wire, session)
     else:
         assignment = await_assignment(inbox, session)
 

@@ -357,7 +357,7 @@ def make_trainer(
     device = choose_devices(settings.devices)[0]
     torch.set_num_threads(threads_for(device.type, settings.threads or torch.get_num_threads()).torch)
     if cluster is not None:
-        engine = cluster.engine(spec, device, directory, settings.activations, told)
+        engine = cluster.engine(spec, device, directory, told)
         return LocalTrainer(
             spec, me, folder, device, data_path=settings.data_path, make_engine=engine, reads=cluster.is_lead
         )

@@ -12,7 +12,7 @@ from peer.ipc import Assignment, AssignStages, HomeOffer, HomesOffered, ReportEv
 from peer.link.handle import LeaveRequested
 from peer.model.build import build_meta
 from peer.model.flat import FlatParameters
-from peer.pipeline.span_choice import choose_spans
+from peer.pipeline.span_choice import Wire, choose_spans
 from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
 
@@ -23,7 +23,7 @@ LOOK_S = 1.0
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, homes: int, epoch: int,
-    session: Reporter,
+    wire: Wire, session: Reporter,
 ) -> Assignment:  # fmt: skip
     """A lead's: waits until `homes` homes are here, itself among them, and tells them who holds which layers.
 
@@ -44,7 +44,7 @@ def assemble(
     chosen = _hear(inbox, session, enough)
     assignment = choose_spans(
         layers, [me, *(home.peer for home in chosen)], [0.0, *(home.tokens_per_s for home in chosen)],
-        [0.0, *(home.memory_gb for home in chosen)], epoch,
+        [0.0, *(home.memory_gb for home in chosen)], epoch, wire,
     )  # fmt: skip
     send(AssignStages(assignment))
     return assignment

@@ -38,6 +38,7 @@ class ClusterHome:
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
         self.is_lead = assignment.lead == me
+        self._stage: WorkerStage | None = None
         self.homes: LeadHomes | WorkerHome
         if self.is_lead:
             self.homes = LeadHomes(assignment, lambda to, frame: self.router.send(to, frame))
@@ -49,17 +50,17 @@ class ClusterHome:
         self.router = FlowRouter(end, self.homes.take)
 
     def engine(
-        self, spec: RunSpec, device: torch.device, folder: Path, wire: str, told_smaller: Callable[[int], None]
+        self, spec: RunSpec, device: torch.device, folder: Path, told_smaller: Callable[[int], None]
     ) -> MakeEngine:
         """Of a trainer of the layers that are here."""
 
         def make(batches: Sequences) -> Engine:
-            place = StagePlace(assignment=self.assignment, me=self.me, port=self.router, wire=wire)
+            place = StagePlace(assignment=self.assignment, me=self.me, port=self.router)
             backend: LeadStage | WorkerStage
             if isinstance(self.homes, LeadHomes):
                 backend = LeadStage(spec, place, batches, device, told_smaller, self.homes.require_all, folder)
             else:
-                backend = WorkerStage(spec, place, batches, device, folder)
+                backend = self._stage = WorkerStage(spec, place, batches, device, folder)
             codec = Codec(spec.codec.wire)
             kernels = TorchKernels(codec, device_for(device, codec))
             span = Span(
@@ -93,7 +94,18 @@ class ClusterHome:
                 if peer in {holder.peer for holder in self.assignment.workers}:
                     raise HomeGone(peer, why)
             case StagesAssigned(assignment=assignment) if assignment.epoch > self.assignment.epoch:
-                raise HomeGone(assignment.lead, "has dealt the layers anew")
+                self._deal(assignment)
+
+    def _deal(self, assignment: Assignment) -> None:
+        """Go on as it is where its layers and its lead stay the same."""
+        assert isinstance(self.homes, WorkerHome), "a lead deals itself"
+        holder = assignment.of(self.me)
+        is_same = holder is not None and holder.layers == self.holder.layers and assignment.lead == self.assignment.lead
+        if not is_same or self._stage is None:
+            raise HomeGone(assignment.lead, "has dealt the layers anew")
+        self.assignment = assignment
+        self.homes.reassign(assignment)
+        self._stage.deal(assignment)
 
     def close(self) -> None:
         self.router.close()

@@ -173,6 +173,10 @@ class WorkerHome:
         self._said: dict[bytes, LayerDigests] = {}
         self._stands_at = b""
 
+    def reassign(self, assignment: Assignment) -> None:
+        """Another epoch, under the same lead, with the same layers here."""
+        self._assignment = assignment
+
     @property
     def member(self) -> str:
         return self._assignment.lead

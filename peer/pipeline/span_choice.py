@@ -5,18 +5,21 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from itertools import accumulate
+from typing import Literal
 
 from dht.errors import BadInput
 from peer.ipc import Assignment, StageHolder
 from peer.model.flat import Layer
 
+Wire = Literal["int8", "bfloat16", "float32"]
 HELD_BYTES = 20
 """Per parameter that a home trains: θ, momentum and residual, its own parameters, and two moments, less what rounds."""
 
 
 def choose_spans(
-    layers: Sequence[Layer], homes: Sequence[str], speeds: Sequence[float], rooms_gb: Sequence[float], epoch: int
-) -> Assignment:
+    layers: Sequence[Layer], homes: Sequence[str], speeds: Sequence[float], rooms_gb: Sequence[float], epoch: int,
+    wire: Wire,
+) -> Assignment:  # fmt: skip
     """Whole blocks for each home: the slowest home's share of the work is as small as can be.
 
     `speeds` are relative; one that is 0 is not known, and taken as the mean of the others. Work counts in parameters;
@@ -60,5 +63,5 @@ def choose_spans(
     return Assignment(
         epoch,
         tuple(StageHolder(peer, first, end - 1) for peer, first, end in zip(homes, starts, ends, strict=True)),
-        (),
-    )
+        (), wire,
+    )  # fmt: skip

@@ -36,8 +36,11 @@ class StagePlace:
     assignment: Assignment
     me: str
     port: FlightPort
-    wire: str
-    """How hidden values are encoded; one of `peer.pipeline.activation_codec.WIRES`."""
+
+    @property
+    def wire(self) -> str:
+        """How hidden values are encoded; one of `peer.pipeline.activation_codec.WIRES`."""
+        return self.assignment.wire
 
     @property
     def number(self) -> int:

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
+from queue import Empty, SimpleQueue
 from typing import NamedTuple
 
 import numpy as np
@@ -13,6 +15,7 @@ from msgspec.structs import replace
 from torch import Tensor
 
 from peer.host.device import is_out_of_memory
+from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations
 from peer.pipeline.flight_messages import (
     Alive,
@@ -74,12 +77,15 @@ class WorkerStage(Stage):
         self._answers: dict[int, bytes] = {}
         """What was said of those that are back, for whoever did not hear it."""
         self._heard_at = 0.0
+        self._dealt: SimpleQueue[Assignment] = SimpleQueue()
         self.passed_bytes = 0
         """Of hidden values and gradients that were sent on."""
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """Serve one step of the lead, from its first flight to its end. Of 0 tokens if `stop` says so before that."""
         while True:
+            with suppress(Empty):
+                self.reassign(self._dealt.get_nowait())
             found = self._place.port.receive(POLL_S)
             if found is not None:
                 made = self._take(*found)
@@ -91,6 +97,14 @@ class WorkerStage(Stage):
                 self._stand_back()
             elif not is_busy and stop():
                 return NOTHING
+
+    def deal(self, assignment: Assignment) -> None:
+        """From any thread: have it reassigned before anything else is served."""
+        self._dealt.put(assignment)
+
+    def reassign(self, assignment: Assignment) -> None:
+        super().reassign(assignment)
+        self._stand_back()
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         raise AssertionError("a lead measures")

@@ -74,6 +74,8 @@ def values_of(info: Any) -> st.SearchStrategy[Any]:
             return st.dictionaries(values_of(key), values_of(value), max_size=3)
         case msgspec.inspect.StructType(cls=kind):
             return messages_of(kind)
+        case msgspec.inspect.LiteralType(values=words):
+            return st.sampled_from(words)
         case msgspec.inspect.AnyType():
             return PLAIN
     raise AssertionError(f"no values for {info}")
@@ -96,7 +98,7 @@ def packed(fields: dict[str, Any]) -> bytes:
     return msgspec.msgpack.encode(fields)
 
 
-STAGES = ipc.Assignment(1, (ipc.StageHolder("alice", 0, 1), ipc.StageHolder("bob", 2, 3)), ())
+STAGES = ipc.Assignment(1, (ipc.StageHolder("alice", 0, 1), ipc.StageHolder("bob", 2, 3)), (), "int8")
 HOME = ipc.HomeOffer("bob", "Bob", 8.0, 100.0)
 LIMITS = LinkLimits(4000, 0.0, 0.0, 0.0, 100.0)
 INSIDE: dict[Kind, Struct] = {type(part): part for part in (LIMITS, STAGES, STAGES.stages[0], HOME)}

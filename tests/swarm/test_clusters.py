@@ -3,23 +3,29 @@
 from __future__ import annotations
 
 import shutil
+import time
 from pathlib import Path
 
 import pytest
 
 from peer.events import Evaluated
+from peer.testing.child_process import BUSY
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
 CUT = (
-    "model.config={hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2}", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4",
+    "model.config={hidden_size=64, intermediate_size=96, num_hidden_layers=4, num_attention_heads=2}",
+    "inner.learning_rate=2e-3", "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=4",
     "round.exchange_s=4", "round.ack_s=2", "round.stagger_s=1", "round.keep_rounds=128", "round.snapshot_rounds=128",
     "round.max_staleness=128",
 )  # fmt: skip
 """A model that can be cut, and rounds that wait for nobody long."""
-LEAD = ("stages=2", "activations=float32")
+EXACT = ("stages=2", "activations=float32")
+WHOLE, LEAD, WORKER, TWO = range(4)
+"""Peers of a run of all kinds."""
 BACK_S = 60.0
 """From the loss of a home that comes back until its cluster takes part again."""
 
@@ -43,10 +49,43 @@ def test_two_clusters_learn_what_two_whole_peers_do(swarm: StartSwarm, tmp_path:
         place.mkdir(parents=True, mode=0o700)
         shutil.copy(whole.directory_of(peer) / "identity.key", place / "identity.key")
     run = swarm(
-        peers=4, real=True, sets=sets, own={0: LEAD, 1: LEAD}, works_for={2: 0, 3: 1},
+        peers=4, real=True, sets=sets, own={0: EXACT, 1: EXACT}, works_for={2: 0, 3: 1},
     )  # fmt: skip
     assert [run.id_of(peer) for peer in (0, 1)] == [whole.id_of(peer) for peer in (0, 1)]
     run.until_round(3)
     run.until(lambda: 3 in losses(run, 3), "the third loss was not measured")
     run.assert_agreement()
     assert losses(run, 3) == pytest.approx(alone, rel=1e-5)
+
+
+def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> None:
+    """Ten rounds with equal bits. Then homes are killed: the worker of the cluster, and its lead; the others' rounds
+    go on, nothing that was committed is lost, and the cluster takes part again each time that home is back."""
+    sets = (*LIGHT, *CUT, "data.eval_every=1000")
+    run = swarm(
+        peers=4, real=True, sets=sets, settings=RESTING, own={LEAD: ("stages=2",), TWO: ("devices=cpu,cpu",)},
+        works_for={WORKER: LEAD},
+    )  # fmt: skip
+    run.until_round(10)
+    run.assert_agreement()
+    assert run.group(10) == {LEAD, WHOLE, TWO}
+    for victim in (WORKER, LEAD):
+        before = run.committed(WHOLE)[-1].round
+        run.kill(victim)
+        run.until(lambda: run.committed(WHOLE)[-1].round >= before + 3, "the others do not go on")  # noqa: B023
+        run.restart(victim)
+        takes_part(run, time.monotonic())
+    run.assert_agreement()
+    for peer in range(run.size):
+        assert run.stop(peer) == 0
+        assert "Traceback" not in run.log(peer)
+
+
+def takes_part(run: RealSwarm, since: float) -> None:
+    """A round that is decided from now on counts the cluster."""
+    last, lead = run.committed(WHOLE)[-1].round, run.id_of(LEAD)
+    run.until(
+        lambda: any(commit.round > last + 1 and lead in commit.group for commit in run.committed(WHOLE)),
+        "the cluster is in no group again",
+    )
+    assert time.monotonic() - since < BACK_S * BUSY

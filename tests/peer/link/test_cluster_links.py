@@ -121,7 +121,7 @@ async def place(tmp_path: Path) -> AsyncIterator[Place]:
 def dealt(epoch: int, *homes: Trainer) -> Assignment:
     """A layer each."""
     stages = tuple(StageHolder(home.me, layer, layer) for layer, home in enumerate(homes))
-    return Assignment(epoch, stages, ())
+    return Assignment(epoch, stages, (), "int8")
 
 
 def assemble(epoch: int, lead: Trainer, *workers: Trainer) -> Assignment:

@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 from peer.cluster.home import ClusterHome
-from peer.pipeline.span_choice import choose_spans
+from peer.pipeline.span_choice import Wire, choose_spans
 from peer.pipeline.stage_model import model_layers
 from peer.protocol.block import Update
 from peer.protocol.head import next_anchor
@@ -40,11 +40,11 @@ class OneContribution:
 class ClusterTrainers:
     """A lead and its workers, each with a folder below `folder`; use it as a context manager."""
 
-    def __init__(self, spec: RunSpec, homes: int, folder: Path, me: str = "lead", wire: str = "float32") -> None:
+    def __init__(self, spec: RunSpec, homes: int, folder: Path, me: str = "lead", wire: Wire = "float32") -> None:
         names = (me, *(f"{me}-{name}" for name in HOMES[1:homes]))
         self.me, self.spec = me, spec
         self.flow = MemoryFlow(names)
-        self.assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1)
+        self.assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
         self.asked = {name: threading.Event() for name in names}
         self.homes = [
             ClusterHome(self.assignment, name, self.flow.port(name), folder / name, self.asked[name].set)
@@ -53,7 +53,7 @@ class ClusterTrainers:
         self.trainers = [
             LocalTrainer(
                 spec, home.me, folder / home.me, CPU, data_path=spec.data.path, reads=home.is_lead,
-                make_engine=home.engine(spec, CPU, folder / home.me, wire, lambda sequences: None),
+                make_engine=home.engine(spec, CPU, folder / home.me, lambda sequences: None),
             )
             for home in self.homes
         ]  # fmt: skip

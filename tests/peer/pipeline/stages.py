@@ -17,7 +17,7 @@ from peer.data.sampler import IdleSampler, ShardSampler
 from peer.ipc import Assignment
 from peer.model.build import build
 from peer.pipeline.lead_stage import LeadStage
-from peer.pipeline.span_choice import choose_spans
+from peer.pipeline.span_choice import Wire, choose_spans
 from peer.pipeline.stage import StagePlace
 from peer.pipeline.stage_model import model_layers
 from peer.pipeline.worker_stage import WorkerStage
@@ -87,25 +87,25 @@ class Cluster:
     """A lead in this thread, workers in threads of their own."""
 
     def __init__(
-        self, spec: RunSpec, homes: int, wire: str, folder: Path, silence_s: float = 20.0, again_s: float = 2.0,
+        self, spec: RunSpec, homes: int, wire: Wire, folder: Path, silence_s: float = 20.0, again_s: float = 2.0,
         flow: MemoryFlow | None = None, recompute: bool = False, chance: random.Random | None = None,
     ) -> None:  # fmt: skip
         names = HOMES[:homes]
         self.spec, self.flow = spec, flow or MemoryFlow(names)
-        self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1)
+        self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
         self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(
-            spec, self._place("lead", wire), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
+            spec, self._place("lead"), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
             again_s, self._recomputed if recompute else None, chance,
         )  # fmt: skip
-        self.workers = [WorkerStage(spec, self._place(name, wire), IdleSampler(), CPU, folder) for name in names[1:]]
+        self.workers = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in names[1:]]
         self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
         self.failures: list[BaseException] = []
         self._stop = threading.Event()
 
-    def _place(self, me: str, wire: str) -> StagePlace:
-        return StagePlace(assignment=self.assignment, me=me, port=self.flow.port(me), wire=wire)
+    def _place(self, me: str) -> StagePlace:
+        return StagePlace(assignment=self.assignment, me=me, port=self.flow.port(me))
 
     def _recomputed(self, tokens_BT: torch.Tensor, hidden_BTH: torch.Tensor, whole: int) -> torch.Tensor:
         """As somebody who has all layers computes it."""

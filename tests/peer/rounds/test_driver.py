@@ -240,7 +240,7 @@ def test_the_machine_hears_what_a_trainer_says() -> None:
         PausedAt(anchor): Paused(7.0, header),
         StepsGoOn(): Resumed(7.0),
         StandsAt(anchor, state): Applied(7.0, anchor, state),
-        AssignStages(Assignment(1, (StageHolder("a", 0, 0), StageHolder("b", 1, 1)), ())): None,
+        AssignStages(Assignment(1, (StageHolder("a", 0, 0), StageHolder("b", 1, 1)), (), "int8")): None,
         LayersHeld(0, 1): None,
         OpenLink("", "", (), limits, 1, ""): None,
         ChangeLimits(limits): None,
