@@ -394,7 +394,4 @@ def on_want(turn: Transition, sender: str, message: GetMeans) -> None:
     for part in dict.fromkeys(message.parts):
         mean = exchange.means.get(part)
         if mean is not None and mean.digest in turn.state.held:
-            index = exchange.index_of(sender)
-            holder = sender if index is None else exchange.holder_of(turn.rules, index, part)
-            if holder != turn.me:
-                turn.emit(SendMean((holder,), mean))
+            turn.emit(SendMean((sender,), mean))  # itself: a delegate of its own may be what it is missing them for

@@ -6,25 +6,31 @@ from dataclasses import replace
 
 import pytest
 
+from peer.events import RoundAborted
 from peer.protocol import merkle
 from peer.protocol.block import Delegate
 from peer.protocol.encoding import digest_of
-from peer.protocol.messages import Heartbeat, MeanData, PartData, Promise
-from peer.rounds import misconduct
+from peer.protocol.messages import Heartbeat, MeanData, PartData, Promise, Propose
+from peer.rounds import misconduct, takeover
 from peer.rounds.interface import (
     BufferPart,
     DelegateHolds,
     DelegatesChanged,
     Input,
     MeasurePart,
+    ObjectStored,
+    PartMeasured,
     PartReduced,
     Received,
+    Send,
     SendMean,
     StoreObject,
     Submitted,
+    Tell,
     Tick,
 )
-from peer.rounds.state import Dispute, State
+from peer.rounds.state import Dispute, Proposal, State
+from peer.rounds.transition import Transition
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.rounds.ballot import (
     FIGURES,
@@ -40,7 +46,7 @@ from tests.peer.rounds.ballot import (
     run,
     table_of,
 )
-from tests.peer.rounds.build import HEAD, PART_BYTES, PAYLOADS, header, leaves_of, part_of, state_of
+from tests.peer.rounds.build import HEAD, PART_BYTES, PAYLOADS, block, header, leaves_of, part_of, state_of, update
 
 WORKER = "w0"
 ALL: Delegate = (0, 2, WORKER)
@@ -267,3 +273,66 @@ def test_a_home_that_keeps_some_layers_decides_nothing() -> None:
     assert after.header is None
     assert after.lead is None
     assert after.acceptor.promised == -1
+
+
+def test_what_was_measured_elsewhere_does_not_count_here() -> None:
+    """It is asked of nobody at the start, for the bytes come; and an answer alone does not make them be here."""
+    promises = [Received(4.0, peer, Promise(PLACE, header(peer))) for peer in OTHERS]
+    said = Submitted(0.0, header(LEADER, delegates=(ALL,)))
+    state, effects = run(state_of(LEADER), said, Tick(4.0), *promises)
+    assert not [effect for effect in effects if isinstance(effect, MeasurePart)]
+    (part,) = mine(state, LEADER)
+    state, _ = run(state, PartMeasured(4.2, PLACE, LEADER, part, FIGURES))
+    assert state.exchange is not None
+    assert state.exchange.mine[part] == FIGURES
+    assert not state.exchange.received[part]
+
+
+def test_a_workers_word_is_not_enough_for_a_layer_of_mine() -> None:
+    """Where the bytes of its layer and of mine are the same, I must have them as well."""
+    same = digest_of(PAYLOADS[0])
+    item = update(parts=(same, same, digest_of(PAYLOADS[2])))
+    state = replace(
+        state_of(LEADER), delegates=((1, 1, WORKER),), proposals={item.digest: Proposal(0, item, b"")}
+    )  # fmt: skip
+    told, _ = run(state, DelegateHolds(1.0, WORKER, same, PART_BYTES[0]))
+    assert same not in told.held
+    afar = replace(state, held={same: PART_BYTES[0]}, afar=frozenset({same}))
+    assert same in Transition(afar, 1.0).missing(item)
+    stored, _ = run(afar, ObjectStored(1.0, same, PART_BYTES[0]))
+    assert same not in Transition(stored, 1.0).missing(item)
+    theirs = replace(afar, delegates=((0, 1, WORKER),))
+    assert same not in Transition(theirs, 1.0).missing(item)
+
+
+def test_a_lead_that_its_home_has_left_behind_holds_no_takeover_up() -> None:
+    """Alone it has the majority, but it is not at work: it can make no round without its home."""
+    alone = replace(HEAD, electorate=(LEADER,))
+    weak = replace(block(), electorate=OTHERS)
+    state = replace(
+        state_of(LEADER), head=alone, delegates=(ALL,), rules=replace(state_of(LEADER).rules, takeover_s=12.0)
+    )  # fmt: skip
+    here = Heartbeat(alone.anchor, 0, 0, b"", False, 0, 0, False)
+    gone = Heartbeat(b"a" * 32, 1, 3, b"", False, 0, 0, False)
+    for said, premature in ((here, True), (gone, False)):
+        heard = replace(state, heard={WORKER: (said, 1.0)})
+        assert takeover.is_premature(Transition(heard, 2.0), alone, weak) is premature
+
+
+@pytest.mark.parametrize("delegates", [(), (ALL,)])
+def test_a_lead_steps_back_rather_than_void_what_its_home_has_not(delegates: tuple[Delegate, ...]) -> None:
+    """It cannot tell whether the mean or its home is missing; the next coordinator can."""
+    state = lead_state(*delegates)
+    (part,) = mine(state, LEADER)
+    norms = [norms_of(state, peer, tuple((other, 7) for other in mine(state, peer))) for peer in (LEADER, *OTHERS)]
+    state, effects = run(state, *norms, PartReduced(5.0, PLACE, part, 7, digest_of(PAYLOADS[part])))
+    for step in range(60):
+        state, more = run(state, Tick(5.5 + step / 2))
+        effects += more
+    told = [effect.event for effect in effects if isinstance(effect, Tell)]
+    aborted = [event.why for event in told if isinstance(event, RoundAborted) and event.ballot == 0]
+    proposed = [
+        effect for effect in effects if isinstance(effect, Send) and isinstance(effect.message, Propose)
+    ]  # fmt: skip
+    assert bool(proposed) != bool(delegates)
+    assert not delegates or aborted == ["a home of this peer does not hold every mean"]
