@@ -388,8 +388,12 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
     Where the way there is not on this disk any more, as in a chain that began anew, stand at the newest snapshot, and
     have its work go along. Raises BadInput if there is none either.
     """
-    from peer.checkpoint.replay import lead_to, newest_snapshot
+    from peer.checkpoint.replay import become_checkpoint, lead_to, newest_snapshot
 
+    if trainer.span is not None:
+        become_checkpoint(trainer.anchor, found)
+        trainer.restore(found)
+        return found.anchor
     try:
         lead_to(trainer.anchor, directory, trainer.spec, found.anchor, found.round, trainer.start)
     except BadInput as error:

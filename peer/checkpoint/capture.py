@@ -69,11 +69,14 @@ class LayerCapture:
     residual: Piece
     optimizer: list[Piece]
     sparse: bool
+    anchor: list[Piece]
+    """θ and m, where they follow from nothing else on this disk."""
 
     @classmethod
     def of(
-        cls, t: LayerTensors, optimizer: Mapping[str, Tensor], *, sparse: bool, copied: bool = False
-    ) -> LayerCapture:
+        cls, t: LayerTensors, optimizer: Mapping[str, Tensor], *, sparse: bool, copied: bool = False,
+        with_anchor: bool = False,
+    ) -> LayerCapture:  # fmt: skip
         """`copied`: nobody changes parameters and `optimizer` as they are given here."""
         whole, parameters = tuple(t.residual.shape), [parameter for _, parameter in t.local]
         start: Piece | None = None
@@ -97,13 +100,18 @@ class LayerCapture:
                 for name, value in optimizer.items()
             ],
             sparse=sparse,
+            anchor=[
+                Piece(name=name, shape=whole, sources=[vector])
+                for name, vector in (("theta", t.theta), ("momentum", t.momentum))
+                if with_anchor
+            ],
         )
 
     @property
     def pieces(self) -> list[Piece]:
         """In the order in which they are read and stored."""
         still = [self.residual] if self.start is None else [self.start, self.residual]
-        return [*self.optimizer, self.local, *still]
+        return [*self.optimizer, self.local, *still, *self.anchor]
 
 
 class Capture:

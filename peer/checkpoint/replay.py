@@ -12,6 +12,7 @@ import torch
 
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
+from peer.checkpoint.checkpoint import Checkpoint
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.outer.outer_state import OuterState
@@ -186,6 +187,16 @@ def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes
         log.warning("not using a snapshot: %s", error)
         return False
     return True
+
+
+@torch.no_grad()
+def become_checkpoint(anchor: OuterState, checkpoint: Checkpoint) -> None:
+    """Be the anchor at which a home of a cluster took `checkpoint` of the same layers, which holds it."""
+    for number in range(len(anchor.theta)):
+        stored = checkpoint.layer(number)
+        for vector, name in zip(anchor.layer(number), ("theta", "momentum"), strict=True):
+            vector.copy_(stored[name])
+    anchor.round, anchor.cursors = checkpoint.round, {shard: cursor for shard, cursor in checkpoint.state["cursors"]}
 
 
 def read_anchor(directory: Path, round: int, name: bytes, held: range | None = None) -> OuterState:

@@ -32,8 +32,8 @@ T = TypeVar("T")
 ANSWER_S = 120.0
 """A home that has not answered by then is gone: it encodes and writes, or applies, its layers in that time."""
 ASK_AGAIN_S = 5.0
-KEPT = 4
-"""Anchors of which a worker remembers what it said: those of forks, too."""
+KEPT = 64
+"""Anchors of which a worker remembers what it said: a lead that comes back catches up."""
 
 SendFrame = Callable[[str, bytes], None]
 """Called with a peer id of the cluster and a frame."""
@@ -88,12 +88,14 @@ class LeadHomes:
             joined += answer.leaves
         return joined
 
-    def state_digest(self, anchor: bytes, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
-        """Raises HomeGone."""
+    def state_digest(self, anchor: bytes, round: int, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
+        """Raises HomeGone. Empty where a worker has gone on, and does not remember."""
         joined = list(layers)
         for holder in self._assignment.workers:
             why = "did not say which bits it has"
-            answer = self._await(AskDigests(anchor), holder.peer, self._digests, why, ask_first=False)
+            answer = self._await(AskDigests(anchor, round), holder.peer, self._digests, why, ask_first=False)
+            if not answer.digests:
+                return b""
             if answer.first_layer != holder.first or len(answer.digests) != len(holder.layers):
                 raise HomeGone(holder.peer, "speaks of layers that are not its own")
             joined += answer.digests
@@ -141,7 +143,7 @@ class LeadHomes:
     ) -> T:  # fmt: skip
         """What this home says of the anchor that it is asked about. Raises HomeGone."""
         until = time.monotonic() + self._answer_s
-        again_at = time.monotonic() + (self._again_s if ask_first else min(1.0, self._again_s))
+        again_at = time.monotonic() + (self._again_s if ask_first else min(0.2, self._again_s))
         while True:
             with self._heard:
                 if (ask.anchor, peer) in said:
@@ -171,7 +173,7 @@ class WorkerHome:
         self._lock = threading.Lock()
         self._ask: SubmitAtOnce | None = None
         self._said: dict[bytes, LayerDigests] = {}
-        self._stands_at = b""
+        self._stands_at, self._round = b"", 0
 
     def reassign(self, assignment: Assignment) -> None:
         """Another epoch, under the same lead, with the same layers here."""
@@ -200,7 +202,7 @@ class WorkerHome:
         self._tell(LeavesWritten(anchor, first, tuple(leaves)))
         return (*[b""] * first, *leaves)
 
-    def state_digest(self, anchor: bytes, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
+    def state_digest(self, anchor: bytes, round: int, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
         """Tells the lead, who alone can say what all of it is."""
         holder = self._assignment.of(self._me)
         assert holder is not None
@@ -209,7 +211,7 @@ class WorkerHome:
             self._said = dict(
                 [*((key, old) for key, old in self._said.items() if key != anchor), (anchor, said)][-KEPT:]
             )
-            self._stands_at = anchor
+            self._stands_at, self._round = anchor, round
             is_asked = self._ask is not None and self._ask.anchor == anchor
         self._tell(said)
         if is_asked:
@@ -239,9 +241,11 @@ class WorkerHome:
                     self._ask, is_here = message, self._stands_at == anchor
                 if is_here:
                     self._ask_submit()
-            case AskDigests(anchor=anchor):
+            case AskDigests(anchor=anchor, round=round):
                 with self._lock:
                     said = self._said.get(anchor)
+                    if said is None and round < self._round:
+                        said = LayerDigests(anchor, 0, ())
                 if said is not None:
                     self._tell(said)
 

@@ -43,10 +43,11 @@ class AskDigests(HomeMessage, frozen=True):
     """Lead to workers: what are the bits of your layers at this anchor?"""
 
     anchor: Digest
+    round: Count
 
 
 class LayerDigests(HomeMessage, frozen=True):
-    """Worker to lead: they are these, by layer."""
+    """Worker to lead: they are these, by layer; none of them if it has gone on, and does not remember."""
 
     anchor: Digest
     first_layer: Count

@@ -155,6 +155,8 @@ def cluster_tokens_per_s(
     Stages work at the same time: the slowest decides. A stage in the middle sends hidden values on and gradients back,
     so a token costs its line twice `width` values (DT-FM, arXiv:2206.01288).
     """
+    if room_bytes <= 0:
+        return None
     needed_bytes = memory_of(shape, spec).training
     homes = max(2, math.ceil(needed_bytes / (HELD_SHARE * room_bytes)))
     if homes > shape.blocks:

@@ -55,8 +55,9 @@ class Homes(Protocol):
     def gather_leaves(self, anchor: bytes, parts: Sequence[Part], leaves: Sequence[bytes]) -> Sequence[bytes]:
         """Tell the leaves of those of the round's `parts` that are on this disk; a lead gets all."""
 
-    def state_digest(self, anchor: bytes, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
-        """Of the whole state, of which this home has layers with these digests; empty for a worker."""
+    def state_digest(self, anchor: bytes, round: int, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
+        """Of the whole state, of which this home has layers with these digests; empty for a worker, and where another
+        home has gone on."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -251,7 +251,9 @@ class LocalTrainer:
         knows it. See `peer.protocol.state_digest`."""
         if self.span is None:
             return self.anchor.state_digest()
-        return self.span.homes.state_digest(anchor, self.anchor.layer_digests(), self.anchor.cursors)
+        return self.span.homes.state_digest(
+            anchor, self.anchor.round, self.anchor.layer_digests(), self.anchor.cursors
+        )  # fmt: skip
 
     def initial(self) -> OuterState:
         """The run's first parameters, made anew: of the layers that are here."""
@@ -415,13 +417,16 @@ class LocalTrainer:
             "covered": sorted(anchor.hex() for anchor in progress.covered), "turns": progress.turns.state(),
         }  # fmt: skip
         if self.stored_layers is not None:
-            state["layers"] = self.stored_layers
+            state |= {"layers": self.stored_layers, "cursors": sorted(self.anchor.cursors.items())}
         backend, sparse = self._backend, self._codec.is_sparse
         copied = backend.keep_inner()
         layers = [
-            LayerCapture.of(backend.layer(number), backend.optimizer_of(number), sparse=sparse, copied=copied)
+            LayerCapture.of(
+                backend.layer(number), backend.optimizer_of(number), sparse=sparse, copied=copied,
+                with_anchor=self.span is not None,
+            )
             for number in range(len(self.held))
-        ]
+        ]  # fmt: skip
         return Capture(state=state, layers=layers, rest=backend.rest(), device=self.device)
 
     @property

@@ -224,6 +224,8 @@ class TrainerWorker:
     def _origin_of(self, name: bytes) -> SnapshotOrigin:
         """The snapshot from which the chain leads to where the trainer stands; one is written where nothing does."""
         anchor = self._trainer.anchor
+        if self._trainer.span is not None:
+            return None  # its checkpoints hold the anchor
         try:
             origin = origin_of(self._directory, name, anchor.round, self._origins)
         except BadInput:

@@ -83,9 +83,9 @@ def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> N
 
 def takes_part(run: RealSwarm, since: float) -> None:
     """A round that is decided from now on counts the cluster."""
-    last, lead = run.committed(WHOLE)[-1].round, run.id_of(LEAD)
+    last = run.committed(WHOLE)[-1].round
     run.until(
-        lambda: any(commit.round > last + 1 and lead in commit.group for commit in run.committed(WHOLE)),
+        lambda: any(commit.round > last + 1 and LEAD in commit.group for commit in run.committed(WHOLE)),
         "the cluster is in no group again",
     )
     assert time.monotonic() - since < BACK_S * BUSY

@@ -44,6 +44,7 @@ class ClusterTrainers:
         names = (me, *(f"{me}-{name}" for name in HOMES[1:homes]))
         self.me, self.spec = me, spec
         self.flow = MemoryFlow(names)
+        folder.mkdir(exist_ok=True)
         self.assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
         self.asked = {name: threading.Event() for name in names}
         self.homes = [

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
+from peer.checkpoint.replay import become_checkpoint
 from peer.codec.codec import Codec
 from peer.protocol import merkle
 from peer.protocol.encoding import digest
@@ -15,6 +16,7 @@ from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
 from tests.peer.pipeline.cluster_trainers import ClusterTrainers
 from tests.peer.pipeline.stages import small_spec
+from tests.saved import everything, same, saved
 from tests.stepping import step, submit
 
 CPU = torch.device("cpu")
@@ -69,3 +71,29 @@ def test_a_cluster_learns_what_one_device_does(tmp_path: Path) -> None:
             its.apply_to(whole)
             here, there = ours.next_anchor, its.next_anchor
         torch.testing.assert_close(cluster.theta(), torch.cat(whole.anchor.theta), rtol=1e-4, atol=1e-5)
+
+
+def test_homes_go_on_from_their_checkpoints_to_the_bit(tmp_path: Path) -> None:
+    """Each has its own layers in it, with θ and m: neither a chain from the beginning nor a snapshot is needed."""
+    spec = small_spec(accumulation=1)
+    with ClusterTrainers(spec, 2, tmp_path / "first") as cluster:
+        cluster.stand_at(FIRST)
+        cluster.begin_round(("lead",))
+        cluster.step(0)
+        cluster.submit(FIRST)
+        decided = DecidedRound([cluster], FIRST)  # type: ignore[list-item]
+        decided.apply_to(cluster)  # type: ignore[arg-type]
+        anchor = decided.next_anchor
+        cluster.begin_round(("lead",))
+        cluster.step(0)
+        taken = [saved(trainer, anchor, tmp_path / trainer.me) for trainer in cluster.trainers]
+        before = [everything(trainer, anchor) for trainer in cluster.trainers]
+        loss = cluster.step(1).loss
+    with ClusterTrainers(spec, 2, tmp_path / "second") as cluster:
+        for trainer, checkpoint in zip(cluster.trainers, taken, strict=True):
+            become_checkpoint(trainer.anchor, checkpoint)
+            trainer.restore(checkpoint)
+        for trainer, there in zip(cluster.trainers, before, strict=True):
+            assert same(everything(trainer, anchor), there) == []
+        assert cluster.stand_at(anchor) != cluster.lead.start.state
+        assert cluster.step(1).loss == loss
