@@ -21,6 +21,7 @@ from peer.link.handle import LeaveRequested
 from peer.ranks.roster import DeviceRoster
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
+from peer.store.held_layers import note_held
 from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
@@ -115,6 +116,8 @@ def _prepared(
         begun.callback(trainer.close)
         _say_where(trainer, devices, ranks, session)
         checkpoints, anchor = restore(trainer, directory, session)
+        if cluster is not None:
+            note_held(directory, trainer.held, trainer.anchor.round)
         trainer.leave_device()
         begun.pop_all()
     return Prepared(

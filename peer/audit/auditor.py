@@ -21,6 +21,7 @@ from peer.protocol.layout import Part, cut
 from peer.protocol.validation import check_block, part_bytes
 from peer.spec import RunSpec
 from peer.store import snapshots
+from peer.store.held_layers import read_held
 from peer.store.run_directory import base_path, block_files, block_path, undone_path
 from peer.store.snapshots import SnapshotManifest
 
@@ -81,13 +82,19 @@ class _Audit:
         self._heads = {self._base.head.anchor: self._base.head}
         self._layers = initial.sizes
         self._rules = rules
-        known = not self._base.before and initial.state_digest() == self._genesis.state
+        self._held = read_held(files.directory)
+        starts_alike = initial.state_digest() == self._genesis.state
+        known = self._held is None and not self._base.before and starts_alike
         self._states = States(files.directory, self._spec, layout, initial, known)
         self._parts_checked: set[bytes] = set()
         self._members: set[str] = set()
         self.report = Report(first_round=self._base.head.round, last_round=self._pointer.round)
-        if not known and not self._base.before:
+        if not starts_alike and not self._base.before:
             self.report.notes.append("this machine computes other initial parameters than the founders")
+        if self._held is not None:
+            last = self._held.layers.stop - 1
+            note = f"this home of a cluster keeps layers {self._held.layers.start} to {last}, whose bytes were checked"
+            self.report.notes.append(note)
 
     def run(self) -> Report:
         head, last = self._base.head, self._pointer.round
@@ -147,13 +154,18 @@ class _Audit:
         with blaming(update.round, block_path(self._files.directory, update.round)):
             pairs = zip(update.parts, expected, strict=True)
             require(all(sizes[name] == size for name, size in pairs if name != VOID), "its parts are of other sizes")
-        agreed = [name for name in update.parts if name != VOID]
+        agreed = [name for part, name in enumerate(update.parts) if name != VOID and self._is_here(update, part)]
         if self._states.known:
             self._states.step(update, load)
         else:
             for name in agreed:
                 load(name)
         self.report.parts += len(agreed)
+
+    def _is_here(self, update: Update, part: int) -> bool:
+        """Whether the bytes of a part must be on this disk; what a home of a cluster has besides is looked at later."""
+        layer = self._rules.fragment(update.round - 1).parts[part].layer
+        return self._held is None or self._held.must_have(layer, update.round)
 
     def _check_state(self, head: ChainHead) -> None:
         """Compare with what was said of this anchor, and with its snapshot; without a state go on from that."""

@@ -23,7 +23,7 @@ from peer.protocol.state_digest import state_digest
 from peer.spec import RunSpec
 from peer.store.contributions import written_leaves
 from peer.train.backend import Sequences
-from peer.train.engine import Engine, MakeEngine, Span
+from peer.train.engine import Engine, HeldSpan, MakeEngine
 from peer.train.layerwise import Layerwise
 
 
@@ -63,7 +63,7 @@ class ClusterHome:
                 backend = self._stage = WorkerStage(spec, place, batches, device, folder)
             codec = Codec(spec.codec.wire)
             kernels = TorchKernels(codec, device_for(device, codec))
-            span = Span(
+            span = HeldSpan(
                 layers=model_layers(spec), held=place.held, homes=self.homes,
                 first_state=state_digest(initial_layer_digests(spec), ()),
                 initial=partial(initial_span, spec, place.held),

@@ -51,7 +51,7 @@ class Forward(FlightMessage, frozen=True, kw_only=True):
     """Only the loss of the anchor is wanted, summed over tokens."""
 
 
-class Backward(FlightMessage, frozen=True, kw_only=True):
+class FlightBack(FlightMessage, frozen=True, kw_only=True):
     """To the stage before: the gradient of what it had sent, and the loss; of a measurement the loss alone."""
 
     number: Count
@@ -96,7 +96,7 @@ class Garbage(FlightMessage, frozen=True, kw_only=True):
     why: Annotated[str, Meta(max_length=400)]
 
 
-class FinishStep(FlightMessage, frozen=True, kw_only=True):
+class EndStep(FlightMessage, frozen=True, kw_only=True):
     """Lead to all: multiply the gradients by this, and have the optimizer make its step."""
 
     scale: Figure
@@ -112,7 +112,7 @@ class Finished(FlightMessage, frozen=True, kw_only=True):
     """Seconds that this stage computed in the step."""
 
 
-class NoRoom(FlightMessage, frozen=True, kw_only=True):
+class StageFull(FlightMessage, frozen=True, kw_only=True):
     """To the lead: this stage has no memory for the step, and nothing of it is left here."""
 
 
@@ -134,7 +134,7 @@ class Stand(FlightMessage, frozen=True, kw_only=True):
 
 
 AnyFlight = (
-    Forward | Backward | Sweep | Swept | Alive | Garbage | AskNorm | SquareNorm | FinishStep | Finished | NoRoom
+    Forward | FlightBack | Sweep | Swept | Alive | Garbage | AskNorm | SquareNorm | EndStep | Finished | StageFull
     | NotThere | GiveUpStep | Stand
 )  # fmt: skip
 

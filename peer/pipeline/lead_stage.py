@@ -26,16 +26,16 @@ from peer.pipeline.flight_check import AUDIT_ONE_IN, GarbageHome, fault_of_gradi
 from peer.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
-    Backward,
     BadFlight,
+    EndStep,
     Finished,
-    FinishStep,
+    FlightBack,
     Forward,
     Garbage,
     GiveUpStep,
-    NoRoom,
     NotThere,
     SquareNorm,
+    StageFull,
     Stand,
     Sweep,
     Swept,
@@ -44,7 +44,7 @@ from peer.pipeline.flight_messages import (
 )
 from peer.pipeline.home_group import HomeGone
 from peer.pipeline.home_watch import HomeWatch
-from peer.pipeline.stage import Stage, StagePlace
+from peer.pipeline.stage import StageDevice, StagePlace
 from peer.spec import RunSpec
 from peer.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, Stopped
 
@@ -81,7 +81,7 @@ class _NotThere(Exception):
     """Some home stands at another anchor."""
 
 
-class LeadStage(Stage):
+class LeadStage(StageDevice):
     """Implements `peer.train.backend.Backend` of the first layers; other homes hold the rest."""
 
     def __init__(
@@ -168,17 +168,17 @@ class LeadStage(Stage):
         self._busy_s += time.perf_counter() - began
         self._place.port.send(self._place.behind, frame)
 
-    def _next_back(self) -> Backward:
+    def _next_back(self) -> FlightBack:
         """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
         first, watch = min(self._in_hand), HomeWatch(self._workers, self._silence_s)
 
-        def fits(sender: str, message: Backward) -> bool:
+        def fits(sender: str, message: FlightBack) -> bool:
             return sender == self._place.behind and message.number == first
 
-        _, message = self._hear(Backward, fits, self._sweep, watch, first)
+        _, message = self._hear(FlightBack, fits, self._sweep, watch, first)
         return message
 
-    def _land(self, message: Backward, whole: int) -> float:
+    def _land(self, message: FlightBack, whole: int) -> float:
         """Its share of the loss; the gradient goes through this stage. Raises GarbageHome."""
         began, home = time.perf_counter(), self._place.behind
         tokens_BT = self._in_hand.pop(message.number).tokens_BT
@@ -213,7 +213,7 @@ class LeadStage(Stage):
             self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
             return False
         loss, tokens = self._made
-        finish = FinishStep(
+        finish = EndStep(
             epoch=self._epoch, step=self._step_now, scale=self._clip, learning_rate=rate, loss=loss, tokens=tokens
         )
         try:
@@ -327,7 +327,7 @@ class LeadStage(Stage):
                 continue
             watch.hear(sender, message)
             match message:
-                case NoRoom():
+                case StageFull():
                     raise torch.OutOfMemoryError(sender)
                 case NotThere():
                     raise _NotThere
@@ -343,7 +343,7 @@ class LeadStage(Stage):
         self._send(self._place.behind, Sweep(epoch=self._epoch, step=self._step_now, number=self._sweeps))
 
     def _send_lost(self, sweep: int, watch: HomeWatch) -> None:
-        """Flights that went before a sweep that is back: frames keep their order, so they or their answers were lost."""
+        """Flights that went before a sweep that is back: frames keep their order, so they or their answers are lost."""
         lost = [flight for _, flight in sorted(self._in_hand.items()) if flight.sweeps < sweep]
         for flight in lost:
             flight.sweeps = self._sweeps

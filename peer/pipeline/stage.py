@@ -19,7 +19,7 @@ from peer.host.processes import available_bytes
 from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
 from peer.pipeline.flight_check import ArrivalHistory
-from peer.pipeline.flight_messages import AnyFlight, Backward, Forward, encode_flight
+from peer.pipeline.flight_messages import AnyFlight, FlightBack, Forward, encode_flight
 from peer.pipeline.flight_port import FlightPort
 from peer.pipeline.stage_model import build_stage, model_layers
 from peer.spec import RunSpec
@@ -65,7 +65,7 @@ class StagePlace:
         return self.assignment.stages[self.number + 1].peer
 
 
-class Stage(SingleDevice):
+class StageDevice(SingleDevice):
     """A `peer.train.backend.SingleDevice` of some neighbouring layers."""
 
     def __init__(
@@ -145,7 +145,7 @@ class Stage(SingleDevice):
         shape = (flight.rows, flight.columns, self._width)
         return decode_activations(flight.hidden, shape, self._place.wire, self._device)
 
-    def _gradient_from(self, message: Backward, leaving: Tensor) -> Tensor:
+    def _gradient_from(self, message: FlightBack, leaving: Tensor) -> Tensor:
         """Of what left this stage, in its own kind of numbers. Raises BadActivations."""
         decoded = decode_activations(message.gradient, tuple(leaving.shape), self._place.wire, self._device)
         return decoded.to(leaving.dtype)

@@ -156,7 +156,7 @@ def require_cuttable(spec: RunSpec) -> None:
             _through([stage.train() for stage in stages], tokens_BT[:, :-1])
     if in_whole.count != in_stages.count:
         raise BadSpec(
-            f"every stage of a model of the architecture {spec.model.architecture} would apply the embedding's dropout; a "
+            f"every stage of a {spec.model.architecture} model would apply the embedding's dropout; a "
             "run whose spec has none there can be trained by a cluster"
         )
 

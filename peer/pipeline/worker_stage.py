@@ -21,23 +21,23 @@ from peer.pipeline.flight_messages import (
     Alive,
     AnyFlight,
     AskNorm,
-    Backward,
     BadFlight,
+    EndStep,
     Finished,
-    FinishStep,
+    FlightBack,
     Forward,
     Garbage,
     GiveUpStep,
-    NoRoom,
     NotThere,
     SquareNorm,
+    StageFull,
     Stand,
     Sweep,
     Swept,
     decode_flight,
     encode_flight,
 )
-from peer.pipeline.stage import Stage, StagePlace
+from peer.pipeline.stage import StageDevice, StagePlace
 from peer.spec import RunSpec
 from peer.train.backend import InnerStep, MicroBatch, Sequences
 
@@ -54,7 +54,7 @@ class Hop(NamedTuple):
     went: bytes
 
 
-class WorkerStage(Stage):
+class WorkerStage(StageDevice):
     """Implements `peer.train.backend.Backend` of its layers: an inner step is one of the lead's, served."""
 
     def __init__(
@@ -119,7 +119,7 @@ class WorkerStage(Stage):
             return None
         lead = self._place.assignment.lead
         if message.step <= self._over:
-            if isinstance(message, FinishStep) and self._finished and self._finished.step == message.step:
+            if isinstance(message, EndStep) and self._finished and self._finished.step == message.step:
                 self._send(lead, self._finished)
             return None
         self._heard_at = time.monotonic()
@@ -132,14 +132,14 @@ class WorkerStage(Stage):
             # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
             self._give_up(message.step)
         if not isinstance(message, GiveUpStep):
-            self._send(lead, NoRoom(epoch=message.epoch, step=message.step))
+            self._send(lead, StageFull(epoch=message.epoch, step=message.step))
         return None
 
     def _expected(self, message: AnyFlight) -> str:
         """Who says such things."""
         if isinstance(message, Forward | Sweep):
             return self._place.before
-        if isinstance(message, Backward | Swept):
+        if isinstance(message, FlightBack | Swept):
             return "" if self._place.is_last else self._place.behind
         return self._place.assignment.lead
 
@@ -157,9 +157,9 @@ class WorkerStage(Stage):
             case Forward() if message.step >= self._step_now:
                 self._begin(message.step)
                 self._forward(message, sender)
-            case Backward() if message.step == self._stood and self._local is not None:
+            case FlightBack() if message.step == self._stood and self._local is not None:
                 self._send(self._place.before, message)  # of a measurement
-            case Backward() if message.step == self._step_now:
+            case FlightBack() if message.step == self._step_now:
                 self._backward(message, sender)
             case Sweep():
                 self._send(lead, Alive(**where, forwards=self._forwards, backwards=self._backwards))
@@ -169,7 +169,7 @@ class WorkerStage(Stage):
                 self._send(self._place.before, message)
             case AskNorm() if is_whole:
                 self._send(lead, SquareNorm(**where, square=self._square_norm()))
-            case FinishStep() if is_whole:
+            case EndStep() if is_whole:
                 return self._finish(message)
             case GiveUpStep():
                 if message.step >= self._step_now:
@@ -241,7 +241,7 @@ class WorkerStage(Stage):
             self._pass_on(self._place.behind, went)
         self._busy_s += time.perf_counter() - began
 
-    def _backward(self, message: Backward, sender: str) -> None:
+    def _backward(self, message: FlightBack, sender: str) -> None:
         if message.number != self._backwards or message.number not in self._hops:
             return
         began = time.perf_counter()
@@ -265,7 +265,7 @@ class WorkerStage(Stage):
     def _answer(self, flight: Forward, loss: float, leaf: Tensor) -> None:
         assert leaf.grad is not None
         answer = encode_flight(
-            Backward(
+            FlightBack(
                 epoch=flight.epoch, step=flight.step, number=flight.number, loss=loss,
                 gradient=self._encoded(leaf.grad),
             )
@@ -295,9 +295,9 @@ class WorkerStage(Stage):
             self._send(self._place.behind, replace(flight, hidden=self._encoded(leaving)))
             return
         loss = self._summed_loss(leaving, tokens_BT[:, 1:]).item()
-        self._send(self._place.before, Backward(**where, number=flight.number, loss=loss, gradient=b""))
+        self._send(self._place.before, FlightBack(**where, number=flight.number, loss=loss, gradient=b""))
 
-    def _accuse(self, flight: Forward | Backward, sender: str, why: str) -> None:
+    def _accuse(self, flight: Forward | FlightBack, sender: str, why: str) -> None:
         said = Garbage(epoch=flight.epoch, step=flight.step, peer=sender, why=why[:400])
         self._send(self._place.assignment.lead, said)
 
@@ -312,11 +312,11 @@ class WorkerStage(Stage):
 
     # ---- the end of a step ----
 
-    def _finish(self, message: FinishStep) -> InnerStep | None:
+    def _finish(self, message: EndStep) -> InnerStep | None:
         self._scale_gradients(message.scale)
         if not self._step(message.learning_rate):
             self._give_up(message.step)
-            self._send(self._place.assignment.lead, NoRoom(epoch=message.epoch, step=message.step))
+            self._send(self._place.assignment.lead, StageFull(epoch=message.epoch, step=message.step))
             return None
         self._finished = Finished(epoch=message.epoch, step=message.step, busy_s=self._busy_s)
         self._forget()

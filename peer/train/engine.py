@@ -61,7 +61,7 @@ class Homes(Protocol):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Span:
+class HeldSpan:
     """Neighbouring layers of a model whose others are with other homes."""
 
     layers: tuple[Layer, ...]
@@ -84,7 +84,7 @@ class Engine:
     """Those for where the parameters lie at present."""
     beside: UpdateBeside | None
     """None where the run has no overlap."""
-    span: Span | None = None
+    span: HeldSpan | None = None
     """None where all of the model is here."""
 
 

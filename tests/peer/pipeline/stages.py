@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -28,16 +28,18 @@ CPU = torch.device("cpu")
 HOMES = ("lead", "second", "third", "fourth")
 
 
-def small_spec(**inner: object) -> RunSpec:
+def small_spec(
+    *, blocks: int = 4, architecture: str = "llama", config: Mapping[str, object] | None = None, **inner: object
+) -> RunSpec:
     """A llama of four blocks whose first and last layer are no one thing."""
     return from_mapping(
         {
             "run": {"name": "cut", "seed": 3, "founders": 1, "rounds": 4},
             "model": {
-                "architecture": "llama", "context": 32, "tokenizer": "bytes",
+                "architecture": architecture, "context": 32, "tokenizer": "bytes",
                 "config": {
-                    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 4, "num_attention_heads": 2,
-                    "tie_word_embeddings": False,
+                    "hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": blocks, "num_attention_heads": 2,
+                    "tie_word_embeddings": False, **(config or {}),
                 },
             },
             "data": {"source": "stdlib", "held_out_every": 20, "eval_sequences": 8},
@@ -120,8 +122,13 @@ class Cluster:
     def stages(self) -> list[LeadStage | WorkerStage]:
         return [self.lead, *self.workers]
 
+    def replace_worker(self, number: int, worker: WorkerStage) -> None:
+        self.workers[number] = worker
+        self.served[worker._place.me] = []
+
     @contextmanager
     def at_work(self) -> Iterator[None]:
+        self._stop.clear()
         threads = [threading.Thread(target=self._serve, args=(worker,)) for worker in self.workers]
         for thread in threads:
             thread.start()

@@ -2,12 +2,23 @@
 
 from __future__ import annotations
 
+import threading
 from pathlib import Path
+from statistics import mean
+from typing import Any
 
 import pytest
 import torch
 
-from tests.peer.pipeline.stages import Cluster, alone, small_spec
+from dht.errors import MemoryFull
+from peer.data.sampler import IdleSampler
+from peer.ipc import Assignment, StageHolder
+from peer.pipeline.flight_messages import Forward
+from peer.pipeline.home_group import HomeGone
+from peer.pipeline.stage import StagePlace
+from peer.pipeline.worker_stage import WorkerStage
+from peer.train.backend import SingleDevice, Stopped
+from tests.peer.pipeline.stages import CPU, HOMES, Cluster, MemoryFlow, alone, small_spec
 
 
 @pytest.mark.parametrize("homes", [2, 3, 4])
@@ -26,3 +37,224 @@ def test_steps_equal_those_of_one_device(homes: int, tmp_path: Path) -> None:
         assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-5)
     torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
     assert all(len(steps) == 10 for steps in cluster.served.values())
+
+
+@pytest.mark.parametrize("micro", [1, 3, 5, 16])
+def test_the_size_of_a_micro_batch_changes_nothing(micro: int, tmp_path: Path) -> None:
+    spec = small_spec()
+    one, cluster = alone(spec), Cluster(spec, 3, "float32", tmp_path)
+    cluster.lead.micro.sequences = micro
+    with cluster.at_work():
+        for position in range(3):
+            assert cluster.lead.step(0, position).loss == pytest.approx(one.step(0, position).loss, rel=1e-5)
+    torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
+
+
+def test_muon_is_the_same_too(tmp_path: Path) -> None:
+    """It takes hidden matrices alone, which a stage must tell from the others as the whole model does."""
+    spec = small_spec(optimizer="muon")
+    one, cluster = alone(spec), Cluster(spec, 3, "float32", tmp_path)
+    with cluster.at_work():
+        for position in range(4):
+            assert cluster.lead.step(0, position).loss == pytest.approx(one.step(0, position).loss, rel=1e-4)
+
+
+def test_a_step_that_is_stopped_counts_what_was_made(tmp_path: Path) -> None:
+    """As on one device: its gradients are the mean over the micro-batches that were made."""
+    spec = small_spec()
+    one, cluster = alone(spec), Cluster(spec, 2, "float32", tmp_path)
+    one.micro.sequences = cluster.lead.micro.sequences = 4
+    looks = iter([False, True])
+    with cluster.at_work():
+        made = cluster.lead.step(0, 0, lambda: next(looks, True))
+    departed = made.tokens // spec.model.context
+    again = iter([False] * (departed // 4 - 1) + [True])
+    assert 0 < departed < 16
+    assert made.loss == pytest.approx(one.step(0, 0, lambda: next(again)).loss, rel=1e-5)
+    torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize(("full", "method"), [(0, "_compute"), (1, "_compute"), (0, "_backward"), (1, "_square_norm")])
+def test_where_a_worker_is_full_the_step_is_made_again(
+    full: int, method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In smaller pieces, with the same sequences."""
+    spec = small_spec()
+    one, cluster = alone(spec), Cluster(spec, 3, "float32", tmp_path)
+    worker, before = cluster.workers[full], cluster.lead.micro.sequences
+    real, calls = getattr(worker, method), iter(range(1, 1000))
+
+    def fails_once(*arguments: Any) -> Any:
+        if next(calls) == (1 if method == "_square_norm" else 3):
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return real(*arguments)
+
+    monkeypatch.setattr(worker, method, fails_once)
+    with cluster.at_work():
+        for position in range(3):
+            assert cluster.lead.step(0, position).loss == pytest.approx(one.step(0, position).loss, rel=1e-5)
+    assert cluster.smaller == [(before + 1) // 2]
+    torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
+
+
+def test_where_a_worker_is_full_for_one_sequence_nothing_has_changed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    spec = small_spec()
+    one, cluster = alone(spec), Cluster(spec, 2, "float32", tmp_path)
+    before, real = cluster.parameters(), cluster.workers[0]._compute
+    is_full = threading.Event()
+    is_full.set()
+
+    def fails(*arguments: Any) -> None:
+        if is_full.is_set():
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(*arguments)
+
+    monkeypatch.setattr(cluster.workers[0], "_compute", fails)
+    with cluster.at_work():
+        with pytest.raises(MemoryFull):
+            cluster.lead.step(0, 0)
+        assert torch.equal(cluster.parameters(), before)
+        is_full.clear()
+        assert cluster.lead.step(0, 0).loss == pytest.approx(one.step(0, 0).loss, rel=1e-5)
+
+
+def test_a_measurement_has_room_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    spec = small_spec()
+    one, cluster = alone(spec), Cluster(spec, 2, "float32", tmp_path)
+    real = cluster.workers[0]._measure
+
+    def has_room_for_one(flight: Forward) -> None:
+        if flight.rows > 1:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        real(flight)
+
+    monkeypatch.setattr(cluster.workers[0], "_measure", has_room_for_one)
+    with cluster.at_work():
+        cluster.lead.step(0, 0)
+        one.step(0, 0)
+        held_out = cluster.batches.next(5)
+        assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-5)
+        with pytest.raises(Stopped):
+            cluster.lead.loss(held_out, lambda: True)
+        assert cluster.lead.step(0, 1).loss == pytest.approx(one.step(0, 1).loss, rel=1e-5)
+
+
+def test_a_worker_is_free_once_a_step_or_a_measurement_is_over(tmp_path: Path) -> None:
+    """Its life waits for that to apply an update: then it returns as soon as it is told to stop."""
+    cluster = Cluster(small_spec(), 2, "float32", tmp_path)
+    with cluster.at_work():
+        cluster.lead.step(0, 0)
+        cluster.lead.loss(cluster.batches.next(3), lambda: False)
+    assert cluster.workers[0].step(0, 1, lambda: True).tokens == 0
+
+
+def test_a_worker_at_another_anchor_is_waited_for(tmp_path: Path) -> None:
+    """It goes there meanwhile; what was read is read next."""
+    spec = small_spec()
+    one, cluster = alone(spec), Cluster(spec, 3, "float32", tmp_path)
+    for stage in cluster.stages[:2]:
+        stage.anchor.round = 1
+    with cluster.at_work():
+        assert cluster.lead.step(1, 0, lambda: True).tokens == 0
+        cluster.workers[1].anchor.round = 1
+        assert cluster.lead.step(0, 0).loss == pytest.approx(one.step(0, 0).loss, rel=1e-5)
+
+
+def test_int8_on_the_line_learns_as_float32_does(tmp_path: Path) -> None:
+    def last_losses(wire: str) -> float:
+        cluster = Cluster(small_spec(), 3, wire, tmp_path)
+        with cluster.at_work():
+            return mean([cluster.lead.step(0, position).loss for position in range(30)][-5:])
+
+    assert last_losses("int8") == pytest.approx(last_losses("float32"), rel=0.01)
+
+
+def test_a_home_holds_its_layers_and_no_more(tmp_path: Path) -> None:
+    """One of four stages of eight blocks: parameters, gradients, the optimizer's memory, θ, momentum and residual."""
+    spec = small_spec(blocks=8)
+    one, cluster = alone(spec), Cluster(spec, 4, "int8", tmp_path)
+    for backend in (one, *cluster.stages):
+        backend.vectors.tensors()
+    with cluster.at_work():
+        cluster.lead.step(0, 0)
+        one.step(0, 0)
+    whole, held = held_bytes(one), [held_bytes(stage) for stage in cluster.stages]
+    assert sum(held) == pytest.approx(whole, rel=0.01)
+    assert max(held) <= 0.3 * whole
+
+
+def held_bytes(backend: SingleDevice) -> int:
+    """Of all tensors that it keeps."""
+    own = [*backend._parameters, *backend.vectors.tensors(), *backend._model.buffers()]
+    own += [value for number in range(len(backend.layers)) for value in backend.optimizer_of(number).values()]
+    return sum({value.data_ptr(): value.nbytes for value in own if value.numel()}.values())
+
+
+def test_dropout_draws_the_same_masks_when_a_flight_is_computed_again(tmp_path: Path) -> None:
+    """Gradients are those of the loss that was told: two clusters with other states of torch's generator agree."""
+    spec = small_spec(config={"resid_pdrop": 0.2}, architecture="phi3")
+    made = []
+    for seed in (1, 2):
+        cluster = Cluster(spec, 3, "float32", tmp_path)
+        cluster.lead._step_now = 100  # the clock's, elsewhere
+        with cluster.at_work():
+            torch.manual_seed(seed)
+            made.append((cluster.lead.step(0, 0).loss, cluster.parameters()))
+    assert made[0][0] == made[1][0]
+    assert torch.equal(made[0][1], made[1][1])
+    cluster = Cluster(spec, 2, "float32", tmp_path)
+    stage = cluster.workers[0]
+    entering = torch.randn(2, 8, 64)
+    first, again, other = (stage._computed(entering, number) for number in (0, 0, 1))
+    assert torch.equal(first, again)
+    assert not torch.equal(first, other)
+
+
+def test_gates_open_a_layer_before_a_stage_reads_it(tmp_path: Path) -> None:
+    """An update beside steps may still be on its way to layers behind."""
+    cluster = Cluster(small_spec(), 3, "float32", tmp_path)
+    entered: list[list[int]] = []
+    gates = []
+    for stage in cluster.stages:
+        seen: list[int] = []
+        entered.append(seen)
+        gates.append(stage.gates(seen.extend))
+    with cluster.at_work():
+        cluster.lead.step(0, 0)
+    for stage, seen, gate in zip(cluster.stages, entered, gates, strict=True):
+        count = len(stage.layers)
+        assert list(dict.fromkeys(seen)) == list(range(count))  # in their order
+        assert not gate.early
+
+
+def test_a_stage_goes_on_with_another_neighbour(tmp_path: Path) -> None:
+    """A worker is lost in a step; a spare with the same layers takes its place, and the step is made again."""
+    spec = small_spec()
+    one = alone(spec)
+    flow = MemoryFlow(HOMES)
+    cluster = Cluster(spec, 3, "float32", tmp_path, silence_s=0.5, again_s=0.05, flow=flow)
+    flow.change = lambda sender, to, frame: None if "third" in (sender, to) else frame
+    with cluster.at_work(), pytest.raises(HomeGone) as gone:
+        cluster.lead.step(0, 0)
+    assert gone.value.peer == "third"
+    old = cluster.assignment
+    lost = old.stages[2]
+    cluster.assignment = Assignment(2, (*old.stages[:2], StageHolder("fourth", lost.first, lost.last)), ())
+    place = StagePlace(assignment=cluster.assignment, me="fourth", port=flow.port("fourth"), wire="float32")
+    cluster.replace_worker(1, WorkerStage(spec, place, IdleSampler(), CPU, tmp_path))
+    for stage in cluster.stages[:2]:
+        stage.reassign(cluster.assignment)
+    with cluster.at_work():
+        for position in range(3):
+            assert cluster.lead.step(0, position).loss == pytest.approx(one.step(0, position).loss, rel=1e-5)
+    torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
+
+
+def test_a_lead_knows_what_a_flight_takes_each_stage(tmp_path: Path) -> None:
+    cluster = Cluster(small_spec(), 3, "int8", tmp_path)
+    with cluster.at_work():
+        cluster.lead.step(0, 0)
+    assert set(cluster.lead.flight_seconds) == {"lead", "second", "third"}
+    assert all(0 < seconds < 60 for seconds in cluster.lead.flight_seconds.values())

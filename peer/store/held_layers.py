@@ -1,0 +1,46 @@
+"""Which layers a home of a cluster keeps in its run directory, and since which round: `layers.json`.
+
+Of the others it keeps no bytes. A folder without the file is that of a peer that keeps all of them.
+"""
+
+from __future__ import annotations
+
+import json
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.atomic_files import raising_damaged, write_atomic
+
+FILE = "layers.json"
+
+
+@dataclass(frozen=True)
+class HeldLayers:
+    """Neighbouring ones."""
+
+    layers: range
+    since: int
+    """The round at which it began to keep these: of rounds up to this one it may have others, or none."""
+
+    def must_have(self, layer: int, round: int) -> bool:
+        """Whether a mean of this layer, of the update that made anchor `round`, is here."""
+        return layer in self.layers and round > self.since
+
+
+def note_held(directory: Path, layers: range, round: int) -> None:
+    """From anchor `round` on the home in this folder keeps these layers. Raises DiskFull, BadInput for a damaged
+    file."""
+    known = read_held(directory)
+    if known is None or known.layers != layers:
+        text = json.dumps({"first": layers.start, "last": layers.stop - 1, "since": round})
+        write_atomic(directory / FILE, text.encode())
+
+
+def read_held(directory: Path) -> HeldLayers | None:
+    """None for a peer that keeps all layers. Raises BadInput for a damaged file."""
+    path = directory / FILE
+    if not path.exists():
+        return None
+    with raising_damaged(path):
+        said = json.loads(path.read_text())
+        return HeldLayers(range(int(said["first"]), int(said["last"]) + 1), int(said["since"]))
