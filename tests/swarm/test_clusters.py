@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from peer.audit.auditor import audit
 from peer.events import Evaluated
 from peer.testing.child_process import BUSY
 from peer.testing.plugin import StartSwarm
@@ -56,6 +57,11 @@ def test_two_clusters_learn_what_two_whole_peers_do(swarm: StartSwarm, tmp_path:
     run.until(lambda: 3 in losses(run, 3), "the third loss was not measured")
     run.assert_agreement()
     assert losses(run, 3) == pytest.approx(alone, rel=1e-5)
+    for peer in range(run.size):
+        assert run.stop(peer) == 0
+        report = audit(run.directory_of(peer))
+        assert report.last_round >= 3
+        assert "this home of a cluster keeps layers" in report.sentence()
 
 
 def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> None:

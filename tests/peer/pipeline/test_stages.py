@@ -123,6 +123,7 @@ def test_where_a_worker_is_full_for_one_sequence_nothing_has_changed(
 def test_a_measurement_has_room_in_smaller_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     spec = small_spec()
     one, cluster = alone(spec), Cluster(spec, 2, "float32", tmp_path)
+    assert one.anchor.round == 0  # made at the first parameters
     real = cluster.workers[0]._measure
 
     def has_room_for_one(flight: Forward) -> None:
@@ -134,7 +135,7 @@ def test_a_measurement_has_room_in_smaller_pieces(tmp_path: Path, monkeypatch: p
     with cluster.at_work():
         cluster.lead.step(0, 0)
         one.step(0, 0)
-        held_out = cluster.batches.next(5)
+        held_out = torch.randint(256, (5, 33), generator=torch.Generator().manual_seed(1))
         assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-5)
         with pytest.raises(Stopped):
             cluster.lead.loss(held_out, lambda: True)
@@ -193,21 +194,14 @@ def held_bytes(backend: SingleDevice) -> int:
 
 
 def test_dropout_draws_the_same_masks_when_a_flight_is_computed_again(tmp_path: Path) -> None:
-    """Gradients are those of the loss that was told: two clusters with other states of torch's generator agree."""
+    """Whatever the state of torch's generator is, which others use: homes are processes of their own."""
     spec = small_spec(config={"resid_pdrop": 0.2}, architecture="phi3")
-    made = []
-    for seed in (1, 2):
-        cluster = Cluster(spec, 3, "float32", tmp_path)
-        cluster.lead._step_now = 100  # the clock's, elsewhere
-        with cluster.at_work():
-            torch.manual_seed(seed)
-            made.append((cluster.lead.step(0, 0).loss, cluster.parameters()))
-    assert made[0][0] == made[1][0]
-    assert torch.equal(made[0][1], made[1][1])
     cluster = Cluster(spec, 2, "float32", tmp_path)
     stage = cluster.workers[0]
     entering = torch.randn(2, 8, 64)
-    first, again, other = (stage._computed(entering, number) for number in (0, 0, 1))
+    first = stage._computed(entering, 0)
+    torch.manual_seed(7)
+    again, other = (stage._computed(entering, number) for number in (0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
@@ -241,8 +235,8 @@ def test_a_stage_goes_on_with_another_neighbour(tmp_path: Path) -> None:
     assert gone.value.peer == "third"
     old = cluster.assignment
     lost = old.stages[2]
-    cluster.assignment = Assignment(2, (*old.stages[:2], StageHolder("fourth", lost.first, lost.last)), ())
-    place = StagePlace(assignment=cluster.assignment, me="fourth", port=flow.port("fourth"), wire="float32")
+    cluster.assignment = Assignment(2, (*old.stages[:2], StageHolder("fourth", lost.first, lost.last)), (), "float32")
+    place = StagePlace(assignment=cluster.assignment, me="fourth", port=flow.port("fourth"))
     cluster.replace_worker(1, WorkerStage(spec, place, IdleSampler(), CPU, tmp_path))
     for stage in cluster.stages[:2]:
         stage.reassign(cluster.assignment)
