@@ -100,9 +100,8 @@ def _about(plan: str, number: int) -> str:
     if plan == "matrix":
         case = chaos.case(number)
         return f"{case.phase} {case.kind}"
-    if plan == "clusters":
-        plan = f"clusters, {_kind(number)}"
-    return f"{plan}, {'takeover' if _takeover_s(plan, number) else 'no takeover'}"
+    named = f"clusters, {_kind(number)}" if plan == "clusters" else plan
+    return f"{named}, {'takeover' if _takeover_s(plan, number) else 'no takeover'}"
 
 
 def _takeover_s(plan: str, number: int) -> float:

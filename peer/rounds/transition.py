@@ -163,7 +163,8 @@ class Transition:
         missing = tuple(dict.fromkeys(digests))
         if not missing:
             return
-        others = tuple(dict.fromkeys(peer for peer in sources if peer != self.me))
+        homes = (peer for *_, peer in self.state.delegates)  # what I accepted before a crash may lie with them alone
+        others = tuple(dict.fromkeys(peer for peer in (*sources, *homes) if peer != self.me))
         known = self.state.wanted
         if set(missing).isdisjoint(known.digests):
             known = FetchState(asked=known.asked)

@@ -40,7 +40,7 @@ def test_clusters_keep_the_promises_of_the_round(capsys: pytest.CaptureFixture[s
     [
         (114, "random", TAKEOVER_S),  # means of several layers have the same bytes
         (130, "forks", TAKEOVER_S),  # workers went on with others while their lead was alone
-        (7, "targeted", 0.0),
+        (300_667, "targeted", TAKEOVER_S),  # a lead alone that had accepted, and came back, asked nobody for the bytes
     ],
 )
 def test_schedules_that_found_something(number: int, kind: str, takeover_s: float) -> None:

@@ -336,3 +336,10 @@ def test_a_lead_steps_back_rather_than_void_what_its_home_has_not(delegates: tup
     ]  # fmt: skip
     assert bool(proposed) != bool(delegates)
     assert not delegates or aborted == ["a home of this peer does not hold every mean"]
+
+
+def test_a_lead_asks_its_homes_as_well() -> None:
+    """What it accepted before a crash may lie with them alone."""
+    turn = Transition(replace(state_of(LEADER), delegates=((1, 1, "w1"), (2, 2, WORKER))), 1.0)
+    turn.fetch([digest_of(PAYLOADS[1])], (LEADER,))
+    assert turn.state.wanted.sources == ("w1", WORKER)
