@@ -335,13 +335,13 @@ class ClusterFormed(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class StagesMeasured(Event):
-    """Told by a lead: what the newest steps of its cluster took. All figures are means of these steps.
+    """Told by a lead at the end of a round: what the newest inner step of its cluster took.
 
-    `stages` has a row for each in model order: its `peer`, `compute_s` of a step, and `wire_bytes` that it sent on.
+    `stages` has a row for each in model order: its `peer`, and of one micro-batch `compute_s`, forward and backward,
+    and `wire_bytes` that it sends on.
     """
 
     step_s: float
-    flights: float
     stages: list[dict[str, Any]] = field(default_factory=list)
 
 

@@ -408,6 +408,8 @@ class Session:
             ),
         )  # fmt: skip
         self._reporter.emit(committed)
+        if self._cluster is not None and (measured := self._cluster.measured()) is not None:
+            self._reporter.emit(measured)
         for penalty in imposed:
             if told.in_step or penalty.about == trainer.me:  # a newcomer need not tell what was long ago
                 self._reporter.emit(penalty)

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from peer.codec.codec import Codec
-from peer.events import ClusterFormed
+from peer.events import ClusterFormed, StagesMeasured
 from peer.ipc import Assignment, HomeLost, HomesOffered, StagesAssigned
 from peer.outer.arithmetic import device_for
 from peer.outer.kernels import TorchKernels
@@ -39,6 +39,7 @@ class ClusterHome:
         self.assignment, self.me, self.holder = assignment, me, holder
         self.is_lead = assignment.lead == me
         self._stage: WorkerStage | None = None
+        self._first: LeadStage | None = None
         self.homes: LeadHomes | WorkerHome
         if self.is_lead:
             self.homes = LeadHomes(assignment, lambda to, frame: self.router.send(to, frame))
@@ -58,7 +59,9 @@ class ClusterHome:
             place = StagePlace(assignment=self.assignment, me=self.me, port=self.router)
             backend: LeadStage | WorkerStage
             if isinstance(self.homes, LeadHomes):
-                backend = LeadStage(spec, place, batches, device, told_smaller, self.homes.require_all, folder)
+                backend = self._first = LeadStage(
+                    spec, place, batches, device, told_smaller, self.homes.require_all, folder
+                )
             else:
                 backend = self._stage = WorkerStage(spec, place, batches, device, folder)
             codec = Codec(spec.codec.wire)
@@ -85,6 +88,20 @@ class ClusterHome:
             for holder in self.assignment.stages
         ]
         return ClusterFormed(epoch=self.assignment.epoch, lead=self.assignment.lead, stages=rows)
+
+    def measured(self) -> StagesMeasured | None:
+        """What the newest step took, for people; None of a worker, and before there was one."""
+        lead = self._first
+        if lead is None or not lead.flight_seconds:
+            return None
+        rows = [
+            {
+                "peer": holder.peer, "compute_s": lead.flight_seconds.get(holder.peer, 0.0),
+                "wire_bytes": lead.wire_bytes(number),
+            }
+            for number, holder in enumerate(self.assignment.stages)
+        ]  # fmt: skip
+        return StagesMeasured(step_s=lead.step_s, stages=rows)
 
     def hear(self, said: HomesOffered | StagesAssigned | HomeLost) -> None:
         """What the link says of the cluster. Raises HomeGone where this life cannot go on with it."""

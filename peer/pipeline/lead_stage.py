@@ -21,7 +21,7 @@ from torch import Tensor
 from dht.errors import MemoryFull
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
-from peer.pipeline.activation_codec import BadActivations
+from peer.pipeline.activation_codec import BadActivations, encoded_bytes
 from peer.pipeline.flight_check import AUDIT_ONE_IN, GarbageHome, fault_of_gradient
 from peer.pipeline.flight_messages import (
     AnyFlight,
@@ -105,6 +105,9 @@ class LeadStage(StageDevice):
         self._clip, self._busy_s = 1.0, 0.0
         self.flight_seconds: dict[str, float] = {}
         """What each stage took to compute a micro-batch, forward and backward, in the newest step."""
+        self.step_s = 0.0
+        """How long that step took."""
+        self._flights = 0
 
     def reassign(self, assignment: Assignment) -> None:
         super().reassign(assignment)
@@ -116,8 +119,11 @@ class LeadStage(StageDevice):
 
         Raises HomeGone, too; what was read for the step is read next then, if it was not made.
         """
+        began = time.perf_counter()
         try:
-            return super().step(round, position, stop)
+            made = super().step(round, position, stop)
+            self.step_s = time.perf_counter() - began
+            return made
         except _NotThere:
             until = time.monotonic() + PATIENCE_S
             while time.monotonic() < until and not stop():
@@ -223,6 +229,12 @@ class LeadStage(StageDevice):
         busy = {self._place.me: self._busy_s} | {peer: answer.busy_s for peer, answer in answers.items()}
         self.flight_seconds = {peer: seconds / self._flights for peer, seconds in busy.items()}
         return True
+
+    def wire_bytes(self, stage: int) -> int:
+        """What a stage sends on of a micro-batch: hidden values, and a gradient back."""
+        values = self.micro.sequences * self._spec.model.context * self._width
+        is_last = stage == len(self._workers)
+        return encoded_bytes(values, self._place.wire) * (1 if is_last or not stage else 2)
 
     # ---- the loss of the anchor ----
 

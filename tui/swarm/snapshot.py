@@ -123,7 +123,7 @@ class CommittedAnchor:
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StageView:
-    """One stage of a cluster. Figures are of one step, lately; None where nothing was measured yet."""
+    """One stage of a cluster. Figures are of one micro-batch, lately; None where nothing was measured yet."""
 
     peer: str
     layers: str

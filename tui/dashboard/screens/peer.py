@@ -109,8 +109,8 @@ def _add_cluster(sheet: FactSheet, view: View, peer: PeerView) -> None:
     for number, stage in enumerate(peer.stages, start=1):
         home = view.swarm.peers.get(stage.peer)
         name = home.label if home is not None else stage.peer[-8:]
-        computes = f"computes {stage.compute_s:.2f} s of it" if stage.compute_s is not None else ""
-        sends = f"sends {format_bytes(round(stage.wire_bytes))} on" if stage.wire_bytes else ""
+        computes = f"{1e3 * stage.compute_s:.0f} ms a micro-batch" if stage.compute_s is not None else ""
+        sends = f"sends {format_bytes(round(stage.wire_bytes))} of it on" if stage.wire_bytes else ""
         state = shown_state(home, view) if home is not None else ""
         sheet.row(f"stage {number}", name, stage.layers, state, computes, sends)
 
