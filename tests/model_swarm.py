@@ -21,6 +21,9 @@ FAULT_S = 40.0
 CALM_S = 40.0
 TAKEOVER_S = 12.0
 """The usual wait of the schedules with takeover."""
+MORE_HOMES_S = 15.0
+"""A peer on a branch that is too old to be undone asks the others in turn, one in a second; with clusters there are
+more of them, and each must have said for 20 s that there is no way."""
 LATECOMERS = 0.2
 """Share of the schedules in which others join after the founders."""
 
@@ -87,7 +90,8 @@ def run_schedule(
         for _ in range(dice.randrange(1, 3)):
             world.scheduler.call_at(dice.uniform(0.0, FAULT_S), world.join)
     faults = _faults(kind, dice, FAULT_S + longer_s)
-    world.run(_watched(faults) if watched else faults, fault_s=FAULT_S + longer_s, calm_s=CALM_S + longer_s)
+    calm_s = CALM_S + longer_s + (MORE_HOMES_S if clusters else 0.0)
+    world.run(_watched(faults) if watched else faults, fault_s=FAULT_S + longer_s, calm_s=calm_s)
     return world
 
 
