@@ -12,9 +12,10 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, closing, suppress
 from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from queue import Empty, SimpleQueue
-from typing import TYPE_CHECKING, assert_never, cast
+from typing import TYPE_CHECKING, assert_never
 
 from msgspec.structs import replace
 
@@ -81,7 +82,6 @@ from peer.telemetry.reporter import Reporter
 
 if TYPE_CHECKING:
     from peer.cluster.home import ClusterHome
-    from peer.pipeline.span_choice import Wire
     from peer.train.trainer import LocalTrainer
 
 LONGEST_S = 3600.0
@@ -155,19 +155,18 @@ def _assembled(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path, session: Reporter
 ) -> ClusterHome:
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
-    from peer.cluster.assembly import assemble, await_assignment, next_epoch
+    from peer.cluster.assembly import assemble, await_assignment, remember
     from peer.cluster.home import ClusterHome
 
     if settings.stages > 1:
-        wire = cast("Wire", settings.activations)
-        assignment = assemble(link.send, inbox, spec, me, settings.stages, next_epoch(), wire, session)
+        assignment = assemble(link.send, inbox, spec, me, settings, directory, session)
     else:
         assignment = await_assignment(inbox, session)
 
     def ask_submit() -> None:
         inbox.put(SubmitAsked)
 
-    return ClusterHome(assignment, me, link.flow, directory / "contributions", ask_submit)
+    return ClusterHome(assignment, me, link.flow, directory / "contributions", ask_submit, partial(remember, directory))
 
 
 def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
@@ -321,6 +320,11 @@ class Session:
             return None
         if self.life.serves and self.life.finished and isinstance(said, ipc.HomeLost):
             return LeaveAsked(now)  # its lead has finished the run
+        if isinstance(said, ipc.HomesOffered):
+            larger = self._cluster.enlisted(said.homes)
+            if larger is not None:
+                self._link.send(ipc.AssignStages(larger))
+            return None
         self._cluster.hear(said)
         return None
 

@@ -8,9 +8,10 @@ from pathlib import Path
 
 import torch
 
+from peer.cluster.assembly import with_spares
 from peer.codec.codec import Codec
 from peer.events import ClusterFormed, StagesMeasured
-from peer.ipc import Assignment, HomeLost, HomesOffered, StagesAssigned
+from peer.ipc import Assignment, HomeLost, HomeOffer, StagesAssigned
 from peer.outer.arithmetic import device_for
 from peer.outer.kernels import TorchKernels
 from peer.pipeline.flow_router import FlowLine, FlowRouter
@@ -31,13 +32,14 @@ class ClusterHome:
     """Made for an assignment; closed with the life that it belongs to."""
 
     def __init__(
-        self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None]
-    ) -> None:
-        """`ask_submit` has this home's life offer what it has where it stands."""
+        self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None],
+        changed: Callable[[Assignment], None] = lambda assignment: None,
+    ) -> None:  # fmt: skip
+        """`ask_submit` has this home's life offer what it has where it stands; `changed` hears of more spares."""
         holder = assignment.of(me)
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
-        self.is_lead = assignment.lead == me
+        self.is_lead, self._changed = assignment.lead == me, changed
         self._stage: WorkerStage | None = None
         self._first: LeadStage | None = None
         self.homes: LeadHomes | WorkerHome
@@ -103,7 +105,17 @@ class ClusterHome:
         ]  # fmt: skip
         return StagesMeasured(step_s=lead.step_s, stages=rows)
 
-    def hear(self, said: HomesOffered | StagesAssigned | HomeLost) -> None:
+    def enlisted(self, homes: Sequence[HomeOffer]) -> Assignment | None:
+        """A lead's, with those as spares that have come since; None if there are none."""
+        known = {holder.peer for holder in (*self.assignment.stages, *self.assignment.spares)}
+        new = [home.peer for home in homes if home.peer not in known]
+        if not self.is_lead or not new:
+            return None
+        self.assignment = with_spares(self.assignment, new)
+        self._changed(self.assignment)
+        return self.assignment
+
+    def hear(self, said: StagesAssigned | HomeLost) -> None:
         """What the link says of the cluster. Raises HomeGone where this life cannot go on with it."""
         match said:
             case HomeLost(peer=peer, why=why) if isinstance(self.homes, LeadHomes):

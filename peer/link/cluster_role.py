@@ -41,6 +41,9 @@ class ClusterRole(Protocol):
     async def until_hello(self) -> ipc.Hello:
         """What the trainer says first, once it knows its layers. Raises LinkLost."""
 
+    def assign(self, assignment: Assignment) -> None:
+        """Who holds what from now on, by the word of its trainer. Raises LinkLost of a worker."""
+
     def rules(self, rules: Rules) -> Rules:
         """Of its round machine."""
 
@@ -110,15 +113,18 @@ class LeadRole:
         while True:
             match await self._pipe.receive():
                 case ipc.AssignStages(assignment):
-                    self._assignment = assignment
-                    self._gate.open(assignment)
-                    self._assigned(assignment)
+                    self.assign(assignment)
                 case ipc.LayersHeld():
                     continue
                 case ipc.Hello() as hello:
                     return hello
                 case _:
                     raise LinkLost
+
+    def assign(self, assignment: Assignment) -> None:
+        self._assignment = assignment
+        self._gate.open(assignment)
+        self._assigned(assignment)
 
     def rules(self, rules: Rules) -> Rules:
         return rules
@@ -167,6 +173,9 @@ class WorkerRole:
                     return hello
                 case _:
                     raise LinkLost
+
+    def assign(self, assignment: Assignment) -> None:
+        raise LinkLost  # a worker deals nothing
 
     def rules(self, rules: Rules) -> Rules:
         return replace(rules, holds=self._held)

@@ -43,12 +43,15 @@ class StagePlace:
         return self.assignment.wire
 
     @property
-    def number(self) -> int:
-        return next(number for number, holder in enumerate(self.assignment.stages) if holder.peer == self.me)
+    def held(self) -> range:
+        holder = self.assignment.of(self.me)
+        assert holder is not None, "an assignment without this home is for others"
+        return holder.layers
 
     @property
-    def held(self) -> range:
-        return self.assignment.stages[self.number].layers
+    def number(self) -> int:
+        """Of its stage; a spare has that of the stage in whose place it would step."""
+        return next(number for number, holder in enumerate(self.assignment.stages) if holder.layers == self.held)
 
     @property
     def is_last(self) -> bool:

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from peer.audit.auditor import audit
-from peer.events import Evaluated
+from peer.events import ClusterFormed, Evaluated
 from peer.testing.child_process import BUSY
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
@@ -25,10 +25,10 @@ CUT = (
 )  # fmt: skip
 """A model that can be cut, and rounds that wait for nobody long."""
 EXACT = ("stages=2", "activations=float32")
-WHOLE, LEAD, WORKER, TWO = range(4)
+WHOLE, LEAD, TWO, WORKER, SPARE = range(5)
 """Peers of a run of all kinds."""
 BACK_S = 60.0
-"""From the loss of a home that comes back until its cluster takes part again."""
+"""From the loss of a home, where a spare is there or it comes back, until its cluster takes part again."""
 
 
 def losses(run: RealSwarm, rounds: int) -> dict[int, float]:
@@ -65,26 +65,44 @@ def test_two_clusters_learn_what_two_whole_peers_do(swarm: StartSwarm, tmp_path:
 
 
 def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> None:
-    """Ten rounds with equal bits. Then homes are killed: the worker of the cluster, and its lead; the others' rounds
-    go on, nothing that was committed is lost, and the cluster takes part again each time that home is back."""
+    """Ten rounds with equal bits. Then the worker of the cluster is killed, and a spare steps in its place; then the
+    lead, which comes back. The others' rounds go on, and nothing that was committed is lost."""
     sets = (*LIGHT, *CUT, "data.eval_every=1000")
     run = swarm(
-        peers=4, real=True, sets=sets, settings=RESTING, own={LEAD: ("stages=2",), TWO: ("devices=cpu,cpu",)},
-        works_for={WORKER: LEAD},
+        peers=5, real=True, sets=sets, settings=RESTING, own={LEAD: ("stages=2",), TWO: ("devices=cpu,cpu",)},
+        works_for={WORKER: LEAD, SPARE: LEAD},
     )  # fmt: skip
     run.until_round(10)
     run.assert_agreement()
     assert run.group(10) == {LEAD, WHOLE, TWO}
-    for victim in (WORKER, LEAD):
-        before = run.committed(WHOLE)[-1].round
-        run.kill(victim)
-        run.until(lambda: run.committed(WHOLE)[-1].round >= before + 3, "the others do not go on")  # noqa: B023
-        run.restart(victim)
-        takes_part(run, time.monotonic())
+
+    worker = stage_holder(run)
+    spare = {WORKER: SPARE, SPARE: WORKER}[worker]
+    struck(run, worker)
+    takes_part(run, time.monotonic())
+    assert stage_holder(run) == spare
+    run.restart(worker)
+    struck(run, LEAD)
+    run.restart(LEAD)
+    takes_part(run, time.monotonic())
     run.assert_agreement()
     for peer in range(run.size):
         assert run.stop(peer) == 0
         assert "Traceback" not in run.log(peer)
+
+
+def stage_holder(run: RealSwarm) -> int:
+    """Who holds the second stage of the cluster now."""
+    formed = [line.event for line in run.lines(LEAD) if isinstance(line.event, ClusterFormed)]
+    peer_id = formed[-1].stages[1]["peer"]
+    return next(peer for peer in (WORKER, SPARE) if run.id_of(peer) == peer_id)
+
+
+def struck(run: RealSwarm, victim: int) -> None:
+    """It is killed, and the others' rounds go on."""
+    before = run.committed(WHOLE)[-1].round
+    run.kill(victim)
+    run.until(lambda: run.committed(WHOLE)[-1].round >= before + 3, "the others do not go on")
 
 
 def takes_part(run: RealSwarm, since: float) -> None:
