@@ -93,6 +93,8 @@ class LinkEnd:
         self._reader, self._writer = reader, writer
         self.on_limits: Callable[[ipc.LinkLimits], object] = lambda limits: None
         """Called with what the owner has changed, whatever else is waited for."""
+        self.on_stages: Callable[[ipc.Assignment], object] = lambda assignment: None
+        """Called with whom a lead has chosen for what, likewise."""
         self._is_lost = False
 
     @classmethod
@@ -108,7 +110,10 @@ class LinkEnd:
         self.send(ipc.ReportEvent(type(event).__name__, asdict(event)))
 
     async def receive(self) -> ipc.AnyToLink:
-        """The next message but ChangeLimits, which goes to `on_limits`. Raises LinkLost when the trainer has ended."""
+        """The next message but ChangeLimits and AssignStages, which go to `on_limits` and `on_stages`.
+
+        Raises LinkLost when the trainer has ended.
+        """
         while not self._is_lost:
             try:
                 size = _size(await self._reader.readexactly(LENGTH_BYTES))
@@ -116,9 +121,13 @@ class LinkEnd:
             except (asyncio.IncompleteReadError, OSError, ipc.BadMessage) as error:
                 self._is_lost = True
                 raise LinkLost from error
-            if not isinstance(message, ipc.ChangeLimits):
-                return message
-            self.on_limits(message.limits)
+            match message:
+                case ipc.ChangeLimits(limits):
+                    self.on_limits(limits)
+                case ipc.AssignStages(assignment):
+                    self.on_stages(assignment)
+                case _:
+                    return message
         raise LinkLost
 
     async def close(self, timeout_s: float) -> None:

@@ -41,9 +41,6 @@ class ClusterRole(Protocol):
     async def until_hello(self) -> ipc.Hello:
         """What the trainer says first, once it knows its layers. Raises LinkLost."""
 
-    def assign(self, assignment: Assignment) -> None:
-        """Who holds what from now on, by the word of its trainer. Raises LinkLost of a worker."""
-
     def rules(self, rules: Rules) -> Rules:
         """Of its round machine."""
 
@@ -99,6 +96,7 @@ class LeadRole:
         """`assigned` hears whom the trainer has chosen for what."""
         self._node, self._pipe, self._gate, self._assigned = node, pipe, gate, assigned
         self._assignment: Assignment | None = None
+        pipe.on_stages = self._assign
         self._driver: Driver | None = None
         self._orders = WorkerOrders(
             node.peer_id, node.streams.send, lambda event: self._deliver(event), time.monotonic
@@ -112,8 +110,6 @@ class LeadRole:
     async def until_hello(self) -> ipc.Hello:
         while True:
             match await self._pipe.receive():
-                case ipc.AssignStages(assignment):
-                    self.assign(assignment)
                 case ipc.LayersHeld():
                     continue
                 case ipc.Hello() as hello:
@@ -121,7 +117,7 @@ class LeadRole:
                 case _:
                     raise LinkLost
 
-    def assign(self, assignment: Assignment) -> None:
+    def _assign(self, assignment: Assignment) -> None:
         self._assignment = assignment
         self._gate.open(assignment)
         self._assigned(assignment)
@@ -173,9 +169,6 @@ class WorkerRole:
                     return hello
                 case _:
                     raise LinkLost
-
-    def assign(self, assignment: Assignment) -> None:
-        raise LinkLost  # a worker deals nothing
 
     def rules(self, rules: Rules) -> Rules:
         return replace(rules, holds=self._held)

@@ -60,7 +60,7 @@ class Participation:
         self._counted_sent = self._counted_received = 0
         acceptors = disk.load_acceptors()
         accepted = disk.accepted_update(acceptors.get(disk.head.instance))
-        self._role, self._is_member = role, role is None or role.takes_part
+        self._is_member = role is None or role.takes_part
         mine = disk.contribution(disk.head.anchor) if self._is_member else None
         state = begin(
             rules, disk.head, time.monotonic(), ancestors=disk.ancestors, acceptors=acceptors,
@@ -199,10 +199,8 @@ class Participation:
                         continue  # its lead offers, and says when no step follows
                 case ipc.StandsAt():
                     pass
-                case ipc.AssignStages(assignment) if self._role is not None:
-                    self._role.assign(assignment)
                 case ipc.AssignStages() | ipc.LayersHeld():
-                    raise LinkLost  # said before, or not by a home of a cluster
+                    raise LinkLost  # heard elsewhere, or said before
                 case _:
                     assert_never(message)
             event = trainer_input(message, time.monotonic(), self._offered)
