@@ -19,7 +19,7 @@ from peer.live_settings import LiveSettings
 from peer.settings import PeerSettings, dump_settings, settings_from, settings_of
 
 ALL: dict[str, Any] = {
-    "name": 'al "the cat"', "devices": ("cuda:0", "cuda:1"), "sharding": "full", "offload": True,
+    "name": 'al "the cat"', "devices": ("cuda:0", "cuda:1"), "sharding": "full", "offload": True, "stages": 0, "activations": "bfloat16",
     "threads": 4, "data_path": "~/my texts", "min_step_s": 0.25,
     "listen": ("/ip4/127.0.0.1/tcp/0",),
     "chain_mb": 100, "upload_mbps": 20.5, "download_mbps": 1e5, "newcomers_mbps": 0.0, "on_battery": True,
@@ -103,6 +103,10 @@ def test_a_key_that_is_not_known_is_refused_at_start_too(tmp_path: Path) -> None
         ({"devices": "cuda, cuda:0"}, "devices is 'cuda, cuda:0'; one GPU is named twice"),
         ({"devices": "mps, mps"}, "devices is 'mps, mps'; one GPU is named twice"),
         ({"devices": ["cpu"] * 17}, "the number of devices is 17; it must be between 1 and 16"),
+        ({"stages": 1}, "stages is 1; a cluster has 2 homes or more"),
+        ({"stages": 33}, "stages is 33"),
+        ({"stages": 2, "devices": ["cpu", "cpu"]}, "stages is 2, and devices names 2; .* trains on one device"),
+        ({"activations": "int3"}, "activations is 'int3'; use int8, bfloat16 or float32"),
         ({"sharding": "half"}, "sharding is 'half'; use auto, replicated, full, hierarchical or hybrid"),
         ({"sharding": "hybrid", "devices": ["cpu"] * 5}, "sharding is 'hybrid', .* 4, 6, 8 .* devices names 5"),
         ({"offload": "perhaps"}, "offload is 'perhaps'"), ({"threads": 10**9}, "threads is 1e\\+09"),
