@@ -33,12 +33,21 @@ def note_held(directory: Path, layers: range, round: int) -> None:
     the bytes that led here are those of others. Raises DiskFull, BadInput for a damaged file."""
     known = read_held(directory)
     if known is not None and known.layers != layers:
-        (directory / "HEAD").unlink(missing_ok=True)
-        for folder in ("chain", "snapshots"):
-            shutil.rmtree(directory / folder, ignore_errors=True)
+        _begin_anew(directory)
     if known is None or known.layers != layers:
         text = json.dumps({"first": layers.start, "last": layers.stop - 1, "since": round})
         write_atomic(directory / FILE, text.encode())
+
+
+def _begin_anew(directory: Path) -> None:
+    """What this home promised and accepted as a voter stays, and with it all objects: whoever opens the chain drops
+    those that nothing names."""
+    (directory / "HEAD").unlink(missing_ok=True)
+    for path in (*(directory / "chain").glob("*"), *(directory / "snapshots").glob("*")):
+        if path.is_dir() and path.name != "objects":
+            shutil.rmtree(path)
+        elif path.is_file() and path.name != "acceptors":
+            path.unlink()
 
 
 def read_held(directory: Path) -> HeldLayers | None:
