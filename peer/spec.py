@@ -22,7 +22,7 @@ import msgpack
 
 from dht.errors import BadSpec
 from peer.architectures import check_config
-from peer.model_layers import check_size, layers_of
+from peer.model_layers import ModelLayers, adapter_layers, check_size, layers_of
 from peer.tables import Bounds, Characters, StrictTable, read, require, shortened, to_toml
 
 SHIPPED = ("micro", "tiny", "small", "gpt2-small", "llama-1b")
@@ -44,6 +44,9 @@ YEAR_S = 365 * 86_400
 """No wait is longer: clocks and timers take no more than some centuries."""
 HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
 """Of a tokenizer or a data set at huggingface.co: its owner and its name. No path of this machine, no address."""
+START = "start"
+"""Names the tokenizer that came with the model from which a run starts."""
+DIGEST = re.compile(r"[0-9a-f]{64}")
 SPLIT_NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
@@ -74,7 +77,8 @@ class ModelTable(StrictTable):
     context: Annotated[int, Bounds(2, 1 << 20)]
     """Tokens per sequence."""
     tokenizer: str = "bytes"
-    """`bytes` (256 values and one end-of-text) or OWNER/NAME of a tokenizer at huggingface.co."""
+    """`bytes` (256 values and one end-of-text), OWNER/NAME of a tokenizer at huggingface.co, or `start`: the one that
+    came with the model from which the run starts."""
     config: dict[str, int | float | str | bool] = field(default_factory=dict)
     """Passed to the architecture's transformers configuration class: keys that `peer/architectures.py` lists. With
     another tokenizer than `bytes` it has `vocab_size`, so that nobody must load the tokenizer to know the model."""
@@ -82,10 +86,10 @@ class ModelTable(StrictTable):
     def __post_init__(self) -> None:
         super().__post_init__()
         check_config(self.architecture, self.config)
-        if self.tokenizer != "bytes" and not HUB_NAME.fullmatch(self.tokenizer):
+        if self.tokenizer not in ("bytes", START) and not HUB_NAME.fullmatch(self.tokenizer):
             raise BadSpec(
-                f"model.tokenizer is {shortened(self.tokenizer)}; "
-                "use 'bytes', or OWNER/NAME of a tokenizer at huggingface.co"
+                f"model.tokenizer is {shortened(self.tokenizer)}; use 'bytes', OWNER/NAME of a tokenizer at "
+                "huggingface.co, or 'start' for that of the model from which the run starts"
             )
         if self.tokenizer != "bytes" and "vocab_size" not in self.config:
             raise BadSpec(f"model.config.vocab_size is missing; a run with the tokenizer {self.tokenizer!r} says it")
@@ -277,6 +281,48 @@ class AdmissionTable(StrictTable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class StartTable(StrictTable):
+    """The model from which a run starts. Without this table its first parameters are random."""
+
+    model: Annotated[str, Characters(256)]
+    """OWNER/NAME at huggingface.co; of a file or folder of the organiser's its name. Whoever does not get it there
+    loads the same bytes from other peers."""
+    digest: str
+    """BLAKE2b-256 in hex over its parameters as float32 and its tokenizer (`peer.model.start`)."""
+    revision: Annotated[str, Characters(64)] = ""
+    """Commit of a model at huggingface.co."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not DIGEST.fullmatch(self.digest):
+            raise BadSpec(f"start.digest is {shortened(self.digest)}; it has 64 digits, as `bootstrap` writes them")
+
+    @property
+    def is_on_hub(self) -> bool:
+        return bool(self.revision) and HUB_NAME.fullmatch(self.model) is not None
+
+
+@dataclass(frozen=True, kw_only=True)
+class AdapterTable(StrictTable):
+    """Two thin matrices beside some of the model's, which are trained in place of all of it (LoRA, arXiv:2106.09685).
+
+    Rounds, checkpoints and snapshots are those of the adapter alone; the model that it belongs to stays as it is.
+    """
+
+    rank: Annotated[int, Bounds(1, 512)] = 16
+    alpha: Annotated[int, Bounds(1, 10_000)] = 32
+    """Their product counts `alpha` / `rank` times."""
+    targets: Literal["attention", "all"] = "all"
+    """`attention`: queries, keys, values and output. `all`: those, and the matrices of the feed-forward layers."""
+    dropout: Annotated[float, Bounds(0, 0.9)] = 0.0
+    trains: Literal["both", "b"] = "both"
+    """`both`: A and B, each averaged by itself, which is not the average of their products. `b`: B alone, while A stays
+    as it was drawn: then the average is exact (arXiv:2403.12313)."""
+    base: Literal["float32", "bfloat16"] = "float32"
+    """In what the model itself lies on the device. It changes gradients, so all peers have the same."""
+
+
+@dataclass(frozen=True, kw_only=True)
 class RunSpec(StrictTable):
     """One training effort. All its peers share the same bytes of it."""
 
@@ -289,9 +335,14 @@ class RunSpec(StrictTable):
     codec: CodecTable = field(default_factory=CodecTable)
     aggregation: AggregationTable = field(default_factory=AggregationTable)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
+    start: StartTable | None = None
+    adapter: AdapterTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.start is None and (self.adapter is not None or self.model.tokenizer == START):
+            what = "[adapter]" if self.adapter is not None else "model.tokenizer = 'start'"
+            raise BadSpec(f"{what} needs a model to start from; add [start]")
         context = self.model.context
         products = (
             ("inner.sequences times model.context", self.inner.sequences * context, MOST_BATCH_TOKENS),
@@ -301,7 +352,7 @@ class RunSpec(StrictTable):
         for name, tokens, most in products:
             if tokens > most:
                 raise BadSpec(f"{name} come to {tokens:,}; they must be at most {most:,}")
-        layers = layers_of(self.model.architecture, self.model.config, context)
+        layers = self.trained_layers
         if self.round.fragments > layers.number:
             raise BadSpec(
                 f"round.fragments is {self.round.fragments}; the model has {layers.number} layers to share out"
@@ -315,12 +366,30 @@ class RunSpec(StrictTable):
     @property
     def uses_hub(self) -> bool:
         """Whether a peer of it asks huggingface.co for anything."""
-        return self.data.source == "hub" or self.model.tokenizer != "bytes"
+        starts_there = self.start is not None and self.start.is_on_hub
+        return self.data.source == "hub" or self.model.tokenizer not in ("bytes", START) or starts_there
+
+    @property
+    def trained_layers(self) -> ModelLayers:
+        """Of what rounds average: the model, or its adapter."""
+        model = self.model
+        layers = layers_of(model.architecture, model.config, model.context)
+        if self.adapter is None:
+            return layers
+        table = self.adapter
+        return adapter_layers(
+            model.architecture, model.config, model.context, rank=table.rank, targets=table.targets, trains=table.trains
+        )
 
     def digest(self) -> bytes:
-        """BLAKE2b-256 of the canonical msgpack of all values: the run's identity."""
-        packed: bytes = msgpack.packb(_sorted(dataclasses.asdict(self)))
+        """BLAKE2b-256 of the canonical msgpack of all values: the run's identity. A table that is not there has no part
+        in it."""
+        packed: bytes = msgpack.packb(_sorted(self.tables()))
         return hashlib.blake2b(packed, digest_size=32).digest()
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """All values by table."""
+        return {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
 
     @property
     def tokens_cap(self) -> int:
@@ -400,7 +469,7 @@ def read_text(name_or_path: str) -> str:
 def dump(spec: RunSpec) -> str:
     """TOML that parses to an equal spec."""
     lines: list[str] = []
-    for table, values in dataclasses.asdict(spec).items():
+    for table, values in spec.tables().items():
         nested = {key: value for key, value in values.items() if isinstance(value, dict)}
         lines += [f"[{table}]", to_toml({key: value for key, value in values.items() if key not in nested})]
         for key, items in nested.items():

@@ -9,7 +9,7 @@ from dht.errors import BadInput, BadSpec
 from peer.data.documents import read_files, standard_library
 from peer.data.hub import HubSource
 from peer.data.source import MemorySource, Source
-from peer.data.tokenizer import load_tokenizer
+from peer.data.tokenizer import tokenizer_of
 from peer.spec import RunSpec
 
 
@@ -19,7 +19,7 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
     Raises BadInput where a run on files is given none, BadSpec and Unreachable.
     """
     require_files(spec, data_path)
-    tokenizer = load_tokenizer(spec.model.tokenizer)
+    tokenizer = tokenizer_of(spec)
     embedded = spec.model.config.get("vocab_size")
     if isinstance(embedded, int) and embedded < tokenizer.vocabulary:
         raise BadSpec(

@@ -10,6 +10,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
+from peer.data import start_blob
+from peer.spec import START, RunSpec
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -100,8 +102,17 @@ class HubTokenizer:
         return tokenizer
 
 
+def tokenizer_of(spec: RunSpec) -> Tokenizer:
+    """That of a run. Raises what `load_tokenizer` does, and BadInput where it came with a start that is not in the
+    cache."""
+    if spec.model.tokenizer != START:
+        return load_tokenizer(spec.model.tokenizer)
+    assert spec.start is not None
+    return HubTokenizer(START, start_blob.tokenizer_folder(spec.start.digest))
+
+
 def load_tokenizer(name: str) -> Tokenizer:
-    """The tokenizer a spec names in `model.tokenizer`. Raises BadSpec or Unreachable."""
+    """Bytes, or one of huggingface.co. Raises BadSpec or Unreachable."""
     return ByteTokenizer() if name == "bytes" else HubTokenizer(name, download(name))
 
 

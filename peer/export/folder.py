@@ -16,7 +16,7 @@ from transformers.utils import logging as transformers_logging
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, BadSpec, DiskFull, RunMismatch
 from peer.checkpoint.replay import Chain, read_chain, restore_anchor
-from peer.data.tokenizer import Tokenizer, load_tokenizer
+from peer.data.tokenizer import Tokenizer, tokenizer_of
 from peer.events import Evaluated, RoundCommitted, read_events
 from peer.export.card import CardFacts, model_card
 from peer.export.stages import join_stages
@@ -118,7 +118,7 @@ def _newest_evaluation(chain: Chain) -> Evaluated | None:
 def _write(out: Path, spec: RunSpec, model: nn.Module, card: str) -> None:
     quiet: Any = transformers_logging.disable_progress_bar  # not annotated by transformers
     quiet()
-    tokenizer = load_tokenizer(spec.model.tokenizer)
+    tokenizer = tokenizer_of(spec)
     # Beside `out`, so that one rename puts the whole folder in its place.
     with raising_disk_full(out.parent), tempfile.TemporaryDirectory(dir=out.parent, prefix=".export-") as scratch:
         folder = Path(scratch) / "model"

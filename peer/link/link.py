@@ -100,6 +100,8 @@ async def _take_part(
     text: str, role: ClusterRole | None,
 ) -> None:  # fmt: skip
     pipe.send(SpecText(text))
+    if spec.start is not None and not start_blob.is_here(spec.start.digest):
+        await unless_left_early(node, pipe, notices, spec.start)
     hello = await (pipe.receive() if role is None else role.until_hello())
     if not isinstance(hello, Hello):
         raise LinkLost
