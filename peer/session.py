@@ -161,7 +161,7 @@ def _assembled(
     if settings.stages > 1:
         assignment = assemble(link.send, inbox, spec, me, settings, directory, session)
     else:
-        assignment = await_assignment(inbox, session)
+        assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 
     def ask_submit() -> None:
         inbox.put(SubmitAsked)

@@ -199,7 +199,7 @@ class Participation:
                         continue  # its lead offers, and says when no step follows
                 case ipc.StandsAt():
                     pass
-                case ipc.AssignStages() | ipc.LayersHeld():
+                case ipc.AssignStages() | ipc.LayersHeld() | ipc.SeekWork():
                     raise LinkLost  # heard elsewhere, or said before
                 case _:
                     assert_never(message)
