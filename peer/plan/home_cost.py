@@ -150,12 +150,13 @@ class ClusterForecast:
 def cluster_tokens_per_s(
     shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
 ) -> ClusterForecast | None:
-    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks.
+    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks,
+    or a model whose first and last layer are one.
 
     Stages work at the same time: the slowest decides. A stage in the middle sends hidden values on and gradients back,
     so a token costs its line twice `width` values (DT-FM, arXiv:2206.01288).
     """
-    if room_bytes <= 0:
+    if room_bytes <= 0 or _is_tied(shape):
         return None
     needed_bytes = memory_of(shape, spec).training
     homes = max(2, math.ceil(needed_bytes / (HELD_SHARE * room_bytes)))
@@ -164,3 +165,42 @@ def cluster_tokens_per_s(
     computed = homes * flops / (RECOMPUTED * shape.flops_per_token(spec.model.context))
     sent = upload_bps / 8 / (2 * shape.width * WIRE_BYTES)
     return ClusterForecast(homes=homes, tokens_per_s=min(computed, sent), compute_tokens_per_s=computed)
+
+
+def _is_tied(shape: ModelShape) -> bool:
+    """As far as its layers are known: a head of its own comes after the last block."""
+    after = shape.layers[shape.before + shape.blocks :]
+    return bool(after) and shape.vocabulary * shape.width not in after
+
+
+# ---- what a home can do that does not hold a model ----
+
+UPLOAD_BPS = 20e6
+"""Of a home whose line nobody has measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayToTrain:
+    """That its owner may choose. Nobody does it unasked: main memory is slower, and a cluster needs other homes."""
+
+    setting: str
+    """As `KEY=VALUE`."""
+    words: str
+    tokens_per_s: float
+
+
+def ways_without_room(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, main_bytes: float, upload_bps: float = UPLOAD_BPS
+) -> tuple[WayToTrain, ...]:
+    """The fastest first, of a device with `room_bytes`, where so much of main memory can hold what it does not."""
+    found = []
+    aside = offload_tokens_per_s(shape, spec, room_bytes)
+    if aside is not None and aside.main_bytes <= main_bytes:
+        words = "layers from main memory"
+        found.append(WayToTrain(setting="offload=yes", words=words, tokens_per_s=aside.tokens_per_s))
+    together = cluster_tokens_per_s(shape, spec, room_bytes, upload_bps)
+    if together is not None:
+        words = f"a cluster of {together.homes} such homes, on lines of {upload_bps / 1e6:.0f} Mbit/s"
+        setting = f"stages={together.homes}"
+        found.append(WayToTrain(setting=setting, words=words, tokens_per_s=together.tokens_per_s))
+    return tuple(sorted(found, key=lambda way: -way.tokens_per_s))

@@ -7,7 +7,13 @@ from dataclasses import replace
 
 import pytest
 
-from peer.plan.home_cost import cluster_tokens_per_s, home_cost, offload_tokens_per_s, ways_to_try
+from peer.plan.home_cost import (
+    cluster_tokens_per_s,
+    home_cost,
+    offload_tokens_per_s,
+    ways_to_try,
+    ways_without_room,
+)
 from peer.plan.model_shape import memory_of, shape_of
 from peer.plan.peer_set import Machine
 from peer.plan.sharding_cost import HOME_PROFILE, RanksProfile
@@ -117,3 +123,24 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
     assert more is not None
     assert (more.homes, more.tokens_per_s) == (4, pytest.approx(2 * fast.tokens_per_s))
     assert cluster_tokens_per_s(shape, run, training / (2 * shape.blocks), 1e12) is None
+
+
+def test_a_model_whose_first_and_last_layer_are_one_is_for_no_cluster() -> None:
+    run = load("llama-1b")
+    tied = replace(run, model=replace(run.model, config={**run.model.config, "tie_word_embeddings": True}))
+    room = memory_of(shape_of(run), run).training
+    assert cluster_tokens_per_s(shape_of(run), run, room, 20e6) is not None
+    assert cluster_tokens_per_s(shape_of(tied), tied, room, 20e6) is None
+    assert cluster_tokens_per_s(shape_of(tied, 10**9), tied, room, 20e6) is not None, "only its size is known"
+
+
+def test_who_has_no_room_is_told_what_helps_the_fastest_first() -> None:
+    """Layers in main memory where that has room for them, and a cluster; on a good line the cluster comes first."""
+    run = load("llama-1b")
+    shape = shape_of(run)
+    slow, fast = (ways_without_room(shape, run, 12e9, 64e9, line) for line in (20e6, 1e9))
+    assert [way.setting for way in slow] == ["offload=yes", "stages=2"]
+    assert [way.setting for way in fast] == ["stages=2", "offload=yes"]
+    assert fast[0].words == "a cluster of 2 such homes, on lines of 1000 Mbit/s"
+    assert [way.setting for way in ways_without_room(shape, run, 12e9, 8e9)] == ["stages=2"]
+    assert ways_without_room(shape, run, 1e8, 8e9) == ()
