@@ -29,12 +29,16 @@ def add_plan(parser: Parser) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.simulation.machines import machine_of
-    from tui.simulation.plan_page import describe
-    from tui.simulation.planner import PlanOptions, answer, to_json, write
+    from tui.simulation.plan_page import describe, describe_options
+    from tui.simulation.planner import NoPlan, PlanOptions, answer, options_to_json, to_json, write
 
     spec = choose_spec(options.spec, sets=options.sets)
     plan = asked(PlanOptions, options, spec=spec, machine=machine_of(options))
     found = answer(plan)
+    if isinstance(found, NoPlan):
+        page = options_to_json(found) if options.json else describe_options(found)
+        print("\n".join(map(printable, page.splitlines())))
+        raise found.why
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
     if options.write:
         print(write(found, options.write), file=sys.stderr if options.json else sys.stdout)

@@ -11,6 +11,7 @@ from peer.plan.home_cost import (
     cluster_tokens_per_s,
     home_cost,
     offload_tokens_per_s,
+    pipeline_tokens_per_s,
     ways_to_try,
     ways_without_room,
 )
@@ -107,7 +108,8 @@ def test_the_micro_batch_is_what_the_device_has_room_for() -> None:
 
 
 def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
-    """As many homes as hold it; the line carries hidden values and gradients of every token; never more than blocks."""
+    """As many homes as hold it; never more than blocks. Of two homes each sends one way: hidden values, or gradients;
+    of more, those in the middle both."""
     run = load("llama-1b")
     shape = shape_of(run)
     training = memory_of(shape, run).training
@@ -117,7 +119,10 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
     slow = cluster_tokens_per_s(shape, run, training, 20e6)
     assert slow is not None
     assert slow.is_bound_by_line
-    assert slow.tokens_per_s == pytest.approx(20e6 / 8 / (2 * shape.width * (1 + 4 / 64)))
+    assert slow.tokens_per_s == pytest.approx(20e6 / 8 / (shape.width * (1 + 4 / 64)))
+    three = cluster_tokens_per_s(shape, run, training / 2, 20e6)
+    assert three is not None
+    assert (three.homes, three.tokens_per_s) == (3, pytest.approx(slow.tokens_per_s / 2))
     assert slow.compute_tokens_per_s == fast.tokens_per_s
     more = cluster_tokens_per_s(shape, run, training / 3, 1e12)
     assert more is not None
@@ -144,3 +149,21 @@ def test_who_has_no_room_is_told_what_helps_the_fastest_first() -> None:
     assert fast[0].words == "a cluster of 2 such homes, on lines of 1000 Mbit/s"
     assert [way.setting for way in ways_without_room(shape, run, 12e9, 8e9)] == ["stages=2"]
     assert ways_without_room(shape, run, 1e8, 8e9) == ()
+
+
+def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
+    """Three times as fast is three times as many layers; one with room for a quarter leaves the rest to the others."""
+    run = load("llama-1b")
+    shape = shape_of(run)
+    room, lines = memory_of(shape, run).training / 0.8, [1e12] * 2
+    per_s = 3 / 4 / shape.flops_per_token(run.model.context)
+    both = pipeline_tokens_per_s(shape, run, [3e12, 1e12], [room] * 2, lines)
+    tight = pipeline_tokens_per_s(shape, run, [3e12, 1e12], [room / 4, room], lines)
+    assert both is not None
+    assert both.tokens_per_s == pytest.approx(4e12 * per_s)
+    assert tight is not None
+    assert tight.tokens_per_s == pytest.approx(1e12 * per_s / 0.75)
+    assert pipeline_tokens_per_s(shape, run, [1e12] * 2, [room / 4, room / 2], lines) is None
+    slow = pipeline_tokens_per_s(shape, run, [1e12] * 3, [room] * 3, [1e6, 2e6, 1e6])
+    assert slow is not None
+    assert slow.tokens_per_s == pytest.approx(1e6 / 8 / (shape.width * (1 + 4 / 64)))
