@@ -74,7 +74,7 @@ class SearchOutcome:
 
 
 def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> list[Strategy]:
-    """All strategies whose numbers divide; with `spans` also those that no run of today can be set up with.
+    """All strategies whose numbers divide; with `spans` also those of clusters, which no spec names.
 
     One peer alone has no exchange to hide and none to divide.
     """

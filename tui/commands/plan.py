@@ -16,7 +16,7 @@ def add_plan(parser: Parser) -> None:
     text = "how many, a TOML file of [[peer]] tables, or the folder of a peer of a run (default: as many as found it)"
     parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
     add_machine(parser)
-    text = "compare replicas that span several peers, too; no run of today can be set up so"
+    text = "compare replicas that span several peers, too, as clusters do"
     parser.add_argument("--spans", action="store_true", help=text)
     text = "how much the quality of tokens counts beside their number: 0 not at all (default 1)"
     parser.add_argument("--quality", type=float, default=1.0, metavar="W", help=text)

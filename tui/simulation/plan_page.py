@@ -78,8 +78,8 @@ def _details(found: PlanAnswer) -> list[str]:
         why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
         lines += wrapped(why if found.question.fits(found.now.strategy) else TOO_LARGE)
     if not best.strategy.runs():
-        text = "no run of today can be set up so: a replica is one peer"
-        lines += wrapped(f"{text}; without --spans the best that can is found")
+        text = "no spec says so: peers form clusters themselves, see homefires place"
+        lines += wrapped(f"{text}; without --spans the best that a spec says is found")
     return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
 
 

@@ -167,7 +167,9 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
 def write(found: PlanAnswer, to: Path) -> str:
     """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
     if not found.best.strategy.runs():
-        raise BadInput("the best strategy cannot be run yet, since a replica is one peer; leave --spans out")
+        raise BadInput(
+            "the best strategy is one of clusters, which no spec names; leave --spans out, or see homefires place"
+        )
     best = found.best
     header = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {best.strategy.words()}.\n"
     try:
