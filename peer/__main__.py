@@ -109,7 +109,7 @@ def _describe(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from peer.export.folder import export
 
-    print(export(args.dir, args.to))
+    print(export(args.dir, args.to, args.homes))
     return 0
 
 
@@ -196,6 +196,8 @@ def _parser() -> argparse.ArgumentParser:
     describing.add_argument("spec", help="a shipped spec or a TOML file")
     exporting = command("export", _export, "write the model of a run directory for plain transformers")
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
+    text = "of a cluster's home: the folders of its other homes"
+    exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
     auditing = command("audit", _audit, "check every file of a run directory's chain")
     examining = command("doctor", _doctor, "examine this machine, and what a run would be like on it")
     examining.add_argument("invite", nargs="?", default="")

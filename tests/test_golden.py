@@ -54,6 +54,7 @@ from peer.data.tokenizer import load_tokenizer
 from peer.events import (
     AlertRaised,
     CheckpointWritten,
+    ClusterFormed,
     DeviceMeasured,
     DeviceReported,
     Evaluated,
@@ -76,6 +77,7 @@ from peer.events import (
     RoundStarted,
     RoundTripsReported,
     SettingsChanged,
+    StagesMeasured,
     TransferProgressed,
     format_line,
     parse_line,
@@ -824,6 +826,10 @@ REPORTED: tuple[Event, ...] = (
     ),
     CheckpointWritten(round=3, path="/a/checkpoints/00000001", bytes=100),
     SettingsChanged(settings=dataclasses.asdict(PeerSettings())),
+    ClusterFormed(
+        epoch=7, lead=NAMES[0], stages=[{"peer": NAMES[0], "first": 0, "last": 2, "layers": "embed_tokens, block 0"}]
+    ),
+    StagesMeasured(step_s=0.5, stages=[{"peer": NAMES[0], "compute_s": 0.25, "wire_bytes": 4096}]),
     AlertRaised(level="warning", code="STALE", text="work was too old"),
     PeerStopped(why="killed", exit_code=-9),
     DeviceMeasured(),

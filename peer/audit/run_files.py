@@ -168,7 +168,7 @@ class RunFiles:
         path = folder / snapshots.VECTORS
         with blaming(manifest.round, path):
             require(path.stat().st_size == manifest.vector_bytes, "it has another size than the model's")
-            bad = snapshots.damaged_chunks(folder, manifest, range(len(manifest.chunks)))
+            bad = snapshots.damaged_chunks(folder, manifest, snapshots.chunks_in_folder(folder, manifest))
             require(not bad, f"its chunk {bad[:1]} is not the one that its manifest names")
 
     # ---- what lies beside the chain ----

@@ -222,7 +222,7 @@ def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes
     manifest = snapshots.read_manifest(path)
     if manifest.layers[anchor.layers.start : anchor.layers.stop] != anchor.sizes:
         raise BadInput(f"{path} is of another model; remove it")
-    with snapshots.opened(path, manifest) as load:
+    with snapshots.opened(path, manifest, anchor.layers) as load:
         for place, layer in enumerate(anchor.layers):
             anchor.fill(place, map(load, manifest.chunks_of(layer)))
     anchor.round, anchor.cursors = round, dict(manifest.cursors)

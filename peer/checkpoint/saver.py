@@ -4,14 +4,17 @@ from __future__ import annotations
 
 import time
 from collections import deque
+from collections.abc import Callable, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
+from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import HomefiresError
 from peer.spec import RunSpec
 from peer.store import snapshots
-from peer.store.run_directory import genesis_head, read_base_at, read_genesis
+from peer.store.run_directory import ChainBase, genesis_head, read_base_at, read_genesis
 
 if TYPE_CHECKING:
     from peer.checkpoint.capture import Capture
@@ -48,11 +51,31 @@ PACE_ROUNDS = 8
 MOST_ROUNDS = 1 << 16
 
 
-class SnapshotWriter:
-    """Writes a snapshot every `snapshot_rounds` rounds in a thread. The anchor must not change before `wait`."""
+ShareChunks = Callable[[bytes, Sequence[bytes], Callable[[Sequence[bytes]], None]], None]
+"""See `peer.train.engine.Homes.share_chunks`."""
 
-    def __init__(self, directory: Path, spec: RunSpec) -> None:
-        self._directory, self._spec = directory, spec
+
+@dataclass(frozen=True)
+class WithHomes:
+    """Who writes the other layers of a snapshot."""
+
+    sizes: Sequence[int]
+    """Elements of each layer of the model."""
+    share: ShareChunks
+
+
+class SnapshotWriter:
+    """Writes a snapshot every `snapshot_rounds` rounds in a thread. The anchor must not change before `wait`.
+
+    A home of a cluster writes its layers, and names what it wrote once the others have told what theirs are: later, or
+    never where one of them is gone.
+    """
+
+    def __init__(
+        self, directory: Path, spec: RunSpec, homes: WithHomes | None, warn: Callable[[str, str], None]
+    ) -> None:
+        """`warn` hears a code and a text of a snapshot of a cluster that came to nothing."""
+        self._directory, self._spec, self._homes, self._warn = directory, spec, homes, warn
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
         self._cost_s = 0.0
@@ -100,9 +123,33 @@ class SnapshotWriter:
         try:
             genesis = genesis_head(read_genesis(self._directory))
             base = read_base_at(self._directory, genesis, name, anchor.round, self._spec.round.keep_rounds + 1)
+            if self._homes is not None:
+                self._draft(anchor, self._homes, base, state)
+                return
             snapshots.write(
                 self._directory, anchor.sizes, anchor.chunks, run=self._spec.digest(), base=base,
                 cursors=anchor.cursors, state=state,
             )  # fmt: skip
         finally:
             self._cost_s = time.monotonic() - began_at
+
+    def _draft(self, anchor: OuterState, homes: WithHomes, base: ChainBase, state: bytes) -> None:
+        """Its layers, for the time when the others have written theirs."""
+        made = snapshots.draft(
+            self._directory, homes.sizes, lambda layer: anchor.chunks(layer - anchor.layers.start),
+            run=self._spec.digest(), base=base, cursors=anchor.cursors, layers=anchor.layers,
+        )  # fmt: skip
+        homes.share(base.head.anchor, made.chunks, lambda chunks: self._complete(made, chunks, state))
+
+    def _complete(self, made: snapshots.Draft, chunks: Sequence[bytes], state: bytes) -> None:
+        """From whichever thread heard of the other homes' chunks."""
+        with suppress(RuntimeError):  # closed meanwhile
+            self._executor.submit(self._publish, made, tuple(chunks), state)
+
+    def _publish(self, made: snapshots.Draft, chunks: tuple[bytes, ...], state: bytes) -> None:
+        if not made.scratch.exists():
+            return  # a newer one is written already
+        try:
+            made.publish(chunks, state)
+        except (HomefiresError, ValueError) as error:
+            self._warn("SNAPSHOT", str(error))

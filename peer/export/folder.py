@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -18,30 +19,36 @@ from peer.checkpoint.replay import Chain, read_chain, restore_anchor
 from peer.data.tokenizer import Tokenizer, load_tokenizer
 from peer.events import Evaluated, RoundCommitted, read_events
 from peer.export.card import CardFacts, model_card
+from peer.export.stages import join_stages
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.outer.outer_state import OuterState
 from peer.spec import RunSpec, dump, load
+from peer.store.held_layers import read_held
 
 SPARE_BYTES = 64 << 20
 """Room for everything but the weights; the largest tokenizers take about half of it."""
 
 
-def export(directory: Path, to: Path | None) -> str:
+def export(directory: Path, to: Path | None, homes: Sequence[Path] = ()) -> str:
     """Write the anchor at the head of the run in `directory` to the folder `to`; a sentence that says what is where.
 
-    The peer may be stopped or at work. The folder appears whole or not at all; by default it is
+    Where that is the folder of a home of a cluster, `homes` are those of the others, and the anchor is the newest that
+    all have. Peers may be stopped or at work. The folder appears whole or not at all; by default it is
     `directory`/export-round-N. Raises BadInput, RunMismatch, Unreachable (for a tokenizer), DiskFull.
     """
     spec = _spec_in(directory)
     chain = read_chain(directory, spec)
+    joined: OuterState | None = None
+    if homes or read_held(directory) is not None:
+        chain, joined = join_stages(chain, homes, spec)
     if chain.head.round == 0:
         raise BadInput(f"no round of {spec.run.name} was committed in {directory} yet; there is nothing to export")
     out = to or directory / f"export-round-{chain.head.round}"
     _require_free(out)
     model = build(spec)
     flat = FlatParameters(model)
-    anchor = restore_anchor(chain, spec, flat)
+    anchor = joined or restore_anchor(chain, spec, flat)
     checked = _check_state(chain, anchor)
     flat.copy_layers(anchor.theta)
     _require_room(out.parent, flat.size)

@@ -57,6 +57,10 @@ class ClusterRole(Protocol):
     def takes_part(self) -> bool:
         """Whether its trainer's contributions are its own."""
 
+    @property
+    def held(self) -> range | None:
+        """The layers of its trainer, once that has said its first."""
+
 
 class FlowGate:
     """Passes frames between a home's trainer and the other homes of its assignment."""
@@ -96,6 +100,7 @@ class LeadRole:
         """`assigned` hears whom the trainer has chosen for what."""
         self._node, self._pipe, self._gate, self._assigned = node, pipe, gate, assigned
         self._assignment: Assignment | None = None
+        self.held: range | None = None
         pipe.on_stages = self._assign
         self._driver: Driver | None = None
         self._orders = WorkerOrders(
@@ -110,9 +115,9 @@ class LeadRole:
     async def until_hello(self) -> ipc.Hello:
         while True:
             match await self._pipe.receive():
-                case ipc.LayersHeld():
-                    continue
-                case ipc.Hello() as hello:
+                case ipc.LayersHeld(first, last):
+                    self.held = range(first, last + 1)
+                case ipc.Hello() as hello if self.held is not None:
                     return hello
                 case _:
                     raise LinkLost
@@ -156,7 +161,7 @@ class WorkerRole:
 
     def __init__(self, node: Node, pipe: LinkEnd, gate: FlowGate, lead: str) -> None:
         self._node, self._pipe, self._gate, self._lead = node, pipe, gate, lead
-        self._held: range | None = None
+        self.held: range | None = None
         self._driver: Driver | None = None
         self._delegate: DelegateDriver | None = None
 
@@ -164,14 +169,14 @@ class WorkerRole:
         while True:
             match await self._pipe.receive():
                 case ipc.LayersHeld(first, last):
-                    self._held = range(first, last + 1)
-                case ipc.Hello() as hello if self._held is not None:
+                    self.held = range(first, last + 1)
+                case ipc.Hello() as hello if self.held is not None:
                     return hello
                 case _:
                     raise LinkLost
 
     def rules(self, rules: Rules) -> Rules:
-        return replace(rules, holds=self._held)
+        return replace(rules, holds=self.held)
 
     def homes(self, disk: ChainStore) -> HomesPort | None:
         return None

@@ -182,7 +182,7 @@ async def _follow_chain(
     syncer = SnapshotSync(
         node, notices.run, notices.read_others, chains.directory, layer_sizes(rules.parts),
         sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
-        pipe.report,
+        pipe.report, held=None if role is None else role.held,
     )  # fmt: skip
     disk = chains.open()
     why = "" if resume_from(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"

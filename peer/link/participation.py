@@ -306,9 +306,10 @@ def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
             path = snapshots.path_of(directory, round, anchor)
             try:
                 manifest = snapshots.read_manifest(path)
+                here = snapshots.chunks_in_folder(path, manifest)
             except BadInput:
                 continue
-            if not snapshots.damaged_chunks(path, manifest, range(len(manifest.chunks))):
+            if not snapshots.damaged_chunks(path, manifest, here):
                 return disk.head_at(anchor)
     return None
 

@@ -16,6 +16,8 @@ from peer.ipc import Assignment
 from peer.pipeline.home_messages import (
     AnyHomeMessage,
     AskDigests,
+    ChunksOfAll,
+    ChunksWritten,
     LayerDigests,
     LeavesWritten,
     SubmitAtOnce,
@@ -37,6 +39,8 @@ KEPT = 64
 
 SendFrame = Callable[[str, bytes], None]
 """Called with a peer id of the cluster and a frame."""
+Complete = Callable[[Sequence[bytes]], None]
+"""Called with the digests of the chunks of all layers of a snapshot."""
 
 
 class HomeGone(Exception):
@@ -60,6 +64,9 @@ class LeadHomes:
         self._digests: dict[tuple[bytes, str], LayerDigests] = {}
         self._gone: dict[str, str] = {}
         self._asks: dict[bytes, SubmitAtOnce] = {}
+        self._chunks: dict[str, ChunksWritten] = {}
+        """The newest of each worker."""
+        self._drafted: tuple[bytes, Sequence[bytes], Complete] | None = None
 
     @property
     def member(self) -> str:
@@ -103,6 +110,28 @@ class LeadHomes:
             self._digests = {key: said for key, said in self._digests.items() if key[0] == anchor}
         return state_digest(joined, cursors.items())
 
+    def share_chunks(self, anchor: bytes, chunks: Sequence[bytes], complete: Complete) -> None:
+        """See `peer.train.engine.Homes`."""
+        with self._heard:
+            self._drafted = anchor, chunks, complete
+        self._complete_snapshot()
+
+    def _complete_snapshot(self) -> None:
+        """Tell all what it is, if all have written their layers of the same one."""
+        with self._heard:
+            if self._drafted is None:
+                return
+            anchor, mine, complete = self._drafted
+            found = [self._chunks.get(holder.peer) for holder in self._assignment.workers]
+            if any(said is None or said.anchor != anchor for said in found):
+                return
+            self._drafted = None
+        joined = (*mine, *(digest for said in found if said is not None for digest in said.chunks))
+        frame = encode_home(ChunksOfAll(anchor, joined))
+        for holder in (*self._assignment.workers, *self._assignment.spares):
+            self._send(holder.peer, frame)
+        complete(joined)
+
     def lost(self, peer: str, why: str) -> None:
         """From any thread: this home has no stream to us any more. Whoever waits for it waits no more."""
         with self._heard:
@@ -130,7 +159,10 @@ class LeadHomes:
                     self._leaves[message.anchor, sender] = message
                 case LayerDigests():
                     self._digests[message.anchor, sender] = message
+                case ChunksWritten():
+                    self._chunks[sender] = message
             self._heard.notify_all()
+        self._complete_snapshot()
 
     def _tell(self, message: AnyHomeMessage) -> None:
         frame = encode_home(message)
@@ -174,6 +206,7 @@ class WorkerHome:
         self._ask: SubmitAtOnce | None = None
         self._said: dict[bytes, LayerDigests] = {}
         self._stands_at, self._round = b"", 0
+        self._drafted: tuple[bytes, Complete] | None = None
 
     def reassign(self, assignment: Assignment) -> None:
         """Another epoch, under the same lead, with the same layers here."""
@@ -218,6 +251,12 @@ class WorkerHome:
             self._ask_submit()
         return b""
 
+    def share_chunks(self, anchor: bytes, chunks: Sequence[bytes], complete: Complete) -> None:
+        """See `peer.train.engine.Homes`."""
+        with self._lock:
+            self._drafted = anchor, complete
+        self._tell(ChunksWritten(anchor, tuple(chunks)))
+
     def take(self, sender: str, frame: bytes) -> None:
         """A frame of the lead, from the thread that reads them; what is no message, or of another, is dropped."""
         try:
@@ -248,6 +287,11 @@ class WorkerHome:
                         said = LayerDigests(anchor, 0, ())
                 if said is not None:
                     self._tell(said)
+            case ChunksOfAll(anchor=anchor, chunks=chunks):
+                with self._lock:
+                    drafted = self._drafted
+                if drafted is not None and drafted[0] == anchor:
+                    drafted[1](chunks)
 
     def _tell(self, message: AnyHomeMessage) -> None:
         self._send(self._assignment.lead, encode_home(message))

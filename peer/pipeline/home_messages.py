@@ -13,6 +13,8 @@ from peer.protocol.block import MAX_PARTS
 KIND = 1
 """First byte of a frame. Flights have 0."""
 MAX_FRAME_BYTES = 64 << 20
+MAX_CHUNKS = 1 << 20
+"""Of 1 MiB each."""
 
 Range = tuple[Count, Count, Count]
 
@@ -54,7 +56,21 @@ class LayerDigests(HomeMessage, frozen=True):
     digests: Annotated[tuple[Digest, ...], Meta(max_length=1 << 16)]
 
 
-AnyHomeMessage = SubmitAtOnce | LeavesWritten | AskDigests | LayerDigests
+class ChunksWritten(HomeMessage, frozen=True):
+    """Worker to lead: my layers of a snapshot of this anchor are on my disk; their chunks have these digests."""
+
+    anchor: Digest
+    chunks: Annotated[tuple[Digest, ...], Meta(max_length=MAX_CHUNKS)]
+
+
+class ChunksOfAll(HomeMessage, frozen=True):
+    """Lead to all: these are the chunks of all layers, in model order."""
+
+    anchor: Digest
+    chunks: Annotated[tuple[Digest, ...], Meta(max_length=MAX_CHUNKS)]
+
+
+AnyHomeMessage = SubmitAtOnce | LeavesWritten | AskDigests | LayerDigests | ChunksWritten | ChunksOfAll
 
 _encoder = msgspec.msgpack.Encoder()
 _decoder: msgspec.msgpack.Decoder[AnyHomeMessage] = msgspec.msgpack.Decoder(AnyHomeMessage)

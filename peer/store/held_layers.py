@@ -6,6 +6,7 @@ Of the others it keeps no bytes. A folder without the file is that of a peer tha
 from __future__ import annotations
 
 import json
+import shutil
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -28,12 +29,25 @@ class HeldLayers:
 
 
 def note_held(directory: Path, layers: range, round: int) -> None:
-    """From anchor `round` on the home in this folder keeps these layers. Raises DiskFull, BadInput for a damaged
-    file."""
+    """From anchor `round` on the home in this folder keeps these layers. Where it kept others, its chain begins anew:
+    the bytes that led here are those of others. Raises DiskFull, BadInput for a damaged file."""
     known = read_held(directory)
+    if known is not None and known.layers != layers:
+        _begin_anew(directory)
     if known is None or known.layers != layers:
         text = json.dumps({"first": layers.start, "last": layers.stop - 1, "since": round})
         write_atomic(directory / FILE, text.encode())
+
+
+def _begin_anew(directory: Path) -> None:
+    """What this home promised and accepted as a voter stays, and with it all objects: whoever opens the chain drops
+    those that nothing names."""
+    (directory / "HEAD").unlink(missing_ok=True)
+    for path in (*(directory / "chain").glob("*"), *(directory / "snapshots").glob("*")):
+        if path.is_dir() and path.name != "objects":
+            shutil.rmtree(path)
+        elif path.is_file() and path.name != "acceptors":
+            path.unlink()
 
 
 def read_held(directory: Path) -> HeldLayers | None:
@@ -42,5 +56,8 @@ def read_held(directory: Path) -> HeldLayers | None:
     if not path.exists():
         return None
     with raising_damaged(path):
-        said = json.loads(path.read_text())
-        return HeldLayers(range(int(said["first"]), int(said["last"]) + 1), int(said["since"]))
+        try:
+            said = json.loads(path.read_text())
+            return HeldLayers(range(int(said["first"]), int(said["last"]) + 1), int(said["since"]))
+        except KeyError as error:
+            raise ValueError(f"no {error}") from error

@@ -3,8 +3,8 @@
 snapshots/00000016-<anchor hex>/    the newest `KEPT` of them
     vectors                         θ and m of the first layer, of the second one and so on, as little-endian float32
     manifest                        what they are, a digest per chunk, and the updates that led here
-snapshots/<the same>.part/          one of which only some chunks are here: nobody is given it, and no peer stands there
-    layers                          the numbers of the layers that are here to the last chunk; the file may be absent
+    layers                          a cluster's home has this too: the first and the last of the layers that are here
+snapshots/<the same>.part/          one that is on its way: nobody is given it, and no peer stands there
 
 A snapshot proves itself only as far as its manifest goes: that the manifest is the run's is what
 several donors say, and in the end the voters, with whose bits those of every newcomer are compared.
@@ -16,9 +16,9 @@ import errno
 import json
 import os
 import shutil
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from itertools import accumulate, chain, pairwise
 from pathlib import Path
@@ -30,7 +30,7 @@ import numpy as np
 from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
-from peer.protocol.encoding import COUNT, DIGEST_BYTES, MAX_ENTRIES, digest_of, each, pack, unpack
+from peer.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
 from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunks_in, layer_digest, state_digest
 from peer.store.run_directory import ChainBase
 
@@ -149,38 +149,94 @@ LayerChunks = Callable[[int], Iterable[memoryview]]
 
 def write(
     directory: Path, layers: Sequence[int], chunks_of: LayerChunks, *, run: bytes, base: ChainBase,
-    cursors: dict[int, int], state: bytes,
+    cursors: Mapping[int, int], state: bytes,
 ) -> Path:  # fmt: skip
     """Have a snapshot of `layers`, by their elements, on disk as one of the newest `KEPT`.
 
     Raises DiskFull, and then nothing is left of it. AssertionError if it is not of `state`.
     """
-    folder = directory / FOLDER
+    made = draft(directory, layers, chunks_of, run=run, base=base, cursors=cursors)
+    try:
+        return made.publish(made.chunks, state)
+    except ValueError as error:
+        raise AssertionError("the outer state has changed while it was written") from error
+
+
+@dataclass(frozen=True, kw_only=True)
+class Draft:
+    """A snapshot whose vectors are on disk, and whose name follows from what all layers are."""
+
+    directory: Path
+    run: bytes
+    base: ChainBase
+    cursors: tuple[tuple[int, int], ...]
+    sizes: tuple[int, ...]
+    """Elements of each layer of the model."""
+    layers: range
+    """Those that are here."""
+    chunks: tuple[bytes, ...]
+    """Their digests, in the order of the file."""
+
+    @property
+    def scratch(self) -> Path:
+        return self.directory / FOLDER / f"{self.base.head.round:08d}-{self.base.head.anchor.hex()}.new"
+
+    def publish(self, chunks: tuple[bytes, ...], state: bytes) -> Path:
+        """Have it as one of the newest `KEPT`. `chunks`: digests of those of all layers; `state` follows from them,
+        where it is known.
+
+        Raises DiskFull, and then nothing is left of it; ValueError for chunks of another state.
+        """
+        try:
+            with raising_disk_full(self.directory):
+                manifest = SnapshotManifest(
+                    run=self.run, base=self.base, cursors=self.cursors, layers=self.sizes, chunks=chunks
+                )
+                mine = tuple(chunks[number] for layer in self.layers for number in manifest.chunks_of(layer))
+                if mine != self.chunks or (state and manifest.state != state):
+                    raise ValueError(f"these are not the chunks of the state of round {manifest.round}")
+                write_atomic(self.scratch / MANIFEST, manifest.to_bytes())
+                return publish(self.directory, self.scratch, manifest, self.layers)
+        except (DiskFull, ValueError):
+            shutil.rmtree(self.scratch, ignore_errors=True)
+            raise
+
+
+def draft(
+    directory: Path, sizes: Sequence[int], chunks_of: LayerChunks, *, run: bytes, base: ChainBase,
+    cursors: Mapping[int, int], layers: range | None = None,
+) -> Draft:  # fmt: skip
+    """Have the vectors of a snapshot on disk: of all layers of these sizes, in elements, or of some of them.
+
+    Raises DiskFull, and then nothing is left of it.
+    """
+    folder, layers = directory / FOLDER, range(len(sizes)) if layers is None else layers
     folder.mkdir(exist_ok=True)
-    name = f"{base.head.round:08d}-{base.head.anchor.hex()}"
-    scratch = folder / f"{name}.new"
     for old in folder.glob("*.new"):
         shutil.rmtree(old)
-    _require_room(folder, 2 * FLOAT32_BYTES * sum(layers))
+    _require_room(folder, 2 * FLOAT32_BYTES * sum(sizes[layers.start : layers.stop]))
+    made = Draft(
+        directory=directory, run=run, base=base, cursors=tuple(sorted(cursors.items())), sizes=tuple(sizes),
+        layers=layers, chunks=(),
+    )  # fmt: skip
     try:
         with raising_disk_full(folder):
-            scratch.mkdir()
-            chunks = _write_vectors(scratch / VECTORS, (chunks_of(layer) for layer in range(len(layers))))
-            manifest = SnapshotManifest(
-                run=run, base=base, cursors=tuple(sorted(cursors.items())), layers=tuple(layers), chunks=chunks
-            )
-            assert manifest.state == state, "the outer state has changed while it was written"
-            write_atomic(scratch / MANIFEST, manifest.to_bytes())
-            return publish(directory, scratch, manifest)
+            made.scratch.mkdir()
+            before, all_bytes = (2 * FLOAT32_BYTES * sum(some) for some in (sizes[: layers.start], sizes))
+            chunks = _write_vectors(made.scratch / VECTORS, before, map(chunks_of, layers), all_bytes)
+            return replace(made, chunks=chunks)
     except DiskFull:
-        shutil.rmtree(scratch, ignore_errors=True)
+        shutil.rmtree(made.scratch, ignore_errors=True)
         raise
 
 
-def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
-    """Give a whole snapshot its name, and drop those beyond the newest `KEPT` from which no checkpoint goes on."""
+def publish(directory: Path, scratch: Path, manifest: SnapshotManifest, layers: range) -> Path:
+    """Give a snapshot of which these layers are here its name, and drop those beyond the newest `KEPT` from which no
+    checkpoint goes on."""
     path = directory / FOLDER / manifest.name
     (scratch / LAYERS).unlink(missing_ok=True)
+    if len(layers) < len(manifest.layers):
+        write_atomic(scratch / LAYERS, pack((layers[0], layers[-1])))
     if path.exists():
         shutil.rmtree(path)
     scratch.rename(path)
@@ -193,17 +249,15 @@ def publish(directory: Path, scratch: Path, manifest: SnapshotManifest) -> Path:
     return path
 
 
-def mark_layers(part: Path, layers: Iterable[int]) -> None:
-    """Note that these layers, too, are in the folder of a part. Raises DiskFull."""
-    write_atomic(part / LAYERS, pack(tuple(sorted(marked_layers(part).union(layers)))))
-
-
-def _write_vectors(path: Path, layers: Iterable[Iterable[memoryview]]) -> tuple[bytes, ...]:
+def _write_vectors(path: Path, start: int, layers: Iterable[Iterable[memoryview]], size: int) -> tuple[bytes, ...]:
+    """`start`: where in a file of this `size` the first of these layers lies, in bytes. Others take no room."""
     digests = []
     with path.open("wb") as file:
+        file.seek(start)
         for chunk in chain.from_iterable(layers):
             digests.append(digest_of(chunk))
             file.write(chunk)
+        file.truncate(size)
         file.flush()
         os.fsync(file.fileno())
     return tuple(digests)
@@ -263,12 +317,20 @@ def read_manifest(path: Path) -> SnapshotManifest:
     return manifest
 
 
-def marked_layers(part: Path) -> frozenset[int]:
-    """The layers that `mark_layers` noted; their bytes may be damaged since."""
-    try:
-        return frozenset(each(COUNT, MAX_ENTRIES)(unpack((part / LAYERS).read_bytes())))
-    except (FileNotFoundError, ValueError):
-        return frozenset()
+def layers_in(path: Path, manifest: SnapshotManifest) -> range:
+    """The layers of a snapshot that are in its folder. Raises BadInput."""
+    whole = range(len(manifest.layers))
+    with raising_damaged(path / LAYERS):
+        try:
+            first, last = row(unpack((path / LAYERS).read_bytes()), 2)
+        except FileNotFoundError:
+            return whole
+        return range(integer(first, 0, whole[-1]), integer(last, first, whole[-1]) + 1)
+
+
+def chunks_in_folder(path: Path, manifest: SnapshotManifest) -> list[int]:
+    """The chunks of the layers that are there. Raises BadInput."""
+    return [chunk for layer in layers_in(path, manifest) for chunk in manifest.chunks_of(layer)]
 
 
 def read_chunk(path: Path, manifest: SnapshotManifest, chunk: int) -> bytes | None:
@@ -292,8 +354,9 @@ def chunk_at(vectors: int, manifest: SnapshotManifest, chunk: int) -> bytes | No
 
 
 @contextmanager
-def opened(path: Path, manifest: SnapshotManifest) -> Iterator[Callable[[int], bytes]]:
-    """Gives chunks by number, once every byte of the snapshot has been checked. Raises BadInput if one is damaged.
+def opened(path: Path, manifest: SnapshotManifest, layers: Iterable[int]) -> Iterator[Callable[[int], bytes]]:
+    """Gives chunks of these layers by number, once every byte of them has been checked. Raises BadInput if one is
+    damaged, or not there.
 
     The file is held open: what was intact stays, though the folder goes away meanwhile. So only a disk that fails can
     give other bytes then, and that is an OSError, after which nobody uses what was made of the chunks before.
@@ -308,7 +371,8 @@ def opened(path: Path, manifest: SnapshotManifest) -> Iterator[Callable[[int], b
     with raising_damaged(path / VECTORS):
         file = (path / VECTORS).open("rb")
     with file:
-        if any(chunk_at(file.fileno(), manifest, chunk) is None for chunk in range(len(manifest.chunks))):
+        wanted = (chunk for layer in layers for chunk in manifest.chunks_of(layer))
+        if any(chunk_at(file.fileno(), manifest, chunk) is None for chunk in wanted):
             raise BadInput(f"{path / VECTORS} is damaged; remove {path}")
         yield load
 

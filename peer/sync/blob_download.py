@@ -2,8 +2,8 @@
 
 snapshots/<name>.part/    what has arrived; which chunks those are is found by their digests
 
-Whoever needs some of its layers takes the chunks of those. They stay in the folder of a part, whose file `layers` names
-them, and are not taken again if others follow.
+Whoever needs some of its layers takes the chunks of those. Donors may have some, too: who is asked has what it is asked
+for.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import shutil
 import time
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
 from pathlib import Path
 
@@ -83,48 +83,49 @@ class BlobDownload:
     """Fetches the snapshot that `manifest` describes, or some of its `layers`, by number."""
 
     def __init__(
-        self, directory: Path, asker: Asking, manifest: SnapshotManifest, donors: tuple[str, ...], executor: Executor,
-        say: Callable[[Event], None], layers: Collection[int] | None = None,
+        self, directory: Path, asker: Asking, manifest: SnapshotManifest, choice: SnapshotChoice, executor: Executor,
+        say: Callable[[Event], None], layers: range | None = None,
     ) -> None:  # fmt: skip
         self._directory, self._asker, self._manifest, self._executor, self._say = (
             directory, asker, manifest, executor, say
         )  # fmt: skip
         self._digest = digest_of(manifest.to_bytes())
-        self._waiting = deque(donors)
+        self._waiting, self._spans = deque(choice.donors), choice.spans
         self._serving: list[str] = []
         self.left_out: set[str] = set()
         """Donors that lied, or stopped."""
         self._part = directory / FOLDER / (manifest.name + snapshots.PART)
-        self._all_layers = frozenset(range(len(manifest.layers)))
-        self._layers = self._all_layers if layers is None else frozenset(layers)
-        assert self._layers <= self._all_layers
-        self._missing: deque[int] = deque()
+        self._layers = range(len(manifest.layers)) if layers is None else layers
+        self._missing: dict[int, deque[int]] = {}
+        """Chunks that nobody is asked for, by layer."""
+        self._layer_of: dict[int, int] = {}
         self._asked: dict[int, set[str]] = {}
         """Chunks on their way, and who was asked for them."""
         self._done_bytes = self._total_bytes = 0
         self._said_at = float("-inf")
 
     async def run(self) -> Path:
-        """Have it on disk: whole and under its name, or some layers of it in the folder of a part. Returns the folder.
+        """Have it on disk, or the wanted layers of it, under its name. Returns the folder.
 
-        Where all is here whoever wants a part is given the whole. Raises Unreachable if all donors are left out: what
-        has arrived stays for the next try. Raises DiskFull.
+        Where more is here already, it stays. Raises Unreachable if nobody is left who has what is missing: what has
+        arrived stays for the next try. Raises DiskFull.
         """
         loop = asyncio.get_running_loop()
-        self._missing.extend(await loop.run_in_executor(self._executor, self._prepare))
+        missing = set(await loop.run_in_executor(self._executor, self._prepare))
+        for layer in self._layers:
+            chunks = self._manifest.chunks_of(layer)
+            self._layer_of |= dict.fromkeys(chunks, layer)
+            self._missing[layer] = deque(chunk for chunk in chunks if chunk in missing)
         self._total_bytes = self._size_bytes(self._wanted())
-        self._done_bytes = self._total_bytes - self._size_bytes(self._missing)
+        self._done_bytes = self._total_bytes - self._size_bytes(missing)
         with raising_disk_full(self._part), (self._part / VECTORS).open("r+b") as file:
             await self._fetch_all(file.fileno())
             await loop.run_in_executor(self._executor, os.fsync, file.fileno())
         self._tell(last=True)
-        if self._layers == self._all_layers:
-            return snapshots.publish(self._directory, self._part, self._manifest)
-        snapshots.mark_layers(self._part, self._layers)
-        return self._part
+        return snapshots.publish(self._directory, self._part, self._manifest, self._layers)
 
     def _wanted(self) -> list[int]:
-        return [chunk for layer in sorted(self._layers) for chunk in self._manifest.chunks_of(layer)]
+        return [chunk for layer in self._layers for chunk in self._manifest.chunks_of(layer)]
 
     def _size_bytes(self, chunks: Iterable[int]) -> int:
         return sum(map(self._manifest.chunk_bytes, chunks))
@@ -136,8 +137,9 @@ class BlobDownload:
                 shutil.rmtree(old)
         whole = self._part.with_suffix("")
         if whole.exists() and not self._part.exists():
+            here = snapshots.layers_in(whole, self._manifest)
+            self._layers = here if set(self._layers) <= set(here) else self._layers
             whole.rename(self._part)  # a crash came before the chain began there
-            self._layers = self._all_layers
         self._part.mkdir(parents=True, exist_ok=True)
         missing = snapshots.damaged_chunks(self._part, self._manifest, self._wanted())
         needed, free = self._size_bytes(missing), shutil.disk_usage(self._part).free
@@ -202,12 +204,15 @@ class BlobDownload:
                 self._arrived(file, chunk, payload)
 
     def _next(self, donor: str) -> int | None:
-        """A chunk that nobody was asked for; at the end also one that another donor is slow to give."""
-        if self._missing:
-            chunk = self._missing.popleft()
-            self._asked.setdefault(chunk, set()).add(donor)
-            return chunk
-        slow = next((chunk for chunk, donors in self._asked.items() if donor not in donors), None)
+        """A chunk that this donor has and nobody was asked for; at the end also one that another is slow to give."""
+        span = self._spans.get(donor)
+        for layer, chunks in self._missing.items():
+            if chunks and (span is None or layer in span):
+                chunk = chunks.popleft()
+                self._asked.setdefault(chunk, set()).add(donor)
+                return chunk
+        others = (chunk for chunk, donors in self._asked.items() if donor not in donors)
+        slow = next((chunk for chunk in others if span is None or self._layer_of[chunk] in span), None)
         if slow is not None:
             self._asked[slow].add(donor)
         return slow
@@ -219,7 +224,7 @@ class BlobDownload:
         donors.discard(donor)
         if not donors:
             del self._asked[chunk]
-            self._missing.appendleft(chunk)
+            self._missing[self._layer_of[chunk]].appendleft(chunk)
 
     def _arrived(self, file: int, chunk: int, payload: bytes) -> None:
         if self._asked.pop(chunk, None) is None:
@@ -237,7 +242,7 @@ class BlobDownload:
             self._say(AlertRaised(level="warning", code="DONOR", text=f"{donor} {why}: others are asked"))
 
     def _is_done(self) -> bool:
-        return not self._missing and not self._asked
+        return not self._asked and not any(self._missing.values())
 
     def _tell(self, *, last: bool = False) -> None:
         now = time.monotonic()

@@ -10,6 +10,7 @@ import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import BinaryIO
@@ -60,8 +61,8 @@ class BlobServer:
         self.is_exchanging: Callable[[], bool] = lambda: False
         """Whether a round needs the line now."""
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
-        self._manifests: dict[str, tuple[bytes, SnapshotManifest]] = {}
-        """By the folder's name: the manifest's digest, and what it says."""
+        self._manifests: dict[str, tuple[SnapshotOffer, SnapshotManifest]] = {}
+        """By the folder's name: what is said of it, and what its manifest says."""
         self._held: dict[bytes, OpenBlob] = {}
         """By the manifest's digest: what somebody takes."""
         self._takers: dict[str, float] = {}
@@ -90,10 +91,7 @@ class BlobServer:
         except ValueError:
             return None
         known = self.disk.ancestors
-        offers = [
-            SnapshotOffer(round=item.round, anchor=item.anchor, manifest=digest, vector_bytes=item.vector_bytes)
-            for digest, item in self._offered(known)
-        ]
+        offers = self._offered(known)
         return ChainStatus(
             round=self.disk.head.round, weight=self.disk.head.weight,
             shared=next((known[anchor] for anchor in anchors if anchor in known), -1),
@@ -127,7 +125,7 @@ class BlobServer:
         """Keep a snapshot open that somebody takes: the trainer removes it when it has written two newer ones."""
         loop = asyncio.get_running_loop()
         if digest not in self._held:
-            name = next((name for name, (known, _) in self._manifests.items() if known == digest), "")
+            name = next((name for name, (offer, _) in self._manifests.items() if offer.manifest == digest), "")
             path = self._directory / snapshots.FOLDER / name / snapshots.VECTORS
             if not name or not path.exists():
                 return None
@@ -145,17 +143,18 @@ class BlobServer:
         else:
             self._held.pop(digest).vectors.close()
 
-    def _offered(self, known: dict[bytes, int]) -> list[tuple[bytes, SnapshotManifest]]:
+    def _offered(self, known: dict[bytes, int]) -> list[SnapshotOffer]:
         """Snapshots on my chain, oldest first. One that is damaged or goes away meanwhile is not offered."""
         names = {snapshots.path_of(self._directory, *item).name for item in snapshots.names(self._directory)}
         self._manifests = {name: item for name, item in self._manifests.items() if name in names}
         for name in sorted(names - self._manifests.keys()):
-            try:
-                manifest = snapshots.read_manifest(self._directory / snapshots.FOLDER / name)
-            except BadInput:
-                continue
-            self._manifests[name] = (digest_of(manifest.to_bytes()), manifest)
-        return [self._manifests[name] for name in sorted(self._manifests) if self._manifests[name][1].anchor in known]
+            path = self._directory / snapshots.FOLDER / name
+            with suppress(BadInput):
+                manifest = snapshots.read_manifest(path)
+                here = snapshots.layers_in(path, manifest)
+                self._manifests[name] = _offer_of(manifest, here), manifest
+        offers = (self._manifests[name][0] for name in sorted(self._manifests))
+        return [offer for offer in offers if offer.anchor in known]
 
     def _takes_on(self, peer: str) -> bool:
         if not self._upload_bps:
@@ -179,3 +178,10 @@ class BlobServer:
                 self._free_at = now + size_bytes * 8 / self._upload_bps
                 return True
         return False
+
+
+def _offer_of(manifest: SnapshotManifest, here: range) -> SnapshotOffer:
+    return SnapshotOffer(
+        round=manifest.round, anchor=manifest.anchor, manifest=digest_of(manifest.to_bytes()),
+        vector_bytes=manifest.vector_bytes, layers=None if len(here) == len(manifest.layers) else here,
+    )  # fmt: skip

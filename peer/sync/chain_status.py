@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable
-from dataclasses import dataclass
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
 
 import msgpack
 
 from dht.errors import Unreachable
 from dht.streams.base import Asking
-from peer.protocol.encoding import DIGEST_BYTES, integer, octets, pack, row, rows
+from peer.protocol.encoding import DIGEST_BYTES, MAX_ENTRIES, integer, octets, pack, row, rows
 
 ASK_TIMEOUT_S = 8.0
 ASK_MOST = 16
@@ -30,6 +30,8 @@ class SnapshotOffer:
     manifest: bytes
     """Digest of its manifest."""
     vector_bytes: int
+    layers: range | None = field(default=None, compare=False)
+    """Those that this peer has of it, which is a home of a cluster; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -43,8 +45,7 @@ class ChainStatus:
     offers: tuple[SnapshotOffer, ...]
 
     def to_bytes(self) -> bytes:
-        offers = tuple((item.round, item.anchor, item.manifest, item.vector_bytes) for item in self.offers)
-        return pack((self.round, self.weight, self.shared, offers))
+        return pack((self.round, self.weight, self.shared, tuple(map(_offer_row, self.offers))))
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> ChainStatus:
@@ -61,11 +62,19 @@ def ask_chain_status(anchors: tuple[bytes, ...]) -> bytes:
     return pack(anchors[:ANCHORS_MOST])
 
 
+def _offer_row(offer: SnapshotOffer) -> tuple[object, ...]:
+    span = () if offer.layers is None else (offer.layers[0], offer.layers[-1])
+    return (offer.round, offer.anchor, offer.manifest, offer.vector_bytes, *span)
+
+
 def _offer(value: object) -> SnapshotOffer:
-    round, anchor, manifest, vector_bytes = row(value, 4)
+    is_span = isinstance(value, tuple) and len(value) == 6
+    round, anchor, manifest, vector_bytes, *span = row(value, 6 if is_span else 4)
+    first, last = span or (0, 0)
     return SnapshotOffer(
         round=integer(round, 1), anchor=octets(anchor, DIGEST_BYTES), manifest=octets(manifest, DIGEST_BYTES),
         vector_bytes=integer(vector_bytes, 8),
+        layers=range(integer(first, 0, MAX_ENTRIES), integer(last, first, MAX_ENTRIES) + 1) if span else None,
     )  # fmt: skip
 
 
@@ -83,6 +92,8 @@ class SnapshotChoice:
 
     offer: SnapshotOffer
     donors: tuple[str, ...]
+    spans: Mapping[str, range] = field(default_factory=dict)
+    """The layers of those who have only some."""
 
 
 async def query_status(asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:

@@ -13,6 +13,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
+from itertools import chain
 from pathlib import Path
 
 from dht.errors import BadInput, Unreachable
@@ -20,6 +21,7 @@ from dht.node import Node
 from peer.events import AlertRaised, Event, PeerStateChanged
 from peer.protocol.head import ChainHead
 from peer.protocol.messages import Heartbeat
+from peer.protocol.state_digest import FLOAT32_BYTES
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
@@ -54,6 +56,8 @@ class SnapshotSync:
     keep_rounds: int
     executor: Executor
     say: Callable[[Event], None]
+    held: range | None = None
+    """The layers that this home of a cluster needs; None for all."""
     refused: frozenset[bytes] = frozenset()
     """Digests of manifests that are not what they seemed to be."""
     _silent: set[str] = field(default_factory=set)
@@ -69,7 +73,7 @@ class SnapshotSync:
         standings = await self._survey(disk, others)
         if is_cut_off(standings, disk.head.weight):
             return f"the others are at round {goal} and no longer have what follows round {disk.head.round} here"
-        choice = choose_snapshot(standings)
+        choice = choose_snapshot(standings, self._needed)
         if disk.head.round == 0 and choice is not None and is_shorter(choice, standings, 0, self.round_bytes):
             return f"{goal} updates are more to load than a snapshot"
         return ""
@@ -106,10 +110,14 @@ class SnapshotSync:
         standings = await self._survey(disk, others)
         further = {peer: standing for peer, standing in standings.items() if standing.weight >= disk.head.weight}
         trusted = {peer: standing for peer, standing in further.items() if peer not in self._silent}
-        choice = choose_snapshot(trusted, self.refused)
+        choice = choose_snapshot(trusted, self._needed, self.refused)
         if choice is None:
             self._silent.clear()
-        return choice or choose_snapshot(further, self.refused)
+        return choice or choose_snapshot(further, self._needed, self.refused)
+
+    @property
+    def _needed(self) -> range:
+        return range(len(self.layers)) if self.held is None else self.held
 
     async def _fetch(self, choice: SnapshotChoice, others: Others) -> SnapshotManifest:
         manifest = await fetch_manifest(self.node, choice)
@@ -119,14 +127,16 @@ class SnapshotSync:
         said = states_at(manifest.base.head, others)
         if 2 * said[manifest.state] < said.total():
             raise BadInput(f"the snapshot of round {choice.offer.round} is not of the state that voters report there")
+        size_mb = 2 * FLOAT32_BYTES * sum(self.layers[layer] for layer in self._needed) / 1e6
+        some = "" if self.held is None else "layers of "
         self.say(
             PeerStateChanged(
                 state="SYNCING",
-                why=f"taking the snapshot of round {manifest.round} ({manifest.vector_bytes / 1e6:,.0f} MB) "
+                why=f"taking {some}the snapshot of round {manifest.round} ({size_mb:,.0f} MB) "
                 f"from {len(choice.donors)} peers",
             )
         )
-        download = BlobDownload(self.directory, self.node, manifest, choice.donors, self.executor, self.say)
+        download = BlobDownload(self.directory, self.node, manifest, choice, self.executor, self.say, self._needed)
         try:
             await download.run()
         finally:
@@ -169,18 +179,21 @@ def is_shorter(choice: SnapshotChoice, standings: Mapping[str, ChainStatus], my_
 
 
 def choose_snapshot(
-    standings: Mapping[str, ChainStatus], refused: frozenset[bytes] = frozenset()
+    standings: Mapping[str, ChainStatus], needed: range, refused: frozenset[bytes] = frozenset()
 ) -> SnapshotChoice | None:
-    """The newest snapshot that most of those who offer any have: two at least, if two answer."""
-    offered: dict[int, dict[SnapshotOffer, list[str]]] = defaultdict(lambda: defaultdict(list))
+    """The newest snapshot that most of those who offer any have: two at least, if two answer. Together they have all
+    `needed` layers of it."""
+    offered: dict[int, dict[SnapshotOffer, dict[str, range | None]]] = defaultdict(lambda: defaultdict(dict))
     for peer, standing in sorted(standings.items()):
         for offer in standing.offers:
             if offer.manifest not in refused:
-                offered[offer.round][offer].append(peer)
+                offered[offer.round][offer][peer] = offer.layers
     offering = sum(bool(standing.offers) for standing in standings.values())
     for round in sorted(offered, reverse=True):
         alike = sorted(offered[round].items(), key=lambda item: len(item[1]), reverse=True)
         offer, donors = alike[0]
-        if len(donors) >= min(2, len(standings)) and 2 * len(donors) > offering:
-            return SnapshotChoice(offer=offer, donors=tuple(donors))
+        spans = {peer: layers for peer, layers in donors.items() if layers is not None}
+        is_there = len(spans) < len(donors) or set(needed) <= set(chain.from_iterable(spans.values()))
+        if is_there and len(donors) >= min(2, len(standings)) and 2 * len(donors) > offering:
+            return SnapshotChoice(offer=offer, donors=tuple(donors), spans=spans)
     return None

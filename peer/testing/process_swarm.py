@@ -89,10 +89,10 @@ class RealSwarm(Swarm):
     `sets` are TOML assignments to keys of the spec, such as `round.steps=60`, `settings` to those of every
     peer, such as `min_step_s=0.5`, `own` to those of one, by its index. The devices of a `paced` swarm are busy for as
     long as each peer's `min_step_s` says (`peer.testing.short_waits`). With `books` each keeps account of its work
-    (`peer.testing.ledger_check`). `works_for`: workers of clusters, and their leads. Every frame is `delay_s` longer
-    on its way. Constants in `hurry` have other values in the peers (`peer.testing.short_waits`). An `endless` run has
-    no last round. `organiser` are more words on the
-    bootstrap node's command line. A peer that ends though nobody asked it to is an AssertionError in whatever waits.
+    (`peer.testing.ledger_check`). `works_for`: workers of clusters, and their leads. Every frame is `delay_s` longer on
+    its way. Constants in `hurry` have other values in the peers (`peer.testing.short_waits`). An `endless` run has no
+    last round. `organiser` are more words on the bootstrap node's command line. A peer that ends though nobody asked it
+    to is an AssertionError in whatever waits.
     """
 
     def __init__(
@@ -114,7 +114,8 @@ class RealSwarm(Swarm):
     ) -> None:
         super().__init__()
         self.directory = directory.resolve()
-        self.spec = _spec(spec, (*(ENDLESS if endless else ()), *sets, f"run.founders={peers - len(works_for or {})}"))
+        founders = f"run.founders={peers - sum(worker < peers for worker in works_for or {})}"
+        self.spec = _spec(spec, (*(ENDLESS if endless else ()), *sets, founders))
         self.began_at = time.time()
         """Unix time of the start."""
         self._inbox: queue.SimpleQueue[Printed | Strike] = queue.SimpleQueue()
@@ -295,10 +296,8 @@ class RealSwarm(Swarm):
         self._start(victim)
 
     def close(self) -> None:
-        """Ask everybody to stop, wait, kill who does not.
-
-        Raises AssertionError if a process outlives the one that started it; then it is killed, too.
-        """
+        """Ask everybody to stop, wait, kill who does not. Raises AssertionError if a process outlives the one that
+        started it; then it is killed, too."""
         children = [self._bootstrap, *(peer.child for peer in self._peers if peer.child is not None)]
         for child in children:
             child.signal_group(signal.SIGCONT)

@@ -59,6 +59,10 @@ class Homes(Protocol):
         """Of the whole state, of which this home has layers with these digests; empty for a worker, and where another
         home has gone on."""
 
+    def share_chunks(self, anchor: bytes, chunks: Sequence[bytes], complete: Callable[[Sequence[bytes]], None]) -> None:
+        """This home wrote its layers of a snapshot, whose chunks have these digests. Returns at once; `complete` is
+        called with those of all layers once all homes have, by any thread. Only of the newest `anchor`."""
+
 
 @dataclass(frozen=True, kw_only=True)
 class HeldSpan:

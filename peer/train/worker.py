@@ -18,7 +18,7 @@ from msgspec.structs import replace
 from dht.errors import BadInput, DiskFull, MemoryFull
 from peer.checkpoint.checkpoint import Checkpoints, size_bytes
 from peer.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
-from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
+from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter, WithHomes
 from peer.host.device import telling_lost
 from peer.lifecycle.vocabulary import (
     Adopt,
@@ -64,7 +64,8 @@ class TrainerWorker:
         """`warn` hears a code and a text of what is amiss and ends nothing."""
         self._trainer, self._directory, self._warn = trainer, directory, warn
         self._saver = CheckpointSaver(checkpoints)
-        self._snapshots = SnapshotWriter(directory, trainer.spec)
+        homes = None if trainer.span is None else WithHomes(trainer.layer_sizes, trainer.span.homes.share_chunks)
+        self._snapshots = SnapshotWriter(directory, trainer.spec, homes, warn)
         self._load = partial(load_object, directory)
         self._origins: dict[bytes, SnapshotOrigin] = {}
         """Of the newest checkpoint: no way is followed further back than to there."""
@@ -89,7 +90,7 @@ class TrainerWorker:
 
         The next work that moves the trainer waits for it.
         """
-        if self._trainer.span is None and self._snapshots.due(self._trainer.anchor.round):
+        if self._snapshots.due(self._trainer.anchor.round):
             self._snapshots.start(self._trainer.anchor, anchor, state)
 
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:

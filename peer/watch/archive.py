@@ -25,7 +25,7 @@ from peer.store import snapshots
 from peer.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.blob_download import BlobDownload, fetch_manifest
-from peer.sync.chain_status import query_status
+from peer.sync.chain_status import SnapshotChoice, query_status
 from peer.sync.snapshot_sync import choose_snapshot
 
 PREFIX = "round-"
@@ -98,7 +98,7 @@ class Archive:
         self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str],
         state_of: Callable[[bytes], bytes],
     ) -> bool:  # fmt: skip
-        choice = choose_snapshot(await query_status(self._asker, peers, ()), self._refused)
+        choice = choose_snapshot(await query_status(self._asker, peers, ()), range(len(layers)), self._refused)
         if choice is None or choice.offer.round <= max(self.rounds(), default=0):
             return False
         made = [next_anchor(step.block.update.parent, step.block.update.digest) for step in steps]
@@ -111,18 +111,18 @@ class Archive:
         if about != (self._agreement.run, choice.offer.round, choice.offer.anchor, layers, said):
             self._refused |= {choice.offer.manifest}
             raise BadInput(f"the snapshot of round {choice.offer.round} is not what the peers of the run say of it")
-        await self._fetch(manifest, choice.donors)
+        await self._fetch(manifest, choice)
         self._publish(manifest, checked)
         return True
 
-    async def _fetch(self, manifest: SnapshotManifest, donors: tuple[str, ...]) -> None:
+    async def _fetch(self, manifest: SnapshotManifest, choice: SnapshotChoice) -> None:
         scratch = self._folder / NEXT
         with raising_disk_full(self._folder):
             (scratch / snapshots.FOLDER).mkdir(mode=0o700, parents=True, exist_ok=True)
         for whole in (scratch / snapshots.FOLDER).glob("*-*"):
             if not whole.name.startswith(manifest.name):
                 shutil.rmtree(whole)
-        await BlobDownload(scratch, self._asker, manifest, donors, self._executor, self._say).run()
+        await BlobDownload(scratch, self._asker, manifest, choice, self._executor, self._say).run()
 
     def _publish(self, manifest: SnapshotManifest, checked: Sequence[ChainEntry]) -> None:
         """Make a run directory of it, under its name at last, and drop what is kept no longer."""

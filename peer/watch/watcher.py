@@ -250,7 +250,7 @@ class Watcher:
         """Go on from the round of a snapshot that several peers offer alike; False if that cannot be had."""
         peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
         await asyncio.gather(*(self._meet(peer) for peer in peers))
-        choice = choose_snapshot(await query_status(self._node, peers, ()))
+        choice = choose_snapshot(await query_status(self._node, peers, ()), range(len(self._layer_sizes)))
         if choice is None or choice.offer.round <= self.head.round:
             return False
         try:

@@ -8,8 +8,11 @@ from pathlib import Path
 
 import pytest
 
+from dht.errors import BadInput
 from peer.audit.auditor import audit
-from peer.events import ClusterFormed, Evaluated
+from peer.events import ClusterFormed, Evaluated, EventLine, TransferProgressed
+from peer.export.folder import export
+from peer.pipeline.stage_model import model_layers
 from peer.testing.child_process import BUSY
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
@@ -91,6 +94,60 @@ def test_a_cluster_a_whole_peer_and_two_ranks_in_one_run(swarm: StartSwarm) -> N
         assert "Traceback" not in run.log(peer)
 
 
+YOUNG = ("round.keep_rounds=3", "round.snapshot_rounds=6", "round.max_staleness=8", "data.eval_every=1000")
+"""What was decided is soon with nobody any more."""
+SECOND, NEW_HOME, NEWCOMER = 1, 4, 5
+"""The lead of another cluster, a home that comes late to the first one, and a peer that holds all of the model."""
+
+
+def test_newcomers_load_what_only_the_homes_of_clusters_have(swarm: StartSwarm, tmp_path: Path) -> None:
+    """In a run of two clusters, whose beginning nobody has any more, no home can give the whole model. A late home
+    takes its layers, 8 bytes of each parameter; a late peer takes them all."""
+    run = swarm(
+        peers=4, real=True, sets=(*LIGHT, *CUT, *YOUNG), settings=("chain_mb=0", "newcomers_mbps=100", *RESTING),
+        own={0: ("stages=2",), SECOND: ("stages=2",)}, works_for={2: 0, 3: SECOND, NEW_HOME: 0},
+    )  # fmt: skip
+    run.until(lambda: all(first_block(run, peer) > 1 for peer in range(4)), "all prune")
+    assert run.join() == NEW_HOME
+    run.wait_for(NEW_HOME, lambda line: isinstance(line.event, ClusterFormed))
+    formed = [line.event for line in run.lines(NEW_HOME) if isinstance(line.event, ClusterFormed)][-1]
+    run.wait_for(NEW_HOME, is_loaded)
+    loaded = loaded_bytes(run, NEW_HOME)
+    run.until(lambda: first_block(run, NEW_HOME) > 1, "the new home does not follow the chain")
+
+    assert run.join() == NEWCOMER
+    takes_part(run, time.monotonic(), NEWCOMER)
+    held = next(row for row in formed.stages if row["peer"] != run.id_of(0))
+    sizes = [layer.size for layer in model_layers(run.spec)]
+    assert loaded_bytes(run, NEWCOMER) == 8 * sum(sizes)
+    assert loaded == 8 * sum(sizes[held["first"] : held["last"] + 1])
+    run.assert_agreement()
+    for peer in range(run.size):
+        assert run.stop(peer) == 0
+        assert "Traceback" not in run.log(peer)
+        audit(run.directory_of(peer))
+    with pytest.raises(BadInput, match="layer 3 of 7 is in none of these folders"):
+        export(run.directory_of(0), tmp_path / "half")
+    said = export(run.directory_of(0), tmp_path / "joined", [run.directory_of(2), run.directory_of(NEW_HOME)])
+    assert "parameters) is in" in said
+    assert "as the peer reported it" in (tmp_path / "joined" / "README.md").read_text()
+
+
+def first_block(run: RealSwarm, peer: int) -> int:
+    """Number of the oldest block on a home's disk."""
+    return min((int(path.stem) for path in (run.directory_of(peer) / "chain").glob("*.block")), default=0)
+
+
+def is_loaded(line: EventLine) -> bool:
+    """Whether the last byte of a snapshot has come."""
+    event = line.event
+    return isinstance(event, TransferProgressed) and event.what == "snapshot" and event.bytes_done == event.bytes_total
+
+
+def loaded_bytes(run: RealSwarm, peer: int) -> int:
+    return next(line.event.bytes_total for line in run.lines(peer) if is_loaded(line))
+
+
 def stage_holder(run: RealSwarm) -> int:
     """Who holds the second stage of the cluster now."""
     formed = [line.event for line in run.lines(LEAD) if isinstance(line.event, ClusterFormed)]
@@ -105,11 +162,11 @@ def struck(run: RealSwarm, victim: int) -> None:
     run.until(lambda: run.committed(WHOLE)[-1].round >= before + 3, "the others do not go on")
 
 
-def takes_part(run: RealSwarm, since: float) -> None:
-    """A round that is decided from now on counts the cluster."""
+def takes_part(run: RealSwarm, since: float, peer: int = LEAD) -> None:
+    """A round that is decided from now on counts the cluster, or this peer."""
     last = run.committed(WHOLE)[-1].round
     run.until(
-        lambda: any(commit.round > last + 1 and LEAD in commit.group for commit in run.committed(WHOLE)),
-        "the cluster is in no group again",
+        lambda: any(commit.round > last + 1 and peer in commit.group for commit in run.committed(WHOLE)),
+        f"peer {peer} is in no group again",
     )
     assert time.monotonic() - since < BACK_S * BUSY

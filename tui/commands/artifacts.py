@@ -8,6 +8,7 @@ from __future__ import annotations
 import argparse
 import subprocess
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
 
@@ -32,19 +33,22 @@ def add_export(parser: Parser) -> None:
     parser.set_defaults(run=_export)
     parser.add_argument("dir", type=Path, metavar="DIR", help="the folder of a peer, stopped or at work")
     parser.add_argument("--to", type=Path, metavar="OUT", help="new folder (default: DIR/export-round-N)")
+    text = "where DIR is of a home of a cluster: the folders of its other homes"
+    parser.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
 
 
 def _export(options: argparse.Namespace) -> int:
-    print(run_export(options.dir, options.to, debug=options.debug))
+    print(run_export(options.dir, options.to, options.homes, debug=options.debug))
     return 0
 
 
-def run_export(directory: Path, to: Path | None, *, debug: bool) -> str:
-    """Have the model of a run directory written to `to`; one line that says what is where.
+def run_export(directory: Path, to: Path | None, homes: Sequence[Path] = (), *, debug: bool) -> str:
+    """Have the model of a run directory written to `to`; one line that says what is where. `homes`: of a cluster.
 
     A child, since it loads torch. Raises the error that its exit code stands for.
     """
-    return ask_child("export", str(directory), *(["--to", str(to)] if to else []), debug=debug)
+    words = [str(directory), *(["--to", str(to)] if to else []), *(["--homes", *map(str, homes)] if homes else [])]
+    return ask_child("export", *words, debug=debug)
 
 
 def ask_child(command: str, *arguments: str, debug: bool) -> str:

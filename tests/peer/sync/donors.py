@@ -65,14 +65,18 @@ def anchor_at(round: int, seed: int = 0) -> OuterState:
     return OuterState(theta, momentum, round, CURSORS)
 
 
-def write_snapshot(directory: Path, disk: ChainStore, round: int, seed: int = 0) -> SnapshotManifest:
-    """As the trainer would at this round of the chain; with another `seed` it has miscomputed."""
+def write_snapshot(
+    directory: Path, disk: ChainStore, round: int, seed: int = 0, layers: range | None = None
+) -> SnapshotManifest:
+    """As the trainer would at this round of the chain; with another `seed` it has miscomputed. Of these `layers`: as a
+    home of a cluster does, whose other homes have the rest."""
     anchor = anchor_at(round, seed)
     base = ChainBase.after(disk.updates_up_to(disk.heads[round - disk.base.head.round].anchor))
-    path = snapshots.write(
-        directory, anchor.sizes, anchor.chunks, run=RUN, base=base, cursors=anchor.cursors, state=anchor.state_digest(),
+    made = snapshots.draft(
+        directory, anchor.sizes, anchor.chunks, run=RUN, base=base, cursors=anchor.cursors, layers=layers
     )  # fmt: skip
-    return snapshots.read_manifest(path)
+    chunks = tuple(digest for layer in range(len(LAYERS)) for digest in anchor.chunk_digests(layer))
+    return snapshots.read_manifest(made.publish(chunks, anchor.state_digest()))
 
 
 @dataclass
@@ -86,11 +90,13 @@ class Network:
     given_bytes: int = 0
     """What all answers hold."""
 
-    def add(self, directory: Path, name: str, rounds: int, *taken: int, seed: int = 0) -> ChainStore:
-        """A donor whose chain has so many rounds, with snapshots of some of them."""
+    def add(
+        self, directory: Path, name: str, rounds: int, *taken: int, seed: int = 0, layers: range | None = None
+    ) -> ChainStore:
+        """A donor whose chain has so many rounds, with snapshots of some of them, or of these `layers`."""
         disk = chain_of(directory / name, rounds)
         for round in taken:
-            write_snapshot(directory / name, disk, round, seed)
+            write_snapshot(directory / name, disk, round, seed, layers)
         donor = BlobServer(directory / name, AtOnce(), 10**10)
         donor.disk = disk
         self.answers[name], self.donors[name] = {}, donor

@@ -20,30 +20,32 @@ def standing(*offers: SnapshotOffer, round: int = 40, shared: int = -1) -> Chain
     return ChainStatus(round=round, weight=3 * round, shared=shared, offers=offers)
 
 
+LAYERS = range(2)
+
+
 def test_the_newest_snapshot_on_which_two_agree() -> None:
     """One that a single peer offers may be anything; if only one peer answers there is no choice."""
     old, new = offer(16), offer(32)
-    assert choose_snapshot({"a": standing(old, new), "b": standing(old, new), "c": standing(old)}) == SnapshotChoice(
-        offer=new, donors=("a", "b")
-    )
-    assert choose_snapshot({"a": standing(old, new), "b": standing(old), "c": standing()}) == SnapshotChoice(
+    three = {"a": standing(old, new), "b": standing(old, new), "c": standing(old)}
+    assert choose_snapshot(three, LAYERS) == SnapshotChoice(offer=new, donors=("a", "b"))
+    assert choose_snapshot({"a": standing(old, new), "b": standing(old), "c": standing()}, LAYERS) == SnapshotChoice(
         offer=old, donors=("a", "b")
     )
-    assert choose_snapshot({"a": standing(old, new)}) == SnapshotChoice(offer=new, donors=("a",))
-    assert choose_snapshot({"a": standing(old), "b": standing()}) is None
-    assert choose_snapshot({}) is None
+    assert choose_snapshot({"a": standing(old, new)}, LAYERS) == SnapshotChoice(offer=new, donors=("a",))
+    assert choose_snapshot({"a": standing(old), "b": standing()}, LAYERS) is None
+    assert choose_snapshot({}, LAYERS) is None
 
 
 def test_those_that_disagree_need_a_majority() -> None:
     """Two against two decide nothing: an older one that all have is taken."""
     old, mine, theirs = offer(16), offer(32, b"x"), offer(32, b"y")
     two = {"a": standing(old, mine), "b": standing(old, mine), "c": standing(old, theirs), "d": standing(old, theirs)}
-    chosen = choose_snapshot(two)
+    chosen = choose_snapshot(two, LAYERS)
     assert chosen is not None
     assert chosen.offer == old
-    chosen = choose_snapshot({**two, "e": standing(old, theirs)})
+    chosen = choose_snapshot({**two, "e": standing(old, theirs)}, LAYERS)
     assert chosen == SnapshotChoice(offer=theirs, donors=("c", "d", "e"))
-    assert choose_snapshot({**two, "e": standing(old, theirs)}, frozenset({theirs.manifest})) == SnapshotChoice(
+    assert choose_snapshot({**two, "e": standing(old, theirs)}, LAYERS, frozenset({theirs.manifest})) == SnapshotChoice(
         offer=old, donors=("a", "b", "c", "d", "e")
     )
 

@@ -15,15 +15,19 @@ import pytest
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.events import AlertRaised, Event, TransferProgressed
 from peer.store import snapshots
+from peer.store.run_directory import ChainBase
 from peer.store.snapshots import CHUNK_BYTES, SnapshotManifest
 from peer.sync import blob_download, blob_server
 from peer.sync.blob_download import BlobDownload, fetch_manifest
 from peer.sync.blob_server import BUSY, CHUNK, MANIFEST
+from peer.sync.chain_status import query_status
+from peer.sync.snapshot_sync import choose_snapshot
 from peer.testing.child_process import HANG_S
 from tests.peer.sync.donors import (
     CURSORS,
     LAYERS,
     OPEN,
+    RUN,
     AtOnce,
     Network,
     anchor_at,
@@ -169,11 +173,12 @@ class Taking:
             disk = self.network.add(tmp_path, donor, 6, 4)
         self.manifest = snapshots.read_manifest(snapshots.path_of(tmp_path / donors[0], 4, disk.heads[4].anchor))
 
-    async def run(self, *layers: int) -> Path:
-        """Take it, or these layers of it."""
+    async def run(self, layers: range | None = None, **spans: range) -> Path:
+        """Take it, or these layers of it, from donors that have `spans` of it, or all."""
         await self.survey()
+        choice = replace(choice_of(self.manifest, *self.donors), spans=spans)
         download = BlobDownload(
-            self.directory, self.network, self.manifest, self.donors, AtOnce(), self.told.append, layers or None
+            self.directory, self.network, self.manifest, choice, AtOnce(), self.told.append, layers
         )  # fmt: skip
         return await download.run()
 
@@ -326,37 +331,99 @@ def _twelve_layers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 @pytest.mark.usefixtures("_twelve_layers")
 async def test_some_layers_cost_their_share_and_the_rest_can_follow(tmp_path: Path) -> None:
-    """Three of twelve: a quarter of the bytes. The part knows what it holds, and nobody takes it for the whole.
+    """Three of twelve: a quarter of the bytes. The folder says what it holds.
 
     From one donor, as of two the last chunks may come twice.
     """
     taking = Taking(tmp_path, "a")
     await taking.survey()
     taking.network.given_bytes = 0
-    part = await taking.run(1, 4, 11)
+    path = await taking.run(range(4, 7))
     vectors_bytes = 8 * sum(TWELVE)
     told = [event for event in taking.told if isinstance(event, TransferProgressed)][-1]
     assert told.bytes_done == told.bytes_total == vectors_bytes / 4
     assert vectors_bytes / 4 <= taking.network.given_bytes < 1.001 * vectors_bytes / 4
     anchor = anchor_at(4)
-    for layer in (1, 4, 11):
-        theta, momentum = snapshots.read_layer(part, taking.manifest, layer)
+    for layer in range(4, 7):
+        theta, momentum = snapshots.read_layer(path, taking.manifest, layer)
         assert theta.tobytes() + momentum.tobytes() == b"".join(anchor.chunks(layer))
     with pytest.raises(BadInput, match="damaged"):
-        snapshots.read_layer(part, taking.manifest, 0)
-    assert snapshots.marked_layers(part) == {1, 4, 11}
-    assert snapshots.names(taking.directory) == []
+        snapshots.read_layer(path, taking.manifest, 0)
+    assert snapshots.layers_in(path, taking.manifest) == range(4, 7)
 
-    assert await taking.run(4, 5) == part
-    assert snapshots.marked_layers(part) == {1, 4, 5, 11}
+    assert await taking.run(range(4, 8)) == path
+    assert snapshots.layers_in(path, taking.manifest) == range(4, 8)
     assert taking.network.given_bytes < 1.01 * vectors_bytes / 3
-    path = await taking.run()
+    assert await taking.run() == path
     assert same(path, taking.manifest, anchor)
     assert [file.name for file in sorted(path.iterdir())] == ["manifest", "vectors"]
     assert taking.network.given_bytes < 1.001 * vectors_bytes
-    assert await taking.run(0) == path, "the whole holds that layer too"
+    assert await taking.run(range(1)) == path
+    assert snapshots.layers_in(path, taking.manifest) == range(12), "the whole holds that layer too"
     assert taking.network.given_bytes < 1.001 * vectors_bytes
     assert taking.alerts == []
+
+
+STAGES = {"lead": range(5), "worker": range(5, 9), "last": range(9, 12)}
+
+
+def homes(tmp_path: Path, *names: str) -> Taking:
+    """Donors that are homes of one cluster, beside a donor that has gone since all of them wrote the snapshot."""
+    taking = Taking(tmp_path, "gone")
+    for name in names:
+        taking.network.add(tmp_path, name, 6, 4, layers=STAGES[name])
+    taking.donors = names
+    del taking.network.answers["gone"]
+    return taking
+
+
+@pytest.mark.usefixtures("_twelve_layers")
+@pytest.mark.parametrize("wanted", [None, range(3, 7), range(9, 12)])
+async def test_homes_of_a_cluster_together_give_what_none_of_them_has(tmp_path: Path, wanted: range | None) -> None:
+    """The survey says who has what; nobody is asked for what it has not. All have one manifest."""
+    taking = homes(tmp_path, *STAGES)
+    standings = await query_status(taking.network, STAGES, (taking.manifest.anchor,))
+    assert {peer: said.offers[-1].layers for peer, said in standings.items()} == STAGES
+    choice = choose_snapshot(standings, wanted or range(12))
+    assert choice is not None
+    assert choice.spans == STAGES
+    assert await fetch_manifest(taking.network, choice) == taking.manifest
+    path = await taking.run(wanted, **STAGES)
+    for layer in wanted or range(12):
+        theta, momentum = snapshots.read_layer(path, taking.manifest, layer)
+        assert theta.tobytes() + momentum.tobytes() == b"".join(anchor_at(4).chunks(layer))
+    assert taking.alerts == []
+
+
+@pytest.mark.usefixtures("_twelve_layers")
+async def test_what_no_home_has_is_not_waited_for(tmp_path: Path) -> None:
+    """Its layers are chosen by nobody, and a home that goes away meanwhile ends the download."""
+    taking = homes(tmp_path, "lead", "last")
+    standings = await query_status(taking.network, ("lead", "last"), (taking.manifest.anchor,))
+    assert choose_snapshot(standings, range(12)) is None
+    assert choose_snapshot(standings, range(5)) is not None
+    taking.donors = ("lead", "worker", "last")
+    taking.network.answers["worker"] = {}
+    with pytest.raises(Unreachable, match="nobody is left"):
+        async with asyncio.timeout(HANG_S):
+            await BlobDownload(
+                taking.directory, taking.network, taking.manifest,
+                replace(choice_of(taking.manifest, "lead", "last"), spans=STAGES), AtOnce(), taking.told.append,
+            ).run()  # fmt: skip
+
+
+def test_a_home_refuses_chunks_of_another_state(tmp_path: Path) -> None:
+    """Of its own layers, or of all: nothing is left of the draft."""
+    disk = chain_of(tmp_path, 4)
+    anchor, base = anchor_at(4), ChainBase.after(disk.updates_up_to(disk.head.anchor))
+    chunks = tuple(digest for layer in range(len(LAYERS)) for digest in anchor.chunk_digests(layer))
+    for wrong, state in (((bytes(32), *chunks[1:]), b""), ((*chunks[:-1], bytes(32)), anchor.state_digest())):
+        made = snapshots.draft(
+            tmp_path, anchor.sizes, anchor.chunks, run=RUN, base=base, cursors=anchor.cursors, layers=range(1)
+        )
+        with pytest.raises(ValueError, match="not the chunks of the state of round 4"):
+            made.publish(wrong, state)
+        assert list((tmp_path / "snapshots").iterdir()) == []
 
 
 @pytest.mark.usefixtures("_twelve_layers")
@@ -384,7 +451,7 @@ async def test_a_flipped_byte_in_any_layer_is_found_and_the_chunk_fetched_elsewh
 
     answers["flips"][CHUNK], answers["honest"][CHUNK] = flip, give_after_it
     async with asyncio.timeout(HANG_S):
-        part = await taking.run(layer)
+        part = await taking.run(range(layer, layer + 1))
     expected = b"".join(anchor_at(4).chunks(layer))
     assert b"".join(each.tobytes() for each in snapshots.read_layer(part, taking.manifest, layer)) == expected
     assert taking.alerts == [f"flips gave wrong bytes for chunk {chunk} of the snapshot: others are asked"]
@@ -395,7 +462,7 @@ async def test_a_flipped_byte_in_any_layer_is_found_and_the_chunk_fetched_elsewh
     assert snapshots.damaged_chunks(part, taking.manifest, taking.manifest.chunks_of(layer)) == [chunk]
     taking.network.given_bytes = 0
     async with asyncio.timeout(HANG_S):
-        await taking.run(layer)
+        await taking.run(range(layer, layer + 1))
     assert b"".join(each.tobytes() for each in snapshots.read_layer(part, taking.manifest, layer)) == expected
     assert taking.network.given_bytes <= 2 * taking.manifest.chunk_bytes(chunk) + ANSWERS_BYTES, "only that comes again"
 
