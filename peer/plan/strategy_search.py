@@ -175,16 +175,16 @@ def most_score(question: PlanningProblem, chosen: Strategy) -> float:
 # ---- search ----
 
 
-class NoRoom(BadInput):
+class NothingFits(BadInput):
     """Some peer has too little memory for every strategy."""
 
 
 def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) -> SearchOutcome:
-    """The best strategies, in order. Raises NoRoom if none fits the peers' memory."""
+    """The best strategies, in order. Raises NothingFits if none fits the peers' memory."""
     everything = enumerate_strategies(question, spans=spans)
     fitting = [chosen for chosen in everything if question.fits(chosen)]
     if not fitting:
-        raise NoRoom(_too_large(question, everything))
+        raise NothingFits(_too_large(question, everything))
     left = undominated(question, fitting)
     bounds = {chosen: most_score(question, chosen) for chosen in left}
     ranked: list[RankedStrategy] = []

@@ -13,7 +13,7 @@ from peer.plan.peer_set import MAX_PARTS, Machine, by_name
 from peer.plan.planning_problem import PlanningProblem
 from peer.plan.round_cost import MOST
 from peer.plan.strategy import quality, with_deadlines, with_strategy
-from peer.plan.strategy_search import NoRoom, RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
+from peer.plan.strategy_search import NothingFits, RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
 from peer.spec import RunSpec, dump
 from tui.simulation.machines import peers_of
 from tui.simulation.model_copies import CopyOptions, options_of
@@ -57,7 +57,7 @@ class NoPlan:
     """Some peer does not hold the model."""
 
     question: PlanningProblem
-    why: NoRoom
+    why: NothingFits
     options: CopyOptions
 
 
@@ -74,7 +74,7 @@ def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     )  # fmt: skip
     try:
         choice = search(question, spans=plan.spans)
-    except NoRoom as error:
+    except NothingFits as error:
         return NoPlan(question=question, why=error, options=options_of(question))
     return PlanAnswer(
         plan=plan, question=question, choice=choice, now=as_it_stands(question),
