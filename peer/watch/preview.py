@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,8 @@ def main(text: str, peers: Sequence[str]) -> int:
     invite = parse(text, time.time())
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         spec = uvloop.run(fetch(invite, peers, Path(folder)))
-    found = facts_of(invite.run, invite.organiser, spec, power_limit_w(), memories_bytes(), available_bytes())
+    gpus = () if version("torch").endswith("+cpu") else memories_bytes()  # such a torch trains on none of them
+    found = facts_of(invite.run, invite.organiser, spec, power_limit_w(), gpus, available_bytes())
     print(json.dumps(found, allow_nan=False))
     return 0
 
