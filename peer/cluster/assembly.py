@@ -42,6 +42,8 @@ FILE = "cluster.assignment"
 """In a lead's folder: who held which layers last."""
 GRACE_S = 5.0
 """Who held a stage is given so long to come back before another takes its place."""
+FASTER = 1.5
+"""A spare that is so many times as fast takes the place of a home that is there."""
 LOOK_S = 1.0
 """Whoever waits looks so often whether its owner wants it to leave."""
 
@@ -124,10 +126,12 @@ def dealt_again(
     before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer], epoch: int
 ) -> Assignment:  # fmt: skip
     """The same stages, held by as many of the `homes`, the lead's first, as held them or have kept their layers: the
-    fastest of those. Who is left over keeps the layers of some stage, and is a spare."""
+    fastest of those. Who is left over keeps the layers of some stage, and is a spare. So is whoever held the slowest
+    stage, if a spare is `FASTER` by so much that what its optimizer remembers is worth less."""
     kept = {holder.peer: holder.layers for holder in (*before.workers, *before.spares)}
     fastest = sorted(homes[1:], key=lambda home: -home.tokens_per_s)
     needed = {holder.peer for holder in before.workers} & {home.peer for home in fastest}
+    needed -= _outrun(before, layers, homes)
     stages = [before.stages[0]]
     taken: set[str] = set()
     for holder in before.workers:
@@ -140,6 +144,18 @@ def dealt_again(
         taken.add(who)
         stages.append(StageHolder(who, holder.first, holder.last))
     return with_spares(Assignment(epoch, tuple(stages), (), before.wire), homes, kept)
+
+
+def _outrun(before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer]) -> set[str]:
+    """The home that holds up all others, if a much faster one is here that has kept its layers; else nobody."""
+    speeds = {home.peer: home.tokens_per_s or math.inf for home in homes}
+    present = [holder for holder in before.stages if holder.peer in speeds]
+    slowest = max(
+        present, key=lambda holder: sum(layers[number].size for number in holder.layers) / speeds[holder.peer]
+    )
+    enough = FASTER * speeds[slowest.peer]
+    others = (speeds.get(spare.peer, 0.0) for spare in before.spares if spare.layers == slowest.layers)
+    return {slowest.peer} if any(enough <= speed < math.inf for speed in others) else set()
 
 
 def with_spares(

@@ -7,6 +7,7 @@ from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
 
+import msgspec
 import pytest
 
 from peer.cluster import assembly
@@ -71,6 +72,31 @@ def test_the_fastest_that_has_room_takes_the_place_of_a_lost_home() -> None:
     """In 10^9 bytes: two blocks and the head are 6,000 bytes."""
     homes = [LEAD, home("a", 5.0), home("slow", 10.0), home("small", 30.0, 1e-6), home("fast", 20.0)]
     assert held(dealt_again(BEFORE, LAYERS, homes, 2)) == {"lead": (0, 1), "a": (2, 3), "fast": (4, 6)}
+
+
+@pytest.mark.parametrize(
+    ("a", "b", "c", "holds"),
+    [
+        (10.0, 10.0, 15.0, "c"),  # three layers against two
+        (10.0, 10.0, 14.0, "b"),  # not much faster
+        (2.0, 10.0, 15.0, "b"),  # the other stage is what all wait for
+        (10.0, 0.0, 15.0, "b"),  # of b nothing is known
+        (10.0, 10.0, 0.0, "b"),
+    ],
+)
+def test_a_much_faster_spare_takes_the_place_of_the_slowest(a: float, b: float, c: float, holds: str) -> None:
+    """With the layers that it has kept; the other one keeps them from now on."""
+    before = msgspec.structs.replace(BEFORE, spares=(StageHolder("c", 4, 6),))
+    again = dealt_again(before, LAYERS, [LEAD, home("a", a), home("b", b), home("c", c)], 2)
+    (spare,) = {"b", "c"} - {holds}
+    assert held(again) == {"lead": (0, 1), "a": (2, 3), holds: (4, 6)}
+    assert spares(again) == {spare: (4, 6)}
+
+
+def test_no_spare_is_of_use_where_the_lead_is_slowest() -> None:
+    before = msgspec.structs.replace(BEFORE, spares=(StageHolder("c", 4, 6),))
+    homes = [HomeOffer("lead", "", 0.0, 1.0, 0.0), home("a", 10.0), home("b", 10.0), home("c", 30.0)]
+    assert "b" in held(dealt_again(before, LAYERS, homes, 2))
 
 
 def test_a_spare_goes_where_it_gains_most() -> None:
