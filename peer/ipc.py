@@ -100,14 +100,23 @@ class Assignment(Struct, frozen=True, forbid_unknown_fields=True):
 
 
 class HomeOffer(Struct, frozen=True, forbid_unknown_fields=True):
-    """A home that would work in a cluster, and what it says of itself."""
+    """A home that would work in a cluster, and what it says of itself. A figure of 0 is not known."""
 
     peer: PeerId
     name: Text
     memory_gb: Figure
-    """Of the device on which it would train."""
+    """For parameters, gradients, moments and a micro-batch, in 10^9 bytes."""
     tokens_per_s: Figure
-    """Of the whole model, as its owner's machine was measured; 0 if it was not."""
+    """Of the whole model, if it had room for it."""
+    upload_mbps: Figure
+    """What its line sends."""
+
+
+class SeekWork(ToLink, frozen=True):
+    """Said by a worker that has no stage yet: what it may offer. Both as in `HomeOffer`."""
+
+    memory_gb: Figure
+    tokens_per_s: Figure
 
 
 class AssignStages(ToLink, frozen=True):
@@ -117,8 +126,8 @@ class AssignStages(ToLink, frozen=True):
 
 
 class StartLooked(ToLink, frozen=True):
-    """The model from which the run starts was not on this machine; whether it is now, from huggingface.co. Else the link
-    asks peers."""
+    """The model from which the run starts was not on this machine: whether it is now, from huggingface.co. Else the
+    link asks peers."""
 
     is_here: bool
 
@@ -307,7 +316,7 @@ class LinkFailed(ToTrainer, frozen=True):
 
 AnyToLink = (
     OpenLink | ChangeLimits | Hello | ReportProgress | OfferContribution | PausedAt | StepsGoOn | StandsAt
-    | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked
+    | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked | SeekWork
 )  # fmt: skip
 AnyToTrainer = (
     SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | RewindTo | AdoptSnapshot | InStep

@@ -26,9 +26,10 @@ from peer.credit.summary import LocalCosts, summarize
 from peer.data import start_blob
 from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
+from peer.first_words import bring_start, spec_text
 from peer.ipc import AnyToTrainer
 from peer.lifecycle.machine import begin, step
-from peer.lifecycle.state import LINKS_LOST, SPEC_TIMEOUT_S, Mode, Offline
+from peer.lifecycle.state import LINKS_LOST, Mode, Offline
 from peer.lifecycle.vocabulary import (
     Began,
     ClockJumped,
@@ -76,7 +77,7 @@ from peer.protocol.head import next_anchor
 from peer.ranks.rank_group import RankLost
 from peer.ranks.roster import DeviceRoster
 from peer.settings import PeerSettings
-from peer.spec import RunSpec, StartTable, parse
+from peer.spec import RunSpec, parse
 from peer.startup import load_libraries, look_around, prepare, started
 from peer.telemetry.forecast import Forecaster
 from peer.telemetry.reporter import Reporter
@@ -87,8 +88,6 @@ if TYPE_CHECKING:
 
 LONGEST_S = 3600.0
 """Nothing waits longer without a look."""
-LOOK_S = 1.0
-"""Whoever waits looks so often whether its owner wants it to leave."""
 CLOCK_LOOK_S = 0.5
 """A wrong clock is looked at so often."""
 
@@ -108,10 +107,10 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     session.building = True
     load_libraries()
     session.building = False
-    spec = parse(_spec_text(inbox, session))
+    spec = parse(spec_text(inbox, session))
     if spec.start is not None:
         if not start_blob.is_here(spec.start.digest):
-            _bring_start(link, inbox, spec, spec.start, session)
+            bring_start(link, inbox, spec, spec.start, session)
         start_blob.require_intact(spec.start.digest)
     if not spec.uses_hub:
         close_hub()
@@ -127,26 +126,6 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
             _note_gone(gone, session)
         _begin_link(link, inbox, session)  # while the ranks begin
         meet = _meet_again
-
-
-def _bring_start(link: LinkProcess, inbox: Inbox, spec: RunSpec, start: StartTable, session: Reporter) -> None:
-    """Have the model from which the run starts on this machine: from huggingface.co, or else from peers.
-
-    Raises LeaveRequested, what the link ended with, and BadSpec for another model under that name."""
-    from peer.model.start import fetch
-
-    is_here = False
-    if start.is_on_hub:
-        session.say("JOINING", f"loading {start.model} from huggingface.co")
-        try:
-            fetch(spec)
-            is_here = True
-        except Unreachable as error:
-            session.warn("START", f"{error}; it is loaded from other peers")
-    link.send(ipc.StartLooked(is_here))
-    if not is_here:
-        session.say("JOINING", f"loading {start.model} from other peers")
-        _until_told(inbox, session, ipc.StartBrought)
 
 
 def _live(
@@ -188,7 +167,7 @@ def _assembled(
     if settings.stages > 1:
         assignment = assemble(link.send, inbox, spec, me, settings, directory, session)
     else:
-        assignment = await_assignment(inbox, session)
+        assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 
     def ask_submit() -> None:
         inbox.put(SubmitAsked)
@@ -234,11 +213,11 @@ def _has_met(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
 def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
     """Wait for a link that was started before a life. Where nobody can be reached it is tried as often as in one life.
 
-    Raises what `_spec_text` does.
+    Raises what `spec_text` does.
     """
     for left in reversed(range(LINKS_LOST)):
         try:
-            _spec_text(inbox, session)
+            spec_text(inbox, session)
         except (Unreachable, LinkLost):
             if not left:
                 raise
@@ -246,44 +225,6 @@ def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
             return
         session.say("JOINING", "connecting again")
         _begin_link(link, inbox, session)
-
-
-def _until_told(inbox: Inbox, session: Reporter, kind: type) -> None:
-    """What comes before goes to people. Raises what the link ended with, and LeaveRequested."""
-    while not session.stopping:
-        with suppress(Empty):
-            item = inbox.get(timeout=LOOK_S)
-            if isinstance(item, kind):
-                return
-            _tell(item, session)
-    raise LeaveRequested
-
-
-def _tell(item: object, session: Reporter) -> None:
-    """Raises what the link ended with."""
-    match item:
-        case ipc.Waiting(why):
-            session.say("JOINING", why)
-        case ipc.ReportEvent(name, fields):
-            session.emit(Event.registry[name](**fields))
-        case Exception():
-            raise item
-
-
-def _spec_text(inbox: Inbox, session: Reporter) -> str:
-    """What the run is. Raises what the link ended with, Unreachable, or LeaveRequested."""
-    until = time.monotonic() + SPEC_TIMEOUT_S
-    while not session.stopping and (left_s := until - time.monotonic()) > 0:
-        try:
-            item = inbox.get(timeout=left_s)
-        except Empty:
-            break
-        if isinstance(item, ipc.SpecText):
-            return item.toml
-        _tell(item, session)
-    if session.stopping:
-        raise LeaveRequested
-    raise Unreachable(f"the link did not get the run's spec within {SPEC_TIMEOUT_S:.0f} s")
 
 
 class Session:
@@ -490,8 +431,13 @@ def heard(message: AnyToTrainer, now: float) -> LifeInput:
             return SubmitAsked(now)
         case ipc.OthersSpeeds(tokens_per_s):
             return SpeedsHeard(now, tokens_per_s)
-        case ipc.ReportEvent() | ipc.LinkFailed() | ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost() | (
-            ipc.StartBrought()
+        case (
+            ipc.ReportEvent()
+            | ipc.LinkFailed()
+            | ipc.HomesOffered()
+            | ipc.StagesAssigned()
+            | ipc.HomeLost()
+            | (ipc.StartBrought())
         ):
             raise AssertionError("it does not come here")
         case _:

@@ -181,35 +181,26 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     if whole < weights:
         raise BadInput(
             f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
-            f"choose another device with --devices{from_main_memory(spec, whole)}, or join a run with a smaller model"
+            f"choose another device with --devices{other_ways(spec, whole)}, or join a run with a smaller model"
         )
     free, least = free_bytes(device), min(needed, ENOUGH * whole) if again else weights
     if free < least:
-        aside = from_main_memory(spec, free) if needed > whole else ""
+        aside = other_ways(spec, free) if needed > whole else ""
         raise MemoryFull(
             f"others use {device}: {size(free)} of {size(whole)} free, about {size(needed)} needed; {MAKE_ROOM}{aside}"
         )
 
 
-UPLOAD_BPS = 20e6
-"""Of a home whose line nobody has measured."""
-
-
-def from_main_memory(spec: RunSpec, room_bytes: float) -> str:
+def other_ways(spec: RunSpec, room_bytes: float) -> str:
     """What its owner may do where a run has no room on a device of so much: the rest of a sentence, empty where nothing
-    helps. Nobody does it unasked: main memory is slower, and a cluster needs other homes."""
-    from peer.plan.home_cost import cluster_tokens_per_s, offload_tokens_per_s
+    helps."""
+    from peer.doctor.host import needs_of
+    from peer.host.processes import available_bytes
+    from peer.plan.home_cost import ways_without_room
     from peer.plan.model_shape import shape_of
 
-    shape, ways = shape_of(spec), ""
-    aside = offload_tokens_per_s(shape, spec, room_bytes)
-    if aside is not None:
-        ways += f", or set settings.offload=yes: about {aside.tokens_per_s:,.0f} tokens/s with layers in main memory"
-    together = cluster_tokens_per_s(shape, spec, room_bytes, UPLOAD_BPS)
-    if together is not None:
-        speed = f"about {together.tokens_per_s:,.0f} tokens/s together on lines of {UPLOAD_BPS / 1e6:.0f} Mbit/s"
-        ways += f", or train it in a cluster of {together.homes} such homes: {speed}"
-    return ways
+    ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
+    return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)
 
 
 WEIGHT_BYTES = 4
@@ -303,7 +294,7 @@ def fit_for(
         if not settings.offload:
             for device in devices:
                 require_room(spec, device, again=True, shares=_shares(settings, len(devices)))
-        aside = "" if settings.offload else from_main_memory(spec, whole_bytes(devices[0]))
+        aside = "" if settings.offload else other_ways(spec, whole_bytes(devices[0]))
         session.warn("FIT", f"{error}{aside}; it is tried with one sequence at a time")
         return least_fit(spec, names, devices, offload=settings.offload)
     except HomefiresError as error:

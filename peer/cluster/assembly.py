@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
@@ -12,6 +13,8 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from dht.atomic_files import write_atomic
+from dht.errors import BadInput
+from peer.cluster.home_figures import figures_of
 from peer.events import Event
 from peer.ipc import (
     Assignment,
@@ -19,14 +22,17 @@ from peer.ipc import (
     HomeOffer,
     HomesOffered,
     ReportEvent,
+    SeekWork,
     StageHolder,
     StagesAssigned,
     ToLink,
     Waiting,
 )
 from peer.link.handle import LeaveRequested
-from peer.pipeline.span_choice import Wire, choose_spans
+from peer.model.flat import Layer
+from peer.pipeline.span_choice import HELD_BYTES, Wire, choose_spans, has_room, require_blocks
 from peer.pipeline.stage_model import model_layers, require_cuttable
+from peer.plan.model_shape import shape_of
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
 from peer.telemetry.reporter import Reporter
@@ -36,6 +42,8 @@ FILE = "cluster.assignment"
 """In a lead's folder: who held which layers last."""
 GRACE_S = 5.0
 """Who held a stage is given so long to come back before another takes its place."""
+FASTER = 1.5
+"""A spare that is so many times as fast takes the place of a home that is there."""
 LOOK_S = 1.0
 """Whoever waits looks so often whether its owner wants it to leave."""
 
@@ -47,72 +55,128 @@ def assemble(
     """A lead's: waits until `settings.stages` homes are here, itself among them, and tells them who holds which layers.
 
     Whoever held a stage before holds it again; in the place of a home that is gone steps one that has kept its layers,
-    else any. Raises what a link ended with, LeaveRequested, and BadInput where the model cannot be cut for them.
+    else any. The first time, those homes hold stages that are fastest together. Raises what a link ended with,
+    LeaveRequested, and BadInput where the model cannot be cut for them.
     """
     require_cuttable(spec)
-    layers, homes, before = model_layers(spec), settings.stages, _remembered(directory, me, settings)
-    present: tuple[HomeOffer, ...] = ()
-    enough_since: float | None = None
+    layers, width, before = model_layers(spec), shape_of(spec).width, _remembered(directory, me, settings)
+    require_blocks(layers, settings.stages)
+    mine = figures_of(spec, settings, me)
+    table = _Table(settings.stages, layers, session)
 
     def dealt(message: object) -> Assignment | None:
-        nonlocal present, enough_since
         if isinstance(message, HomesOffered):
-            present = message.homes
-            missing = homes - 1 - len(present)
-            enough_since = None if missing > 0 else enough_since or time.monotonic()
-            if missing > 0:
-                session.say("JOINING", f"waiting for {missing} more of the {homes} homes of this cluster")
-        if enough_since is None:
+            table.seat(message.homes)
+        if table.enough_since is None:
             return None
         if before is None:
-            chosen = present[: homes - 1]
-            first = choose_spans(
-                layers, [me, *(home.peer for home in chosen)], [0.0, *(home.tokens_per_s for home in chosen)],
-                [0.0, *(home.memory_gb for home in chosen)], next_epoch(), cast("Wire", settings.activations),
-            )  # fmt: skip
-            return with_spares(first, [home.peer for home in present[homes - 1 :]])
-        names = [home.peer for home in present]
-        all_back = {holder.peer for holder in before.workers} <= set(names)
-        if not all_back and time.monotonic() - enough_since < GRACE_S:
+            return table.dealt_first(mine, width, cast("Wire", settings.activations))
+        all_back = {holder.peer for holder in before.workers} <= {home.peer for home in table.present}
+        if not all_back and time.monotonic() - table.enough_since < GRACE_S:
             return None
-        return dealt_again(before, names, next_epoch())
+        return dealt_again(before, layers, [mine, *table.present], next_epoch())
 
-    session.say("JOINING", f"waiting for the other homes of this cluster, {homes} in all")
+    session.say("JOINING", f"waiting for the other homes of this cluster, {settings.stages} in all")
     assignment = _hear(inbox, session, dealt)
     remember(directory, assignment)
     send(AssignStages(assignment))
     return assignment
 
 
-def dealt_again(before: Assignment, present: Sequence[str], epoch: int) -> Assignment:
-    """The same stages, held by as many as are `present` of those who held them or have kept their layers. Who is left
-    over keeps the layers of some stage, and is a spare."""
+class _Table:
+    """Who is here for a lead to deal to."""
+
+    def __init__(self, stages: int, layers: Sequence[Layer], session: Reporter) -> None:
+        self._stages, self._layers, self._session = stages, layers, session
+        self.present: tuple[HomeOffer, ...] = ()
+        self.enough_since: float | None = None
+        self._left_out: set[str] = set()
+
+    def seat(self, homes: Sequence[HomeOffer]) -> None:
+        """All that have room for one block; of others it is said why they are left out, once."""
+        block = min((layer for layer in self._layers if layer.is_block), key=lambda layer: layer.size)
+        for home in homes:
+            if not has_room(home, [block]) and home.peer not in self._left_out:
+                self._left_out.add(home.peer)
+                needed = HELD_BYTES * block.size / 1e9
+                self._session.warn(
+                    "CLUSTER", f"{home.name or home.peer[-8:]} is left out: it has room for {home.memory_gb:.2g} GB "
+                    f"of training, and one block of the model takes {needed:.2g} GB",
+                )  # fmt: skip
+        self.present = tuple(home for home in homes if has_room(home, [block]))
+        missing = self._stages - 1 - len(self.present)
+        self.enough_since = None if missing > 0 else self.enough_since or time.monotonic()
+        if missing > 0:
+            self._session.say("JOINING", f"waiting for {missing} more of the {self._stages} homes of this cluster")
+
+    def dealt_first(self, mine: HomeOffer, width: int, wire: Wire) -> Assignment | None:
+        """None where they have no room together: more homes, or larger ones, may come."""
+        homes, self.enough_since = [mine, *self.present], None
+        try:
+            first = choose_spans(self._layers, width, homes, self._stages, next_epoch(), wire)
+        except BadInput as error:
+            why = f"waiting for other homes of this cluster: {error}"
+            if why != self._session.why:
+                self._session.say("JOINING", why)
+            return None
+        return with_spares(first, homes)
+
+
+def dealt_again(
+    before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer], epoch: int
+) -> Assignment:  # fmt: skip
+    """The same stages, held by as many of the `homes`, the lead's first, as held them or have kept their layers: the
+    fastest of those. Who is left over keeps the layers of some stage, and is a spare. So is whoever held the slowest
+    stage, if a spare is `FASTER` by so much that what its optimizer remembers is worth less."""
     kept = {holder.peer: holder.layers for holder in (*before.workers, *before.spares)}
-    free = [peer for peer in present if peer not in kept]
+    fastest = sorted(homes[1:], key=lambda home: -home.tokens_per_s)
+    needed = {holder.peer for holder in before.workers} & {home.peer for home in fastest}
+    needed -= _outrun(before, layers, homes)
     stages = [before.stages[0]]
     taken: set[str] = set()
     for holder in before.workers:
-        who = holder.peer if holder.peer in present else ""
-        others = (peer for peer in present if kept.get(peer) == holder.layers and peer not in taken)
-        who = who or next(others, "") or next((peer for peer in free if peer not in taken), "")
-        if not who:  # it has kept other layers, and loads these
-            is_needed = {each.peer for each in before.workers}
-            who = next(peer for peer in present if peer not in taken and peer not in is_needed)
+        free = [home for home in fastest if home.peer not in taken | needed]
+        room = [home for home in free if has_room(home, layers[holder.first : holder.last + 1])]
+        who = holder.peer if holder.peer in needed else ""
+        who = who or next((home.peer for home in free if kept.get(home.peer) == holder.layers), "")
+        who = who or next((home.peer for home in room if home.peer not in kept), "")
+        who = who or next(home.peer for home in room or free)  # it has kept other layers, and loads these
         taken.add(who)
         stages.append(StageHolder(who, holder.first, holder.last))
-    dealt = Assignment(epoch, tuple(stages), (), before.wire)
-    return with_spares(dealt, [peer for peer in present if peer not in taken], kept)
+    return with_spares(Assignment(epoch, tuple(stages), (), before.wire), homes, kept)
 
 
-def with_spares(assignment: Assignment, left: Sequence[str], kept: Mapping[str, range] | None = None) -> Assignment:
-    """These homes beside it, each with the layers that it has `kept`, or those of the stage that has fewest spares."""
+def _outrun(before: Assignment, layers: Sequence[Layer], homes: Sequence[HomeOffer]) -> set[str]:
+    """The home that holds up all others, if a much faster one is here that has kept its layers; else nobody."""
+    speeds = {home.peer: home.tokens_per_s or math.inf for home in homes}
+    present = [holder for holder in before.stages if holder.peer in speeds]
+    slowest = max(
+        present, key=lambda holder: sum(layers[number].size for number in holder.layers) / speeds[holder.peer]
+    )
+    enough = FASTER * speeds[slowest.peer]
+    others = (speeds.get(spare.peer, 0.0) for spare in before.spares if spare.layers == slowest.layers)
+    return {slowest.peer} if any(enough <= speed < math.inf for speed in others) else set()
+
+
+def with_spares(
+    assignment: Assignment, homes: Sequence[HomeOffer], kept: Mapping[str, range] | None = None
+) -> Assignment:
+    """Those of the `homes` beside it that hold nothing yet, each with the layers that it has `kept`; else with those of
+    the stage that has fewest spares, of these the one that takes longest, where most is gained."""
+    speeds = {home.peer: home.tokens_per_s for home in homes}
     spares = list(assignment.spares)
-    for peer in left:
-        counts = [sum(spare.layers == holder.layers for spare in spares) for holder in assignment.workers]
-        fewest = assignment.workers[counts.index(min(counts))]
-        same = [holder for holder in assignment.workers if holder.layers == (kept or {}).get(peer)]
+
+    def takes(holder: StageHolder) -> float:
+        return len(holder.layers) / (speeds.get(holder.peer) or math.inf)
+
+    for home in homes:
+        if assignment.of(home.peer) is not None:
+            continue
+        counts = {holder: sum(spare.layers == holder.layers for spare in spares) for holder in assignment.workers}
+        fewest = min(assignment.workers, key=lambda holder: (counts[holder], -takes(holder)))
+        same = [holder for holder in assignment.workers if holder.layers == (kept or {}).get(home.peer)]
         holder = same[0] if same else fewest
-        spares.append(StageHolder(peer, holder.first, holder.last))
+        spares.append(StageHolder(home.peer, holder.first, holder.last))
     return msgspec.structs.replace(assignment, spares=tuple(spares))
 
 
@@ -131,8 +195,14 @@ def _remembered(directory: Path, me: str, settings: PeerSettings) -> Assignment 
     return before if is_same else None
 
 
-def await_assignment(inbox: SimpleQueue[Any], session: Reporter) -> Assignment:
-    """A worker's: waits for its lead's word. Raises what a link ended with, and LeaveRequested."""
+def await_assignment(
+    send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
+    session: Reporter,
+) -> Assignment:  # fmt: skip
+    """A worker's: offers what it has, and waits for its lead's word. Raises what a link ended with, LeaveRequested, and
+    BadInput where no device works."""
+    mine = figures_of(spec, settings, me)
+    send(SeekWork(mine.memory_gb, mine.tokens_per_s))
     session.say("JOINING", "waiting for the lead of the cluster to say which layers are for this home")
     return _hear(inbox, session, lambda message: message.assignment if isinstance(message, StagesAssigned) else None)
 

@@ -108,10 +108,9 @@ class ClusterHome:
     def enlisted(self, homes: Sequence[HomeOffer]) -> Assignment | None:
         """A lead's, with those as spares that have come since; None if there are none."""
         known = {holder.peer for holder in (*self.assignment.stages, *self.assignment.spares)}
-        new = [home.peer for home in homes if home.peer not in known]
-        if not self.is_lead or not new:
+        if not self.is_lead or known >= {home.peer for home in homes}:
             return None
-        self.assignment = with_spares(self.assignment, new)
+        self.assignment = with_spares(self.assignment, homes)
         self._changed(self.assignment)
         return self.assignment
 

@@ -34,7 +34,7 @@ from peer.host.disk import folder_bytes, free_disk_bytes
 from peer.host.gpu import Gpus
 from peer.host.power import cpu_temperature_c, read_power
 from peer.host.processes import ProcessTree, available_bytes
-from peer.plan.home_cost import offload_tokens_per_s
+from peer.plan.home_cost import UPLOAD_BPS, ways_without_room
 from peer.plan.model_shape import shape_of
 from peer.settings import PeerSettings
 from peer.spec import RunSpec
@@ -145,8 +145,9 @@ def _rooms(
     if (smallest := min((each.free_bytes for each in devices), default=0)) and at_work is None and not in_main:
         shares = 1 if asked.settings.sharding == "replicated" else len(devices)
         name = devices[0].name if shares == 1 else f"{shares} GPUs together"
-        aside = offload_tokens_per_s(shape_of(spec), spec, smallest)
-        tell(check_device_memory(needs, shares * smallest, name, aside))
+        upload_bps = asked.settings.upload_mbps * 1e6 or UPLOAD_BPS
+        ways = ways_without_room(shape_of(spec), spec, smallest, available_bytes() - needs.main, upload_bps)
+        tell(check_device_memory(needs, shares * smallest, name, ways))
     folder, held_bytes = asked.directory or Path.home(), 0
     if asked.directory is not None:
         held_bytes = folder_bytes(asked.directory) or 0

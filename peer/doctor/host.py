@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import multiprocessing
 import resource
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -15,7 +15,7 @@ from dht.errors import BadInput, DiskFull
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown, warned
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
 from peer.plan.disk_use import disk_of
-from peer.plan.home_cost import OffloadForecast
+from peer.plan.home_cost import WayToTrain
 from peer.plan.model_shape import memory_of, shape_of
 from peer.spec import RunSpec
 
@@ -84,26 +84,22 @@ def check_memory(needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_by
 
 
 def check_device_memory(
-    needs: RunNeeds, free_bytes: int, name: str, aside: OffloadForecast | None = None
+    needs: RunNeeds, free_bytes: int, name: str, ways: Sequence[WayToTrain] = ()
 ) -> Check:  # fmt: skip
-    """Memory of a GPU that nobody uses just now; `aside`: what it would make of layers from main memory."""
+    """Memory of a GPU that nobody uses just now; `ways`: what its owner may do without enough of it."""
     found = f"{size(free_bytes)} of {name} free, the run needs about {size(needs.device)}"
     figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
     if free_bytes < needs.least_device:
         fix = "close what else uses the GPU, choose another one with --devices, or join a run with a smaller model"
-        fix = fix if aside is None else f"{_from_main_memory(needs, aside)}; or {fix}"
+        forecasts = [
+            f"--set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s (a forecast)" for way in ways
+        ]  # fmt: skip
+        fix = "; or ".join([*forecasts, fix])
         return failed("device memory", found, fix, BadInput, **figures)
     if free_bytes < TIGHT * needs.device:
         fix = "nothing must be done: the micro-batch is made smaller until it fits, which is a little slower"
         return warned("device memory", found, fix, **figures)
     return passed("device memory", found, **figures)
-
-
-def _from_main_memory(needs: RunNeeds, aside: OffloadForecast) -> str:
-    return (
-        f"set settings.offload = yes: about {aside.tokens_per_s:,.0f} tokens/s, a share of {aside.share:.2f} of what a "
-        f"device makes that holds it, with {size(needs.main + aside.main_bytes)} of main memory (a forecast)"
-    )
 
 
 def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:

@@ -126,6 +126,18 @@ def gpus_in_use(devices: Sequence[str] = ()) -> dict[str, str]:
     return {f"cuda:{index}": f"GPU-{torch.cuda.get_device_properties(index).uuid}" for index in chosen}
 
 
+def memories_bytes() -> tuple[int, ...]:
+    """All of the memory of each GPU, as NVML tells; empty without one."""
+    import pynvml
+
+    try:
+        pynvml.nvmlInit()
+        handles = map(pynvml.nvmlDeviceGetHandleByIndex, range(pynvml.nvmlDeviceGetCount()))
+        return tuple(pynvml.nvmlDeviceGetMemoryInfo(handle).total for handle in handles)
+    except pynvml.NVMLError:
+        return ()
+
+
 def power_limit_w() -> float | None:
     """What the first GPU may draw at most, as NVML tells; None where there is none."""
     import pynvml

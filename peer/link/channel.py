@@ -95,6 +95,8 @@ class LinkEnd:
         """Called with what the owner has changed, whatever else is waited for."""
         self.on_stages: Callable[[ipc.Assignment], object] = lambda assignment: None
         """Called with whom a lead has chosen for what, likewise."""
+        self.on_work: Callable[[ipc.SeekWork], object] = lambda seek: None
+        """Called with what a worker may offer, likewise."""
         self._is_lost = False
 
     @classmethod
@@ -110,7 +112,7 @@ class LinkEnd:
         self.send(ipc.ReportEvent(type(event).__name__, asdict(event)))
 
     async def receive(self) -> ipc.AnyToLink:
-        """The next message but ChangeLimits and AssignStages, which go to `on_limits` and `on_stages`.
+        """The next message but ChangeLimits, AssignStages and SeekWork, which go to `on_limits` and its like.
 
         Raises LinkLost when the trainer has ended.
         """
@@ -126,6 +128,8 @@ class LinkEnd:
                     self.on_limits(limits)
                 case ipc.AssignStages(assignment):
                     self.on_stages(assignment)
+                case ipc.SeekWork() as seek:
+                    self.on_work(seek)
                 case _:
                     return message
         raise LinkLost

@@ -58,7 +58,7 @@ class Offers:
         return pack_word(ClusterWord(assignment if assignment is not None and assignment.of(peer) else None))
 
     def _note(self, peer: str, offer: OfferWork) -> None:
-        home = HomeOffer(peer, offer.name, offer.memory_gb, offer.tokens_per_s)
+        home = HomeOffer(peer, offer.name, offer.memory_gb, offer.tokens_per_s, offer.upload_mbps)
         self._present[peer] = _Present(home, time.monotonic())
         self.look()
 

@@ -21,6 +21,7 @@ class OfferWork(Struct, frozen=True, forbid_unknown_fields=True):
     name: Annotated[str, Meta(max_length=64)]
     memory_gb: Figure
     tokens_per_s: Figure
+    upload_mbps: Figure
     epoch: Count
     """Of the assignment that I know; 0 before there is one."""
 

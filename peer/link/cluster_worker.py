@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from dht.errors import Unreachable
 from dht.node import Node
 from dht.records import PeerRecord
-from peer.ipc import Assignment, HomeLost, StagesAssigned, Waiting
+from peer.ipc import Assignment, HomeLost, SeekWork, StagesAssigned, Waiting
 from peer.link.channel import LinkEnd
 from peer.link.cluster_invite import ClusterInvite
 from peer.link.cluster_messages import ANSWER_BYTES, ASK, OfferWork, pack_offer, unpack_word
@@ -29,18 +29,32 @@ class WorkSeeker:
         """`assigned` hears what it is to hold, whenever that changes."""
         self._node, self._pipe, self._invite, self._name = node, pipe, invite, name
         self._read_heads, self._assigned = read_heads, assigned
+        self._seeks: SeekWork | None = None
+        self._is_known = asyncio.Event()
+        """Whether its trainer has said what it may offer: no home is offered before."""
+        pipe.on_work = self._know
         self._epoch = 0
         self._missed = 0
         self._waits_for = ""
         """What the trainer was told last."""
 
     async def follow(self) -> None:
+        await self._is_known.wait()
         while True:
             await self._ask()
             await asyncio.sleep(ASK_EVERY_S)
 
+    def _know(self, seek: SeekWork) -> None:
+        self._seeks = seek
+        self._is_known.set()
+
     async def _ask(self) -> None:
-        offer = OfferWork(self._invite.secret, self._name[:64], 0.0, 0.0, self._epoch)
+        seek = self._seeks
+        assert seek is not None, "nothing is asked before the trainer has said what it may offer"
+        offer = OfferWork(
+            self._invite.secret, self._name[:64], seek.memory_gb, seek.tokens_per_s, self._node.upload_bps / 1e6,
+            self._epoch,
+        )  # fmt: skip
         try:
             packed = await self._node.ask(self._invite.lead, ASK, ASK_S, ANSWER_BYTES, pack_offer(offer))
         except Unreachable as error:

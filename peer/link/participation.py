@@ -200,7 +200,7 @@ class Participation:
                         continue  # its lead offers, and says when no step follows
                 case ipc.StandsAt():
                     pass
-                case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked():
+                case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork():
                     raise LinkLost  # heard elsewhere, or said before
                 case _:
                     assert_never(message)

@@ -96,8 +96,8 @@ def adopt(found: FoundModel, table: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def fetch(spec: RunSpec) -> None:
-    """Have the model from which a run starts in the cache, from huggingface.co. Raises Unreachable where it is not to be
-    had there as it was when the run began, DiskFull."""
+    """Have the model from which a run starts in the cache, from huggingface.co. Raises Unreachable where it is not
+    there as it was when the run began, DiskFull."""
     assert spec.start is not None
     found = find(spec.start.model, spec.start.revision)
     try:
@@ -115,7 +115,7 @@ def fetch(spec: RunSpec) -> None:
 
 def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     """What transformers makes of them. Raises BadSpec."""
-    named = {"gguf_file": found.file} if found.file else {}
+    named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
     if kind is AutoModelForCausalLM and not found.file:
         named["use_safetensors"] = True
     try:
@@ -142,7 +142,11 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
-    said: dict[str, Any] = {"architecture": config.model_type, "context": min(positions, CONTEXT_MOST), "tokenizer": START}
+    said: dict[str, Any] = {
+        "architecture": config.model_type,
+        "context": min(positions, CONTEXT_MOST),
+        "tokenizer": START,
+    }
     said |= {key: value for key, value in table.items() if key != "config"}
     return said | {"config": values | dict(table.get("config", {}))}
 

@@ -135,7 +135,7 @@ HELD_SHARE = 0.8
 
 @dataclass(frozen=True, kw_only=True)
 class ClusterForecast:
-    """Of several homes alike that train one copy of a model, a stage each."""
+    """Of several homes that train one copy of a model, a stage each."""
 
     homes: int
     tokens_per_s: float
@@ -150,17 +150,84 @@ class ClusterForecast:
 def cluster_tokens_per_s(
     shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
 ) -> ClusterForecast | None:
-    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks.
+    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks,
+    or a model whose first and last layer are one.
 
-    Stages work at the same time: the slowest decides. A stage in the middle sends hidden values on and gradients back,
-    so a token costs its line twice `width` values (DT-FM, arXiv:2206.01288).
+    What they make: see `pipeline_tokens_per_s`.
     """
-    if room_bytes <= 0:
+    if room_bytes <= 0 or not has_head(shape):
         return None
-    needed_bytes = memory_of(shape, spec).training
-    homes = max(2, math.ceil(needed_bytes / (HELD_SHARE * room_bytes)))
+    homes = max(2, math.ceil(stage_room(shape, spec, 1) / room_bytes))
     if homes > shape.blocks:
         return None
-    computed = homes * flops / (RECOMPUTED * shape.flops_per_token(spec.model.context))
-    sent = upload_bps / 8 / (2 * shape.width * WIRE_BYTES)
-    return ClusterForecast(homes=homes, tokens_per_s=min(computed, sent), compute_tokens_per_s=computed)
+    found = pipeline_tokens_per_s(shape, spec, [flops] * homes, [room_bytes] * homes, [upload_bps] * homes)
+    assert found is not None, "they were counted so that they have room"
+    return found
+
+
+def stage_room(shape: ModelShape, spec: RunSpec, stages: int) -> float:
+    """Bytes that a device must have for one of so many equal stages."""
+    return memory_of(shape, spec).training / HELD_SHARE / stages
+
+
+def pipeline_tokens_per_s(
+    shape: ModelShape, spec: RunSpec, flops: Sequence[float], room_bytes: Sequence[float], upload_bps: Sequence[float]
+) -> ClusterForecast | None:
+    """Of homes in this order, of which each has layers by its speed, and no more than its room; None without room.
+
+    Stages work at the same time: the slowest decides. A stage sends hidden values on and gradients back, so a token
+    costs its line twice `width` values in the middle and once at the ends (DT-FM, arXiv:2206.01288).
+    """
+    most = [room / stage_room(shape, spec, 1) for room in room_bytes]
+    if sum(most) < 1:
+        return None
+    left, speed_left, slowest_s = 1.0, sum(flops), 0.0
+    for home in sorted(range(len(flops)), key=lambda home: most[home] / flops[home]):
+        share = min(most[home], left * flops[home] / speed_left)
+        slowest_s = max(slowest_s, share / flops[home])
+        left, speed_left = left - share, speed_left - flops[home]
+    computed = 1 / (slowest_s * RECOMPUTED * shape.flops_per_token(spec.model.context))
+    last = len(upload_bps) - 1
+    sent = min(
+        bps / 8 / ((2 if 0 < home < last else 1) * shape.width * WIRE_BYTES) for home, bps in enumerate(upload_bps)
+    )  # fmt: skip
+    return ClusterForecast(homes=len(flops), tokens_per_s=min(computed, sent), compute_tokens_per_s=computed)
+
+
+def has_head(shape: ModelShape) -> bool:
+    """Whether the last layer is not the first one again, as far as layers are known: then homes can share a model."""
+    after = shape.layers[shape.before + shape.blocks :]
+    return not after or shape.vocabulary * shape.width in after
+
+
+# ---- what a home can do that does not hold a model ----
+
+UPLOAD_BPS = 20e6
+"""Of a home whose line nobody has measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayToTrain:
+    """That its owner may choose. Nobody does it unasked: main memory is slower, and a cluster needs other homes."""
+
+    setting: str
+    """As `KEY=VALUE`."""
+    words: str
+    tokens_per_s: float
+
+
+def ways_without_room(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, main_bytes: float, upload_bps: float = UPLOAD_BPS
+) -> tuple[WayToTrain, ...]:
+    """The fastest first, of a device with `room_bytes`, where so much of main memory can hold what it does not."""
+    found = []
+    aside = offload_tokens_per_s(shape, spec, room_bytes)
+    if aside is not None and aside.main_bytes <= main_bytes:
+        words = "layers from main memory"
+        found.append(WayToTrain(setting="offload=yes", words=words, tokens_per_s=aside.tokens_per_s))
+    together = cluster_tokens_per_s(shape, spec, room_bytes, upload_bps)
+    if together is not None:
+        words = f"a cluster of {together.homes} such homes, on lines of {upload_bps / 1e6:.0f} Mbit/s"
+        setting = f"stages={together.homes}"
+        found.append(WayToTrain(setting=setting, words=words, tokens_per_s=together.tokens_per_s))
+    return tuple(sorted(found, key=lambda way: -way.tokens_per_s))

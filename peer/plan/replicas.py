@@ -1,7 +1,7 @@
 """Replicas that are not one peer: models that are cut into stages over several.
 
 Each is turned into a peer of the simple kind, with the steps and lines that it comes to, so that one formula of a round
-serves all. No run of today is made so: these are for whoever asks whether it would pay.
+serves all. Such a replica is a cluster, which its peers form themselves: these are for whoever asks whether it pays.
 """
 
 from __future__ import annotations

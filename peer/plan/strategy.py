@@ -51,7 +51,7 @@ class Strategy:
         return self.sequences, self.accumulation, self.stages
 
     def runs(self) -> bool:
-        """Whether a run of today can be set up so: a replica is one peer."""
+        """Whether a spec says all of it: clusters are formed by their peers."""
         return self.stages == 1
 
     def words(self) -> str:

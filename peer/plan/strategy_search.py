@@ -74,7 +74,7 @@ class SearchOutcome:
 
 
 def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> list[Strategy]:
-    """All strategies whose numbers divide; with `spans` also those that no run of today can be set up with.
+    """All strategies whose numbers divide; with `spans` also those of clusters, which no spec names.
 
     One peer alone has no exchange to hide and none to divide.
     """
@@ -175,12 +175,16 @@ def most_score(question: PlanningProblem, chosen: Strategy) -> float:
 # ---- search ----
 
 
+class NothingFits(BadInput):
+    """Some peer has too little memory for every strategy."""
+
+
 def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) -> SearchOutcome:
-    """The best strategies, in order. Raises BadInput if none fits the peers' memory."""
+    """The best strategies, in order. Raises NothingFits if none fits the peers' memory."""
     everything = enumerate_strategies(question, spans=spans)
     fitting = [chosen for chosen in everything if question.fits(chosen)]
     if not fitting:
-        raise BadInput(_too_large(question, everything))
+        raise NothingFits(_too_large(question, everything))
     left = undominated(question, fitting)
     bounds = {chosen: most_score(question, chosen) for chosen in left}
     ranked: list[RankedStrategy] = []

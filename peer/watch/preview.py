@@ -13,6 +13,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
@@ -22,7 +23,8 @@ from dht.identity import Identity
 from dht.invite import Invite, parse
 from dht.node import NetworkConfig, open_node
 from dht.reach.peer_store import PeerStore
-from peer.host.gpu import power_limit_w
+from peer.host.gpu import memories_bytes, power_limit_w
+from peer.host.processes import available_bytes
 from peer.sync.run_discovery import find_spec
 
 MOST_S = 20.0
@@ -36,7 +38,9 @@ def main(text: str, peers: Sequence[str]) -> int:
     invite = parse(text, time.time())
     with tempfile.TemporaryDirectory(prefix="hf-") as folder:
         spec = uvloop.run(fetch(invite, peers, Path(folder)))
-    print(json.dumps(facts_of(invite.run, invite.organiser, spec, power_limit_w()), allow_nan=False))
+    gpus = () if version("torch").endswith("+cpu") else memories_bytes()  # such a torch trains on none of them
+    found = facts_of(invite.run, invite.organiser, spec, power_limit_w(), gpus, available_bytes())
+    print(json.dumps(found, allow_nan=False))
     return 0
 
 
@@ -54,10 +58,17 @@ async def fetch(invite: Invite, peers: Sequence[str], folder: Path) -> str:
         return await find_spec(node, invite, folder)
 
 
-def facts_of(run: str, organiser: str, spec: str, power_w: float | None) -> dict[str, Any]:
-    """All that a consent screen says of a spec's text, numbers as numbers. `power_w`: what the GPU may draw, None
-    without one. Raises BadSpec, also for what takes more time or memory to look at than it may."""
-    asked = {"run": run, "organiser": organiser, "spec": spec, "power_w": power_w}
+def facts_of(
+    run: str, organiser: str, spec: str, power_w: float | None, gpus: Sequence[int] = (), main_bytes: int = 0
+) -> dict[str, Any]:
+    """All that a consent screen says of a spec's text, numbers as numbers; see `peer.watch.run_facts`.
+
+    Raises BadSpec, also for what takes more time or memory to look at than it may.
+    """
+    asked = {
+        "run": run, "organiser": organiser, "spec": spec, "power_w": power_w, "gpus": list(gpus),
+        "main_bytes": main_bytes,
+    }  # fmt: skip
     # Each thread of OpenBLAS would take address space, of which there is little.
     environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
     try:

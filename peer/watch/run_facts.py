@@ -9,13 +9,16 @@ from __future__ import annotations
 import json
 import resource
 import sys
+from collections.abc import Sequence
 from contextlib import suppress
+from dataclasses import asdict
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError
 from dht.identity import fingerprint_words
-from peer.doctor.host import needs_of
+from peer.doctor.host import RunNeeds, needs_of
 from peer.plan.coefficients import shipped
+from peer.plan.home_cost import ways_without_room
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.round_cost import predict
@@ -38,7 +41,9 @@ def main() -> int:
     limit()
     told = json.load(sys.stdin)
     try:
-        found = facts(told["run"], told["organiser"], parse(told["spec"]), told["power_w"])
+        found = facts(
+            told["run"], told["organiser"], parse(told["spec"]), told["power_w"], told["gpus"], told["main_bytes"]
+        )
     except HomefiresError as error:
         print(error, file=sys.stderr)
         return error.exit_code
@@ -54,8 +59,11 @@ def limit() -> None:
         resource.setrlimit(what, (most, most))
 
 
-def facts(run: str, organiser: str, spec: RunSpec, power_w: float | None) -> dict[str, Any]:
-    """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one."""
+def facts(
+    run: str, organiser: str, spec: RunSpec, power_w: float | None, gpus: Sequence[int] = (), main_bytes: int = 0
+) -> dict[str, Any]:
+    """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one; `gpus`:
+    the memory of each; `main_bytes`: what can be had of main memory."""
     needs = needs_of(spec, PeerSettings().chain_bytes)
     return {
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
@@ -63,7 +71,16 @@ def facts(run: str, organiser: str, spec: RunSpec, power_w: float | None) -> dic
         "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
+        **_room(spec, needs, gpus, main_bytes),
     }  # fmt: skip
+
+
+def _room(spec: RunSpec, needs: RunNeeds, gpus: Sequence[int], main_bytes: int) -> dict[str, Any]:
+    """What GPUs have, if the run has no room on them, and what their owner may do then."""
+    if not gpus or sum(gpus) >= needs.least_device:
+        return {"lacking_bytes": None, "ways": []}
+    ways = ways_without_room(shape_of(spec), spec, min(gpus), main_bytes - needs.main)
+    return {"lacking_bytes": sum(gpus), "ways": [asdict(way) for way in ways]}
 
 
 def data_in_words(spec: RunSpec) -> str:

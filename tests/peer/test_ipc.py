@@ -99,7 +99,7 @@ def packed(fields: dict[str, Any]) -> bytes:
 
 
 STAGES = ipc.Assignment(1, (ipc.StageHolder("alice", 0, 1), ipc.StageHolder("bob", 2, 3)), (), "int8")
-HOME = ipc.HomeOffer("bob", "Bob", 8.0, 100.0)
+HOME = ipc.HomeOffer("bob", "Bob", 8.0, 100.0, 20.0)
 LIMITS = LinkLimits(4000, 0.0, 0.0, 0.0, 100.0)
 INSIDE: dict[Kind, Struct] = {type(part): part for part in (LIMITS, STAGES, STAGES.stages[0], HOME)}
 """Structs that are fields of messages."""
@@ -116,6 +116,7 @@ EXAMPLES: dict[str, Any] = {
         ipc.StandsAt(b"a" * 32, b"s" * 32),
         ipc.AssignStages(STAGES),
         ipc.LayersHeld(0, 1),
+        ipc.SeekWork(8.0, 100.0),
         ipc.HomesOffered((HOME,)),
         ipc.StagesAssigned(STAGES),
         ipc.HomeLost("bob", "silent"),

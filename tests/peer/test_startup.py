@@ -26,7 +26,7 @@ from peer.doctor.check import size
 from peer.doctor.host import needs_of
 from peer.doctor.verdict import quiet
 from peer.events import AlertRaised, Event, PeerStateChanged
-from peer.host import device
+from peer.host import device, processes
 from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.limits.policy import Decision, Hold
 from peer.link.handle import LeaveRequested
@@ -245,12 +245,13 @@ def test_what_main_memory_would_cost_is_said_and_not_done(monkeypatch: pytest.Mo
     deep = replace(
         large, model=replace(large.model, context=512, config=large.model.config | {"num_hidden_layers": 60})
     )
+    monkeypatch.setattr(processes, "available_bytes", lambda: 256 * GIB)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 8 * GIB)
-    with pytest.raises(BadInput, match=r"set settings\.offload=yes: about [\d,]+ tokens/s with layers in main memory"):
+    with pytest.raises(BadInput, match=r"or --set offload=yes for layers from main memory: about [\d,]+ tokens/s"):
         require_room(deep, card, again=False)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 12 * GIB)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 8 * GIB)
-    with pytest.raises(MemoryFull, match=r"others use cuda: .* set settings\.offload=yes: about [\d,]+ tokens"):
+    with pytest.raises(MemoryFull, match=r"others use cuda: .* --set offload=yes for layers from main memory"):
         require_room(large, card, again=True)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 80 * GIB)
     with pytest.raises(MemoryFull, match=r"or join with --devices cpu$"):

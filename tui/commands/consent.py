@@ -11,6 +11,8 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
@@ -47,29 +49,44 @@ def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
     return told
 
 
-def consents(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce) -> bool:
-    """Whether the owner of this machine wants it to join; remembered if so.
+@dataclass(frozen=True, kw_only=True)
+class Consent:
+    """What the owner of this machine has said."""
+
+    joins: bool
+    settings: tuple[str, ...] = ()
+    """As `KEY=VALUE`: how a machine takes part that does not hold the model."""
+
+
+def consents(
+    join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
+    is_decided: bool = False,
+) -> Consent:  # fmt: skip
+    """Whether the owner of this machine wants it to join; remembered if so. `is_decided`: how it trains was said.
 
     Its folder is found from then on by commands that do not name it. Raises BadInvite as `JoinOptions.place` does,
     BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
     """
-    if not _is_wanted(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce):
-        return False
+    said = _said(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce, is_decided=is_decided)
+    if not said.joins:
+        return said
     try:
         note_folder(join.place())
     except OSError as error:
         print(f"commands find this peer with --dir alone: {error.filename}: {error.strerror}", file=screen)
-    return True
+    return said
 
 
-def _is_wanted(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce) -> bool:
+def _said(
+    join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
+) -> Consent:
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
     if is_agreed(directory, invite) or is_at_work(directory):
-        return True
+        return Consent(joins=True)
     if yes:
         _remember(directory, invite, "--yes")
-        return True
+        return Consent(joins=True)
     if not (stdin.isatty() and screen.isatty()):
         raise BadInput(
             "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
@@ -77,14 +94,19 @@ def _is_wanted(join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, i
     many, named = len(invite.addrs), " and the peers you named" if join.peers else ""
     asked = f"{many} address{'es' if many != 1 else ''} of the invite{named}"
     print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
-    for line in describe(introduce(join.invite, join.peers), directory):
+    told = introduce(join.invite, join.peers)
+    ways = [] if is_decided else told["ways"]
+    for line in [*describe(told, directory), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
-    print("Join this run? [y/N] ", end="", file=screen, flush=True)
-    if stdin.readline().strip().lower() not in YES:
+    numbers = [str(number) for number, _ in enumerate(ways, start=1)]
+    question = f"Join this run, and which way? [{'/'.join(numbers)}/N] " if ways else "Join this run? [y/N] "
+    print(question, end="", file=screen, flush=True)
+    word = stdin.readline().strip().lower()
+    if word not in (numbers or YES):
         print("not joined; nothing was trained, and nothing is kept", file=screen)
-        return False
+        return Consent(joins=False)
     _remember(directory, invite, "asked")
-    return True
+    return Consent(joins=True, settings=(ways[numbers.index(word)]["setting"],) if ways else ())
 
 
 def is_agreed(directory: Path, invite: Invite) -> bool:
@@ -125,6 +147,23 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
         ("pause, leave", f"homefires pause, homefires leave; then delete {where} and nothing is left"),
     ]
     return ["", f"  {told['run']}", *(line for name, text in rows for line in _row(name, text)), ""]
+
+
+def lacking(told: Mapping[str, Any]) -> list[str]:
+    """Where the GPUs of this machine do not hold the model: what its owner may do, one line each; else nothing."""
+    if told["lacking_bytes"] is None:
+        return []
+    has, needs, ways = _bytes(told["lacking_bytes"]), _bytes(told["device_bytes"]), told["ways"]
+    head = f"  GPU memory here comes to {has}, and training the whole model takes {needs}."
+    rows = [
+        f"{number}  {way['words']}: about {way['tokens_per_s']:,.0f} tokens/s (--set {way['setting']})"
+        for number, way in enumerate(ways, start=1)
+    ]
+    if any(way["setting"].startswith("stages=") for way in ways):
+        rows.append("or a stage in the cluster of a friend: join again with --cluster and the line that you get")
+    indented = partial(textwrap.wrap, width=WIDTH, initial_indent="    ", subsequent_indent=" " * 7)
+    told_ways = [line for row in rows for line in indented(row)] or ["    There is no other way for it to train."]
+    return [head, *told_ways, ""]
 
 
 def _row(name: str, text: str) -> list[str]:

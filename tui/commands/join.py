@@ -67,8 +67,11 @@ def _join(options: argparse.Namespace) -> int:
     if join.keep_running:
         words, join = [*join.settings(), *words], join.without_settings()
     ui, settings = choose_ui(options.ui), values_for_start(words)
-    if not consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr):
+    is_decided = bool(cluster or options.devices or {"offload", "stages", "devices"} & settings.keys())
+    said = consents(join, yes=options.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
+    if not said.joins:
         return 0
+    settings |= values_for_start(said.settings)
     if settings:
         require_free(join.place())  # they are for the peer that is started here
         join.settle(join.place())  # and not for that of another run

@@ -16,7 +16,7 @@ def add_plan(parser: Parser) -> None:
     text = "how many, a TOML file of [[peer]] tables, or the folder of a peer of a run (default: as many as found it)"
     parser.add_argument("--peers", default="", metavar="N|FILE|DIR", help=text)
     add_machine(parser)
-    text = "compare replicas that span several peers, too; no run of today can be set up so"
+    text = "compare replicas that span several peers, too, as clusters do"
     parser.add_argument("--spans", action="store_true", help=text)
     text = "how much the quality of tokens counts beside their number: 0 not at all (default 1)"
     parser.add_argument("--quality", type=float, default=1.0, metavar="W", help=text)
@@ -29,12 +29,16 @@ def add_plan(parser: Parser) -> None:
 def _plan(options: argparse.Namespace) -> int:
     from peer.events import printable
     from tui.simulation.machines import machine_of
-    from tui.simulation.plan_page import describe
-    from tui.simulation.planner import PlanOptions, answer, to_json, write
+    from tui.simulation.plan_page import describe, describe_options
+    from tui.simulation.planner import NoPlan, PlanOptions, answer, options_to_json, to_json, write
 
     spec = choose_spec(options.spec, sets=options.sets)
     plan = asked(PlanOptions, options, spec=spec, machine=machine_of(options))
     found = answer(plan)
+    if isinstance(found, NoPlan):
+        page = options_to_json(found) if options.json else describe_options(found)
+        print("\n".join(map(printable, page.splitlines())))
+        raise found.why
     print(to_json(found) if options.json else "\n".join(map(printable, describe(found).splitlines())))
     if options.write:
         print(write(found, options.write), file=sys.stderr if options.json else sys.stdout)

@@ -1,7 +1,7 @@
 """`homefires place`: which peer would hold which stage of a model that is cut over several of them. It starts nothing.
 
-The placement is DT-FM's (arXiv:2206.01288), in `peer/placement/place.py`; what a stage weighs comes from the spec. No
-run of today is made so.
+The placement is DT-FM's (arXiv:2206.01288), in `peer/placement/place.py`; what a stage weighs comes from the spec. A
+pipeline becomes a cluster, which its peers form themselves.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from peer.placement.pairwise_network import preset
 from peer.placement.place import Placement, place
 from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import shipped
+from peer.plan.home_cost import has_head
 from peer.plan.model_shape import ModelShape, memory_of, shape_of
 from peer.plan.peer_set import MAX_MEMBERS, Machine, PeerSet, peers_in_regions, refuse_count, step_between_s
 from peer.plan.replicas import work_of
@@ -158,7 +159,27 @@ def describe(found: Placed) -> str:
     lines += wrapped(
         f"nine in ten steps between {seconds(low_s)} and {seconds(high_s)}, an assumption: no pipeline was measured"
     )
-    return "\n".join([*lines, *wrapped("no run of today can be set up so: a replica is one peer")])
+    return "\n".join([*lines, *_set_up(found)])
+
+
+def _set_up(found: Placed) -> list[str]:
+    """Who does what, so that pipelines become clusters of a run."""
+    layout, stages = found.placement, found.work.stages
+    if stages == 1:
+        return []
+    if not has_head(found.shape):
+        return wrapped(
+            "no run of this spec can be set up so: the model's first and last layer are one; "
+            "set model.config.tie_word_embeddings = false"
+        )
+    lines = wrapped(
+        f"to set it up: run.founders = {len(layout.pipelines)}, and of each pipeline the first joins with "
+        f"--set stages={stages} and gives the others the line of homefires cluster invite, for --cluster"
+    )
+    for lead, *workers in layout.pipelines:
+        names = ", ".join(layout.names[peer] for peer in workers)
+        lines += wrapped(f"{layout.names[lead]} leads a cluster; in it work {names}", indent="  ")
+    return lines
 
 
 # ---- for programs ----

@@ -8,7 +8,8 @@ from peer.plan.model_shape import memory_of
 from peer.plan.peer_set import Machine, PeerSet
 from peer.plan.round_cost import MOST, RoundCost
 from peer.plan.strategy_search import RankedStrategy, seconds, why_lost
-from tui.simulation.planner import PlanAnswer
+from tui.simulation.model_copies import ModelCopies
+from tui.simulation.planner import NoPlan, PlanAnswer
 from tui.text.units import count, format_bytes
 
 SHOWN = 5
@@ -77,8 +78,8 @@ def _details(found: PlanAnswer) -> list[str]:
         why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
         lines += wrapped(why if found.question.fits(found.now.strategy) else TOO_LARGE)
     if not best.strategy.runs():
-        text = "no run of today can be set up so: a replica is one peer"
-        lines += wrapped(f"{text}; without --spans the best that can is found")
+        text = "no spec says so: peers form clusters themselves, see homefires place"
+        lines += wrapped(f"{text}; without --spans the best that a spec says is found")
     return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
 
 
@@ -167,6 +168,51 @@ def _pipelines(found: PlanAnswer) -> list[str]:
     most = len(lines) - PEERS_SHOWN
     lines = lines[:PEERS_SHOWN] + ([f"and {most} more"] if most > 0 else [])
     return ["pipelines, with how many blocks each peer holds:", *lines]
+
+
+# ---- a model that some peers do not hold ----
+
+THERE = (0.95, 0.8)
+"""Shares of the time that a home may be there, for which it is said what becomes of a cluster."""
+
+
+def describe_options(found: NoPlan) -> str:
+    """A page of at most 80 columns: what each way makes, the best of those that are left marked."""
+    question, options = found.question, found.options
+    lines = [
+        f"{question.spec.run.name}: {as_short(question.shape.parameters)} parameters, "
+        f"{count(len(question.swarm), 'peer')}; not all of them hold it",
+        *assumptions(question.swarm),
+        "",
+        *_way("=", options.whole),
+    ]
+    for at, ways in enumerate(options.others):
+        lines += _way("*" if at == 0 else " ", ways)
+        for pipeline in ways.pipelines[:PEERS_SHOWN]:
+            lines += wrapped(f"{pipeline[0]} leads, then {', '.join(pipeline[1:])}", indent="    ")
+    if not options.others:
+        return "\n".join([*lines, *wrapped("who does not hold it can do nothing for it, not even together")])
+    lines += ["= is done by those that hold it; * is best for those that do not"]
+    for homes in sorted({ways.homes for ways in options.others} - {1}):
+        lines += wrapped(_there(homes))
+    return "\n".join(lines)
+
+
+def _there(homes: int) -> str:
+    """What becomes of a cluster whose homes come and go by themselves."""
+    shares = ", ".join(f"{share**homes:.0%} for {share:.0%}" for share in THERE)
+    return (
+        f"a cluster of {homes} homes trains while all of them are there: if each is a share p of the time, "
+        f"p^{homes} of it ({shares}); spares raise that"
+    )
+
+
+def _way(mark: str, ways: ModelCopies) -> list[str]:
+    made = f"{count(ways.peers, 'peer')}, {as_short(ways.tokens_per_s)} tokens/s" if ways.peers else "no peer"
+    return wrapped(f"{mark} {ways.words}: {made}")
+
+
+# ---- words ----
 
 
 def as_short(number: float) -> str:

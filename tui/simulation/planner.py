@@ -13,9 +13,10 @@ from peer.plan.peer_set import MAX_PARTS, Machine, by_name
 from peer.plan.planning_problem import PlanningProblem
 from peer.plan.round_cost import MOST
 from peer.plan.strategy import quality, with_deadlines, with_strategy
-from peer.plan.strategy_search import RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
+from peer.plan.strategy_search import NothingFits, RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
 from peer.spec import RunSpec, dump
 from tui.simulation.machines import peers_of
+from tui.simulation.model_copies import CopyOptions, options_of
 from tui.text.units import count
 
 
@@ -51,8 +52,17 @@ class PlanAnswer:
         return self.choice.best
 
 
-def answer(plan: PlanOptions) -> PlanAnswer:
-    """Search. Raises BadInput for peers, models and memory that do not fit together."""
+@dataclass(frozen=True, kw_only=True)
+class NoPlan:
+    """Some peer does not hold the model."""
+
+    question: PlanningProblem
+    why: NothingFits
+    options: CopyOptions
+
+
+def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
+    """Search. Raises BadInput for peers and models that do not fit together."""
     if not 0 <= plan.quality <= 10:
         raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
     shape = shape_of(plan.spec, plan.parameters)
@@ -62,7 +72,10 @@ def answer(plan: PlanOptions) -> PlanAnswer:
         spec=plan.spec, shape=shape, swarm=by_name(peers_of(plan.peers, plan.spec, machine)), given=given,
         worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
     )  # fmt: skip
-    choice = search(question, spans=plan.spans)
+    try:
+        choice = search(question, spans=plan.spans)
+    except NothingFits as error:
+        return NoPlan(question=question, why=error, options=options_of(question))
     return PlanAnswer(
         plan=plan, question=question, choice=choice, now=as_it_stands(question),
         spec=chosen_spec(question, choice.best),
@@ -138,6 +151,11 @@ def to_json(found: PlanAnswer) -> str:
     return json.dumps(table)
 
 
+def options_to_json(found: NoPlan) -> str:
+    """One object: what peers could make of a model that some of them do not hold."""
+    return json.dumps({"why": str(found.why), "options": asdict(found.options)})
+
+
 def _json_of(ranked: RankedStrategy) -> dict[str, object]:
     cost = ranked.cost
     return {
@@ -149,7 +167,9 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
 def write(found: PlanAnswer, to: Path) -> str:
     """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
     if not found.best.strategy.runs():
-        raise BadInput("the best strategy cannot be run yet, since a replica is one peer; leave --spans out")
+        raise BadInput(
+            "the best strategy is one of clusters, which no spec names; leave --spans out, or see homefires place"
+        )
     best = found.best
     header = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {best.strategy.words()}.\n"
     try:

@@ -25,13 +25,13 @@ from dht.invite import issue, parse
 from dht.process import lock_directory
 from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
-from peer.doctor.check import Check, Status, size
+from peer.doctor.check import Check, Status
 from peer.doctor.credentials import check_identity, check_invite
 from peer.doctor.host import RunNeeds, check_device_memory, check_disk, check_memory, check_shared_memory, needs_of
 from peer.doctor.network import check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_devices, check_libraries
 from peer.host.disk import free_disk_bytes
-from peer.plan.home_cost import OffloadForecast
+from peer.plan.home_cost import WayToTrain
 from peer.spec import load
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
@@ -161,11 +161,14 @@ def test_too_little_memory(needs: RunNeeds) -> None:
     assert_fails(check_device_memory(needs, GIB // 4, "a GPU"), BadInput, "256 MiB of a GPU free", "--devices")
     assert check_memory(needs, 256 * GIB, on_cpu=True).status is Status.PASS
     assert "offload" not in check_device_memory(needs, GIB // 4, "a GPU").fix
-    aside = OffloadForecast(tokens_per_s=1234.4, share=0.25, device_bytes=1e8, main_bytes=16 * GIB)
-    fix = check_device_memory(needs, GIB // 4, "a GPU", aside).fix
-    assert fix.startswith("set settings.offload = yes: about 1,234 tokens/s, a share of 0.25 of")
-    assert f"with {size(needs.main + 16 * GIB)} of main memory" in fix
-    assert check_device_memory(needs, 256 * GIB, "a GPU", aside).status is Status.PASS
+    ways = [
+        WayToTrain(setting="offload=yes", words="layers from main memory", tokens_per_s=1234.4),
+        WayToTrain(setting="stages=2", words="a cluster", tokens_per_s=600.0),
+    ]
+    fix = check_device_memory(needs, GIB // 4, "a GPU", ways).fix
+    assert fix.startswith("--set offload=yes for layers from main memory: about 1,234 tokens/s (a forecast); or")
+    assert "; or --set stages=2 for a cluster: about 600 tokens/s (a forecast); or close what else" in fix
+    assert check_device_memory(needs, 256 * GIB, "a GPU", ways).status is Status.PASS
     assert check_memory(needs, 0, on_cpu=True).status is Status.UNKNOWN
 
 

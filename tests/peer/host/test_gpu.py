@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+import sys
 from types import SimpleNamespace
 from typing import Any
 
 import pytest
 import torch
 
-from peer.host.gpu import Gpus, device_gb, gpus_in_use
+from peer.host.gpu import Gpus, device_gb, gpus_in_use, memories_bytes
 
 
 class Nvml:
@@ -32,7 +33,8 @@ class Nvml:
 
     def __getattr__(self, name: str) -> Any:
         answers = {
-            "nvmlInit": None, "nvmlDeviceGetHandleByUUID": "handle",
+            "nvmlInit": None, "nvmlDeviceGetHandleByUUID": "handle", "nvmlDeviceGetCount": 2,
+            "nvmlDeviceGetHandleByIndex": "handle",
             "nvmlDeviceGetMemoryInfo": SimpleNamespace(used=3 << 30, total=80 << 30),
             "nvmlDeviceGetUtilizationRates": SimpleNamespace(gpu=97), "nvmlDeviceGetTemperature": 61,
             "nvmlDeviceGetPowerUsage": 312_500, "nvmlDeviceGetEnforcedPowerLimit": 350_000,
@@ -171,3 +173,11 @@ def test_throttling_is_told_in_words(reasons: int, words: str) -> None:
 def test_the_real_driver_or_none_at_all_is_no_error() -> None:
     """A GPU that is not there, of the real library where that finds a driver and where it does not."""
     assert Gpus(lambda: {"cuda:0": "GPU-00000000-0000-0000-0000-000000000000"}).figures() == {}
+
+
+@pytest.mark.parametrize(("silent", "found"), [((), (80 << 30, 80 << 30)), (("nvmlInit",), ())])
+def test_all_gpus_tell_what_memory_they_have(
+    monkeypatch: pytest.MonkeyPatch, silent: tuple[str, ...], found: tuple[int, ...]
+) -> None:
+    monkeypatch.setitem(sys.modules, "pynvml", Nvml(*silent))
+    assert memories_bytes() == found

@@ -26,6 +26,7 @@ from peer.ipc import (
     AssignStages,
     HomeLost,
     HomesOffered,
+    SeekWork,
     SpecText,
     StageHolder,
     StagesAssigned,
@@ -56,7 +57,12 @@ class Trainer:
         self.said: Queue[AnyToTrainer | Exception] = Queue()
         settings = PeerSettings(name=folder.name, listen=LOOPBACK, **chosen)
         self.link = LinkProcess(invite, folder, settings, self.said.put, self.said.put)
+        self._begin()
+
+    def _begin(self) -> None:
+        """As a life does; a lead's link makes nothing of what it may offer."""
         self.hear(SpecText)
+        self.link.send(SeekWork(8.0, 100.0))
 
     def hear(self, kind: type[M], wanted: Callable[[M], bool] = lambda message: True) -> M:
         """The next message of this kind that is wanted; what comes before it is dropped."""
@@ -73,7 +79,7 @@ class Trainer:
 
     def restart(self) -> None:
         self.link.restart()
-        self.hear(SpecText)
+        self._begin()
 
     def close(self) -> None:
         self.link.kill()
@@ -89,9 +95,9 @@ class Place:
     def lead(self, stages: int = 2) -> Trainer:
         return self._start("lead", stages=stages)
 
-    def worker(self, name: str, line: ClusterInvite) -> Trainer:
+    def worker(self, name: str, line: ClusterInvite, **chosen: Any) -> Trainer:
         save_line(line, self._folder / name)
-        return self._start(name)
+        return self._start(name, **chosen)
 
     @property
     def line(self) -> ClusterInvite:
@@ -127,7 +133,8 @@ def dealt(epoch: int, *homes: Trainer) -> Assignment:
 def assemble(epoch: int, lead: Trainer, *workers: Trainer) -> Assignment:
     """Once the lead has heard of all workers, each of them hears what it is to do."""
     names = {worker.me for worker in workers}
-    lead.hear(HomesOffered, lambda said: {home.peer for home in said.homes} == names)
+    said = lead.hear(HomesOffered, lambda said: {home.peer for home in said.homes} == names)
+    assert {(home.memory_gb, home.tokens_per_s) for home in said.homes} == {(8.0, 100.0)}
     assignment = dealt(epoch, lead, *workers)
     lead.link.send(AssignStages(assignment))
     for worker in workers:
@@ -153,6 +160,15 @@ async def test_workers_offer_themselves_and_flights_pass_between_all_trainers(pl
             for frame in frames:
                 sender.link.flow.send(receiver.me, frame)
             assert [receiver.hear_flow() for _ in frames] == [(sender.me, frame) for frame in frames]
+
+    await in_thread(story)
+
+
+async def test_an_offer_says_what_the_line_may_carry(place: Place) -> None:
+    def story() -> None:
+        lead, worker = place.lead(), place.worker("w1", place.line, upload_mbps=3.0)
+        homes = lead.hear(HomesOffered, lambda said: len(said.homes) == 1).homes
+        assert [(home.peer, home.upload_mbps) for home in homes] == [(worker.me, 3.0)]
 
     await in_thread(story)
 
@@ -231,7 +247,7 @@ class Lead:
 
     async def ask(self, peer: str, secret: bytes) -> str | None:
         """Why it was refused; None for no answer at all."""
-        packed = await self._answer(peer, pack_offer(OfferWork(secret, "x", 0.0, 0.0, 0)))
+        packed = await self._answer(peer, pack_offer(OfferWork(secret, "x", 0.0, 0.0, 0.0, 0)))
         return None if packed is None else unpack_word(packed).refused
 
 
@@ -247,7 +263,10 @@ async def test_wrong_secrets_are_answered_a_few_times(tmp_path: Path) -> None:
     assert [home.peer for home in lead.said[-1].homes] == ["friend"]
 
 
-@pytest.mark.parametrize("packed", [b"", b"\x00", b"\xff" * 100, pack_offer(OfferWork(b"x" * 65, "x", 0.0, 0.0, 0))])
+TOO_LONG = pack_offer(OfferWork(b"x" * 65, "x", 0.0, 0.0, 0.0, 0))
+
+
+@pytest.mark.parametrize("packed", [b"", b"\x00", b"\xff" * 100, TOO_LONG])
 async def test_what_is_no_offer_is_not_answered(tmp_path: Path, packed: bytes) -> None:
     assert await Lead(tmp_path)._answer("stranger", packed) is None
 

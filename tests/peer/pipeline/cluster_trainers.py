@@ -20,7 +20,7 @@ from peer.store.contributions import Contribution
 from peer.train.backend import InnerStep
 from peer.train.trainer import LocalTrainer
 from tests.decided import contribution
-from tests.peer.pipeline.stages import HOMES, MemoryFlow
+from tests.peer.pipeline.stages import HOMES, MemoryFlow, unknown
 
 CPU = torch.device("cpu")
 WAIT_S = 60.0
@@ -45,7 +45,7 @@ class ClusterTrainers:
         self.me, self.spec = me, spec
         self.flow = MemoryFlow(names)
         folder.mkdir(exist_ok=True)
-        self.assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
+        self.assignment = choose_spans(model_layers(spec), 64, unknown(names), homes, 1, wire)
         self.asked = {name: threading.Event() for name in names}
         self.homes = [
             ClusterHome(self.assignment, name, self.flow.port(name), folder / name, self.asked[name].set)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from queue import Empty, SimpleQueue
@@ -14,7 +14,7 @@ import torch.nn.functional as F
 
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
-from peer.ipc import Assignment
+from peer.ipc import Assignment, HomeOffer
 from peer.model.build import build
 from peer.pipeline.lead_stage import LeadStage
 from peer.pipeline.span_choice import Wire, choose_spans
@@ -49,6 +49,11 @@ def small_spec(
         },
         "a test",
     )  # fmt: skip
+
+
+def unknown(names: Sequence[str]) -> list[HomeOffer]:
+    """Homes of which nothing is known."""
+    return [HomeOffer(name, name, 0.0, 0.0, 0.0) for name in names]
 
 
 class MemoryFlow:
@@ -94,7 +99,7 @@ class Cluster:
     ) -> None:  # fmt: skip
         names = HOMES[:homes]
         self.spec, self.flow = spec, flow or MemoryFlow(names)
-        self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
+        self.assignment: Assignment = choose_spans(model_layers(spec), 64, unknown(names), homes, 1, wire)
         self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(

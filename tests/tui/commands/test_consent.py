@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import io
 import json
+import re
 import stat
 import time
 from collections.abc import Mapping, Sequence
@@ -69,12 +70,12 @@ class Node:
 
 def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinOptions, spec: RunSpec) -> None:
     node, screen = Node(spec), Terminal()
-    assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node)
+    assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node).joins
     assert screen.getvalue().startswith(
         "asking 2 addresses of the invite what the run is; whoever answers sees your IP"
     )
     assert screen.getvalue().endswith("Join this run? [y/N] ")
-    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=node)
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=node).joins
     assert node.asked == 1
     assert json.loads((join.place() / FILE).read_text())["how"] == "asked"
     assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
@@ -84,7 +85,7 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: JoinOptions, spec: R
     """He may have no other way in: every node of the invite may be gone."""
     node, screen = Node(spec), Terminal()
     named = dataclasses.replace(join, peers=("/ip4/203.0.113.5/tcp/1/p2p/x",))
-    assert consents(named, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node)
+    assert consents(named, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node).joins
     assert node.peers == list(named.peers)
     assert screen.getvalue().startswith("asking 2 addresses of the invite and the peers you named what the run is")
 
@@ -93,7 +94,7 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: JoinOptions, spec: R
 def test_anything_else_is_no_and_leaves_nothing(join: JoinOptions, spec: RunSpec, answer: str) -> None:
     """Also the end of input."""
     screen = Terminal()
-    assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec))
+    assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec)).joins
     assert "nothing is kept" in screen.getvalue()
     assert not join.place().exists()
 
@@ -110,16 +111,67 @@ def test_without_a_terminal_it_is_refused_in_one_line(
     assert not join.place().exists()
 
 
+class Small(Node):
+    """Tells a machine whose GPU is too small for the run what it may do."""
+
+    def __init__(self, spec: RunSpec, gpu_bytes: int, main_bytes: int) -> None:
+        super().__init__(spec)
+        self._machine = ((gpu_bytes,), main_bytes)
+
+    def __call__(self, invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
+        told = read(invite)
+        return facts(told.run, told.organiser, self._spec, None, *self._machine)
+
+
+@pytest.mark.parametrize(
+    ("answer", "settings"),
+    [("1\n", ("offload=yes",)), ("2\n", ("stages=2",)), ("3\n", None), ("y\n", None), ("\n", None)],
+)
+def test_who_lacks_memory_chooses_another_way_or_none(
+    tmp_path: Path, answer: str, settings: tuple[str, ...] | None
+) -> None:
+    """Nobody takes part by mere yes, as the machine would find no room."""
+    spec, screen = load("llama-1b"), Terminal()
+    join = JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+    node = Small(spec, 12 * 10**9, 128 * 10**9)
+    said = consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=node)
+    assert (said.joins, said.settings) == (settings is not None, settings or ())
+    text = screen.getvalue()
+    assert "GPU memory here comes to 12.0 GB" in text
+    assert re.search(r"1  layers from main memory: about [\d,]+ tokens/s \(--set offload=yes\)\n", text)
+    assert re.search(
+        r"2  a cluster of 2 such homes, on lines of 20 Mbit/s: about [\d,]+ tokens/s\s+\(--set stages=2\)", text
+    )
+    assert "Join this run, and which way? [1/2/N] " in text
+    assert max(map(len, text.splitlines())) <= 100
+
+
+def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> None:
+    spec, screen = load("llama-1b"), Terminal()
+    join = JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+    node = Small(spec, 12 * 10**9, 128 * 10**9)
+    said = consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node, is_decided=True)
+    assert said.joins
+    assert "tokens/s" not in screen.getvalue()
+
+
+def test_where_nothing_helps_that_is_said(tmp_path: Path) -> None:
+    spec, screen = load("gpt2-small"), Terminal()
+    join = JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+    assert not consents(join, yes=False, stdin=Terminal("\n"), screen=screen, introduce=Small(spec, 10**8, 10**9)).joins
+    assert "There is no other way for it to train." in screen.getvalue()
+
+
 def test_a_service_says_yes_beforehand(join: JoinOptions, spec: RunSpec) -> None:
     """Nothing is fetched for it and nothing printed."""
     node, screen = Node(spec), io.StringIO()
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node)
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node).joins
     assert (node.asked, screen.getvalue()) == (0, "")
     assert is_agreed(join.place(), read(join.invite))
 
 
 def test_another_run_or_another_organiser_is_asked_for_anew(join: JoinOptions, spec: RunSpec) -> None:
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()).joins
     longer = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=1000))
     assert not is_agreed(join.place(), read(invite_of(ORGANISER, longer)))
     assert not is_agreed(join.place(), read(invite_of(Identity.generate(), spec)))
@@ -136,8 +188,8 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
         consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     (tmp_path / "peer").mkdir()
     (tmp_path / "peer" / "genesis").touch()
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
-    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()), "and is not asked again"
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()).joins
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()).joins, "and is not asked again"
 
 
 def test_what_fails_before_is_told_before(join: JoinOptions, spec: RunSpec) -> None:
@@ -151,7 +203,7 @@ def test_what_fails_before_is_told_before(join: JoinOptions, spec: RunSpec) -> N
     with pytest.raises(Unreachable):
         consents(join, yes=False, stdin=Terminal("y\n"), screen=Terminal(), introduce=silent)
     with lock_directory(join.place()):
-        assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent)
+        assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent).joins
 
 
 def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: RunSpec, tmp_path: Path) -> None:

@@ -4,7 +4,9 @@ import io
 import stat
 import sys
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -14,6 +16,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.control.store import read_table
 from tui.cli import main
+from tui.commands.consent import Consent, consents
 from tui.commands.join import JoinOptions, run_join
 from tui.output.output import PlainOutput
 from tui.processes.children import NoOutput, python_module
@@ -108,6 +111,27 @@ def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: 
     with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
         run_join(JoinOptions(invite=invite, directory=tmp_path), NoOutput())
     assert "no_such_module" in (tmp_path / "peer.log").read_text()
+
+
+@pytest.mark.outside
+def test_how_a_machine_without_room_trains_is_kept_for_the_peer(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As if it had been typed. Who names a device has decided."""
+    decided: list[bool] = []
+
+    def chooses(join: JoinOptions, *, is_decided: bool, **asked: Any) -> Consent:
+        decided.append(is_decided)
+        return replace(consents(join, is_decided=is_decided, **asked), settings=("offload=yes",))
+
+    program(monkeypatch, "pass")
+    monkeypatch.setattr(tui.commands.join, "consents", chooses)
+    words = ["join", invite, "--dir", str(tmp_path), "--ui", "none", "--yes"]
+    assert main(words) == 0
+    assert read_table(tmp_path) == {"offload": True}
+    for more in (["--devices", "cpu"], ["--set", "stages=2"], ["--set", "offload=no"], ["--set", "nice=3"]):
+        main([*words, *more])
+    assert decided == [False, True, True, True, False]
 
 
 def program(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from itertools import chain
 from pathlib import Path
 from typing import Any
@@ -87,7 +88,18 @@ def test_a_page_of_eighty_columns_says_what_bounds_a_step(tmp_path: Path, capsys
     assert "pipeline 1: berlin-1 > berlin-2" in lines
     assert any(line.startswith("2 pipelines of 2 stages: ") for line in lines)
     assert any(line.startswith("stage 0 to 1: ") for line in lines)
-    assert lines[-1] == "no run of today can be set up so: a replica is one peer"
+    assert lines[-2:] == [
+        "  berlin-1 leads a cluster; in it work berlin-2", "  tokyo-1 leads a cluster; in it work tokyo-2",
+    ]  # fmt: skip
+    how = " ".join(lines)
+    assert "run.founders = 2, and of each pipeline the first joins with --set stages=2 and" in re.sub(" +", " ", how)
+
+
+def test_what_cannot_be_cut_is_said(capsys: Said) -> None:
+    assert main(["place", "gpt2-small", "--peers", "4", "--stages", "2"]) == 0
+    assert "set model.config.tie_word_embeddings = false" in capsys.readouterr().out
+    assert main(["place", "gpt2-small", "--peers", "4", "--stages", "1"]) == 0
+    assert "cluster" not in capsys.readouterr().out
 
 
 def test_a_step_has_an_interval_that_knows_which_lines_are_assumed(tmp_path: Path, capsys: Said) -> None:

@@ -133,7 +133,7 @@ def test_who_would_hold_what_is_a_line_for_each_pipeline(tmp_path: Path, capsys:
     assert max(map(len, lines)) <= 80
     assert any("of 2 peers per replica" in line for line in lines)
     assert any(re.fullmatch(r"  [bt]1 \(\d\) > [bt]1 \(\d\): \d+ steps of .*", line) for line in lines)
-    assert any("no run of today can be set up so" in line for line in lines)
+    assert any("no spec says so: peers form clusters themselves" in line for line in lines)
     assert any(line.startswith("= does not fit (the spec as it stands)") for line in lines)
     assert main([*asked, "--write", str(planned)]) == 2
     assert "leave --spans out" in capsys.readouterr().err
@@ -270,3 +270,57 @@ def test_a_table_of_any_speed_has_eighty_columns(step_s: str, capsys: pytest.Cap
     text = capsys.readouterr().out
     assert max(map(len, text.splitlines())) <= 80
     assert "steps of 0.00 s" not in text
+
+
+# ---- a model that some peers do not hold ----
+
+LARGE = ["plan", "llama-1b", "--peers", "8", "--memory", "12"]
+
+
+def test_who_does_not_hold_the_model_sees_what_pays(capsys: pytest.CaptureFixture[str]) -> None:
+    """On home lines layers from main memory, on fibre a cluster; and the error in one line all the same."""
+    assert main([*LARGE, "--upload", "20"]) != 0
+    slow, why = capsys.readouterr()
+    assert main([*LARGE, "--upload", "500"]) != 0
+    fast = capsys.readouterr().out
+    assert max(map(len, (slow + fast).splitlines())) <= 80
+    assert slow.startswith("llama-1b: 1.1 B parameters, 8 peers; not all of them hold it")
+    assert "= the whole model on the device: no peer" in slow
+    assert "\n* layers from main memory, with 17.6 GB of it" in slow
+    assert "\n  4 clusters of 2 homes (stages=2): 8 peers, " in slow
+    assert "\n* 4 clusters of 2 homes (stages=2): 8 peers, " in fast
+    assert "p^2 of it (90% for 95%, 64% for 80%)" in " ".join(slow.split())
+    assert re.fullmatch(r"homefires: peer-0 has 12 GB for training and the model needs .*\n", why)
+
+
+def test_what_pays_as_an_object(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Two peers hold it, and are in no cluster; of the others those are together that are near each other."""
+    path = tmp_path / "peers.toml"
+    path.write_text(
+        '[delays_ms]\n"berlin tokyo" = 120\n'
+        + "".join(
+            f'[[peer]]\nname = "{name}"\nmemory_gb = {room}\nflops = 2e13\nupload_mbps = 500\n'
+            f'download_mbps = 500\nregion = "{region}"\n'
+            for name, room, region in (
+                ("a", 80, "berlin"), ("b", 12, "berlin"), ("c", 12, "tokyo"), ("d", 12, "berlin"), ("e", 12, "tokyo"),
+                ("f", 80, "tokyo"),
+            )
+        )
+    )  # fmt: skip
+    assert main(["plan", "llama-1b", "--peers", str(path), "--json"]) != 0
+    options = json.loads(capsys.readouterr().out)["options"]
+    assert options["whole"]["peers"] == 2
+    best, *rest = options["others"]
+    assert [way["homes"] for way in (best, *rest)] == [2, 1]
+    assert best["tokens_per_s"] > rest[0]["tokens_per_s"] > 0
+    assert sorted(map(sorted, best["pipelines"])) == [["b", "d"], ["c", "e"]]
+
+
+def test_a_model_with_one_first_and_last_layer_is_not_cut(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "gpt2-small", "--peers", "3", "--memory", "1"]) != 0
+    assert "cluster" not in capsys.readouterr().out
+
+
+def test_where_nothing_helps_it_is_said(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["plan", "llama-1b", "--peers", "2", "--memory", "1"]) != 0
+    assert "can do nothing for it, not even together" in capsys.readouterr().out

@@ -1,0 +1,118 @@
+"""What peers could make of a model that some of them do not hold: alone, from main memory, or several together."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+from dht.errors import BadInput
+from peer.placement.place import QUICK, place
+from peer.plan.home_cost import has_head, offload_tokens_per_s, pipeline_tokens_per_s, stage_room
+from peer.plan.peer_set import on_one_device
+from peer.plan.planning_problem import PlanningProblem
+from peer.plan.replicas import work_of
+from peer.plan.round_cost import step_seconds, step_tokens
+from peer.plan.strategy import strategy_of
+from tui.text.units import count, format_bytes
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelCopies:
+    """One way to hold the model, of all peers together for whom it is a way."""
+
+    words: str
+    peers: int
+    tokens_per_s: float
+    """While they train; a round's talk costs all ways alike."""
+    homes: int = 1
+    """That hold a copy together."""
+    pipelines: tuple[tuple[str, ...], ...] = ()
+    """Of clusters: names, stage by stage, the lead's first."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CopyOptions:
+    """Of peers of whom some do not hold the model."""
+
+    whole: ModelCopies
+    """Those that do."""
+    others: tuple[ModelCopies, ...]
+    """What the rest could do, the fastest first."""
+
+
+def options_of(question: PlanningProblem) -> CopyOptions:
+    """By forecasts; of clusters with the layout of `peer.placement`."""
+    spec = question.spec
+    whole = spec.inner.sequences * spec.inner.accumulation
+    least = replace(strategy_of(spec), sequences=1, accumulation=whole)
+    machines, tokens = question.swarm.machines, step_tokens(spec)
+    holds = [
+        question.held_bytes(least, machine) <= room
+        for machine, room in zip(machines, question.room_bytes, strict=True)
+    ]  # fmt: skip
+    speeds = [tokens / step_s for step_s, held in zip(question.step_s, holds, strict=True) if held]
+    rest = [peer for peer, held in enumerate(holds) if not held]
+    others = [ways for ways in (_from_main_memory(question, rest), _clusters(question, rest)) if ways is not None]
+    return CopyOptions(
+        whole=ModelCopies(words="the whole model on the device", peers=len(speeds), tokens_per_s=sum(speeds)),
+        others=tuple(sorted(others, key=lambda ways: -ways.tokens_per_s)),
+    )  # fmt: skip
+
+
+def _flops(question: PlanningProblem, peers: list[int]) -> list[float]:
+    """What training reaches on one device of each."""
+    spec, alone = question.spec, on_one_device(question.swarm)
+    step = step_tokens(spec) * question.shape.flops_per_token(spec.model.context)
+    return [
+        step / step_seconds(question.shape, spec, alone.machines[peer], question.given, alone) for peer in peers
+    ]  # fmt: skip
+
+
+def _from_main_memory(question: PlanningProblem, peers: list[int]) -> ModelCopies | None:
+    found = [
+        offload_tokens_per_s(question.shape, question.spec, question.room_bytes[peer], flops=flops)
+        for peer, flops in zip(peers, _flops(question, peers), strict=True)
+    ]
+    able = [each for each in found if each is not None]
+    if not able:
+        return None
+    main = format_bytes(round(max(each.main_bytes for each in able)))
+    words = f"layers from main memory, with {main} of it besides what a round takes (offload=yes)"
+    return ModelCopies(words=words, peers=len(able), tokens_per_s=sum(each.tokens_per_s for each in able))
+
+
+def _clusters(question: PlanningProblem, peers: list[int]) -> ModelCopies | None:
+    """Of as few homes as have room, as many clusters as are fastest together."""
+    spec, shape, swarm = question.spec, question.shape, on_one_device(question.swarm)
+    if not has_head(shape):
+        return None
+    rooms, flops = [question.room_bytes[peer] for peer in peers], _flops(question, peers)
+    for stages in range(2, min(len(peers), shape.blocks) + 1):
+        needed = stage_room(shape, spec, stages)
+        if sum(room >= needed for room in rooms) >= stages:
+            break
+    else:
+        return None
+    fastest = max(flops)
+    step_s = step_tokens(spec) * shape.flops_per_token(spec.model.context) / fastest
+    try:
+        layout = place(
+            swarm.network.only(peers).both_ways(),
+            replace(work_of(shape, spec, stages, step_s), stage_memory_bytes=needed),
+            memory_bytes=rooms, speeds=[each / fastest for each in flops], fewer=True, effort=QUICK,
+        )  # fmt: skip
+    except BadInput:
+        return None
+    forecasts = [
+        pipeline_tokens_per_s(
+            shape, spec, [flops[at] for at in pipeline], [rooms[at] for at in pipeline],
+            [swarm.machines[peers[at]].upload_bps for at in pipeline],
+        )
+        for pipeline in layout.pipelines
+    ]  # fmt: skip
+    made = [each for each in forecasts if each is not None]
+    words = f"{count(len(made), 'cluster')} of {stages} homes (stages={stages})"
+    names = tuple(tuple(layout.names[at] for at in pipeline) for pipeline in layout.pipelines)
+    return ModelCopies(
+        words=words, peers=stages * len(made), tokens_per_s=sum(each.tokens_per_s for each in made), homes=stages,
+        pipelines=names,
+    )  # fmt: skip
