@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 import msgspec
 
 from dht.atomic_files import write_atomic
+from peer.cluster.doubts import Doubts
 from peer.events import Event
 from peer.ipc import (
     Assignment,
@@ -42,12 +43,13 @@ LOOK_S = 1.0
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
-    directory: Path, session: Reporter,
+    directory: Path, session: Reporter, doubts: Doubts,
 ) -> Assignment:  # fmt: skip
     """A lead's: waits until `settings.stages` homes are here, itself among them, and tells them who holds which layers.
 
     Whoever held a stage before holds it again; in the place of a home that is gone steps one that has kept its layers,
-    else any. Raises what a link ended with, LeaveRequested, and BadInput where the model cannot be cut for them.
+    else any; `doubts` knows who may not. Raises what a link ended with, LeaveRequested, and BadInput where the model
+    cannot be cut for them.
     """
     require_cuttable(spec)
     layers, homes, before = model_layers(spec), settings.stages, _remembered(directory, me, settings)
@@ -57,7 +59,7 @@ def assemble(
     def dealt(message: object) -> Assignment | None:
         nonlocal present, enough_since
         if isinstance(message, HomesOffered):
-            present = message.homes
+            present = doubts.admitted(message.homes)
             missing = homes - 1 - len(present)
             enough_since = None if missing > 0 else enough_since or time.monotonic()
             if missing > 0:
@@ -71,7 +73,7 @@ def assemble(
                 [0.0, *(home.memory_gb for home in chosen)], next_epoch(), cast("Wire", settings.activations),
             )  # fmt: skip
             return with_spares(first, [home.peer for home in present[homes - 1 :]])
-        names = [home.peer for home in present]
+        names = [home.peer for home in doubts.chosen(present, homes - 1)]
         all_back = {holder.peer for holder in before.workers} <= set(names)
         if not all_back and time.monotonic() - enough_since < GRACE_S:
             return None

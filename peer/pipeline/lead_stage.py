@@ -10,6 +10,7 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -20,9 +21,9 @@ from torch import Tensor
 
 from dht.errors import MemoryFull
 from peer.host.device import is_out_of_memory
-from peer.ipc import Assignment
+from peer.ipc import Assignment, StageHolder
 from peer.pipeline.activation_codec import BadActivations, encoded_bytes
-from peer.pipeline.flight_check import AUDIT_ONE_IN, GarbageHome, fault_of_gradient
+from peer.pipeline.flight_check import fault_of_gradient
 from peer.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
@@ -42,7 +43,7 @@ from peer.pipeline.flight_messages import (
     decode_flight,
     encode_flight,
 )
-from peer.pipeline.home_group import HomeGone
+from peer.pipeline.home_group import GarbageHome, HomeGone
 from peer.pipeline.home_watch import HomeWatch
 from peer.pipeline.stage import StageDevice, StagePlace
 from peer.spec import RunSpec
@@ -61,10 +62,6 @@ TINY = 1e-6
 """As torch.nn.utils.clip_grad_norm_ has it."""
 M = TypeVar("M", bound=AnyFlight)
 
-Recompute = Callable[[Tensor, Tensor, int], Tensor]
-"""Called with tokens (B, T), hidden values (B, T - 1, H) that left the first stage, and the sequences of the whole
-step: the gradient of the step's loss by these values, as whoever holds the other layers computes it again."""
-
 
 @dataclass
 class Flight:
@@ -77,6 +74,18 @@ class Flight:
     """How many were sent before it was, at last."""
 
 
+@dataclass
+class Audit:
+    """A flight that the worker and a spare with the same layers compute from the same frame."""
+
+    step: int
+    spare: str
+    answer: FlightBack | None = None
+    """The spare's."""
+    gradient: Tensor | None = None
+    """The worker's (B, T, H)."""
+
+
 class _NotThere(Exception):
     """Some home stands at another anchor."""
 
@@ -87,16 +96,22 @@ class LeadStage(StageDevice):
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
         told_smaller: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
-        silence_s: float = SILENCE_S, again_s: float = AGAIN_S, recompute: Recompute | None = None,
-        chance: random.Random | None = None,
+        silence_s: float = SILENCE_S, again_s: float = AGAIN_S,
+        spares: Callable[[], Sequence[StageHolder]] = lambda: (),
     ) -> None:  # fmt: skip
-        """`require_all` raises HomeGone where a home is known to be lost. `recompute` checks a flight in a hundred, as
-        `chance` has it, which nobody else can know."""
+        """`require_all` raises HomeGone where a home is known to be lost. `spares` are those that are there now."""
         stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
         micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), told_smaller)
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
-        self._recompute, self._chance = recompute, chance or random.SystemRandom()
+        self._spares, self._chance = spares, random.SystemRandom()
+        self._can_audit = (
+            spec.round.overlap != "streaming" and spec.round.fragments == 1 and spec.codec.wire != "sparse"
+        )
+        """Whether all homes stand near the anchor when a round begins, as a spare always does."""
+        self._is_first = False
+        """Whether the step in hand is the first of a round."""
+        self._audit: Audit | None = None
         self._slots = FLIGHTS_PER_STAGE * stages
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
@@ -113,13 +128,14 @@ class LeadStage(StageDevice):
         super().reassign(assignment)
         self._workers = [holder.peer for holder in assignment.workers]
         self._in_hand.clear()
+        self._audit = None
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """As of one device, see `SingleDevice.step`; of 0 tokens where some home stands at another anchor still.
 
         Raises HomeGone, too; what was read for the step is read next then, if it was not made.
         """
-        began = time.perf_counter()
+        began, self._is_first = time.perf_counter(), position == 0
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
@@ -173,6 +189,8 @@ class LeadStage(StageDevice):
         self._in_hand[number] = Flight(tokens_BT, frame, self._sweeps)
         self._busy_s += time.perf_counter() - began
         self._place.port.send(self._place.behind, frame)
+        if self._is_first and number == 0 and not measures:
+            self._begin_audit(frame)
 
     def _next_back(self) -> FlightBack:
         """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
@@ -195,13 +213,53 @@ class LeadStage(StageDevice):
             raise GarbageHome(home, f"returned {error}") from error
         history = self._histories[home]
         fault = history.fault_of_loss(message.loss * whole / len(tokens_BT)) or history.fault_of(gradient)
-        if fault is None and self._recompute is not None and self._chance.randrange(AUDIT_ONE_IN) == 0:
-            fault = fault_of_gradient(gradient, self._recompute(tokens_BT, leaving.detach(), whole))
         if fault is not None:
             raise GarbageHome(home, f"returned {fault}")
+        if self._audit is not None and (self._audit.step, message.number) == (self._step_now, 0):
+            self._audit.gradient = gradient
+            self._end_audit(self._audit)
         torch.autograd.backward(leaving, gradient)
         self._busy_s += time.perf_counter() - began
         return message.loss
+
+    # ---- a flight that is computed twice ----
+
+    def _begin_audit(self, frame: bytes) -> None:
+        """Have a spare compute this flight, too, and forget it. Nobody waits for that.
+
+        Where more than one worker computes what comes back, nobody could say whose fault it is.
+        """
+        self._audit = None
+        (worker, *others) = self._place.assignment.workers
+        able = [spare.peer for spare in self._spares() if spare.layers == worker.layers]
+        if others or not able or not self._can_audit:
+            return
+        self._audit = Audit(self._step_now, self._chance.choice(able))
+        self._place.port.send(self._audit.spare, frame)
+        self._send(self._audit.spare, GiveUpStep(epoch=self._epoch, step=self._step_now))
+
+    def _hear_spare(self, sender: str, frame: bytes) -> None:
+        """Raises GarbageHome. What a spare says otherwise, such as that it is full, is its own affair."""
+        audit = self._audit
+        if audit is None or sender != audit.spare:
+            return
+        with suppress(BadFlight):
+            match decode_flight(frame):
+                case FlightBack() as answer if (answer.epoch, answer.step) == (self._epoch, audit.step):
+                    audit.answer = answer
+                    self._end_audit(audit)
+
+    def _end_audit(self, audit: Audit) -> None:
+        """Once both have answered. Raises GarbageHome."""
+        if audit.answer is None or audit.gradient is None:
+            return
+        self._audit = None
+        with suppress(BadActivations):
+            ours = self._gradient_from(audit.answer, audit.gradient)
+            fault = fault_of_gradient(audit.gradient, ours)
+            if fault is not None:
+                why = f"returned {fault}, as home {audit.spare[-8:]} computes it"
+                raise GarbageHome(self._workers[0], why, audit.spare)
 
     def _agree_on_norm(self, ratio: float) -> None:
         """Scale what is here as all are going to scale theirs. `ratio`: of the sequences of a whole step to those that
@@ -328,9 +386,12 @@ class LeadStage(StageDevice):
                 again()
                 again_at = time.monotonic() + self._again_s
             found = self._place.port.receive(min(POLL_S, self._again_s))
-            if found is None or found[0] not in self._workers:
+            if found is None:
                 continue
             sender, frame = found
+            if sender not in self._workers:
+                self._hear_spare(sender, frame)
+                continue
             try:
                 message = decode_flight(frame)
             except BadFlight:
@@ -369,7 +430,7 @@ class LeadStage(StageDevice):
         place = homes.index(sender)
         if said.peer not in homes[max(0, place - 1) : place + 2] or said.peer in (self._place.me, sender):
             return GarbageHome(sender, f"says of {said.peer[-8:]} that it sent {why}")
-        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says")
+        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says", sender)
 
 
 def _int32(tokens_BT: Tensor) -> bytes:

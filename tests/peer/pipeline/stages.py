@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -10,8 +9,8 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import torch
-import torch.nn.functional as F
 
+from peer.cluster.assembly import with_spares
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
 from peer.ipc import Assignment
@@ -26,6 +25,7 @@ from peer.train.backend import InnerStep, MicroBatch, SingleDevice
 
 CPU = torch.device("cpu")
 HOMES = ("lead", "second", "third", "fourth")
+SPARES = ("spare", "other spare")
 
 
 def small_spec(
@@ -90,33 +90,26 @@ class Cluster:
 
     def __init__(
         self, spec: RunSpec, homes: int, wire: Wire, folder: Path, silence_s: float = 20.0, again_s: float = 2.0,
-        flow: MemoryFlow | None = None, recompute: bool = False, chance: random.Random | None = None,
+        flow: MemoryFlow | None = None, spares: int = 0,
     ) -> None:  # fmt: skip
-        names = HOMES[:homes]
-        self.spec, self.flow = spec, flow or MemoryFlow(names)
-        self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
+        names, beside = HOMES[:homes], SPARES[:spares]
+        self.spec, self.flow = spec, flow or MemoryFlow((*names, *beside))
+        dealt = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
+        self.assignment: Assignment = with_spares(dealt, beside)
         self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(
             spec, self._place("lead"), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
-            again_s, self._recomputed if recompute else None, chance,
+            again_s, spares=lambda: self.assignment.spares,
         )  # fmt: skip
         self.workers = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in names[1:]]
-        self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
+        self.spares = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in beside]
+        self.served: dict[str, list[InnerStep]] = {name: [] for name in (*names[1:], *beside)}
         self.failures: list[BaseException] = []
         self._stop = threading.Event()
 
     def _place(self, me: str) -> StagePlace:
         return StagePlace(assignment=self.assignment, me=me, port=self.flow.port(me))
-
-    def _recomputed(self, tokens_BT: torch.Tensor, hidden_BTH: torch.Tensor, whole: int) -> torch.Tensor:
-        """As somebody who has all layers computes it."""
-        leaf = hidden_BTH.requires_grad_()
-        leaving = leaf
-        for worker in self.workers:
-            leaving = worker._model(leaving)
-        loss = F.cross_entropy(leaving.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
-        return torch.autograd.grad(loss / (whole * leaf.shape[1]), leaf)[0]
 
     @property
     def stages(self) -> list[LeadStage | WorkerStage]:
@@ -129,7 +122,7 @@ class Cluster:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         self._stop.clear()
-        threads = [threading.Thread(target=self._serve, args=(worker,)) for worker in self.workers]
+        threads = [threading.Thread(target=self._serve, args=(worker,)) for worker in (*self.workers, *self.spares)]
         for thread in threads:
             thread.start()
         try:
