@@ -16,6 +16,7 @@ class PlayedLink:
 
     told: list[ToLink] = field(default_factory=list)
     restarts: int = 0
+    is_of_cluster: bool = False
 
     def send(self, message: ToLink) -> None:
         self.told.append(message)
