@@ -14,7 +14,7 @@ class Doubts:
     def __init__(self) -> None:
         self._garbage: set[str] = set()
         self._last: set[str] = set()
-        """Those that were silent, or on whose word alone another was named."""
+        """Those that were silent, or on whose word another was named."""
 
     def note(self, gone: HomeGone) -> str:
         """A life ended with this. What follows for that home, in words; empty if nothing does: it may come back."""

@@ -64,9 +64,8 @@ class ClusterHome:
             backend: LeadStage | WorkerStage
             if isinstance(self.homes, LeadHomes):
                 backend = self._first = LeadStage(
-                    spec, place, batches, device, told_smaller, self.homes.require_all, folder,
-                    spares=lambda: self.assignment.spares,
-                )  # fmt: skip
+                    spec, place, batches, device, told_smaller, self.homes.require_all, folder
+                )
             else:
                 backend = self._stage = WorkerStage(spec, place, batches, device, folder)
             codec = Codec(spec.codec.wire)

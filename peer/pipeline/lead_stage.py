@@ -10,7 +10,6 @@ import math
 import random
 import time
 from collections.abc import Callable, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, TypeVar
@@ -21,9 +20,9 @@ from torch import Tensor
 
 from dht.errors import MemoryFull
 from peer.host.device import is_out_of_memory
-from peer.ipc import Assignment, StageHolder
+from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations, encoded_bytes
-from peer.pipeline.flight_check import fault_of_gradient
+from peer.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, fault_of_descent
 from peer.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
@@ -74,18 +73,6 @@ class Flight:
     """How many were sent before it was, at last."""
 
 
-@dataclass
-class Audit:
-    """A flight that the worker and a spare with the same layers compute from the same frame."""
-
-    step: int
-    spare: str
-    answer: FlightBack | None = None
-    """The spare's."""
-    gradient: Tensor | None = None
-    """The worker's (B, T, H)."""
-
-
 class _NotThere(Exception):
     """Some home stands at another anchor."""
 
@@ -97,21 +84,15 @@ class LeadStage(StageDevice):
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
         told_smaller: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
         silence_s: float = SILENCE_S, again_s: float = AGAIN_S,
-        spares: Callable[[], Sequence[StageHolder]] = lambda: (),
     ) -> None:  # fmt: skip
-        """`require_all` raises HomeGone where a home is known to be lost. `spares` are those that are there now."""
+        """`require_all` raises HomeGone where a home is known to be lost."""
         stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
         micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), told_smaller)
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
-        self._spares, self._chance = spares, random.SystemRandom()
-        self._can_audit = (
-            spec.round.overlap != "streaming" and spec.round.fragments == 1 and spec.codec.wire != "sparse"
-        )
-        """Whether all homes stand near the anchor when a round begins, as a spare always does."""
-        self._is_first = False
-        """Whether the step in hand is the first of a round."""
-        self._audit: Audit | None = None
+        self._chance = random.SystemRandom()
+        self._tries = False
+        """Whether trials go before the step in hand."""
         self._slots = FLIGHTS_PER_STAGE * stages
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
@@ -128,14 +109,14 @@ class LeadStage(StageDevice):
         super().reassign(assignment)
         self._workers = [holder.peer for holder in assignment.workers]
         self._in_hand.clear()
-        self._audit = None
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """As of one device, see `SingleDevice.step`; of 0 tokens where some home stands at another anchor still.
 
         Raises HomeGone, too; what was read for the step is read next then, if it was not made.
         """
-        began, self._is_first = time.perf_counter(), position == 0
+        began = time.perf_counter()
+        self._tries = len(self._workers) == 1 and (position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0)
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
@@ -150,10 +131,12 @@ class LeadStage(StageDevice):
         """Of all micro-batches on all stages; here they are clipped already."""
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
-        self._step_now += 1
-        self._in_hand.clear()
-        self._busy_s = 0.0
         try:
+            if self._tries:
+                self._require_descent(whole)
+            self._step_now += 1
+            self._in_hand.clear()
+            self._busy_s = 0.0
             while self._in_hand or (done < whole and not has_stopped):
                 has_stopped = has_stopped or (done > 0 and self._ends(stop))
                 if done < whole and not has_stopped and len(self._in_hand) < self._slots:
@@ -174,11 +157,48 @@ class LeadStage(StageDevice):
         self._made, self._flights = (loss * whole / done, done * self._spec.model.context), number
         return torch.tensor(self._made[0])
 
-    def _depart(self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False) -> None:
+    def _require_descent(self, whole: int) -> None:
+        """Raises GarbageHome if the loss does not fall where hidden values go down the gradients that come back.
+
+        What is read for that is read again. Of more than one worker nobody could say whose fault it is.
+        """
+        read: list[Tensor] = []
+        try:
+            for _ in range(TRIALS):
+                fault = self._try(whole, read)
+                if fault is None:
+                    return
+        finally:
+            self._reader.put_back(read)
+        raise GarbageHome(self._place.behind, f"returned {fault}")
+
+    @torch.no_grad()
+    def _try(self, whole: int, read: list[Tensor]) -> str | None:
+        """What is odd about a gradient, by two flights of a step that is given up: nothing of it counts."""
+        self._step_now += 1
+        self._in_hand.clear()
+        read.append(self._reader.next(min(self.micro.sequences, whole)))
+        try:
+            leaving = self._depart(0, read[-1], whole)
+            there = self._next_back()
+            gradient = self._gradient_back(there, leaving)
+            lengths = gradient.float().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            moved = gradient * (DESCENT * leaving.float().norm(dim=-1, keepdim=True) / lengths)
+            self._in_hand.clear()
+            self._depart(1, read[-1], whole, leaving=leaving - moved)
+            return fault_of_descent(there.loss, self._next_back().loss, float((gradient * moved).float().sum()))
+        finally:
+            self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
+
+    def _depart(
+        self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False, leaving: Tensor | None = None
+    ) -> Tensor:
+        """Send a flight; returns what left this stage, which is `leaving` if that is given."""
         began = time.perf_counter()
         tokens_BT = tokens_BT.to(self._device)
-        with torch.no_grad():
-            leaving = self._computed(tokens_BT[:, :-1], number)
+        if leaving is None:
+            with torch.no_grad():
+                leaving = self._computed(tokens_BT[:, :-1], number)
         frame = encode_flight(
             Forward(
                 epoch=self._epoch, step=self._step_now, number=number, round=self.anchor.round, rows=len(tokens_BT),
@@ -189,8 +209,7 @@ class LeadStage(StageDevice):
         self._in_hand[number] = Flight(tokens_BT, frame, self._sweeps)
         self._busy_s += time.perf_counter() - began
         self._place.port.send(self._place.behind, frame)
-        if self._is_first and number == 0 and not measures:
-            self._begin_audit(frame)
+        return leaving
 
     def _next_back(self) -> FlightBack:
         """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
@@ -207,59 +226,21 @@ class LeadStage(StageDevice):
         began, home = time.perf_counter(), self._place.behind
         tokens_BT = self._in_hand.pop(message.number).tokens_BT
         leaving = self._computed(tokens_BT[:, :-1], message.number)
-        try:
-            gradient = self._gradient_from(message, leaving)
-        except BadActivations as error:
-            raise GarbageHome(home, f"returned {error}") from error
+        gradient = self._gradient_back(message, leaving)
         history = self._histories[home]
         fault = history.fault_of_loss(message.loss * whole / len(tokens_BT)) or history.fault_of(gradient)
         if fault is not None:
             raise GarbageHome(home, f"returned {fault}")
-        if self._audit is not None and (self._audit.step, message.number) == (self._step_now, 0):
-            self._audit.gradient = gradient
-            self._end_audit(self._audit)
         torch.autograd.backward(leaving, gradient)
         self._busy_s += time.perf_counter() - began
         return message.loss
 
-    # ---- a flight that is computed twice ----
-
-    def _begin_audit(self, frame: bytes) -> None:
-        """Have a spare compute this flight, too, and forget it. Nobody waits for that.
-
-        Where more than one worker computes what comes back, nobody could say whose fault it is.
-        """
-        self._audit = None
-        (worker, *others) = self._place.assignment.workers
-        able = [spare.peer for spare in self._spares() if spare.layers == worker.layers]
-        if others or not able or not self._can_audit:
-            return
-        self._audit = Audit(self._step_now, self._chance.choice(able))
-        self._place.port.send(self._audit.spare, frame)
-        self._send(self._audit.spare, GiveUpStep(epoch=self._epoch, step=self._step_now))
-
-    def _hear_spare(self, sender: str, frame: bytes) -> None:
-        """Raises GarbageHome. What a spare says otherwise, such as that it is full, is its own affair."""
-        audit = self._audit
-        if audit is None or sender != audit.spare:
-            return
-        with suppress(BadFlight):
-            match decode_flight(frame):
-                case FlightBack() as answer if (answer.epoch, answer.step) == (self._epoch, audit.step):
-                    audit.answer = answer
-                    self._end_audit(audit)
-
-    def _end_audit(self, audit: Audit) -> None:
-        """Once both have answered. Raises GarbageHome."""
-        if audit.answer is None or audit.gradient is None:
-            return
-        self._audit = None
-        with suppress(BadActivations):
-            ours = self._gradient_from(audit.answer, audit.gradient)
-            fault = fault_of_gradient(audit.gradient, ours)
-            if fault is not None:
-                why = f"returned {fault}, as home {audit.spare[-8:]} computes it"
-                raise GarbageHome(self._workers[0], why, audit.spare)
+    def _gradient_back(self, message: FlightBack, leaving: Tensor) -> Tensor:
+        """Raises GarbageHome."""
+        try:
+            return self._gradient_from(message, leaving)
+        except BadActivations as error:
+            raise GarbageHome(self._place.behind, f"returned {error}") from error
 
     def _agree_on_norm(self, ratio: float) -> None:
         """Scale what is here as all are going to scale theirs. `ratio`: of the sequences of a whole step to those that
@@ -386,12 +367,9 @@ class LeadStage(StageDevice):
                 again()
                 again_at = time.monotonic() + self._again_s
             found = self._place.port.receive(min(POLL_S, self._again_s))
-            if found is None:
+            if found is None or found[0] not in self._workers:
                 continue
             sender, frame = found
-            if sender not in self._workers:
-                self._hear_spare(sender, frame)
-                continue
             try:
                 message = decode_flight(frame)
             except BadFlight:

@@ -10,7 +10,6 @@ from typing import Any
 
 import torch
 
-from peer.cluster.assembly import with_spares
 from peer.cluster.home import ClusterHome
 from peer.pipeline.span_choice import Wire, choose_spans
 from peer.pipeline.stage_model import model_layers
@@ -21,7 +20,7 @@ from peer.store.contributions import Contribution
 from peer.train.backend import InnerStep
 from peer.train.trainer import LocalTrainer
 from tests.decided import contribution
-from tests.peer.pipeline.stages import HOMES, SPARES, MemoryFlow
+from tests.peer.pipeline.stages import HOMES, MemoryFlow
 
 CPU = torch.device("cpu")
 WAIT_S = 60.0
@@ -41,20 +40,16 @@ class OneContribution:
 class ClusterTrainers:
     """A lead and its workers, each with a folder below `folder`; use it as a context manager."""
 
-    def __init__(
-        self, spec: RunSpec, homes: int, folder: Path, me: str = "lead", wire: Wire = "float32", spares: int = 0
-    ) -> None:  # fmt: skip
+    def __init__(self, spec: RunSpec, homes: int, folder: Path, me: str = "lead", wire: Wire = "float32") -> None:
         names = (me, *(f"{me}-{name}" for name in HOMES[1:homes]))
-        beside = tuple(f"{me}-{name}" for name in SPARES[:spares])
         self.me, self.spec = me, spec
-        self.flow = MemoryFlow((*names, *beside))
+        self.flow = MemoryFlow(names)
         folder.mkdir(exist_ok=True)
-        dealt = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
-        self.assignment = with_spares(dealt, beside)
+        self.assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
         self.asked = {name: threading.Event() for name in names}
         self.homes = [
-            ClusterHome(self.assignment, name, self.flow.port(name), folder / name, self._asker(name))
-            for name in (*names, *beside)
+            ClusterHome(self.assignment, name, self.flow.port(name), folder / name, self.asked[name].set)
+            for name in names
         ]
         self.trainers = [
             LocalTrainer(
@@ -63,10 +58,9 @@ class ClusterTrainers:
             )
             for home in self.homes
         ]  # fmt: skip
-        self.lead, self.workers = self.trainers[0], self.trainers[1:homes]
-        self.spares = self.trainers[homes:]
+        self.lead, *self.workers = self.trainers
         self.anchor, self.parts, self._codec, self._folder = self.lead.anchor, self.lead.parts, self.lead._codec, folder
-        self._threads = [ThreadPoolExecutor(1) for _ in self.trainers[1:]]
+        self._threads = [ThreadPoolExecutor(1) for _ in self.workers]
 
     def __enter__(self) -> ClusterTrainers:
         return self
@@ -83,25 +77,19 @@ class ClusterTrainers:
     def progress(self) -> Any:
         return self.lead.progress
 
-    def _asker(self, name: str) -> Callable[[], None]:
-        return self.asked[name].set if name in self.asked else lambda: None
-
     def begin_round(self, members: tuple[str, ...]) -> None:
         self.lead.begin_round(members)
 
     def step(self, position: float) -> InnerStep:
         """One of all homes."""
-        is_over = threading.Event()
-        served = self._by_others(lambda worker: worker.step(0.0, lambda: worker in self.spares and is_over.is_set()))
+        served = self._by_workers(lambda worker: worker.step(0.0, lambda: False))
         made = self.lead.step(position, lambda: False)
-        is_over.set()
-        tokens = [step.result(WAIT_S).tokens for step in served]
-        assert tokens == [made.tokens] * len(self.workers) + [0] * len(self.spares)
+        assert all(step.result(WAIT_S).tokens == made.tokens for step in served)
         return made
 
     def stand_at(self, anchor: bytes) -> bytes:
         """H(θ, m) of all of it, whose name is `anchor`."""
-        told = self._by_others(lambda worker: worker.state_digest(anchor))
+        told = self._by_workers(lambda worker: worker.state_digest(anchor))
         state = self.lead.state_digest(anchor)
         assert all(each.result(WAIT_S) == b"" for each in told)
         return state
@@ -117,7 +105,7 @@ class ClusterTrainers:
         written.result(WAIT_S)
 
     def contribution(self, anchor: bytes) -> OneContribution:
-        return OneContribution([contribution(trainer, anchor) for trainer in (self.lead, *self.workers)])
+        return OneContribution([contribution(trainer, anchor) for trainer in self.trainers])
 
     def apply(self, update: Update, load: Callable[[bytes], bytes]) -> float:
         given_up = [trainer.apply(update, load) for trainer in self.trainers]
@@ -125,7 +113,7 @@ class ClusterTrainers:
         return max(given_up)
 
     def theta(self) -> torch.Tensor:
-        return torch.cat([layer for trainer in (self.lead, *self.workers) for layer in trainer.anchor.theta])
+        return torch.cat([layer for trainer in self.trainers for layer in trainer.anchor.theta])
 
-    def _by_others(self, work: Callable[[LocalTrainer], Any]) -> list[Future[Any]]:
-        return [thread.submit(work, other) for thread, other in zip(self._threads, self.trainers[1:], strict=True)]
+    def _by_workers(self, work: Callable[[LocalTrainer], Any]) -> list[Future[Any]]:
+        return [thread.submit(work, worker) for thread, worker in zip(self._threads, self.workers, strict=True)]

@@ -10,7 +10,6 @@ from queue import Empty, SimpleQueue
 
 import torch
 
-from peer.cluster.assembly import with_spares
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
 from peer.ipc import Assignment
@@ -25,7 +24,6 @@ from peer.train.backend import InnerStep, MicroBatch, SingleDevice
 
 CPU = torch.device("cpu")
 HOMES = ("lead", "second", "third", "fourth")
-SPARES = ("spare", "other spare")
 
 
 def small_spec(
@@ -90,21 +88,19 @@ class Cluster:
 
     def __init__(
         self, spec: RunSpec, homes: int, wire: Wire, folder: Path, silence_s: float = 20.0, again_s: float = 2.0,
-        flow: MemoryFlow | None = None, spares: int = 0,
+        flow: MemoryFlow | None = None,
     ) -> None:  # fmt: skip
-        names, beside = HOMES[:homes], SPARES[:spares]
-        self.spec, self.flow = spec, flow or MemoryFlow((*names, *beside))
-        dealt = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
-        self.assignment: Assignment = with_spares(dealt, beside)
+        names = HOMES[:homes]
+        self.spec, self.flow = spec, flow or MemoryFlow(names)
+        self.assignment: Assignment = choose_spans(model_layers(spec), names, [0] * homes, [0] * homes, 1, wire)
         self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(
             spec, self._place("lead"), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
-            again_s, spares=lambda: self.assignment.spares,
+            again_s,
         )  # fmt: skip
         self.workers = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in names[1:]]
-        self.spares = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in beside]
-        self.served: dict[str, list[InnerStep]] = {name: [] for name in (*names[1:], *beside)}
+        self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
         self.failures: list[BaseException] = []
         self._stop = threading.Event()
 
@@ -122,7 +118,7 @@ class Cluster:
     @contextmanager
     def at_work(self) -> Iterator[None]:
         self._stop.clear()
-        threads = [threading.Thread(target=self._serve, args=(worker,)) for worker in (*self.workers, *self.spares)]
+        threads = [threading.Thread(target=self._serve, args=(worker,)) for worker in self.workers]
         for thread in threads:
             thread.start()
         try:
