@@ -22,6 +22,7 @@ from msgspec.structs import replace
 from dht.clock import ClockWatch
 from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer import ipc
+from peer.cluster.doubts import Doubts
 from peer.credit.summary import LocalCosts, summarize
 from peer.data import start_blob
 from peer.data.hub_access import close_hub
@@ -115,22 +116,22 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     if not spec.uses_hub:
         close_hub()
     look_around(spec, directory, settings, session)
-    roster, meet = DeviceRoster(time.monotonic), _has_met
+    roster, doubts, meet = DeviceRoster(time.monotonic), Doubts(), _has_met
     while True:
         try:
-            _live(link, inbox, spec, me, settings, directory, session, roster, meet)
+            _live(link, inbox, spec, me, settings, directory, session, roster, doubts, meet)
             return
         except RankLost as lost:
             _note_lost(lost, link, session, roster)
         except HomeGone as gone:
-            _note_gone(gone, session)
+            _note_gone(gone, session, doubts)
         _begin_link(link, inbox, session)  # while the ranks begin
         meet = _meet_again
 
 
 def _live(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
-    session: Reporter, roster: DeviceRoster, meet: Callable[[LinkProcess, Inbox, Reporter], None],
+    session: Reporter, roster: DeviceRoster, doubts: Doubts, meet: Callable[[LinkProcess, Inbox, Reporter], None],
 ) -> None:  # fmt: skip
     """One life, from what is on disk to its end. Raises RankLost and HomeGone, and then nothing of it goes on."""
     from peer.train.worker import TrainerWorker
@@ -139,7 +140,8 @@ def _live(
         cluster = None
         if link.is_of_cluster:
             meet(link, inbox, session)  # first: only then the others can be asked
-            cluster = begun.enter_context(closing(_assembled(link, inbox, spec, me, settings, directory, session)))
+            assembled = _assembled(link, inbox, spec, me, settings, directory, session, doubts)
+            cluster = begun.enter_context(closing(assembled))
         session.building = True
         try:
             if session.stopping:
@@ -158,21 +160,23 @@ def _live(
 
 
 def _assembled(
-    link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path, session: Reporter
-) -> ClusterHome:
+    link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
+    session: Reporter, doubts: Doubts,
+) -> ClusterHome:  # fmt: skip
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
     from peer.cluster.assembly import assemble, await_assignment, remember
     from peer.cluster.home import ClusterHome
 
     if settings.stages > 1:
-        assignment = assemble(link.send, inbox, spec, me, settings, directory, session)
+        assignment = assemble(link.send, inbox, spec, me, settings, directory, session, doubts)
     else:
         assignment = await_assignment(link.send, inbox, spec, me, settings, session)
 
     def ask_submit() -> None:
         inbox.put(SubmitAsked)
 
-    return ClusterHome(assignment, me, link.flow, directory / "contributions", ask_submit, partial(remember, directory))
+    contributions, changed = directory / "contributions", partial(remember, directory)
+    return ClusterHome(assignment, me, link.flow, contributions, ask_submit, changed, doubts)
 
 
 def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: DeviceRoster) -> None:
@@ -188,11 +192,12 @@ def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: Dev
     session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
 
 
-def _note_gone(gone: HomeGone, session: Reporter) -> None:
+def _note_gone(gone: HomeGone, session: Reporter, doubts: Doubts) -> None:
     """Say how a cluster goes on. Raises LeaveRequested where this peer was about to leave."""
     if session.stopping:
         raise LeaveRequested from gone
-    text = f"{gone}; this peer goes on from its newest checkpoint as soon as its cluster is whole"
+    text = "; ".join(said for said in (str(gone), doubts.note(gone)) if said)
+    text = f"{text}; this peer goes on from its newest checkpoint as soon as its cluster is whole"
     session.warn("CLUSTER", f"{text}; what was submitted stays")
 
 

@@ -14,6 +14,7 @@ import msgspec
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
+from peer.cluster.doubts import Doubts
 from peer.cluster.home_figures import figures_of
 from peer.events import Event
 from peer.ipc import (
@@ -50,13 +51,13 @@ LOOK_S = 1.0
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
-    directory: Path, session: Reporter,
+    directory: Path, session: Reporter, doubts: Doubts,
 ) -> Assignment:  # fmt: skip
     """A lead's: waits until `settings.stages` homes are here, itself among them, and tells them who holds which layers.
 
     Whoever held a stage before holds it again; in the place of a home that is gone steps one that has kept its layers,
-    else any. The first time, those homes hold stages that are fastest together. Raises what a link ended with,
-    LeaveRequested, and BadInput where the model cannot be cut for them.
+    else any; `doubts` knows who may not. The first time, those homes hold stages that are fastest together. Raises what
+    a link ended with, LeaveRequested, and BadInput where the model cannot be cut for them.
     """
     require_cuttable(spec)
     layers, width, before = model_layers(spec), shape_of(spec).width, _remembered(directory, me, settings)
@@ -66,15 +67,16 @@ def assemble(
 
     def dealt(message: object) -> Assignment | None:
         if isinstance(message, HomesOffered):
-            table.seat(message.homes)
+            table.seat(doubts.admitted(message.homes))
         if table.enough_since is None:
             return None
         if before is None:
             return table.dealt_first(mine, width, cast("Wire", settings.activations))
-        all_back = {holder.peer for holder in before.workers} <= {home.peer for home in table.present}
+        chosen = doubts.chosen(table.present, settings.stages - 1)
+        all_back = {holder.peer for holder in before.workers} <= {home.peer for home in chosen}
         if not all_back and time.monotonic() - table.enough_since < GRACE_S:
             return None
-        return dealt_again(before, layers, [mine, *table.present], next_epoch())
+        return dealt_again(before, layers, [mine, *chosen], next_epoch())
 
     session.say("JOINING", f"waiting for the other homes of this cluster, {settings.stages} in all")
     assignment = _hear(inbox, session, dealt)

@@ -9,6 +9,7 @@ from pathlib import Path
 import torch
 
 from peer.cluster.assembly import with_spares
+from peer.cluster.doubts import Doubts
 from peer.codec.codec import Codec
 from peer.events import ClusterFormed, StagesMeasured
 from peer.ipc import Assignment, HomeLost, HomeOffer, StagesAssigned
@@ -33,13 +34,14 @@ class ClusterHome:
 
     def __init__(
         self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None],
-        changed: Callable[[Assignment], None] = lambda assignment: None,
+        changed: Callable[[Assignment], None] = lambda assignment: None, doubts: Doubts | None = None,
     ) -> None:  # fmt: skip
         """`ask_submit` has this home's life offer what it has where it stands; `changed` hears of more spares."""
         holder = assignment.of(me)
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
         self.is_lead, self._changed = assignment.lead == me, changed
+        self._doubts = doubts or Doubts()
         self._stage: WorkerStage | None = None
         self._first: LeadStage | None = None
         self.homes: LeadHomes | WorkerHome
@@ -108,9 +110,10 @@ class ClusterHome:
     def enlisted(self, homes: Sequence[HomeOffer]) -> Assignment | None:
         """A lead's, with those as spares that have come since; None if there are none."""
         known = {holder.peer for holder in (*self.assignment.stages, *self.assignment.spares)}
-        if not self.is_lead or known >= {home.peer for home in homes}:
+        may = self._doubts.admitted(homes)
+        if not self.is_lead or known >= {home.peer for home in may}:
             return None
-        self.assignment = with_spares(self.assignment, homes)
+        self.assignment = with_spares(self.assignment, may)
         self._changed(self.assignment)
         return self.assignment
 
@@ -118,8 +121,8 @@ class ClusterHome:
         """What the link says of the cluster. Raises HomeGone where this life cannot go on with it."""
         match said:
             case HomeLost(peer=peer, why=why) if isinstance(self.homes, LeadHomes):
-                self.homes.lost(peer, why)
                 if peer in {holder.peer for holder in self.assignment.workers}:
+                    self.homes.lost(peer, why)
                     raise HomeGone(peer, why)
             case StagesAssigned(assignment=assignment) if assignment.epoch > self.assignment.epoch:
                 self._deal(assignment)

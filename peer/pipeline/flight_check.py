@@ -1,7 +1,8 @@
 """Whether what a home sends can be what it should have computed: each arrival is held against those before it.
 
 Bounds are wide: a home that computes honestly is never named, through warm-up, another precision or odd texts. What
-they let through, such as gradients whose sign is turned, only computing a flight again can show.
+they let through, such as gradients whose sign is turned or noise of the usual size, only a
+trial can show: whether the loss falls where hidden values go down the gradient.
 """
 
 from __future__ import annotations
@@ -10,8 +11,6 @@ import math
 
 import torch
 from torch import Tensor
-
-from peer.pipeline.home_group import HomeGone
 
 KNOWN_FROM = 8
 """Arrivals after which a history says what is usual."""
@@ -24,15 +23,18 @@ LOSS_NATS = 2.0
 """Likewise, of a loss."""
 ZEROS = 0.5
 """A larger share of tokens whose values are all 0 is odd, whatever came before."""
-HONEST_COSINE = 0.5
-"""Of a flight computed by two homes: honest ones with int8 on the line have 0.87 and more, noise 0, a turned sign -1
-[exp]."""
-AUDIT_ONE_IN = 100
-"""Flights of which one is computed again, where somebody can."""
-
-
-class GarbageHome(HomeGone):
-    """A home sent what it cannot have computed honestly; `why` has the figures."""
+TRIAL_ONE_IN = 100
+"""Steps of which one begins with a trial, and the first of every round: nobody knows when."""
+TRIALS = 2
+"""With other texts: only who fails in all of them is named."""
+DESCENT = 0.03
+"""How far a trial goes down a gradient, token by token, by the norm of its hidden values: further than int8 on the line
+rounds, and no further than a loss falls straight."""
+LEAST_FALL = 0.2
+"""Of the fall of the loss that a gradient promises. Honest ones keep 0.93 to 1.09 of it, noise 0.05 at most, a turned
+sign -1 [exp]."""
+FINEST = 1e-4
+"""A promise of a smaller share of the loss is too small to tell from rounding."""
 
 
 class RunningMean:
@@ -86,12 +88,10 @@ class ArrivalHistory:
         return None
 
 
-@torch.no_grad()
-def fault_of_gradient(theirs: Tensor, ours: Tensor) -> str | None:
-    """What is odd about a gradient that was computed twice; None if nothing is."""
-    one, other = theirs.flatten().double(), ours.to(theirs.device).flatten().double()
-    product, lengths = float(one @ other), float(one.norm() * other.norm())
-    cosine = product / lengths if lengths else 0.0
-    if cosine >= HONEST_COSINE:
+def fault_of_descent(before: float, behind: float, promised: float) -> str | None:
+    """What is odd about a gradient, down which hidden values went from a loss `before` to one `behind`, that
+    `promised` such a fall; None if nothing is."""
+    if promised < FINEST * before or before - behind >= LEAST_FALL * promised:
         return None
-    return f"a gradient that computed again is another one (cosine {cosine:.2f}; honest homes have 0.87 and more)"
+    share = (before - behind) / promised
+    return f"a gradient down which the loss falls by {share:.2f} of what it promises, where honest ones keep nearly 1"

@@ -51,6 +51,21 @@ class HomeGone(Exception):
         self.peer, self.why = peer, why
 
 
+class GarbageHome(HomeGone):
+    """A home sent what it cannot have computed honestly; `why` has the figures.
+
+    `said_by`: the neighbour on whose word this is said; empty if the lead has seen it.
+    """
+
+    def __init__(self, peer: str, why: str, said_by: str = "") -> None:
+        super().__init__(peer, why)
+        self.said_by = said_by
+
+
+class SilentHome(HomeGone):
+    """A home that is reached still did not do its part in time."""
+
+
 class LeadHomes:
     """A lead's word with its workers: implements `peer.train.engine.Homes`."""
 
@@ -91,7 +106,7 @@ class LeadHomes:
             answer = self._await(self._asks[anchor], holder.peer, self._leaves, "did not submit its layers")
             own = sum(part.layer in holder.layers for part in parts)
             if (answer.first_part, len(answer.leaves)) != (len(joined), own):
-                raise HomeGone(holder.peer, "speaks of layers that are not its own")
+                raise GarbageHome(holder.peer, "speaks of layers that are not its own")
             joined += answer.leaves
         return joined
 
@@ -104,7 +119,7 @@ class LeadHomes:
             if not answer.digests:
                 return b""
             if answer.first_layer != holder.first or len(answer.digests) != len(holder.layers):
-                raise HomeGone(holder.peer, "speaks of layers that are not its own")
+                raise GarbageHome(holder.peer, "speaks of layers that are not its own")
             joined += answer.digests
         with self._heard:
             self._digests = {key: said for key, said in self._digests.items() if key[0] == anchor}
@@ -184,7 +199,7 @@ class LeadHomes:
                     raise HomeGone(peer, self._gone[peer])
                 now = time.monotonic()
                 if now >= until:
-                    raise HomeGone(peer, f"{why} within {self._answer_s:.0f} s")
+                    raise SilentHome(peer, f"{why} within {self._answer_s:.0f} s")
                 self._heard.wait(max(0.0, min(again_at, until) - now))
             if time.monotonic() >= again_at:
                 again_at += self._again_s

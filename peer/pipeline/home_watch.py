@@ -6,7 +6,7 @@ import time
 from collections.abc import Sequence
 
 from peer.pipeline.flight_messages import Alive
-from peer.pipeline.home_group import HomeGone
+from peer.pipeline.home_group import SilentHome
 
 LOST_RESENDS = 5
 """A flight that was sent so often and has not come back is stopped by somebody who lives."""
@@ -30,14 +30,14 @@ class HomeWatch:
                 self._said[sender] = message
 
     def require_alive(self, flight: int = 0) -> None:
-        """Raises HomeGone for who is lost; `flight` is the number of the one that is waited for."""
+        """Raises SilentHome for who is lost; `flight` is the number of the one that is waited for."""
         now = time.monotonic()
         for home, heard_at in self._heard_at.items():
             if now - heard_at > self._silence_s:
-                raise HomeGone(home, f"has sent nothing for {self._silence_s:.0f} s")
+                raise SilentHome(home, f"has sent nothing for {self._silence_s:.0f} s")
         if self.resends >= LOST_RESENDS and now - self._began > self._silence_s:
             why = f"does not pass on a flight that was sent {self.resends} times in {now - self._began:.0f} s"
-            raise HomeGone(self._stopped_by(flight), why)
+            raise SilentHome(self._stopped_by(flight), why)
 
     def _stopped_by(self, flight: int) -> str:
         for home in self._homes:

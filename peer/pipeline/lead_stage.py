@@ -22,7 +22,7 @@ from dht.errors import MemoryFull
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations, encoded_bytes
-from peer.pipeline.flight_check import AUDIT_ONE_IN, GarbageHome, fault_of_gradient
+from peer.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, fault_of_descent
 from peer.pipeline.flight_messages import (
     AnyFlight,
     AskNorm,
@@ -42,7 +42,7 @@ from peer.pipeline.flight_messages import (
     decode_flight,
     encode_flight,
 )
-from peer.pipeline.home_group import HomeGone
+from peer.pipeline.home_group import GarbageHome, HomeGone
 from peer.pipeline.home_watch import HomeWatch
 from peer.pipeline.stage import StageDevice, StagePlace
 from peer.spec import RunSpec
@@ -60,10 +60,6 @@ FLIGHTS_PER_STAGE = 2
 TINY = 1e-6
 """As torch.nn.utils.clip_grad_norm_ has it."""
 M = TypeVar("M", bound=AnyFlight)
-
-Recompute = Callable[[Tensor, Tensor, int], Tensor]
-"""Called with tokens (B, T), hidden values (B, T - 1, H) that left the first stage, and the sequences of the whole
-step: the gradient of the step's loss by these values, as whoever holds the other layers computes it again."""
 
 
 @dataclass
@@ -87,16 +83,16 @@ class LeadStage(StageDevice):
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
         told_smaller: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
-        silence_s: float = SILENCE_S, again_s: float = AGAIN_S, recompute: Recompute | None = None,
-        chance: random.Random | None = None,
+        silence_s: float = SILENCE_S, again_s: float = AGAIN_S,
     ) -> None:  # fmt: skip
-        """`require_all` raises HomeGone where a home is known to be lost. `recompute` checks a flight in a hundred, as
-        `chance` has it, which nobody else can know."""
+        """`require_all` raises HomeGone where a home is known to be lost."""
         stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
         micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), told_smaller)
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
-        self._recompute, self._chance = recompute, chance or random.SystemRandom()
+        self._chance = random.SystemRandom()
+        self._tries = False
+        """Whether trials go before the step in hand."""
         self._slots = FLIGHTS_PER_STAGE * stages
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
@@ -120,6 +116,7 @@ class LeadStage(StageDevice):
         Raises HomeGone, too; what was read for the step is read next then, if it was not made.
         """
         began = time.perf_counter()
+        self._tries = len(self._workers) == 1 and (position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0)
         try:
             made = super().step(round, position, stop)
             self.step_s = time.perf_counter() - began
@@ -134,10 +131,12 @@ class LeadStage(StageDevice):
         """Of all micro-batches on all stages; here they are clipped already."""
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
-        self._step_now += 1
-        self._in_hand.clear()
-        self._busy_s = 0.0
         try:
+            if self._tries:
+                self._require_descent(whole)
+            self._step_now += 1
+            self._in_hand.clear()
+            self._busy_s = 0.0
             while self._in_hand or (done < whole and not has_stopped):
                 has_stopped = has_stopped or (done > 0 and self._ends(stop))
                 if done < whole and not has_stopped and len(self._in_hand) < self._slots:
@@ -158,11 +157,48 @@ class LeadStage(StageDevice):
         self._made, self._flights = (loss * whole / done, done * self._spec.model.context), number
         return torch.tensor(self._made[0])
 
-    def _depart(self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False) -> None:
+    def _require_descent(self, whole: int) -> None:
+        """Raises GarbageHome if the loss does not fall where hidden values go down the gradients that come back.
+
+        What is read for that is read again. Of more than one worker nobody could say whose fault it is.
+        """
+        read: list[Tensor] = []
+        try:
+            for _ in range(TRIALS):
+                fault = self._try(whole, read)
+                if fault is None:
+                    return
+        finally:
+            self._reader.put_back(read)
+        raise GarbageHome(self._place.behind, f"returned {fault}")
+
+    @torch.no_grad()
+    def _try(self, whole: int, read: list[Tensor]) -> str | None:
+        """What is odd about a gradient, by two flights of a step that is given up: nothing of it counts."""
+        self._step_now += 1
+        self._in_hand.clear()
+        read.append(self._reader.next(min(self.micro.sequences, whole)))
+        try:
+            leaving = self._depart(0, read[-1], whole)
+            there = self._next_back()
+            gradient = self._gradient_back(there, leaving)
+            lengths = gradient.float().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            moved = gradient * (DESCENT * leaving.float().norm(dim=-1, keepdim=True) / lengths)
+            self._in_hand.clear()
+            self._depart(1, read[-1], whole, leaving=leaving - moved)
+            return fault_of_descent(there.loss, self._next_back().loss, float((gradient * moved).float().sum()))
+        finally:
+            self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
+
+    def _depart(
+        self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False, leaving: Tensor | None = None
+    ) -> Tensor:
+        """Send a flight; returns what left this stage, which is `leaving` if that is given."""
         began = time.perf_counter()
         tokens_BT = tokens_BT.to(self._device)
-        with torch.no_grad():
-            leaving = self._computed(tokens_BT[:, :-1], number)
+        if leaving is None:
+            with torch.no_grad():
+                leaving = self._computed(tokens_BT[:, :-1], number)
         frame = encode_flight(
             Forward(
                 epoch=self._epoch, step=self._step_now, number=number, round=self.anchor.round, rows=len(tokens_BT),
@@ -173,6 +209,7 @@ class LeadStage(StageDevice):
         self._in_hand[number] = Flight(tokens_BT, frame, self._sweeps)
         self._busy_s += time.perf_counter() - began
         self._place.port.send(self._place.behind, frame)
+        return leaving
 
     def _next_back(self) -> FlightBack:
         """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
@@ -189,19 +226,21 @@ class LeadStage(StageDevice):
         began, home = time.perf_counter(), self._place.behind
         tokens_BT = self._in_hand.pop(message.number).tokens_BT
         leaving = self._computed(tokens_BT[:, :-1], message.number)
-        try:
-            gradient = self._gradient_from(message, leaving)
-        except BadActivations as error:
-            raise GarbageHome(home, f"returned {error}") from error
+        gradient = self._gradient_back(message, leaving)
         history = self._histories[home]
         fault = history.fault_of_loss(message.loss * whole / len(tokens_BT)) or history.fault_of(gradient)
-        if fault is None and self._recompute is not None and self._chance.randrange(AUDIT_ONE_IN) == 0:
-            fault = fault_of_gradient(gradient, self._recompute(tokens_BT, leaving.detach(), whole))
         if fault is not None:
             raise GarbageHome(home, f"returned {fault}")
         torch.autograd.backward(leaving, gradient)
         self._busy_s += time.perf_counter() - began
         return message.loss
+
+    def _gradient_back(self, message: FlightBack, leaving: Tensor) -> Tensor:
+        """Raises GarbageHome."""
+        try:
+            return self._gradient_from(message, leaving)
+        except BadActivations as error:
+            raise GarbageHome(self._place.behind, f"returned {error}") from error
 
     def _agree_on_norm(self, ratio: float) -> None:
         """Scale what is here as all are going to scale theirs. `ratio`: of the sequences of a whole step to those that
@@ -369,7 +408,7 @@ class LeadStage(StageDevice):
         place = homes.index(sender)
         if said.peer not in homes[max(0, place - 1) : place + 2] or said.peer in (self._place.me, sender):
             return GarbageHome(sender, f"says of {said.peer[-8:]} that it sent {why}")
-        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says")
+        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says", sender)
 
 
 def _int32(tokens_BT: Tensor) -> bytes:

@@ -10,12 +10,14 @@ import pytest
 
 from dht.errors import DeviceLost, Unreachable
 from peer import ipc, session
+from peer.cluster.doubts import Doubts
 from peer.events import AlertRaised, Event
-from peer.ipc import AnyToTrainer, Leave
+from peer.ipc import AnyToTrainer, HomeOffer, Leave
 from peer.lifecycle.state import LINKS_LOST
 from peer.lifecycle.vocabulary import LeaveAsked, Post, Submit, TrainerFailed, Work
 from peer.link.channel import LinkLost
 from peer.link.handle import LeaveRequested
+from peer.pipeline.home_group import GarbageHome, HomeGone
 from peer.ranks.rank_group import RankLost
 from peer.ranks.roster import DeviceRoster
 from peer.session import Inbox, join
@@ -29,6 +31,7 @@ from tests.played_link import PlayedLink
 LOST = RankLost(0, "cuda:0", "was killed by SIGKILL", is_device=False)
 GONE = RankLost(0, "cuda:0", "cannot go on: CUDA error", is_device=True)
 SPEC = ipc.SpecText(dump(spec()))
+HOMES = (HomeOffer("liar", "liar", 0.0, 0.0, 0.0), HomeOffer("sick", "sick", 0.0, 0.0, 0.0))
 STALE = (
     ipc.InStep(True), LeaveAsked, lambda now: TrainerFailed(now, LOST),
     ipc.ReportEvent("RoundStarted", {"round": 1, "steps": 1}),
@@ -66,13 +69,16 @@ class Peer:
         self.lives: list[list[Any]] = []
         """What lay in the inbox when each had met the others."""
         self.ends: list[Exception | None] = []
+        self.admitted: list[str] = []
+        """To the cluster of the newest life."""
         self._directory = directory
         monkeypatch.setattr(session, "load_libraries", lambda: None)
         monkeypatch.setattr(session, "look_around", lambda *about: None)
         monkeypatch.setattr(session, "_live", self._live)
 
     def _live(self, *about: Any) -> None:
-        *_, roster, meet = about
+        *_, roster, doubts, meet = about
+        self.admitted = [home.peer for home in doubts.admitted(HOMES)]
         roster.present(lambda: ["cuda:0", "cuda:1"])
         meet(self.link, self.inbox, self.reporter)
         found = []
@@ -175,6 +181,19 @@ def test_a_link_that_reaches_nobody_is_started_again(peer: Peer, error: Exceptio
     assert peer.link.restarts == LINKS_LOST
 
 
+def test_a_life_that_a_home_of_its_cluster_has_ended_is_followed_by_one_without_it(peer: Peer) -> None:
+    """If it was garbage, and people read the figures; a home that is only gone may come back."""
+    peer.ends = [HomeGone("sick", "does not answer"), GarbageHome("liar", "returned zeros for 32 of 32 tokens"), None]
+    peer.take_part()
+    assert peer.admitted == ["sick"]
+    goes_on = "this peer goes on from its newest checkpoint as soon as its cluster is whole; what was submitted stays"
+    assert peer.alerts == [
+        f"CLUSTER: home sick of the cluster does not answer; {goes_on}",
+        "CLUSTER: home liar of the cluster returned zeros for 32 of 32 tokens; it gets no layers again until this peer "
+        f"is restarted; {goes_on}",
+    ]
+
+
 def test_a_rank_that_is_lost_while_it_begins(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No signal raises anywhere after that; one that came before there was a life is obeyed at once."""
     said = Reporter([].append)
@@ -193,6 +212,7 @@ def test_a_rank_that_is_lost_while_it_begins(tmp_path: Path, monkeypatch: pytest
         tmp_path,
         said,
         DeviceRoster(lambda: 0.0),
+        Doubts(),
         session._has_met,
     )
     with pytest.raises(RankLost):

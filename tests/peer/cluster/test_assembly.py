@@ -12,6 +12,7 @@ import pytest
 
 from peer.cluster import assembly
 from peer.cluster.assembly import assemble, dealt_again, with_spares
+from peer.cluster.doubts import Doubts
 from peer.ipc import Assignment, AssignStages, HomeOffer, HomesOffered, StageHolder
 from peer.model.flat import Layer
 from peer.settings import PeerSettings
@@ -137,7 +138,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         inbox.put(LookupError("nothing more comes"))
         told, settings = Told(), PeerSettings(stages=stages)
         sent: list[Any] = []
-        found = assemble(sent.append, inbox, spec, "lead", settings, tmp_path, told)  # type: ignore[arg-type]
+        found = assemble(sent.append, inbox, spec, "lead", settings, tmp_path, told, Doubts())  # type: ignore[arg-type]
         assert sent == [AssignStages(found)]
         return found, told
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import random
 import threading
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -10,7 +9,6 @@ from pathlib import Path
 from queue import Empty, SimpleQueue
 
 import torch
-import torch.nn.functional as F
 
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
@@ -95,7 +93,7 @@ class Cluster:
 
     def __init__(
         self, spec: RunSpec, homes: int, wire: Wire, folder: Path, silence_s: float = 20.0, again_s: float = 2.0,
-        flow: MemoryFlow | None = None, recompute: bool = False, chance: random.Random | None = None,
+        flow: MemoryFlow | None = None,
     ) -> None:  # fmt: skip
         names = HOMES[:homes]
         self.spec, self.flow = spec, flow or MemoryFlow(names)
@@ -104,7 +102,7 @@ class Cluster:
         self.smaller: list[int] = []
         self.lead = LeadStage(
             spec, self._place("lead"), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
-            again_s, self._recomputed if recompute else None, chance,
+            again_s,
         )  # fmt: skip
         self.workers = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in names[1:]]
         self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
@@ -113,15 +111,6 @@ class Cluster:
 
     def _place(self, me: str) -> StagePlace:
         return StagePlace(assignment=self.assignment, me=me, port=self.flow.port(me))
-
-    def _recomputed(self, tokens_BT: torch.Tensor, hidden_BTH: torch.Tensor, whole: int) -> torch.Tensor:
-        """As somebody who has all layers computes it."""
-        leaf = hidden_BTH.requires_grad_()
-        leaving = leaf
-        for worker in self.workers:
-            leaving = worker._model(leaving)
-        loss = F.cross_entropy(leaving.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
-        return torch.autograd.grad(loss / (whole * leaf.shape[1]), leaf)[0]
 
     @property
     def stages(self) -> list[LeadStage | WorkerStage]:
