@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput, DeviceLost, Unreachable
-from peer import first_words, ipc, session
+from peer import first_words, ipc
 from peer.events import AlertRaised, Event, PeerStateChanged, PenaltyImposed, RoundCommitted, RoundStarted
 from peer.ipc import Leave, OfferContribution, ReportProgress, StandsAt, ToLink
 from peer.lifecycle.fragments import FragmentSchedule
