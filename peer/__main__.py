@@ -58,7 +58,7 @@ from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
-USE_HUB = ("join", "export")
+USE_HUB = ("join", "export", "adopt")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"
@@ -103,6 +103,14 @@ def _describe(args: argparse.Namespace) -> int:
     from peer.model.footprint import describe
 
     print(describe(load(args.spec)))
+    return 0
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    from peer.model.start import adopt, find
+
+    asked = json.loads(args.asked)
+    print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"])))
     return 0
 
 
@@ -194,6 +202,8 @@ def _parser() -> argparse.ArgumentParser:
     watching.add_argument("--organiser", type=Path, metavar="DIR", help=text)
     describing = command("describe", _describe, "print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
+    adopting = command("adopt", _adopt, "load a model from which a run starts, and print its tables of a spec")
+    adopting.add_argument("asked", metavar="JSON", help="model, revision, and the organiser's own of [model]")
     exporting = command("export", _export, "write the model of a run directory for plain transformers")
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
     text = "of a cluster's home: the folders of its other homes"

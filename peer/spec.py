@@ -429,6 +429,11 @@ class RunSpec(StrictTable):
 
 def parse(text: str, source: str = "spec") -> RunSpec:
     """The spec in a TOML text. Raises BadSpec with one line that names `source`, key and value."""
+    return from_mapping(parse_tables(text, source), source)
+
+
+def parse_tables(text: str, source: str = "spec") -> dict[str, Any]:
+    """What a TOML text says, whatever that means. Raises BadSpec."""
     if len(text) > MOST_CHARACTERS:
         raise BadSpec(f"{source} has {len(text):,} characters; a spec has at most {MOST_CHARACTERS:,}")
     try:
@@ -437,7 +442,7 @@ def parse(text: str, source: str = "spec") -> RunSpec:
         raise BadSpec(f"{source} is no spec: its values are nested too deeply") from error
     except ValueError as error:  # TOMLDecodeError is one; another is a number of too many digits
         raise BadSpec(f"{source} is not TOML: {' '.join(str(error).split())[:200]}") from error
-    return from_mapping(table, source)
+    return table
 
 
 def from_mapping(table: dict[str, Any], source: str = "spec") -> RunSpec:
