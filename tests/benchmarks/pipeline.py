@@ -15,7 +15,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
-from tests.benchmarks import pipeline_lines, pipeline_wire
+from tests.benchmarks import pipeline_lines, pipeline_placed, pipeline_wire
 from tests.benchmarks.overlap import say
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar, markdown
@@ -41,6 +41,9 @@ PARTS = {
     ),
     "wire": Part(
         cases="seeds", measure=pipeline_wire.learn, bars=pipeline_wire.bars_of, table=pipeline_wire.table_of
+    ),
+    "placed": Part(
+        cases="ways", measure=pipeline_placed.compare, bars=pipeline_placed.bars_of, table=pipeline_placed.table_of
     ),
 }  # fmt: skip
 

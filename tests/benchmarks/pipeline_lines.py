@@ -18,7 +18,23 @@ from tests.benchmarks.rivals.trainee import Orders
 from tests.benchmarks.rows import Bar
 
 BEGIN_S, STEP_S = 120.0, 300.0
+STEPS = 2
+"""One to get under way, and one that is measured."""
 MEGA = 1e6
+
+
+@dataclass(frozen=True, kw_only=True)
+class Step:
+    """A step that was measured.
+
+    Attributes:
+        frames, packets: bytes per token, of the home that sends most, and of the lead; None: nobody counted.
+    """
+
+    tokens_per_s: float
+    frames: float
+    packets: float | None
+    flight_bytes: int
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -29,6 +45,7 @@ class Flown:
         free: without lines, all else alike.
         line: what the busiest uplink would carry of frames, without headers, if it never rested.
         shaped: on lines.
+        headers: bytes that left the lead beside its frames, as a share of these; None if nobody counted.
         flight_bytes: a frame of the lead's with hidden values.
         load: of the machine's cores by everything on it, in the last run.
     """
@@ -38,6 +55,7 @@ class Flown:
     free: float
     line: float
     shaped: float
+    headers: float | None
     flight_bytes: int
     shaper: str
     load: float
@@ -56,19 +74,19 @@ class Flown:
 def fly(folder: Path, plan: dict[str, Any], setting: str) -> Flown:
     """The cluster of a setting without lines, and then on them."""
     homes = plan["settings"][setting]["homes"]
-    free, _, _ = _trained(folder / "free", plan, setting, Paced(homes, 0.0))
+    free = _trained(folder / "free", plan, setting, Paced(homes, 0.0))
     mbps = [(plan["upload_mbps"], plan["download_mbps"])] * homes
     lines = open_lines(folder / "lines", mbps, plan["delay_s"])
     before = psutil.cpu_times()
-    shaped, token_bytes, flight_bytes = _trained(folder / "shaped", plan, setting, lines)
+    shaped = _trained(folder / "shaped", plan, setting, lines)
     return Flown(
-        setting=setting, homes=homes, free=free, line=plan["upload_mbps"] * MEGA / 8 / token_bytes, shaped=shaped,
-        flight_bytes=flight_bytes, shaper=lines.shaper, load=machine_share(before),
+        setting=setting, homes=homes, free=free.tokens_per_s, line=plan["upload_mbps"] * MEGA / 8 / shaped.frames,
+        shaped=shaped.tokens_per_s, headers=shaped.packets and shaped.packets / shaped.frames - 1,
+        flight_bytes=shaped.flight_bytes, shaper=lines.shaper, load=machine_share(before),
     )  # fmt: skip
 
 
-def _trained(folder: Path, plan: dict[str, Any], setting: str, lines: Lines) -> tuple[float, float, int]:
-    """Tokens per second of the last step, bytes per token of the home that sends most, and bytes of a flight."""
+def _trained(folder: Path, plan: dict[str, Any], setting: str, lines: Lines) -> Step:
     folder.mkdir(parents=True)
     chosen, table = plan["settings"][setting], plan["spec"]
     context = chosen["context"]
@@ -76,7 +94,7 @@ def _trained(folder: Path, plan: dict[str, Any], setting: str, lines: Lines) -> 
     spec = from_mapping(
         table | {
             "model": table["model"] | {"context": context, "config": config},
-            "inner": table["inner"] | {"accumulation": plan["tokens"] // context},
+            "inner": table["inner"] | {"accumulation": chosen["flights"]},
         },
         setting,
     )  # fmt: skip
@@ -87,7 +105,7 @@ def _trained(folder: Path, plan: dict[str, Any], setting: str, lines: Lines) -> 
     def orders(number: int, meet: str) -> Orders:
         return Orders(
             spec=str(path), peers=names, me=names[number], founder=number, step_s=chosen["forward_s"],
-            rounds=plan["steps"], address=lines.places[number].address, device=lines.places[number].device,
+            rounds=STEPS, address=lines.places[number].address, device=lines.places[number].device,
             floor_bps=lines.floor_bps, meet=meet,
         )  # fmt: skip
 
@@ -98,13 +116,15 @@ def _trained(folder: Path, plan: dict[str, Any], setting: str, lines: Lines) -> 
             group.add(orders(number, row["where"]))
         group.until_all_told("ready", within_s=BEGIN_S)
         group.go()
-        group.until_all_told("step", plan["steps"], within_s=plan["steps"] * STEP_S)
+        group.until_all_told("step", STEPS, within_s=STEPS * STEP_S)
         last = [list(told(member, "step"))[-1] for member in group.members]
-    tokens = last[0]["tokens"]
-    assert tokens == plan["tokens"], "a step of all its sequences"
-    most = max(row["sent"] for row in last)
-    flights = tokens // context
-    return tokens / (last[0]["t"] - last[0]["began"]), most / tokens, last[0]["sent"] // flights
+        began, ended, tokens = (last[0][key] for key in ("began", "t", "tokens"))
+        packets = lines.sent_bytes(0, began, ended)
+    assert tokens == context * chosen["flights"], "a step of all its sequences"
+    return Step(
+        tokens_per_s=tokens / (ended - began), frames=max(row["sent"] for row in last) / tokens,
+        packets=packets and packets / tokens, flight_bytes=last[0]["sent"] // chosen["flights"],
+    )  # fmt: skip
 
 
 def bars_of(plan: dict[str, Any], rows: list[Flown]) -> list[Bar]:
@@ -124,11 +144,11 @@ def bars_of(plan: dict[str, Any], rows: list[Flown]) -> list[Bar]:
 
 def table_of(rows: list[Flown]) -> list[list[str]]:
     """Titles, and a line of each cluster."""
-    titles = ["tokens/s", "homes", "KB a flight", "without lines", "the line", "on lines", "of what binds"]
+    titles = ["tokens/s", "homes", "KB a flight", "without lines", "the line", "on lines", "of what binds", "headers"]
     return [titles] + [
         [
             row.setting, str(row.homes), f"{row.flight_bytes / 1e3:.0f}", f"{row.free:,.0f}", f"{row.line:,.0f}",
-            f"{row.shaped:,.0f}", f"{row.share:.3f}",
+            f"{row.shaped:,.0f}", f"{row.share:.3f}", "-" if row.headers is None else f"{row.headers:.1%}",
         ]
         for row in rows
     ]  # fmt: skip

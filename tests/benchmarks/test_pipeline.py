@@ -9,14 +9,15 @@ from typing import Any
 
 import pytest
 
-from tests.benchmarks import pipeline_lines, pipeline_wire
+from tests.benchmarks import pipeline_lines, pipeline_placed, pipeline_wire
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.pipeline import read
 from tests.benchmarks.pipeline_lines import Flown
+from tests.benchmarks.pipeline_placed import Placed
 from tests.benchmarks.pipeline_wire import Learned
 
 FLOWN = Flown(
-    setting="a", homes=2, free=1000.0, line=500.0, shaped=450.0, flight_bytes=1, shaper="none", load=0.3
+    setting="a", homes=2, free=1000.0, line=500.0, shaped=450.0, headers=None, flight_bytes=1, shaper="none", load=0.3
 )  # fmt: skip
 
 
@@ -40,6 +41,17 @@ def test_loss_may_be_a_hundredth_higher() -> None:
     assert [bar.met for bar in pipeline_wire.bars_of(read(False)["wire"], rows)] == [True, False]
 
 
+@pytest.mark.parametrize(("speed", "met"), [(250.0, [True, True]), (249.0, [False, True]), (260.0, [True, False])])
+def test_placed_clusters_are_faster_and_as_fast_as_forecast(speed: float, met: list[bool]) -> None:
+    """Of the means."""
+    forecast = 270.0 if speed < 260 else 300.0
+    rows = [
+        Placed(way="random", homes=[], speeds=[50.0, 150.0], forecasts=[1.0, 1.0]),
+        Placed(way="placed", homes=[], speeds=[speed], forecasts=[forecast]),
+    ]
+    assert [bar.met for bar in pipeline_placed.bars_of(read(False)["placed"], rows)] == met
+
+
 @pytest.mark.outside
 def test_homes_on_lines_and_a_cluster_beside_the_whole_model(tmp_path: Path) -> None:
     """One short step on lines is mostly its beginning and its end, and misses the bar."""
@@ -50,4 +62,7 @@ def test_homes_on_lines_and_a_cluster_beside_the_whole_model(tmp_path: Path) -> 
     assert 0 < flown["shaped"] < min(flown["free"], flown["line"])
     (learned,) = told["wire"]
     assert learned["cluster"] < learned["before"]
+    placed, drawn = told["placed"]
+    assert placed["homes"] != drawn["homes"]
+    assert min(placed["speeds"] + drawn["speeds"]) > 0
     assert learned["cluster"] == pytest.approx(learned["whole"], rel=0.01)
