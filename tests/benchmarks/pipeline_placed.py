@@ -36,11 +36,11 @@ WIRE = "int8"
 
 @dataclass(frozen=True, kw_only=True)
 class Placed:
-    """Clusters that were made in one way. Speeds are means over clusters, in tokens per second.
+    """Clusters that were made in one way.
 
     Attributes:
-        speeds: of those that were measured.
-        forecast: of the same ones, as the planner's formula has it.
+        homes: names, stage by stage, of each cluster that was measured.
+        speeds, forecasts: of each of these in tokens per second: measured, and by the planner's formula.
     """
 
     way: str
