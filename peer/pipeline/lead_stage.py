@@ -55,8 +55,12 @@ AGAIN_S = 2.0
 """Whoever has not answered is asked again after this, and whether flights were lost."""
 PATIENCE_S = 1.0
 """A home that stands at another anchor is asked again after this."""
-FLIGHTS_PER_STAGE = 2
-"""Micro-batches that are on their way at a time: enough to keep every stage and the lines between them busy."""
+FLIGHTS_PER_STAGE = 3
+"""Micro-batches that are on their way at a time, at least: where a line takes as long for one as a stage does, each of
+S stages is at work on one, and so is each of S - 1 lines there and back."""
+FLYING_BYTES = 1_250_000
+"""More of them, of so many bytes together for each stage behind the first: what 100 Mbit/s have under way in 50 ms
+there and 50 ms back. The lead keeps all of them, and stages between the first and the last twice as much."""
 TINY = 1e-6
 """As torch.nn.utils.clip_grad_norm_ has it."""
 M = TypeVar("M", bound=AnyFlight)
@@ -93,7 +97,6 @@ class LeadStage(StageDevice):
         self._chance = random.SystemRandom()
         self._tries = False
         """Whether trials go before the step in hand."""
-        self._slots = FLIGHTS_PER_STAGE * stages
         self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
         self._in_hand: dict[int, Flight] = {}
         self._sweeps = 0
@@ -189,6 +192,13 @@ class LeadStage(StageDevice):
             return fault_of_descent(there.loss, self._next_back().loss, float((gradient * moved).float().sum()))
         finally:
             self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
+
+    @property
+    def _slots(self) -> int:
+        """Flights that may be on their way at a time."""
+        flight_bytes = encoded_bytes(self.micro.sequences * self._spec.model.context * self._width, self._place.wire)
+        workers = len(self._workers)
+        return FLIGHTS_PER_STAGE * (workers + 1) + workers * FLYING_BYTES // flight_bytes
 
     def _depart(
         self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False, leaving: Tensor | None = None

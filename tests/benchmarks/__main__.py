@@ -29,6 +29,7 @@ from tests.benchmarks import (
     obeyed,
     overlap,
     parity,
+    pipeline,
     placement,
     prediction,
     quality,
@@ -40,7 +41,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
-    cuda, obeyed, busy, memory, fields, gathers, ranks,
+    cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline,
 )  # fmt: skip
 
 

@@ -104,7 +104,9 @@ class Cluster:
             spec, self._place("lead"), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
             again_s,
         )  # fmt: skip
-        self.workers = [WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder) for name in names[1:]]
+        self.workers = [
+            WorkerStage(spec, self._place(name), IdleSampler(), CPU, folder, silence_s + 5.0) for name in names[1:]
+        ]
         self.served: dict[str, list[InnerStep]] = {name: [] for name in names[1:]}
         self.failures: list[BaseException] = []
         self._stop = threading.Event()

@@ -13,7 +13,7 @@ import torch
 from dht.errors import MemoryFull
 from peer.data.sampler import IdleSampler
 from peer.ipc import Assignment, StageHolder
-from peer.pipeline.flight_messages import Forward
+from peer.pipeline.flight_messages import AnyFlight, Forward, decode_flight
 from peer.pipeline.home_group import HomeGone
 from peer.pipeline.stage import StagePlace
 from peer.pipeline.worker_stage import WorkerStage
@@ -48,6 +48,20 @@ def test_the_size_of_a_micro_batch_changes_nothing(micro: int, tmp_path: Path) -
         for position in range(3):
             assert cluster.lead.step(0, position).loss == pytest.approx(one.step(0, position).loss, rel=1e-5)
     torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
+
+
+def test_as_many_flights_are_under_way_as_a_long_line_holds(tmp_path: Path) -> None:
+    """Before any is back: three a stage, and for each of the two behind 1.25 MB more of them, of 128 KiB here."""
+    cluster = Cluster(small_spec(sequences=16, accumulation=40), 3, "float32", tmp_path, silence_s=0.1)
+    sent: list[AnyFlight] = []
+
+    def swallow(sender: str, to: str, frame: bytes) -> None:
+        sent.append(decode_flight(frame))
+
+    cluster.flow.change = swallow
+    with pytest.raises(HomeGone):
+        cluster.lead.step(0, 0)
+    assert [flight.number for flight in sent if isinstance(flight, Forward)] == list(range(9 + 19))
 
 
 def test_muon_is_the_same_too(tmp_path: Path) -> None:
