@@ -34,9 +34,7 @@ from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
 from peer import spec as specs
-from peer.data import start_blob
 from peer.events import AlertRaised, Event, PeerStarted, PeerStopped
-from peer.sync.blob_server import BlobServer
 from peer.telemetry.event_log import EventPrinter
 from peer.telemetry.http import serving
 
@@ -108,6 +106,9 @@ async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[No
     if config.spec.start is None:
         yield
         return
+    from peer.data import start_blob
+    from peer.sync.blob_server import BlobServer
+
     digest = config.spec.start.digest
     manifest = start_blob.read_manifest(digest)
     with ThreadPoolExecutor(1) as executor, closing(BlobServer(config.directory, executor, GIVES_BPS)) as donor:

@@ -12,7 +12,8 @@ from peer import ipc
 from peer.events import Event
 from peer.lifecycle.state import SPEC_TIMEOUT_S
 from peer.link.handle import LeaveRequested, LinkProcess
-from peer.spec import RunSpec, StartTable
+from peer.spec import RunSpec
+from peer.spec_tables import StartTable
 from peer.telemetry.reporter import Reporter
 
 LOOK_S = 1.0

@@ -119,7 +119,7 @@ ADAPTED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "granite", "
 def adapter_layers(
     architecture: str, config: Mapping[str, Value], context: int, *, rank: int, targets: str, trains: str
 ) -> ModelLayers:
-    """The layers of an adapter, see `peer.spec.AdapterTable`. Raises BadSpec for an architecture that takes none."""
+    """The layers of an adapter, see `AdapterTable`. Raises BadSpec for an architecture that takes none."""
     if architecture not in ADAPTED:
         raise BadSpec(f"[adapter] is for {', '.join(sorted(ADAPTED))}; this model is of {architecture}")
     sizes, base = _sizes(architecture, config, context), layers_of(architecture, config, context)

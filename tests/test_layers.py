@@ -24,8 +24,8 @@ TUI_MAY_IMPORT = (
     "dht.identity", "dht.invite", "peer.link.cluster_invite",
 )  # fmt: skip
 """Everything heavier is a child process."""
-BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")
-"""What the node reports, what it founds, and the page that shows it."""
+BOOTSTRAP_MAY_IMPORT = ("peer.data.start_blob", "peer.events", "peer.spec", "peer.sync.blob_server", "peer.telemetry")
+"""What the node reports, what it founds, the model from which that starts, and the page that shows it."""
 
 PURE = ("aggregation", "protocol", "delegates", "rounds", "placement", "plan", "simulate")
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}

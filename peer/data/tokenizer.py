@@ -11,7 +11,8 @@ import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
 from peer.data import start_blob
-from peer.spec import START, RunSpec
+from peer.spec import RunSpec
+from peer.spec_tables import START
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase

@@ -66,7 +66,8 @@ from peer.protocol.layout import Part, cut, layer_sizes
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.settings import PeerSettings
-from peer.spec import AdmissionTable, RunSpec
+from peer.spec import RunSpec
+from peer.spec_tables import AdmissionTable
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head
 from peer.sync.blob_server import BlobServer

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from peer.model_layers import TARGETS
-from peer.spec import AdapterTable
+from peer.spec_tables import AdapterTable
 
 Draw = Callable[[Tensor, str, float], None]
 """Fills a parameter from a stream of this name with draws of this standard deviation, alike on all processors."""

@@ -24,7 +24,8 @@ from peer.architectures import ARCHITECTURES
 from peer.data import start_blob
 from peer.model.build import build, build_base_meta, next_token_logits
 from peer.model.flat import FlatParameters
-from peer.spec import HUB_NAME, START, ModelTable, RunSpec, RunTable, StartTable
+from peer.spec import RunSpec
+from peer.spec_tables import HUB_NAME, START, ModelTable, RunTable, StartTable
 
 WEIGHTS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """What is loaded of a repository: neither Python nor pickles."""

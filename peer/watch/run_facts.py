@@ -23,7 +23,8 @@ from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.round_cost import predict
 from peer.settings import PeerSettings
-from peer.spec import DataTable, RunSpec, parse
+from peer.spec import RunSpec, parse
+from peer.spec_tables import DataTable
 
 MOST_BYTES = 1 << 30
 """Of address space."""

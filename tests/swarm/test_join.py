@@ -24,7 +24,7 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
 )
-from peer.spec import RoundTable
+from peer.spec_tables import RoundTable
 from peer.testing.child_process import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
