@@ -263,7 +263,7 @@ class StartTable(StrictTable):
     """OWNER/NAME at huggingface.co; of a file or folder of the organiser's its name. Whoever does not get it there
     loads the same bytes from other peers."""
     digest: str
-    """BLAKE2b-256 in hex over its parameters as float32 and its tokenizer (`peer.model.start`)."""
+    """BLAKE3 in hex, of what names its parameters as float32 and its tokenizer (`peer.data.start_blob`)."""
     revision: Annotated[str, Characters(64)] = ""
     """Commit of a model at huggingface.co."""
 
