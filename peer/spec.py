@@ -98,6 +98,11 @@ class RunSpec(StrictTable):
         return self.data.source == "hub" or self.model.tokenizer not in ("bytes", START) or starts_there
 
     @property
+    def model_parameters(self) -> int:
+        """Of the model, also where an adapter of it is trained."""
+        return layers_of(self.model.architecture, self.model.config, self.model.context).parameters
+
+    @property
     def trained_layers(self) -> ModelLayers:
         """Of what rounds average: the model, or its adapter."""
         model = self.model

@@ -177,7 +177,7 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     if not whole:
         return
     needs = needs_of(spec, chain_bytes=0)
-    weights, needed = WEIGHT_BYTES * needs.parameters / shares, needs.least_device / shares
+    weights, needed = needs.weights / shares, needs.least_device / shares
     if whole < weights:
         raise BadInput(
             f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
@@ -201,10 +201,6 @@ def other_ways(spec: RunSpec, room_bytes: float) -> str:
 
     ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
     return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)
-
-
-WEIGHT_BYTES = 4
-"""Of a parameter on the device: float32."""
 
 
 def _wait_for_room(why: str, session: Reporter, wait: Callable[[float], object], clock: Callable[[], float]) -> None:

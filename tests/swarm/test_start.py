@@ -15,7 +15,6 @@ from peer.spec import dump
 from peer.spec_tables import AdapterTable
 from peer.testing.faults import Crash
 from peer.testing.plugin import StartSwarm
-from peer.testing.process_swarm import RealSwarm
 from tests.open_models import publish, run_from
 from tests.swarm.conftest import LIGHT, RESTING
 
