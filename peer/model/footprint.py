@@ -72,8 +72,11 @@ def describe(spec: RunSpec) -> str:
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     frozen = f"{_bytes(size.frozen_bytes)} for the model beside them, " if size.frozen_bytes else ""
     optimizer = "AdamW" if spec.inner.optimizer == "adamw" else "Muon"
+    of_what = f"{spec.model.architecture} with {_short(size.parameters)} parameters"
+    if spec.start is not None:
+        of_what = f"{_short(size.parameters)} parameters {'beside' if spec.adapter else 'of'} {spec.start.model}"
     return (
-        f"{spec.run.name}: {spec.model.architecture} with {_short(size.parameters)} parameters, context "
+        f"{spec.run.name}: {of_what}, context "
         f"{spec.model.context}, {spec.model.tokenizer} tokens. A peer needs about {_bytes(size.total_bytes)}: "
         f"{_bytes(size.training_bytes)} for parameters, gradients and {optimizer}, {frozen}"
         f"{_bytes(size.activation_bytes)} for activations, {_bytes(size.anchor_bytes)} for anchor and "
