@@ -51,7 +51,7 @@ ADDED: Mapping[tuple[str, str], Any] = {("data", "format"): "text", ("data", "mi
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
 ATTENDS_BEYOND = frozenset({"opt"})
-"""Architectures that transformers does not keep inside a document by its positions, so that they learn no conversations."""
+"""Architectures that transformers does not keep inside a document by its positions: they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
 
@@ -106,7 +106,11 @@ class RunSpec(StrictTable):
     def uses_hub(self) -> bool:
         """Whether a peer of it asks huggingface.co for anything."""
         starts_there = self.start is not None and self.start.is_on_hub
-        return any(each.source == "hub" for each in self.data.sources) or self.model.tokenizer not in ("bytes", START) or starts_there
+        return (
+            any(each.source == "hub" for each in self.data.sources)
+            or self.model.tokenizer not in ("bytes", START)
+            or starts_there
+        )
 
     @property
     def trained_layers(self) -> ModelLayers:

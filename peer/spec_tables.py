@@ -130,7 +130,9 @@ class DataTable(StrictTable):
         super().__post_init__()
         names = [each.name for each in self.mix]
         if self.mix and not (2 <= len(names) <= MOST_SOURCES and len(set(names)) == len(names)):
-            raise BadSpec(f"[[data.mix]] has {len(names)} sources; use 2 to {MOST_SOURCES}, each with a name of its own")
+            raise BadSpec(
+                f"[[data.mix]] has {len(names)} sources; use 2 to {MOST_SOURCES}, each with a name of its own"
+            )
         if not self.mix:
             _check_source(self, "data")
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec
+from peer.data.chat.document_tokens import DocumentEncoder, encoder_of
 from peer.data.data_shards import is_held_out, shard_of
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
@@ -50,23 +51,24 @@ class Document:
 
 
 class MemorySource:
-    """All text tokenised once, in memory. Raises BadSpec if there is too little of it."""
+    """All documents as tokens, in memory. Raises BadSpec if there is too little of it."""
 
     def __init__(self, documents: Iterable[Document], tokenizer: Tokenizer, spec: RunSpec) -> None:
+        encoder = encoder_of(spec, tokenizer)
         self._context, self._seed = spec.model.context, spec.run.seed
         self._eval_sequences = spec.data.eval_sequences
         training: dict[int, list[Tokens]] = {}
         held_out: list[Tokens] = []
         for document in documents:
-            tokens = np.append(tokenizer.encode(document.text), np.int32(tokenizer.end_of_text))
+            tokens = encoder.encode(document)
             if is_held_out(document.name, spec.data.held_out_every):
                 held_out.append(tokens)
             else:
                 training.setdefault(shard_of(document.name), []).append(tokens)
-        compact = np.uint16 if tokenizer.vocabulary <= 1 << 16 else np.int32
-        joined = {shard: np.concatenate(training[shard]).astype(compact) for shard in sorted(training)}
+        compact = np.uint16 if encoder.most <= 1 << 16 else np.int32
+        joined = {shard: _joined(training[shard], encoder).astype(compact) for shard in sorted(training)}
         self._shards = {shard: tokens for shard, tokens in joined.items() if len(tokens) > self._context}
-        self._held_out = np.concatenate(held_out) if held_out else np.empty(0, np.int32)
+        self._held_out = _joined(held_out, encoder)
         self.windows: Mapping[int, int] = {
             shard: (len(tokens) - 1) // self._context for shard, tokens in self._shards.items()
         }
@@ -101,6 +103,11 @@ class MemorySource:
                 f"the data hold {len(self._held_out)} held-out tokens, fewer than model.context + 1 = "
                 f"{self._context + 1}; add files, or lower data.held_out_every"
             )
+
+
+def _joined(encoded: list[Tokens], encoder: DocumentEncoder) -> Tokens:
+    tokens: Tokens = np.concatenate([*encoder.joined(encoded), encoder.end])
+    return tokens
 
 
 def permutation(seed: int, shard: int, turn: int, windows: int) -> npt.NDArray[np.int64]:

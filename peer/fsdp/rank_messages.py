@@ -38,7 +38,7 @@ class Backward(Struct, frozen=True, kw_only=True, tag=True):
     """int32 (rows, context + 1), with the flags of `peer.data.token_flags`."""
     rows: int
     scale: float
-    """Of the loss of these rows, over all their tokens: their share of the step. 0: they are there to be gathered with."""
+    """Of the loss per token of these rows: their share of the step. 0: they are there to be gathered with."""
     seed: int | None = None
     """Of the random generator, at the first micro-batch of a step."""
 

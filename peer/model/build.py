@@ -223,7 +223,7 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
 
 
 def places(entering_BT: Tensor) -> dict[str, Tensor]:
-    """What a model is told beside its tokens: nothing, or where each stands in its document, which it does not leave."""
+    """What a model is told beside its tokens: nothing, or where each stands in its document."""
     positions_BT = token_flags.positions(entering_BT)
     return {} if positions_BT is None else {"position_ids": positions_BT}
 

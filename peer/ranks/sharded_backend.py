@@ -22,6 +22,7 @@ from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
+from peer.data.token_flags import predicted_tokens, step_scale
 from peer.fsdp.arena import Arena
 from peer.fsdp.rank_messages import (
     Backward,
@@ -37,7 +38,6 @@ from peer.fsdp.rank_messages import (
     StandAtAnchor,
     StandBack,
 )
-from peer.data.token_flags import predicted_tokens, step_scale
 from peer.host.processes import available_bytes
 from peer.model.build import build, build_meta
 from peer.model.flat import FlatParameters, Layer

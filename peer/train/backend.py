@@ -386,9 +386,10 @@ def held_out_loss(
     model: nn.Module, tokens_BT: Tensor, device: torch.device, sequences: int = SEQUENCES,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:  # fmt: skip
-    """Mean loss of `model` on `tokens_BT` in nats per predicted token, `sequences` at a time or as many as have room, in float32.
+    """Mean loss of `model` on `tokens_BT` in nats per predicted token, in float32.
 
-    Raises Stopped once `stop` says so after some of them, MemoryFull if not even one has room.
+    `sequences` at a time or as many as have room. Raises Stopped once `stop` says so after some
+    of them, MemoryFull if not even one has room.
     """
     was_training = model.training
     model.eval()

@@ -24,7 +24,7 @@ from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.round_cost import predict
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse
-from peer.spec_tables import DataTable
+from peer.spec_tables import DataTable, MixTable
 
 MOST_BYTES = 1 << 30
 """Of address space."""
@@ -69,7 +69,7 @@ def facts(
     return {
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
-        "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
+        "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": _licences(spec.data),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
         **_room(spec, needs, gpus, main_bytes),
@@ -84,14 +84,19 @@ def _room(spec: RunSpec, needs: RunNeeds, gpus: Sequence[int], main_bytes: int) 
     return {"lacking_bytes": sum(gpus), "ways": [asdict(way) for way in ways]}
 
 
+def _licences(table: DataTable) -> str:
+    return "; ".join(dict.fromkeys(LICENCES[each.source] for each in table.sources))
+
+
 def data_in_words(spec: RunSpec) -> str:
     """What is read, and what is asked of huggingface.co for that."""
+    sources = "; ".join(map(_source_in_words, spec.data.sources))
     if spec.model.tokenizer == "bytes":
-        return _source_in_words(spec.data)
-    return f"{_source_in_words(spec.data)}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+        return sources
+    return f"{sources}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
 
 
-def _source_in_words(table: DataTable) -> str:
+def _source_in_words(table: DataTable | MixTable) -> str:
     if table.source == "stdlib":
         return "the source text of the Python standard library that is on your machine"
     if table.source == "files":

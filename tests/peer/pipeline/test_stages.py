@@ -212,10 +212,10 @@ def test_dropout_draws_the_same_masks_when_a_flight_is_computed_again(tmp_path: 
     spec = small_spec(config={"resid_pdrop": 0.2}, architecture="phi3")
     cluster = Cluster(spec, 2, "float32", tmp_path)
     stage = cluster.workers[0]
-    entering = torch.randn(2, 8, 64)
-    first = stage._computed(entering, 0)
+    entering, tokens_BT = torch.randn(2, 8, 64), torch.zeros(2, 9, dtype=torch.int64)
+    first = stage._computed(entering, tokens_BT, 0)
     torch.manual_seed(7)
-    again, other = (stage._computed(entering, number) for number in (0, 1))
+    again, other = (stage._computed(entering, tokens_BT, number) for number in (0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 
