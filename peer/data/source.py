@@ -18,6 +18,7 @@ import numpy.typing as npt
 from dht.errors import BadSpec
 from peer.data.chat.document_tokens import DocumentEncoder, encoder_of
 from peer.data.data_shards import is_held_out, shard_of
+from peer.data.token_flags import NUMBER
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
 
@@ -103,6 +104,7 @@ class MemorySource:
                 f"the data hold {len(self._held_out)} held-out tokens, fewer than model.context + 1 = "
                 f"{self._context + 1}; add files, or lower data.held_out_every"
             )
+        self.held_out()
 
 
 def _joined(encoded: list[Tokens], encoder: DocumentEncoder) -> Tokens:
@@ -117,10 +119,15 @@ def permutation(seed: int, shard: int, turn: int, windows: int) -> npt.NDArray[n
 
 
 def spread(tokens: npt.NDArray[np.int32], sequences: int, context: int) -> npt.NDArray[np.int64]:
-    """`sequences` windows (B, T) at even distances over `tokens`, which do not overlap."""
+    """`sequences` windows (B, T) at even distances over `tokens`, which do not overlap.
+
+    Raises BadSpec where nothing of them is predicted.
+    """
     available = (len(tokens) - 1) // context
     chosen = [index * available // sequences for index in range(sequences)] if sequences < available else None
     starts = np.asarray(chosen if chosen is not None else range(available), dtype=np.int64) * context
     offsets = np.arange(context + 1)
     windows_BT: npt.NDArray[np.int64] = tokens[starts[:, None] + offsets[None, :]].astype(np.int64)
+    if not (windows_BT[:, 1:] <= NUMBER).any():
+        raise BadSpec("no held-out window holds an answer; raise data.eval_sequences or model.context")
     return windows_BT

@@ -25,6 +25,7 @@ from peer.data.source import Document
 from peer.data.token_flags import BEGINS, HIDDEN, NUMBER
 from peer.data.tokenizer import ByteTokenizer, HubTokenizer
 from peer.spec import RunSpec
+from tests.talks import write_talks
 
 CONTEXT = 32
 END = ByteTokenizer.end_of_text
@@ -126,15 +127,6 @@ def test_a_bad_line_is_named(tmp_path: Path, line: str, why: str) -> None:
     assert "\n" not in str(caught.value)
 
 
-def write_talks(folder: Path, count: int = 400) -> list[int]:
-    """Of many lengths, some longer than a window, which are returned; the number of each stands in its answer."""
-    folder.mkdir(exist_ok=True)
-    lengths: list[int] = np.random.default_rng(0).integers(0, 40, count).tolist()
-    talks = [messages([("user", "q" * n), ("assistant", f"({at})")]) for at, n in enumerate(lengths)]
-    (folder / "talks.jsonl").write_text("".join(json.dumps({"messages": talk}) + "\n" for talk in talks))
-    return lengths
-
-
 def test_no_conversation_is_cut_that_has_room_and_each_answer_is_predicted_once(tmp_path: Path) -> None:
     """Over one pass of all shards, the held-out ones beside them."""
     lengths = write_talks(tmp_path)
@@ -178,3 +170,11 @@ def test_a_long_conversation_goes_on_in_the_next_windows() -> None:
 def test_the_standard_library_holds_no_conversations() -> None:
     with pytest.raises(BadSpec, match=r"data\.format is 'chat'"):
         make_spec(source="stdlib")
+
+
+def test_held_out_windows_without_an_answer_are_refused(tmp_path: Path) -> None:
+    """Their loss would be no number."""
+    talk = {"messages": messages([("user", "q" * 1000), ("assistant", "a")])}
+    (tmp_path / "talks.jsonl").write_text(f"{json.dumps(talk)}\n" * 40)
+    with pytest.raises(BadSpec, match="no held-out window holds an answer"):
+        open_source(make_spec(eval_sequences=1), str(tmp_path))

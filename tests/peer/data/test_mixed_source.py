@@ -17,11 +17,9 @@ from peer.data.held_out_sets import HeldOutSets
 from peer.data.mixed_source import PERIOD, MixedSource, PartOfMix
 from peer.data.open_source import open_source
 from peer.data.sampler import ShardSampler
-from peer.data.source import Source
 from peer.data.token_flags import is_flagged
 from peer.data.tokenizer import Tokens
-from peer.spec import RunSpec
-from tests.peer.data.test_chat import write_talks
+from tests.talks import on_talks_and_letters
 
 
 class Numbered:
@@ -94,36 +92,24 @@ def test_held_out_losses_are_weighed() -> None:
     assert (alone.mean([1.7]), alone.by_source([1.7])) == (1.7, {})
 
 
-def make_spec() -> RunSpec:
-    parts = [
-        {"name": "talks", "source": "files", "path": "conversations", "format": "chat", "weight": 1},
-        {"name": "letters", "source": "files", "path": "letters of mine", "weight": 3},
-    ]
-    data = {"held_out_every": 4, "eval_sequences": 4, "mix": parts}
-    return specs.from_mapping({"run": {"name": "t"}, "model": {"architecture": "llama", "context": 16}, "data": data})
-
-
 def test_files_of_a_mix_lie_in_folders_by_the_names_of_their_sources(tmp_path: Path) -> None:
-    """Conversations and text in one run."""
-    write_talks(tmp_path / "talks", 200)
-    (tmp_path / "letters").mkdir()
-    for number in range(40):
-        (tmp_path / "letters" / f"{number}.txt").write_text("dear you " * 100)
-    source: Source = open_source(make_spec(), str(tmp_path))
+    """Conversations and text in one run, and one held-out set of each."""
+    spec = on_talks_and_letters(specs.load("micro"), tmp_path)
+    source = open_source(spec, spec.data.path)
     talks, letters = HeldOutSets.of(source).tokens
     assert is_flagged(talks)
     assert not is_flagged(letters)
-    assert source.held_out().shape == (8, 17)
+    assert source.held_out().shape == (len(talks) + len(letters), spec.model.context + 1)
 
 
-def test_a_mix_of_files_wants_a_folder() -> None:
-    with pytest.raises(BadInput, match="'conversations' and 'letters of mine'; say which"):
-        open_source(make_spec())
+def test_a_mix_of_files_wants_a_folder(tmp_path: Path) -> None:
+    with pytest.raises(BadInput, match="'talks' and 'letters'; say which"):
+        open_source(on_talks_and_letters(specs.load("micro"), tmp_path))
 
 
-def test_a_spec_says_a_mix_and_reads_it_again() -> None:
+def test_a_spec_says_a_mix_and_reads_it_again(tmp_path: Path) -> None:
     """And one that has none is what it was before there were any."""
-    spec = make_spec()
+    spec = on_talks_and_letters(specs.load("micro"), tmp_path)
     assert specs.parse(specs.dump(spec)) == spec
     plain = specs.load("micro")
     assert "mix" not in json.dumps(plain.tables())
