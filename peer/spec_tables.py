@@ -141,6 +141,11 @@ class DataTable(StrictTable):
         """What is read: the sources of the mix, or the one that is named here."""
         return self.mix or (self,)
 
+    @property
+    def reads_files(self) -> bool:
+        """Whether a volunteer has to name any."""
+        return any(each.source == "files" for each in self.sources)
+
     def alone(self, part: MixTable) -> DataTable:
         """A table of this source and no other."""
         return replace(

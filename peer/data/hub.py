@@ -13,10 +13,10 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
-from peer.data.chat.conversations import as_line
-from peer.data.chat.document_tokens import encoder_of
+from peer.data.conversations import as_line
 from peer.data.data_shards import DATA_SHARDS, is_held_out
-from peer.data.source import Document, spread
+from peer.data.document_tokens import encoder_of
+from peer.data.source import spread
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
 from peer.tables import shortened
@@ -117,7 +117,7 @@ class HubSource:
         return is_held_out(hashlib.blake2b(text.encode("utf-8", "replace")).hexdigest(), self._table.held_out_every)
 
     def _encode(self, text: str) -> Tokens:
-        return self._encoder.encode(Document(f"a row of {self._table.path}", text))
+        return self._encoder.encode(text, f"a row of {self._table.path}")
 
 
 TABLES = frozenset({"arrow", "csv", "json", "parquet", "text"})

@@ -6,7 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dht.errors import BadInput, BadSpec
-from peer.data.chat.conversations import read_conversations
+from peer.data.conversations import read_conversations
 from peer.data.documents import read_files, standard_library
 from peer.data.hub import HubSource
 from peer.data.mixed_source import MixedSource, PartOfMix

@@ -16,9 +16,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec
-from peer.data.chat.document_tokens import DocumentEncoder, encoder_of
+from peer.data.chat.token_flags import NUMBER
 from peer.data.data_shards import is_held_out, shard_of
-from peer.data.token_flags import NUMBER
+from peer.data.document_tokens import DocumentEncoder, encoder_of
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
 
@@ -61,7 +61,7 @@ class MemorySource:
         training: dict[int, list[Tokens]] = {}
         held_out: list[Tokens] = []
         for document in documents:
-            tokens = encoder.encode(document)
+            tokens = encoder.encode(document.text, document.name)
             if is_held_out(document.name, spec.data.held_out_every):
                 held_out.append(tokens)
             else:

@@ -35,7 +35,7 @@ class Backward(Struct, frozen=True, kw_only=True, tag=True):
     """Forward and backward of this rank's share of a micro-batch."""
 
     tokens: bytes
-    """int32 (rows, context + 1), with the flags of `peer.data.token_flags`."""
+    """int32 (rows, context + 1), with the flags of `peer.data.chat.token_flags`."""
     rows: int
     scale: float
     """Of the loss per token of these rows: their share of the step. 0: they are there to be gathered with."""

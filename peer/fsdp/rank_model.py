@@ -13,7 +13,7 @@ import torch.distributed as dist
 from torch import Tensor, nn
 
 from peer.codec.codec import Codec
-from peer.data.token_flags import share_of_loss, summed_loss
+from peer.data.chat.token_flags import share_of_loss, summed_loss
 from peer.fsdp.arena import Arena
 from peer.fsdp.gather_gates import GatherGates
 from peer.fsdp.gather_guard import GatherGuard

@@ -15,7 +15,8 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from dht.errors import BadSpec
-from peer.data import start_blob, token_flags
+from peer.data import start_blob
+from peer.data.chat import token_flags
 from peer.data.tokenizer import ByteTokenizer
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec

@@ -19,7 +19,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import MemoryFull
-from peer.data.token_flags import of_predicted, plain, predicted_tokens, step_scale
+from peer.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations, encoded_bytes

@@ -14,7 +14,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
-from peer.data.token_flags import of_predicted, plain_numbers, summed_loss
+from peer.data.chat.token_flags import of_predicted, plain_numbers, summed_loss
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations

@@ -22,7 +22,7 @@ from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
-from peer.data.token_flags import predicted_tokens, step_scale
+from peer.data.chat.token_flags import predicted_tokens, step_scale
 from peer.fsdp.arena import Arena
 from peer.fsdp.rank_messages import (
     Backward,

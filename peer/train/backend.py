@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
-from peer.data.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
+from peer.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
 from peer.host.device import free_bytes, is_out_of_memory
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits

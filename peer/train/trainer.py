@@ -21,7 +21,7 @@ from peer.checkpoint.checkpoint import VERSION, Checkpoint
 from peer.checkpoint.layer_state import load_layer
 from peer.checkpoint.replay import RunStart, first_anchor
 from peer.codec.codec import Codec
-from peer.data.held_out_sets import HeldOutSets
+from peer.data.mixed_source import HeldOutSets
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
 from peer.host.gpu import device_gb

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadInput, BadSpec
-from peer.data.token_flags import BEGINS, HIDDEN
+from peer.data.chat.token_flags import BEGINS, HIDDEN
 
 Message = dict[str, str]
 """`role` and `content`."""

@@ -18,11 +18,10 @@ from transformers import PreTrainedTokenizerFast
 
 from dht.errors import BadInput, BadSpec
 from peer import spec as specs
-from peer.data.chat.conversations import read_conversations
-from peer.data.chat.document_tokens import ChatEncoder
+from peer.data.chat.token_flags import BEGINS, HIDDEN, NUMBER
+from peer.data.conversations import read_conversations
+from peer.data.document_tokens import ChatEncoder
 from peer.data.open_source import open_source
-from peer.data.source import Document
-from peer.data.token_flags import BEGINS, HIDDEN, NUMBER
 from peer.data.tokenizer import ByteTokenizer, HubTokenizer
 from peer.spec import RunSpec
 from tests.talks import write_talks
@@ -89,7 +88,7 @@ def test_a_template_that_tells_no_answers_is_one_clear_line(
 ) -> None:
     encoder = ChatEncoder(word_tokenizer(tmp_path, template), CONTEXT)
     with pytest.raises(kind, match=why) as caught:
-        encoder.encode(Document("talk:1", json.dumps(messages())))
+        encoder.encode(json.dumps(messages()), "talk:1")
     assert "\n" not in str(caught.value)
 
 

@@ -12,12 +12,11 @@ import pytest
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.data.chat.token_flags import is_flagged
 from peer.data.data_shards import DATA_SHARDS
-from peer.data.held_out_sets import HeldOutSets
-from peer.data.mixed_source import PERIOD, MixedSource, PartOfMix
+from peer.data.mixed_source import PERIOD, HeldOutSets, MixedSource, PartOfMix
 from peer.data.open_source import open_source
 from peer.data.sampler import ShardSampler
-from peer.data.token_flags import is_flagged
 from peer.data.tokenizer import Tokens
 from tests.talks import on_talks_and_letters
 

@@ -12,7 +12,7 @@ from torch import Tensor
 from dht.errors import BadSpec
 from peer import spec as specs
 from peer.architectures import ARCHITECTURES
-from peer.data.token_flags import (
+from peer.data.chat.token_flags import (
     BEGINS,
     HIDDEN,
     IGNORED,

@@ -13,9 +13,9 @@ from torch import Tensor, nn
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.data.chat.token_flags import predicted_tokens, summed_loss
 from peer.data.open_source import open_source
 from peer.data.sampler import ShardSampler
-from peer.data.token_flags import predicted_tokens, summed_loss
 from peer.host.device import choose_device
 from peer.model.build import build, next_token_logits
 from peer.model.flat import FlatParameters

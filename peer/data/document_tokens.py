@@ -8,17 +8,14 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator
-from typing import TYPE_CHECKING, Protocol
+from typing import Protocol
 
 import numpy as np
 
 from dht.errors import BadInput
-from peer.data.token_flags import HIDDEN
+from peer.data.chat.token_flags import HIDDEN
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
-
-if TYPE_CHECKING:
-    from peer.data.source import Document
 
 OPEN_SLOTS = 16
 """Slots that still have room for a conversation to come."""
@@ -32,7 +29,9 @@ class DocumentEncoder(Protocol):
     end: Tokens
     """Behind the last of a shard."""
 
-    def encode(self, document: Document) -> Tokens: ...
+    def encode(self, text: str, name: str) -> Tokens:
+        """Of the document of this name."""
+        ...
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """The pieces of a shard, from its documents in order. Their concatenation is cut into windows."""
@@ -47,8 +46,8 @@ class TextEncoder:
         self.most = tokenizer.vocabulary
         self.end: Tokens = np.empty(0, np.int32)
 
-    def encode(self, document: Document) -> Tokens:
-        return np.append(self._tokenizer.encode(document.text), np.int32(self._tokenizer.end_of_text))
+    def encode(self, text: str, name: str) -> Tokens:
+        return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         yield from encoded
@@ -63,12 +62,12 @@ class ChatEncoder:
         self._tokenizer, self._context = tokenizer, context
         self.end: Tokens = np.asarray([tokenizer.end_of_text | HIDDEN], np.int32)
 
-    def encode(self, document: Document) -> Tokens:
+    def encode(self, text: str, name: str) -> Tokens:
         """Raises BadInput that names the document, and BadSpec."""
         try:
-            return self._tokenizer.encode_chat(json.loads(document.text))
+            return self._tokenizer.encode_chat(json.loads(text))
         except BadInput as error:
-            raise type(error)(f"{document.name}: {error}") from error
+            raise type(error)(f"{name}: {error}") from error
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """Each conversation goes to the first open slot with room for it; the oldest is closed for a new one."""
