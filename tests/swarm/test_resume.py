@@ -22,7 +22,8 @@ ON_TEXT: tuple[str, ...] = ()
 ON_TALKS = ("data.source='files'", "data.path='{folder}/talks'", "data.format='chat'")
 ON_BOTH = (
     "data.path='{folder}'",
-    "data.mix=[{{name='talks', source='files', path='t', format='chat'}}, {{name='letters', source='files', path='l'}}]",
+    "data.mix=[{{name='talks', source='files', path='t', format='chat'}}, "
+    "{{name='letters', source='files', path='l'}}]",
 )
 
 
