@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -11,6 +12,7 @@ import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
 from peer.data import start_blob
+from peer.data.chat.chat_template import ASSISTANT, MARKED, Message, by_marks, by_prefixes, flagged
 from peer.spec import RunSpec
 from peer.spec_tables import START
 
@@ -35,6 +37,14 @@ class Tokenizer(Protocol):
         """The tokens of `text`, without any special token."""
         ...
 
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        """A conversation with the flags of `token_flags`: what is no answer of the assistant's is hidden.
+
+        Raises BadInput for messages that the tokenizer's chat template does not take, BadSpec where it has none, or one
+        by which answers cannot be found.
+        """
+        ...
+
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """The same tokenizer as transformers loads it, to be saved beside a model of this context."""
         ...
@@ -49,6 +59,15 @@ class ByteTokenizer:
     def encode(self, text: str) -> Tokens:
         """The UTF-8 bytes of `text`; a lone surrogate becomes a question mark."""
         return np.frombuffer(text.encode("utf-8", errors="replace"), dtype=np.uint8).astype(np.int32)
+
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        """Each message as its role, a line break, its content and end-of-text; an answer is content and end-of-text."""
+        return flagged(piece for message in messages for piece in self._pieces(message))
+
+    def _pieces(self, message: Message) -> Iterator[tuple[Tokens, bool]]:
+        yield self.encode(f"{message['role']}\n"), False
+        content = np.append(self.encode(message["content"]), np.int32(self.end_of_text))
+        yield content, message["role"] == ASSISTANT
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """Byte-level BPE without merges, in which the token of a byte is its value."""
@@ -81,6 +100,7 @@ class HubTokenizer:
     def __init__(self, name: str, folder: Path) -> None:
         from transformers import AutoTokenizer
 
+        self._name = name
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
@@ -95,6 +115,14 @@ class HubTokenizer:
         # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
         return np.asarray(encoded["input_ids"], dtype=np.int32)
+
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        if not self._tokenizer.chat_template:
+            raise BadSpec(f"the tokenizer {self._name!r} has no chat template; choose that of a model that was tuned")
+        if MARKED.search(self._tokenizer.get_chat_template()):
+            return by_marks(self._tokenizer, messages)
+        pieces = by_prefixes(self._tokenizer, messages)
+        return flagged((self.encode(text), is_answer) for text, is_answer in pieces)
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """As it was loaded, but for the length of a text that the model takes."""

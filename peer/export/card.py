@@ -91,7 +91,7 @@ def _front_matter(spec: RunSpec) -> str:
         library_name="transformers",
         pipeline_tag="text-generation",
         tags=["homefires", "diloco", spec.model.architecture],
-        datasets=[spec.data.path] if spec.data.source == "hub" else None,
+        datasets=[each.path for each in spec.data.sources if each.source == "hub"] or None,
     )
     return data.to_yaml()
 

@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dht.errors import DiskFull
 from peer.checkpoint.capture import Capture, LayerCapture
@@ -22,7 +21,8 @@ from peer.checkpoint.checkpoint import VERSION, Checkpoint
 from peer.checkpoint.layer_state import load_layer
 from peer.checkpoint.replay import RunStart, first_anchor
 from peer.codec.codec import Codec
-from peer.data.open_source import held_out, open_source
+from peer.data.mixed_source import HeldOutSets
+from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
 from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
@@ -81,7 +81,7 @@ class LocalTrainer:
         self.start = RunStart.of(self.anchor) if span is None else RunStart(self.layer_sizes, span.first_state)
         self._member = span.homes.member if span else me
         self.progress = RoundProgress(spec, self._member, self.parts)
-        self._held_out: Tensor | None = None
+        self._held_out: HeldOutSets | None = None
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
         """The newest contribution, until something looks whether it is on disk."""
@@ -466,14 +466,13 @@ class LocalTrainer:
         """Held-out loss of the anchor; None if `stop` says so. Raises MemoryFull."""
         self._require_layers()
         assert self._source is not None, "whoever reads measures"
-        if self._held_out is None:
-            self._held_out = held_out(self._source)
+        sets = self._held_out = self._held_out or HeldOutSets.of(self._source)
         try:
             with self._reading():
-                loss = self._backend.loss(self._held_out, stop)
+                losses = [self._backend.loss(tokens_BT, stop) for tokens_BT in sets.tokens]
         except Stopped:
             return None
-        return HeldOutLoss(loss, self._held_out[:, 1:].numel())
+        return HeldOutLoss(sets.mean(losses), sets.predicted, sets.by_source(losses))
 
     def leave_device(self) -> None:
         """Give a GPU's memory to others until `take_device`; the bits stay as they are."""
