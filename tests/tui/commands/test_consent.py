@@ -19,6 +19,7 @@ from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
 from peer.spec import RunSpec, load
+from peer.spec_tables import MixTable
 from peer.watch.run_facts import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed
 from tui.commands.join import JoinOptions
@@ -234,6 +235,10 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: Run
     of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="poems"))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), of_mine), tmp_path)).split())
     assert "text files of yours, called poems; you say which with --set data_path=FOLDER" in text
+    talks = MixTable(name="talks", source="files", path="letters", format="chat")
+    mixed = dataclasses.replace(spec, data=dataclasses.replace(spec.data, mix=(MixTable(name="code"), talks)))
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), mixed), tmp_path)).split())
+    assert "library that is on your machine; files of conversations of yours, called letters, in FOLDER/talks" in text
     endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), endless), tmp_path)).split())
     assert "a day each way if a round takes" in text
