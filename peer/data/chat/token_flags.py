@@ -79,8 +79,9 @@ def summed_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
 def share_of_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
     """In nats: the sum over what is predicted, divided by all tokens of the windows but the first of each.
 
-    Of text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and is the same however a step is cut into
-    micro-batches, ranks and stages. `step_scale` makes it the mean at the end of the step.
+    Of text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and is the
+    same however a step is cut into micro-batches, ranks and stages. `step_scale` makes it the mean at the end of the
+    step.
     """
     return summed_loss(logits_BTV, tokens_BT) / tokens_BT[:, 1:].numel()
 
