@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -18,6 +19,7 @@ from peer.train.backend import SEQUENCES
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.talks import on_talks_and_letters
 from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
@@ -176,6 +178,17 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     assert 4.0 < measured.loss < 7.0
     assert measured.tokens > 0
     assert trainer.evaluate() == measured
+
+
+def test_each_source_of_a_mix_is_measured(spec: RunSpec, tmp_path: Path) -> None:
+    """And their mean by weight is the loss of the run."""
+    mixed = on_talks_and_letters(spec, tmp_path / "data")
+    trainer = LocalTrainer(mixed, "p0", tmp_path / "p0", torch.device("cpu"), data_path=mixed.data.path)
+    measured = trainer.evaluate()
+    assert measured is not None
+    talks, letters = measured.by_source["talks"], measured.by_source["letters"]
+    assert talks != letters
+    assert measured.loss == pytest.approx((talks + 2 * letters) / 3)
 
 
 @dataclass
