@@ -117,7 +117,7 @@ def _adopt(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from peer.export.folder import export
 
-    print(export(args.dir, args.to, args.homes))
+    print(export(args.dir, args.to, args.homes, args.what, args.push))
     return 0
 
 
@@ -208,6 +208,9 @@ def _parser() -> argparse.ArgumentParser:
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
     text = "of a cluster's home: the folders of its other homes"
     exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
+    text = "of a run from a model: default merged, where it trains an adapter"
+    exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
     auditing = command("audit", _audit, "check every file of a run directory's chain")
     examining = command("doctor", _doctor, "examine this machine, and what a run would be like on it")
     examining.add_argument("invite", nargs="?", default="")

@@ -35,20 +35,30 @@ def add_export(parser: Parser) -> None:
     parser.add_argument("--to", type=Path, metavar="OUT", help="new folder (default: DIR/export-round-N)")
     text = "where DIR is of a home of a cluster: the folders of its other homes"
     parser.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
+    text = (
+        "of a run that starts from a model: its adapter for peft, model and adapter merged (default where an adapter "
+        "is trained), or the model from which it starts"
+    )
+    parser.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    text = "upload it, too, to this public repository at huggingface.co, with your own login"
+    parser.add_argument("--push", metavar="OWNER/NAME", help=text)
 
 
 def _export(options: argparse.Namespace) -> int:
-    print(run_export(options.dir, options.to, options.homes, debug=options.debug))
+    more = [*(["--what", options.what] if options.what else []), *(["--push", options.push] if options.push else [])]
+    print(run_export(options.dir, options.to, options.homes, more, debug=options.debug))
     return 0
 
 
-def run_export(directory: Path, to: Path | None, homes: Sequence[Path] = (), *, debug: bool) -> str:
+def run_export(
+    directory: Path, to: Path | None, homes: Sequence[Path] = (), more: Sequence[str] = (), *, debug: bool
+) -> str:  # fmt: skip
     """Have the model of a run directory written to `to`; one line that says what is where. `homes`: of a cluster.
 
     A child, since it loads torch. Raises the error that its exit code stands for.
     """
-    words = [str(directory), *(["--to", str(to)] if to else []), *(["--homes", *map(str, homes)] if homes else [])]
-    return ask_child("export", *words, debug=debug)
+    words = [str(directory), *(["--to", str(to)] if to else []), *more]
+    return ask_child("export", *words, *(["--homes", *map(str, homes)] if homes else []), debug=debug)
 
 
 def ask_child(command: str, *arguments: str, debug: bool) -> str:
