@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import warnings
 from collections.abc import Callable
 
 import torch
@@ -25,7 +26,10 @@ def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.M
     )  # fmt: skip
     if table.base == "bfloat16":
         model.to(torch.bfloat16)
-    adapted: nn.Module = get_peft_model(model, config)
+    with warnings.catch_warnings():
+        # peft asks for what transformers calls otherwise by now.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        adapted: nn.Module = get_peft_model(model, config)
     for name, parameter in adapted.named_parameters():
         if ".lora_A." in name:
             if not parameter.is_meta:

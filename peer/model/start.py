@@ -100,7 +100,8 @@ def fetch(spec: RunSpec) -> None:
     """Have the model from which a run starts in the cache, from huggingface.co. Raises Unreachable where it is not
     there as it was when the run began, DiskFull."""
     assert spec.start is not None
-    found = find(spec.start.model, spec.start.revision)
+    # A folder of that name on this machine is not what a stranger may name.
+    found = _fetched(spec.start.model, spec.start.revision)
     try:
         files = _tokenizer_files(found) if spec.model.tokenizer == START else {}
         manifest = _write(spec, _load(AutoModelForCausalLM, found, dtype=torch.float32), files)
