@@ -1,4 +1,4 @@
-"""What a peer's folder yields: the model, a check of its chain, credit, a page, a bug report, and its key.
+"""What a peer's folder yields: the model, words of it, a check of its chain, credit, a page, a bug report, and its key.
 
 Models and chains are read by children, since that loads torch; a passphrase is asked for by `python -m dht.key_files`.
 """
@@ -25,6 +25,8 @@ PASSPHRASE_S = 600.0
 """A person has typed a passphrase by then, or gone away."""
 EXPORT_S = AUDIT_S = 3600.0
 """Replaying the longest chain takes no longer, or something is wrong."""
+PUSH_S = CHAT_S = 86_400.0
+"""An upload takes no longer, and nobody talks for longer."""
 AUDITED = "audited round"
 """How a line begins by which an audit says how far it is."""
 
@@ -57,8 +59,43 @@ def run_export(
 
     A child, since it loads torch. Raises the error that its exit code stands for.
     """
-    words = [str(directory), *(["--to", str(to)] if to else []), *more]
-    return ask_child("export", *words, *(["--homes", *map(str, homes)] if homes else []), debug=debug)
+    words = [
+        str(directory),
+        *(["--to", str(to)] if to else []),
+        *more,
+        *(["--homes", *map(str, homes)] if homes else []),
+    ]
+    limit_s = PUSH_S if "--push" in more else EXPORT_S
+    return answer("export", python_module("peer", "export", *words), limit_s, debug=debug)
+
+
+def add_chat(parser: Parser) -> None:
+    parser.set_defaults(run=_chat)
+    text = "the folder of a peer, stopped or at work, a checkpoint in it, or the folder of an export"
+    parser.add_argument("dir", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--prompt", metavar="TEXT", help="answer this and end (default: answer what is typed)")
+    text = "0 for the likeliest token each time; the higher, the more surprising (default 0.7)"
+    parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help=text)
+    parser.add_argument("--tokens", type=int, default=256, metavar="N", help="of an answer at most (default 256)")
+
+
+def _chat(options: argparse.Namespace) -> int:
+    if not 0 <= options.temperature <= 10:
+        raise BadInput(f"--temperature is {options.temperature:g}; use 0 to 10")
+    if not 1 <= options.tokens <= 100_000:
+        raise BadInput(f"--tokens is {options.tokens}; use 1 to 100,000")
+    words = [str(options.dir), f"--temperature={options.temperature}", f"--tokens={options.tokens}"]
+    words += [] if options.prompt is None else [f"--prompt={options.prompt}"]
+    return run_chat(*words, *(["--debug"] if options.debug else []))
+
+
+def run_chat(*words: str) -> int:
+    """The child has the terminal, says what is wrong, and its exit code is ours."""
+    argv = python_module("peer", "chat", *words)
+    try:
+        return subprocess.run(argv, env=environment(), timeout=CHAT_S, check=False).returncode
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(f"nobody talks for longer than {CHAT_S / 3600:.0f} h; begin again") from error
 
 
 def ask_child(command: str, *arguments: str, debug: bool) -> str:

@@ -20,8 +20,9 @@ from peer.export import hub_upload
 from peer.export.folder import export
 from peer.spec_tables import AdapterTable
 from peer.train.backend import held_out_loss
+from tests.open_models import publish
 from tests.peer.export.run_on_disk import RunOnDisk, make_run, small_spec, write_corpus
-from tests.peer.export.started_run import started_spec, write_base
+from tests.peer.export.started_run import started_spec
 
 CPU = torch.device("cpu")
 
@@ -31,17 +32,12 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """With a corpus and a base."""
     folder = tmp_path_factory.mktemp("forms")
     write_corpus(folder / "corpus")
-    write_base(folder / "base")
+    publish(folder / "base", tie_word_embeddings=True, initializer_range=0.1)
     return folder
 
 
 @pytest.fixture
-def cache(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv(start_blob.CACHE, str(folder / "cache"))
-
-
-@pytest.fixture
-def adapted(folder: Path, cache: None, tmp_path: Path) -> RunOnDisk:
+def adapted(folder: Path, tmp_path: Path) -> RunOnDisk:
     table = AdapterTable(rank=4, alpha=8)
     (tmp_path / "run").mkdir()
     return make_run(tmp_path / "run", started_spec(folder / "base", folder / "corpus", table), rounds=2)
@@ -61,6 +57,7 @@ def measured(run: RunOnDisk) -> float:
     return found.loss
 
 
+@pytest.mark.filterwarnings("ignore:.is_gradient_checkpointing. is deprecated:FutureWarning")  # by peft
 def test_the_adapter_loads_in_plain_peft_and_merged_in_plain_transformers(
     adapted: RunOnDisk, folder: Path, tmp_path: Path
 ) -> None:
@@ -80,7 +77,7 @@ def test_the_adapter_loads_in_plain_peft_and_merged_in_plain_transformers(
     assert (tokenizer("ab")["input_ids"], tokenizer.model_max_length) == ([97, 98], 16)
 
 
-def test_a_base_in_bfloat16_is_merged_in_float32(folder: Path, cache: None, tmp_path: Path) -> None:
+def test_a_base_in_bfloat16_is_merged_in_float32(folder: Path, tmp_path: Path) -> None:
     """Or the adapter's small steps would be lost between two numbers of eight bits."""
     (tmp_path / "run").mkdir()
     spec = started_spec(folder / "base", folder / "corpus", AdapterTable(rank=4, base="bfloat16", trains="b"))
@@ -107,7 +104,7 @@ def test_the_base_is_as_it_was(adapted: RunOnDisk, folder: Path, tmp_path: Path)
     assert "as it was before any training there" in (out / "README.md").read_text()
 
 
-def test_a_whole_run_from_a_model_is_written_with_its_tokenizer(folder: Path, cache: None, tmp_path: Path) -> None:
+def test_a_whole_run_from_a_model_is_written_with_its_tokenizer(folder: Path, tmp_path: Path) -> None:
     (tmp_path / "run").mkdir()
     run = make_run(tmp_path / "run", started_spec(folder / "base", folder / "corpus", None), rounds=1)
     export(run.directory, tmp_path / "out")
@@ -146,7 +143,7 @@ def test_what_a_run_does_not_have_is_refused(
         with pytest.raises(BadInput, match=words):
             export(random.directory, tmp_path / "out", what=what)  # type: ignore[arg-type]
     monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "elsewhere"))
-    with pytest.raises(BadInput, match="the model 'base', from which micro starts, is not in .*elsewhere"):
+    with pytest.raises(BadInput, match=r"the model 'base', from which micro starts, is not in .*elsewhere"):
         export(adapted.directory, tmp_path / "out")
     assert not (tmp_path / "out").exists()
 
@@ -186,7 +183,7 @@ def test_a_push_uploads_what_was_written(adapted: RunOnDisk, tmp_path: Path, api
 def test_a_push_without_a_login_is_refused_before_any_work(
     adapted: RunOnDisk, tmp_path: Path, api: FakeApi, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    with pytest.raises(BadInput, match="--push is 'mine'; name OWNER/NAME at huggingface.co"):
+    with pytest.raises(BadInput, match=r"--push is 'mine'; name OWNER/NAME at huggingface.co"):
         export(adapted.directory, tmp_path / "out", push_to="mine")
     monkeypatch.setattr(hub_upload, "get_token", lambda: None)
     with pytest.raises(BadInput, match=r"--push me/mine needs a login at huggingface.co; log in with `hf auth login`"):
@@ -197,10 +194,16 @@ def test_a_push_without_a_login_is_refused_before_any_work(
 def test_a_push_that_fails_leaves_the_folder(adapted: RunOnDisk, tmp_path: Path, api: FakeApi) -> None:
     """One line, whatever the reason was."""
     response = httpx2.Response(403, request=httpx2.Request("POST", "https://huggingface.co/api/repos/create"))
-    for number, (fault, kind, words) in enumerate((
-        (HfHubHTTPError("403 Forbidden\nmore", response=response), BadInput, r"refuses me/mine \(403 Forbidden\); it"),
-        (httpx2.ConnectError("no route"), Unreachable, "huggingface.co cannot be reached; .* can be pushed later"),
-    )):
+    for number, (fault, kind, words) in enumerate(
+        (
+            (
+                HfHubHTTPError("403 Forbidden\nmore", response=response),
+                BadInput,
+                r"refuses me/mine \(403 Forbidden\); it",
+            ),
+            (httpx2.ConnectError("no route"), Unreachable, "huggingface.co cannot be reached; .* can be pushed later"),
+        )
+    ):
         api.fault = fault
         with pytest.raises(kind, match=words) as caught:
             export(adapted.directory, tmp_path / f"out-{number}", what="adapter", push_to="me/mine")
