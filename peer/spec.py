@@ -28,6 +28,7 @@ from peer.spec_tables import (
     AggregationTable,
     CodecTable,
     DataTable,
+    EvaluateTable,
     InnerTable,
     ModelTable,
     OuterTable,
@@ -65,6 +66,7 @@ class RunSpec(StrictTable):
     admission: AdmissionTable = field(default_factory=AdmissionTable)
     start: StartTable | None = None
     adapter: AdapterTable | None = None
+    evaluate: EvaluateTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -35,6 +36,10 @@ class Tokenizer(Protocol):
         """The tokens of `text`, without any special token."""
         ...
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, without special tokens; what is no text in it becomes U+FFFD."""
+        ...
+
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """The same tokenizer as transformers loads it, to be saved beside a model of this context."""
         ...
@@ -49,6 +54,9 @@ class ByteTokenizer:
     def encode(self, text: str) -> Tokens:
         """The UTF-8 bytes of `text`; a lone surrogate becomes a question mark."""
         return np.frombuffer(text.encode("utf-8", errors="replace"), dtype=np.uint8).astype(np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """Byte-level BPE without merges, in which the token of a byte is its value."""
@@ -95,6 +103,9 @@ class HubTokenizer:
         # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
         return np.asarray(encoded["input_ids"], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """As it was loaded, but for the length of a text that the model takes."""

@@ -45,10 +45,8 @@ def adapted(folder: Path, tmp_path: Path) -> RunOnDisk:
 
 def loss_of(model: Any, run: RunOnDisk) -> float:
     """On the tokens that the peer measures on."""
-    run.trainer.evaluate()
-    tokens_BT = run.trainer._held_out
-    assert tokens_BT is not None
-    return held_out_loss(model, tokens_BT, CPU)
+    assert run.trainer._review is not None
+    return held_out_loss(model, run.trainer._review.held_out, CPU)
 
 
 def measured(run: RunOnDisk) -> float:

@@ -180,7 +180,8 @@ def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> No
     trainer = make()
     train(trainer)
     before, asked = local(trainer), list[int]()
-    trainer._held_out = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
+    assert trainer._review is not None
+    trainer._review.held_out = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
 
     def stop() -> bool:
         asked.append(1)

@@ -102,6 +102,16 @@ def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.curve(mine.losses)
     speed = f"{format_count(mine.tokens_per_s)} tokens/s" if mine.tokens_per_s else MISSING
     sheet.trend("speed", speed, mine.speeds)
+    add_sample(sheet, view)
+
+
+def add_sample(sheet: FactSheet, view: View) -> None:
+    """The newest one, in two lines at most; nothing where the run has no prompts."""
+    if not view.swarm.samples or view.mini:
+        return
+    sample = view.swarm.samples[-1]
+    sheet.row("prompt", (sample.prompt, view.ink.muted))
+    sheet.row("goes on", (f"round {sample.round}: {sample.text}", view.ink.text))
 
 
 def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
@@ -232,6 +242,7 @@ def add_swarm(sheet: FactSheet, view: View) -> None:
     sheet.trend("training", f"{swarm.training[-1].value:.3f}" if swarm.training else MISSING, swarm.training)
     speed = f"{format_count(swarm.speeds[-1].value)} tokens/s" if swarm.speeds else MISSING
     sheet.trend("speed", speed, swarm.speeds)
+    add_sample(sheet, view)
     sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
     received = sum(peer.bytes_received for peer in swarm.reporting)
     sheet.row("traffic", f"{glyphs.up} {format_bytes(swarm.bytes_sent)}", f"{glyphs.down} {format_bytes(received)}")
