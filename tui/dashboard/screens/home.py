@@ -106,12 +106,13 @@ def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 
 def add_sample(sheet: FactSheet, view: View) -> None:
-    """The newest one, in two lines at most; nothing where the run has no prompts."""
+    """The newest one, in about two lines; nothing where the run has no prompts."""
     if not view.swarm.samples or view.mini:
         return
     sample = view.swarm.samples[-1]
     sheet.row("prompt", (sample.prompt, view.ink.muted))
-    sheet.row("goes on", (f"round {sample.round}: {sample.text}", view.ink.text))
+    text, room = f"round {sample.round}: {sample.text}", 2 * sheet.room
+    sheet.prose("continued", text if len(text) <= room else text[: room - 1] + view.glyphs.ellipsis)
 
 
 def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
