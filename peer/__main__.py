@@ -52,14 +52,14 @@ from peer.link.handle import LeaveRequested, LinkProcess
 from peer.live_settings import LiveSettings
 from peer.session import Inbox, join
 from peer.settings import PeerSettings, settings_from
-from peer.spec import load
+from peer.spec import RunSpec, load
 from peer.telemetry.event_log import EventLog, EventPrinter
 from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
-USE_HUB = ("join", "export", "adopt")
+USE_HUB = ("join", "export", "adopt", "describe")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"
@@ -104,8 +104,26 @@ def _settings(args: argparse.Namespace) -> PeerSettings:
 def _describe(args: argparse.Namespace) -> int:
     from peer.model.footprint import describe
 
-    print(describe(load(args.spec)))
+    spec = load(args.spec)
+    if spec.start is not None and spec.start.digest:
+        _require_start(spec)
+    print(describe(spec))
     return 0
+
+
+def _require_start(spec: RunSpec) -> None:
+    """Have on this machine what newcomers will ask its organiser for. Raises BadInput, Unreachable, DiskFull."""
+    from peer.data import start_blob
+
+    assert spec.start is not None
+    if not start_blob.is_here(spec.start.digest):
+        if not spec.start.is_on_hub:
+            folder = start_blob.folder_of(spec.start.digest)
+            raise BadInput(f"the model from which this run starts is not in {folder} any more; begin with its file")
+        from peer.model.start import fetch
+
+        fetch(spec)
+    start_blob.require_intact(spec.start.digest)
 
 
 def _adopt(args: argparse.Namespace) -> int:

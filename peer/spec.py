@@ -39,6 +39,8 @@ from peer.spec_tables import (
 from peer.tables import StrictTable, read, to_toml
 
 SHIPPED = ("micro", "tiny", "small", "gpt2-small", "llama-1b")
+DRAFTS = ("smollm2-135m-code", "continue-1b", "adapter-8b")
+"""Shipped too: their models are loaded when a run of them is started."""
 MOST_BATCH_TOKENS = 1 << 24
 """Of one micro-batch: their numbers alone take 128 MiB."""
 MOST_EVALUATED_TOKENS = 1 << 26
@@ -100,6 +102,11 @@ class RunSpec(StrictTable):
         return self.data.source == "hub" or self.model.tokenizer not in ("bytes", START) or starts_there
 
     @property
+    def model_parameters(self) -> int:
+        """Of the model, also where an adapter of it is trained."""
+        return layers_of(self.model.architecture, self.model.config, self.model.context).parameters
+
+    @property
     def trained_layers(self) -> ModelLayers:
         """Of what rounds average: the model, or its adapter."""
         model = self.model
@@ -113,7 +120,9 @@ class RunSpec(StrictTable):
 
     def digest(self) -> bytes:
         """BLAKE2b-256 of the canonical msgpack of all values: the run's identity. A table that is not there has no part
-        in it."""
+        in it. Raises BadSpec for a draft, whose start nobody has loaded yet."""
+        if self.start is not None and not self.start.digest:
+            raise BadSpec("start.digest is missing; homefires bootstrap and homefires demo find it out")
         packed: bytes = msgpack.packb(_sorted(self.tables()))
         return hashlib.blake2b(packed, digest_size=32).digest()
 
@@ -189,7 +198,7 @@ def load(name_or_path: str) -> RunSpec:
 
 def read_text(name_or_path: str) -> str:
     """The TOML text behind a shipped name or a path."""
-    if name_or_path in SHIPPED:
+    if name_or_path in (*SHIPPED, *DRAFTS):
         return importlib.resources.files("peer.runs").joinpath(f"{name_or_path}.toml").read_text()
     try:
         return Path(name_or_path).read_text()
@@ -197,7 +206,7 @@ def read_text(name_or_path: str) -> str:
         raise BadSpec(f"{name_or_path} is not TOML: it is not UTF-8 text") from error
     except OSError as error:
         raise BadSpec(
-            f"{name_or_path} cannot be read ({error.strerror}); shipped specs: {', '.join(SHIPPED)}"
+            f"{name_or_path} cannot be read ({error.strerror}); shipped specs: {', '.join((*SHIPPED, *DRAFTS))}"
         ) from error
 
 

@@ -285,14 +285,15 @@ class StartTable(StrictTable):
     model: Annotated[str, Characters(256)]
     """OWNER/NAME at huggingface.co; of a file or folder of the organiser's its name. Whoever does not get it there
     loads the same bytes from other peers."""
-    digest: str
-    """BLAKE2b-256 in hex over its parameters as float32 and its tokenizer (`peer.model.start`)."""
+    digest: str = ""
+    """BLAKE3 in hex, of what names its parameters as float32 and its tokenizer (`peer.data.start_blob`).
+    Empty in an organiser's draft: `homefires bootstrap` finds it out, and no run has such a spec."""
     revision: Annotated[str, Characters(64)] = ""
     """Commit of a model at huggingface.co."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if not DIGEST.fullmatch(self.digest):
+        if self.digest and not DIGEST.fullmatch(self.digest):
             raise BadSpec(f"start.digest is {shortened(self.digest)}; it has 64 digits, as `bootstrap` writes them")
 
     @property

@@ -24,6 +24,7 @@ COMMANDS = {
     "join": ("join", "take part in the run of an invite"),
     "watch": ("watch", "look at a recording, a peer's folder, or a run from outside"),
     "attach": ("attach", "show the dashboard of a peer of this machine"),
+    "new": ("new", "write the spec of a run, by four questions"),
     "bootstrap": ("organiser", "start a run: the node that newcomers dial first"),
     "status": (
         "status",
@@ -50,7 +51,7 @@ COMMANDS = {
     "service": ("service", "have systemd run a peer from login or boot on"),
     "identity": ("artifacts", "show, save or bring back the key of a peer of this machine"),
     "invite": ("organiser", "print more invites to a run of yours"),
-    "cluster": ("cluster", "have friends train a part of your peer's copy of the model"),
+    "cluster": ("organiser", "have friends train a part of your peer's copy of the model"),
     "members": ("organiser", "say who is admitted to a run of yours, or end an admission"),
     "quarantine": ("organiser", "have nobody in a run of yours work with a peer any more"),
     "plan": ("plan", "say what a run will cost on some peers, and how to set it up"),

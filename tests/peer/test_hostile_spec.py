@@ -74,7 +74,9 @@ def with_model(architecture: str, **config: object) -> dict[str, Any]:
 def refused(mapping: dict[str, Any]) -> RunSpec | None:
     """The spec, or None if it is refused as it should be."""
     try:
-        return from_mapping(mapping)
+        spec = from_mapping(mapping)
+        spec.digest()  # who hears of a run asks at once whether this is its spec
+        return spec
     except BadSpec as error:
         line = str(error)
         assert line.isprintable(), line

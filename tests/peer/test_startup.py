@@ -17,7 +17,7 @@ import psutil
 import pytest
 import torch
 
-from dht.errors import BadInput, DeviceLost, HomefiresError, MemoryFull
+from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull
 from dht.identity import Identity
 from dht.records import Genesis
 from peer.autotune import cache, trial
@@ -30,11 +30,14 @@ from peer.host import device, processes
 from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.limits.policy import Decision, Hold
 from peer.link.handle import LeaveRequested
+from peer.pipeline.stage_model import require_cuttable
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
+from peer.spec_tables import AdapterTable, StartTable
 from peer.startup import (
     Prepared,
     _wait_for,
+    devices_for,
     fit_for,
     look_around,
     of_fewer,
@@ -228,6 +231,21 @@ def test_several_gpus_are_fitted_together(
     options = ranks_for(spec, settings, two, shared)
     assert options is not None
     assert (str(options.strategy), options.speeds, options.most) == ("full", (2.0, 1.0), (4, 2))
+
+
+def test_an_adapter_is_trained_on_one_device(spec: RunSpec) -> None:
+    """The first of those that are found; who has named several is asked for one."""
+    start = StartTable(model="a", digest="0" * 64)
+    adapted = replace(spec, start=start, adapter=AdapterTable())
+    two = (torch.device("cuda:0"), torch.device("cuda:1"))
+    assert devices_for(spec, PeerSettings(), two) == two
+    assert devices_for(adapted, PeerSettings(), two) == two[:1]
+    with pytest.raises(BadInput, match="set devices=cuda:0"):
+        devices_for(adapted, PeerSettings(devices=("cuda:0", "cuda:1")), two)
+    with pytest.raises(BadInput, match="set offload=no"):
+        devices_for(adapted, PeerSettings(offload=True), two)
+    with pytest.raises(BadSpec, match="by no cluster"):
+        require_cuttable(adapted)
 
 
 @pytest.mark.parametrize(("offloads", "is_in_ranks"), [(True, True), (False, False)])

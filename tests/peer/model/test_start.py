@@ -17,6 +17,7 @@ from peer.model import start
 from peer.model.build import build
 from peer.model.flat import FlatParameters
 from peer.model.start import adopt, find
+from peer.pipeline.stage_model import build_stage, require_cuttable
 from peer.spec import dump, from_mapping, load, parse
 from peer.spec_tables import HUB_NAME
 from tests.open_models import publish, run_from, smollm2
@@ -161,3 +162,14 @@ def test_smollm2_out_of_a_quantised_file(monkeypatch: pytest.MonkeyPatch) -> Non
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     assert cross_entropy(build(spec), tokens_BT) == pytest.approx(cross_entropy(theirs, tokens_BT), abs=1e-4)
     assert tokenizer.end_of_text == 2
+
+
+@pytest.mark.parametrize("held", [range(1), range(1, 3), range(3, 5)])
+def test_a_home_of_a_cluster_takes_its_layers_of_it(held: range, tmp_path: Path) -> None:
+    theirs = publish(tmp_path, tie_word_embeddings=False)
+    spec = run_from(tmp_path)
+    require_cuttable(spec)
+    _, flat = build_stage(spec, held)
+    layers = FlatParameters(theirs).by_layer()
+    assert len(layers) == 5
+    assert all(torch.equal(mine, layers[number]) for mine, number in zip(flat.by_layer(), held, strict=True))
