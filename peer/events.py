@@ -247,11 +247,12 @@ class RoundStalled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Held-out loss of anchor `round` in nats per token; one that is not a number is read as None."""
+    """Held-out loss (None: no number) of anchor `round`, in nats per token; of a mix the mean of those `by_source`."""
 
     round: int
     loss: float | None
     tokens: int
+    by_source: dict[str, float] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, kw_only=True)

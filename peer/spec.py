@@ -13,6 +13,7 @@ import dataclasses
 import hashlib
 import importlib.resources
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -49,6 +50,11 @@ MOST_PARTS = 1 << 15
 """Of a model: each has an outcome in every block, and a line in lists of every peer."""
 MOST_COUNTED_TOKENS = 1 << 53
 """Up to here a float counts them exactly."""
+ADDED: Mapping[tuple[str, str], Any] = {("data", "format"): "text", ("data", "mix"): ()}
+"""Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
+was before there were such keys."""
+ATTENDS_BEYOND = frozenset({"opt"})
+"""Architectures that transformers does not keep inside a document by its positions: they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
 
@@ -75,6 +81,11 @@ class RunSpec(StrictTable):
         if self.start is None and (self.adapter is not None or self.model.tokenizer == START):
             what = "[adapter]" if self.adapter is not None else "model.tokenizer = 'start'"
             raise BadSpec(f"{what} needs a model to start from; add [start]")
+        if self.model.architecture in ATTENDS_BEYOND and any(each.format == "chat" for each in self.data.sources):
+            raise BadSpec(
+                f"model.architecture is {self.model.architecture!r}, whose attention cannot be kept inside a "
+                "conversation; choose another one for data.format = 'chat'"
+            )
         context = self.model.context
         products = (
             ("inner.sequences times model.context", self.inner.sequences * context, MOST_BATCH_TOKENS),
@@ -99,7 +110,11 @@ class RunSpec(StrictTable):
     def uses_hub(self) -> bool:
         """Whether a peer of it asks huggingface.co for anything."""
         starts_there = self.start is not None and self.start.is_on_hub
-        return self.data.source == "hub" or self.model.tokenizer not in ("bytes", START) or starts_there
+        return (
+            any(each.source == "hub" for each in self.data.sources)
+            or self.model.tokenizer not in ("bytes", START)
+            or starts_there
+        )
 
     @property
     def model_parameters(self) -> int:
@@ -127,8 +142,12 @@ class RunSpec(StrictTable):
         return hashlib.blake2b(packed, digest_size=32).digest()
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """All values by table."""
-        return {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
+        """All values by table, but for tables that are not there and keys of `ADDED` that say nothing."""
+        tables = {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
+        for (table, key), nothing in ADDED.items():
+            if tables[table][key] == nothing:
+                del tables[table][key]
+        return tables
 
     @property
     def tokens_cap(self) -> int:
@@ -214,14 +233,24 @@ def dump(spec: RunSpec) -> str:
     """TOML that parses to an equal spec."""
     lines: list[str] = []
     for table, values in spec.tables().items():
-        nested = {key: value for key, value in values.items() if isinstance(value, dict)}
+        nested = {key: value for key, value in values.items() if _is_table(value)}
         lines += [f"[{table}]", to_toml({key: value for key, value in values.items() if key not in nested})]
         for key, items in nested.items():
-            lines += [f"[{table}.{key}]", to_toml(items)]
+            if isinstance(items, dict):
+                lines += [f"[{table}.{key}]", to_toml(items)]
+            else:
+                lines += [line for item in items for line in (f"[[{table}.{key}]]", to_toml(item))]
     return "\n".join(lines)
+
+
+def _is_table(value: Any) -> bool:
+    """Or several of them; a list of texts is none."""
+    return isinstance(value, dict) or (isinstance(value, tuple) and not any(isinstance(item, str) for item in value))
 
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return [[key, _sorted(value[key])] for key in sorted(value)]
+    if isinstance(value, tuple):
+        return [_sorted(item) for item in value]
     return value

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Annotated, Literal
 
 from dht.errors import BadSpec
@@ -24,6 +24,7 @@ HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][
 START = "start"
 """Names the tokenizer that came with the model from which a run starts."""
 DIGEST = re.compile(r"[0-9a-f]{64}")
+SOURCE_NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_-]{0,31}")
 SPLIT_NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
 
 
@@ -74,6 +75,33 @@ class ModelTable(StrictTable):
 
 
 @dataclass(frozen=True, kw_only=True)
+class MixTable(StrictTable):
+    """One of the sources that a run reads."""
+
+    name: str = ""
+    """What its held-out loss is called: letters, digits, dash, underscore. A volunteer's files of it lie in the folder
+    of this name in `settings.data_path`."""
+    weight: Annotated[float, Bounds(0.001, 1000)] = 1.0
+    """Its share of the windows that are read, and of the held-out loss, is this divided by the sum of all weights."""
+    source: Literal["stdlib", "files", "hub"] = "stdlib"
+    """This and the next ones are as in [data]."""
+    path: Annotated[str, Characters(256)] = ""
+    subset: Annotated[str, Characters(128)] = ""
+    split: Annotated[str, Characters(128)] = "train"
+    text_field: Annotated[str, Characters(128)] = "text"
+    format: Literal["text", "chat"] = "text"
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not SOURCE_NAME.fullmatch(self.name):
+            raise BadSpec(f"data.mix.name is {shortened(self.name)}; use 1 to 32 letters, digits, dashes, underscores")
+        _check_source(self, "data.mix")
+
+
+MOST_SOURCES = 16
+
+
+@dataclass(frozen=True, kw_only=True)
 class DataTable(StrictTable):
     source: Literal["stdlib", "files", "hub"] = "stdlib"
     """`stdlib`: the source text of the Python standard library that runs the peer.
@@ -86,22 +114,57 @@ class DataTable(StrictTable):
     split: Annotated[str, Characters(128)] = "train"
     """Split of a `hub` data set."""
     text_field: Annotated[str, Characters(128)] = "text"
-    """Column that holds the text, in parquet files and `hub` data sets."""
+    """Column that holds the text, in parquet files and `hub` data sets. Of conversations the key of their messages,
+    also in JSON; where nothing else is said, `messages` or `conversations`."""
     held_out_every: Annotated[int, Bounds(2, 1_000_000)] = 50
     """One file (or document) in this many, chosen by hash, is held out for evaluation."""
     eval_sequences: Annotated[int, Bounds(1, 1 << 20)] = 256
     """Held-out sequences per evaluation."""
     eval_every: Annotated[int, Bounds(1, MOST_ROUNDS)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    format: Literal["text", "chat"] = "text"
+    """`chat`: conversations, of which the assistant's answers alone are predicted. A line of a file is one, as JSON:
+    `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`."""
+    mix: tuple[MixTable, ...] = ()
+    """Several sources. With them `source`, `path`, `subset`, `split`, `text_field` and `format` say nothing."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
-        if self.source != "stdlib" and not self.path:
-            raise BadSpec(f"data.path is empty; data.source = {self.source!r} needs one")
-        if self.source == "hub" and not HUB_NAME.fullmatch(self.path):
-            raise BadSpec(f"data.path is {shortened(self.path)}; use OWNER/NAME of a data set at huggingface.co")
-        if not SPLIT_NAME.fullmatch(self.split):
-            raise BadSpec(f"data.split is {shortened(self.split)}; use letters, digits, dots and underscores")
+        names = [each.name for each in self.mix]
+        if self.mix and not (2 <= len(names) <= MOST_SOURCES and len(set(names)) == len(names)):
+            raise BadSpec(
+                f"[[data.mix]] has {len(names)} sources; use 2 to {MOST_SOURCES}, each with a name of its own"
+            )
+        if not self.mix:
+            _check_source(self, "data")
+
+    @property
+    def sources(self) -> tuple[DataTable | MixTable, ...]:
+        """What is read: the sources of the mix, or the one that is named here."""
+        return self.mix or (self,)
+
+    @property
+    def reads_files(self) -> bool:
+        """Whether a volunteer has to name any."""
+        return any(each.source == "files" for each in self.sources)
+
+    def alone(self, part: MixTable) -> DataTable:
+        """A table of this source and no other."""
+        return replace(
+            self, source=part.source, path=part.path, subset=part.subset, split=part.split, text_field=part.text_field,
+            format=part.format, mix=(),
+        )  # fmt: skip
+
+
+def _check_source(table: DataTable | MixTable, name: str) -> None:
+    if table.source != "stdlib" and not table.path:
+        raise BadSpec(f"{name}.path is empty; {name}.source = {table.source!r} needs one")
+    if table.source == "hub" and not HUB_NAME.fullmatch(table.path):
+        raise BadSpec(f"{name}.path is {shortened(table.path)}; use OWNER/NAME of a data set at huggingface.co")
+    if not SPLIT_NAME.fullmatch(table.split):
+        raise BadSpec(f"{name}.split is {shortened(table.split)}; use letters, digits, dots and underscores")
+    if table.format == "chat" and table.source == "stdlib":
+        raise BadSpec(f"{name}.format is 'chat', and {name}.source 'stdlib' holds no conversations; use files or hub")
 
 
 @dataclass(frozen=True, kw_only=True)

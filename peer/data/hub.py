@@ -13,7 +13,9 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
+from peer.data.conversations import as_line
 from peer.data.data_shards import DATA_SHARDS, is_held_out
+from peer.data.document_tokens import encoder_of
 from peer.data.source import spread
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.spec import RunSpec
@@ -24,7 +26,8 @@ from peer.tables import shortened
 class _Reader:
     """Where this peer stands in one shard."""
 
-    documents: Iterator[str]
+    pieces: Iterator[Tokens]
+    """Of the tokens of its documents, see `DocumentEncoder.joined`."""
     position: int = 0
     turn_windows: int = 0
     """Windows read in this pass, to notice a shard that holds none."""
@@ -39,7 +42,7 @@ class HubSource:
     """
 
     def __init__(self, tokenizer: Tokenizer, spec: RunSpec) -> None:
-        self._tokenizer, self._table = tokenizer, spec.data
+        self._encoder, self._table = encoder_of(spec, tokenizer), spec.data
         self._context = spec.model.context
         self._dataset = _open(spec)
         # A data set of few files is cut by rows, so that every shard has its own documents.
@@ -51,7 +54,7 @@ class HubSource:
         """Tokens (T) of the `position`-th window of the shard in the order of the stream."""
         reader = self._readers.get(shard)
         if reader is None or reader.position > position:
-            reader = self._readers[shard] = _Reader(self._documents(shard))
+            reader = self._readers[shard] = _Reader(self._pieces(shard))
         while reader.position < position:
             self._read(shard, reader)
         return self._read(shard, reader)
@@ -60,12 +63,12 @@ class HubSource:
         """Tokens (B, T) of the first held-out documents of the data set."""
         enough = self._table.eval_sequences * self._context + 1
         pieces: list[Tokens] = []
-        for text in self._texts(self._dataset):
-            if self._is_held_out(text):
-                pieces.append(self._encode(text))
-                if sum(map(len, pieces)) >= enough:
-                    break
-        tokens = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+        documents = (self._encode(text) for text in self._texts(self._dataset) if self._is_held_out(text))
+        for piece in self._encoder.joined(documents):
+            pieces.append(piece)
+            if sum(map(len, pieces)) >= enough:
+                break
+        tokens = np.concatenate([*pieces, self._encoder.end])
         if len(tokens) <= self._context:
             raise BadSpec(
                 f"{self._table.path} holds {len(tokens)} held-out tokens, fewer than model.context + 1 = "
@@ -75,18 +78,21 @@ class HubSource:
 
     def _read(self, shard: int, reader: _Reader) -> Tokens:
         while len(reader.pending) <= self._context:
-            text = next(reader.documents, None)
-            if text is not None:
-                reader.pending = np.concatenate([reader.pending, self._encode(text)])
+            piece = next(reader.pieces, None)
+            if piece is not None:
+                reader.pending = np.concatenate([reader.pending, piece])
                 continue
             if reader.turn_windows == 0:
                 raise BadSpec(f"shard {shard} of {self._table.path} holds too little text; take a larger data set")
-            reader.documents, reader.turn_windows = self._documents(shard), 0
+            reader.pieces, reader.turn_windows = self._pieces(shard), 0
         window = reader.pending[: self._context + 1]
         reader.pending = reader.pending[self._context :]
         reader.position += 1
         reader.turn_windows += 1
         return window
+
+    def _pieces(self, shard: int) -> Iterator[Tokens]:
+        return self._encoder.joined(map(self._encode, self._documents(shard)))
 
     def _documents(self, shard: int) -> Iterator[str]:
         file = shard % self._files
@@ -98,6 +104,9 @@ class HubSource:
 
     def _texts(self, rows: Any) -> Iterator[str]:
         name = self._table.text_field
+        if self._table.format == "chat":
+            yield from (as_line(row, name, f"a row of {self._table.path}") for row in rows)
+            return
         for row in rows:
             if name not in row:
                 raise BadSpec(f"data.text_field is {name!r}, no column of {self._table.path}; it has {', '.join(row)}")
@@ -108,7 +117,7 @@ class HubSource:
         return is_held_out(hashlib.blake2b(text.encode("utf-8", "replace")).hexdigest(), self._table.held_out_every)
 
     def _encode(self, text: str) -> Tokens:
-        return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
+        return self._encoder.encode(text, f"a row of {self._table.path}")
 
 
 TABLES = frozenset({"arrow", "csv", "json", "parquet", "text"})

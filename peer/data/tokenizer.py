@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import copy
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -12,6 +12,7 @@ import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
 from peer.data import start_blob
+from peer.data.chat.chat_template import ASSISTANT, MARKED, Message, by_marks, by_prefixes, flagged
 from peer.spec import RunSpec
 from peer.spec_tables import START
 
@@ -40,6 +41,14 @@ class Tokenizer(Protocol):
         """Their text, without special tokens; what is no text in it becomes U+FFFD."""
         ...
 
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        """A conversation with the flags of `token_flags`: what is no answer of the assistant's is hidden.
+
+        Raises BadInput for messages that the tokenizer's chat template does not take, BadSpec where it has none, or one
+        by which answers cannot be found.
+        """
+        ...
+
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """The same tokenizer as transformers loads it, to be saved beside a model of this context."""
         ...
@@ -57,6 +66,15 @@ class ByteTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
+
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        """Each message as its role, a line break, its content and end-of-text; an answer is content and end-of-text."""
+        return flagged(piece for message in messages for piece in self._pieces(message))
+
+    def _pieces(self, message: Message) -> Iterator[tuple[Tokens, bool]]:
+        yield self.encode(f"{message['role']}\n"), False
+        content = np.append(self.encode(message["content"]), np.int32(self.end_of_text))
+        yield content, message["role"] == ASSISTANT
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """Byte-level BPE without merges, in which the token of a byte is its value."""
@@ -89,6 +107,7 @@ class HubTokenizer:
     def __init__(self, name: str, folder: Path) -> None:
         from transformers import AutoTokenizer
 
+        self._name = name
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
@@ -106,6 +125,14 @@ class HubTokenizer:
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
+
+    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
+        if not self._tokenizer.chat_template:
+            raise BadSpec(f"the tokenizer {self._name!r} has no chat template; choose that of a model that was tuned")
+        if MARKED.search(self._tokenizer.get_chat_template()):
+            return by_marks(self._tokenizer, messages)
+        pieces = by_prefixes(self._tokenizer, messages)
+        return flagged((self.encode(text), is_answer) for text, is_answer in pieces)
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """As it was loaded, but for the length of a text that the model takes."""

@@ -123,9 +123,10 @@ def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int =
     return passed("disk", found, **figures)
 
 
-def check_files(spec: RunSpec, data_path: str) -> Check:
-    """Of a run on files of its volunteers: whether there are some here that their owner has named."""
-    called = one_line(spec.data.path)
+def check_files(name: str, data_path: str) -> Check:
+    """Of a run on files of its volunteers, which it calls `name`: whether there are some here that their owner has
+    named."""
+    called = one_line(name)
     if not data_path:
         found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
         return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)

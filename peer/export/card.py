@@ -133,12 +133,13 @@ def shares_of(updates: tuple[Update, ...]) -> dict[str, PeerCredit]:
 
 def _front_matter(facts: CardFacts) -> str:
     spec = facts.spec
+    read = [] if facts.what == "base" else [each.path for each in spec.data.sources if each.source == "hub"]
     data = ModelCardData(
         base_model=spec.start.model if spec.start is not None and spec.start.is_on_hub else None,
         library_name="peft" if facts.what == "adapter" else "transformers",
         pipeline_tag="text-generation",
         tags=["homefires", "diloco", *(["lora"] if spec.adapter else []), spec.model.architecture],
-        datasets=[spec.data.path] if spec.data.source == "hub" and facts.what != "base" else None,
+        datasets=read or None,
     )
     return data.to_yaml()
 

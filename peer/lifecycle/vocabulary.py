@@ -188,6 +188,8 @@ class HeldOutLoss(Struct, frozen=True):
 
     loss: float
     tokens: int
+    by_source: dict[str, float] = {}
+    """Of each source of a mix, by its name."""
 
 
 class Continuations(Struct, frozen=True):

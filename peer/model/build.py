@@ -16,6 +16,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from dht.errors import BadSpec
 from peer.data import start_blob
+from peer.data.chat import token_flags
 from peer.data.tokenizer import ByteTokenizer
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
@@ -222,8 +223,15 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
         flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
 
 
+def places(entering_BT: Tensor) -> dict[str, Tensor]:
+    """What a model is told beside its tokens: nothing, or where each stands in its document."""
+    positions_BT = token_flags.positions(entering_BT)
+    return {} if positions_BT is None else {"position_ids": positions_BT}
+
+
 def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     """Logits (B, T − 1, V) of every token but the first, from those before it."""
     # No mask: sequences are full, and without one attention takes its fastest causal path.
-    logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+    entering_BT = tokens_BT[:, :-1]
+    logits_BTV: Tensor = model(input_ids=token_flags.plain(entering_BT), use_cache=False, **places(entering_BT)).logits
     return logits_BTV

@@ -22,6 +22,7 @@ from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
+from peer.data.chat.token_flags import predicted_tokens, step_scale
 from peer.fsdp.arena import Arena
 from peer.fsdp.rank_messages import (
     Backward,
@@ -223,8 +224,9 @@ class ShardedBackend:
             self._reader.put_back(taken)
             return None
         self._about_to_change_inner()
-        self._finish_step(FinishStep(learning_rate=rate, scale=whole / done))
-        return loss * whole / done, done
+        scale = step_scale(taken, whole)
+        self._finish_step(FinishStep(learning_rate=rate, scale=scale))
+        return loss * scale, done
 
     def _finish_step(self, command: FinishStep) -> None:
         """Raises RankLost where a rank has no room for what others have made: then they are not of one step."""
@@ -291,7 +293,7 @@ class ShardedBackend:
             return None
         if total is None:
             raise Stopped
-        return total / tokens_BT[:, 1:].numel()
+        return total / predicted_tokens(tokens_BT)
 
     def _total(self, pieces: Sequence[Tensor], stop: Callable[[], bool]) -> float | None:
         """In nats; None once `stop` says so."""

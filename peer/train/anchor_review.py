@@ -5,9 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import cached_property
 
-from torch import Tensor
-
-from peer.data.open_source import held_out
+from peer.data.mixed_source import HeldOutSets
 from peer.data.source import Source
 from peer.data.tokenizer import Tokenizer, tokenizer_of
 from peer.lifecycle.vocabulary import Continuations, HeldOutLoss
@@ -22,9 +20,9 @@ class AnchorReview:
         self._spec, self._source, self._backend = spec, source, backend
 
     @cached_property
-    def held_out(self) -> Tensor:
-        """Tokens (B, context + 1)."""
-        return held_out(self._source)
+    def held_out(self) -> HeldOutSets:
+        """Nobody trains on them."""
+        return HeldOutSets.of(self._source)
 
     @cached_property
     def _tokenizer(self) -> Tokenizer:
@@ -32,11 +30,12 @@ class AnchorReview:
 
     def loss(self, stop: Callable[[], bool]) -> HeldOutLoss | None:
         """None if `stop` says so. Raises MemoryFull."""
+        sets = self.held_out
         try:
-            loss = self._backend.loss(self.held_out, stop)
+            losses = [self._backend.loss(tokens_BT, stop) for tokens_BT in sets.tokens]
         except Stopped:
             return None
-        return HeldOutLoss(loss, self.held_out[:, 1:].numel())
+        return HeldOutLoss(sets.mean(losses), sets.predicted, sets.by_source(losses))
 
     def continuations(self, stop: Callable[[], bool]) -> Continuations | None:
         """None if `stop` says so. Raises MemoryFull."""

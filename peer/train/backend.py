@@ -10,12 +10,12 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
+from peer.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
 from peer.host.device import free_bytes, is_out_of_memory
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
@@ -42,9 +42,9 @@ UNREAD = "unread"
 @dataclass(frozen=True, kw_only=True)
 class InnerStep:
     loss: float
-    """Nats per token, the mean over the step's micro-batches."""
+    """Nats per token that the step predicted."""
     tokens: int
-    """Tokens predicted."""
+    """Tokens read."""
     learning_rate: float
 
 
@@ -278,11 +278,12 @@ class SingleDevice:
             taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
             loss += self._backward_one(taken[-1], whole)
             done += len(taken[-1])
-        if done < whole:
-            loss *= whole / done  # the mean over the micro-batches that were made, and so are the gradients
+        scale = step_scale(taken, whole)
+        if scale != 1:
+            loss *= scale
             for parameter in self._parameters:
                 if parameter.grad is not None:
-                    parameter.grad.mul_(whole / done)
+                    parameter.grad.mul_(scale)
         if table.clip:
             nn.utils.clip_grad_norm_(self._parameters, table.clip)
         return loss
@@ -400,7 +401,7 @@ class SingleDevice:
         context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with context:
             logits_BTV = next_token_logits(self._model, tokens_BT)
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
+        return share_of_loss(logits_BTV, tokens_BT)
 
 
 SEQUENCES = 32
@@ -416,9 +417,10 @@ def held_out_loss(
     model: nn.Module, tokens_BT: Tensor, device: torch.device, sequences: int = SEQUENCES,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:  # fmt: skip
-    """Mean loss of `model` on `tokens_BT` in nats per token, `sequences` at a time or as many as have room, in float32.
+    """Mean loss of `model` on `tokens_BT` in nats per predicted token, in float32.
 
-    Raises Stopped once `stop` says so after some of them, MemoryFull if not even one has room.
+    `sequences` at a time or as many as have room. Raises Stopped once `stop` says so after some
+    of them, MemoryFull if not even one has room.
     """
     was_training = model.training
     model.eval()
@@ -434,7 +436,7 @@ def held_out_loss(
                 raise Stopped
     finally:
         model.train(was_training)
-    return total / tokens_BT[:, 1:].numel()
+    return total / predicted_tokens(tokens_BT)
 
 
 def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float | None:
@@ -442,8 +444,7 @@ def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float 
     try:
         tokens_BT = tokens_BT.to(device)
         logits_BTV = next_token_logits(model, tokens_BT)
-        labels = tokens_BT[:, 1:].flatten()
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels, reduction="sum").item()
+        return summed_loss(logits_BTV, tokens_BT).item()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

@@ -25,7 +25,7 @@ from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.round_cost import predict
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, parse
-from peer.spec_tables import START, DataTable
+from peer.spec_tables import START, DataTable, MixTable
 
 MOST_BYTES = 1 << 30
 """Of address space."""
@@ -71,7 +71,7 @@ def facts(
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
-        "licence": LICENCES[spec.data.source],
+        "licence": _licences(spec.data),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
         **_room(spec, needs, gpus, main_bytes),
@@ -86,13 +86,18 @@ def _room(spec: RunSpec, needs: RunNeeds, gpus: Sequence[int], main_bytes: int) 
     return {"lacking_bytes": sum(gpus), "ways": [asdict(way) for way in ways]}
 
 
+def _licences(table: DataTable) -> str:
+    return "; ".join(dict.fromkeys(LICENCES[each.source] for each in table.sources))
+
+
 def data_in_words(spec: RunSpec) -> str:
     """What is read, and what is asked of huggingface.co for that."""
+    sources = "; ".join(map(_source_in_words, spec.data.sources))
     if spec.model.tokenizer == "bytes":
-        return _source_in_words(spec.data)
+        return sources
     if spec.model.tokenizer == START:
-        return f"{_source_in_words(spec.data)}, cut by the tokenizer of the model from which it starts"
-    return f"{_source_in_words(spec.data)}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+        return f"{sources}, cut by the tokenizer of the model from which it starts"
+    return f"{sources}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
 
 
 def start_in_words(spec: RunSpec) -> str:
@@ -105,7 +110,7 @@ def start_in_words(spec: RunSpec) -> str:
     return f"{spec.start.model}, {size} {where}; {what} is trained"
 
 
-def _source_in_words(table: DataTable) -> str:
+def _source_in_words(table: DataTable | MixTable) -> str:
     if table.source == "stdlib":
         return "the source text of the Python standard library that is on your machine"
     if table.source == "files":

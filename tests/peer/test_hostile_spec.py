@@ -23,7 +23,7 @@ from peer.architectures import ARCHITECTURES, Flag, OneOf, Real, Whole
 from peer.model.build import build_config, build_meta
 from peer.model_layers import MOST_DEVICE_BYTES
 from peer.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
-from peer.spec_tables import AdapterTable, EvaluateTable, StartTable
+from peer.spec_tables import AdapterTable, EvaluateTable, MixTable, StartTable
 from peer.watch.preview import MOST_S, facts_of
 from peer.watch.run_facts import MOST_BYTES, facts
 
@@ -56,9 +56,9 @@ def tables() -> Iterator[tuple[str, str]]:
 @cache
 def micro() -> dict[str, Any]:
     """With every table."""
-    start = StartTable(model="a model", digest="0" * 64)
-    evaluate = EvaluateTable(prompts=("Once",))
-    return dataclasses.asdict(dataclasses.replace(load("micro"), start=start, adapter=AdapterTable(), evaluate=evaluate))
+    start, evaluate = StartTable(model="a model", digest="0" * 64), EvaluateTable(prompts=("Once",))
+    whole = dataclasses.replace(load("micro"), start=start, adapter=AdapterTable(), evaluate=evaluate)
+    return dataclasses.asdict(whole)
 
 
 def with_value(table: str, key: str, value: object) -> dict[str, Any]:
@@ -244,6 +244,7 @@ PLANT = """
 import json, resource, sys, time
 sys.path.insert(0, sys.argv[1])
 began = time.monotonic()
+from peer.spec_tables import MixTable
 from peer.watch.preview import facts_of
 told = facts_of("r", sys.argv[2], sys.stdin.read(), None)
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -313,3 +314,15 @@ def test_a_planted_package_of_kernels_is_not_imported(tmp_path: Path) -> None:
     )
     assert (told.returncode, len(told.stdout.splitlines())) == (0, len(evil)), told.stdout + told.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES)
+def test_every_field_of_a_mix_is_bounded(value: object) -> None:
+    beside = {"name": "b"}
+    for each in dataclasses.fields(MixTable):
+        looked_at_if_any(with_value("data", "mix", [{"name": "a"} | {each.name: value}, beside]))
+
+
+@pytest.mark.parametrize("number", [1, 17, 1000])
+def test_a_mix_of_too_many_sources_or_of_one_is_refused(number: int) -> None:
+    assert refused(with_value("data", "mix", [{"name": f"s{each}"} for each in range(number)])) is None

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 from peer.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.spec import load
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
+from tests.talks import on_talks_and_letters
 
 pytestmark = pytest.mark.swarm
 
 SETS = (*LIGHT, "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
 """Rounds in whose middle a test can act, and which no clock cuts short."""
+ON_TEXT: tuple[str, ...] = ()
+ON_TALKS = ("data.source='files'", "data.path='{folder}/talks'", "data.format='chat'")
+ON_BOTH = (
+    "data.path='{folder}'",
+    "data.mix=[{{name='talks', source='files', path='t', format='chat'}}, "
+    "{{name='letters', source='files', path='l'}}]",
+)
 
 
 def begins_after(run: RealSwarm, round: int) -> EventLine:
@@ -37,14 +47,19 @@ def is_state(state: str) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state
 
 
-def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: StartSwarm) -> None:
+@pytest.mark.parametrize("data", [ON_TEXT, ON_TALKS, ON_BOTH], ids=["text", "chat", "mix"])
+def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(
+    swarm: StartSwarm, tmp_path: Path, data: tuple[str, ...]
+) -> None:
     """One peer is killed in a round, stopped politely in another, finds its disk full in a third, and loses its link
     in a fourth. A second one, with another key, runs through beside it. Every anchor has the same state.
 
     Then the newest checkpoint is damaged: the peer says so in one line, takes the one before, and goes on.
     """
-    through = swarm(peers=1, real=True, sets=SETS, settings=RESTING)
-    run = swarm(peers=1, real=True, sets=SETS, settings=RESTING)
+    on_talks_and_letters(load("micro"), tmp_path / "data")
+    sets = (*SETS, *(each.format(folder=tmp_path / "data") for each in data))
+    through = swarm(peers=1, real=True, sets=sets, settings=RESTING)
+    run = swarm(peers=1, real=True, sets=sets, settings=RESTING)
     run.until_round(1)
 
     begins_after(run, 1)

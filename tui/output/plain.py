@@ -172,7 +172,7 @@ class PlainOutput(Output):
         if self._pending is not None and self._pending.event.round == event.round:
             self._flush_round(t)
         else:
-            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}")
+            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}{self._sources(event.round)}")
 
     def _flush_round(self, t: float) -> None:
         if self._pending is None:
@@ -184,7 +184,7 @@ class PlainOutput(Output):
         parts = [
             self._round(event.round),
             count(len(event.group), "peer"),
-            f"held-out loss {held_out:.3f}" if held_out is not None else "",
+            f"held-out loss {held_out:.3f}{self._sources(event.round)}" if held_out is not None else "",
             f"training loss {training:.3f}" if training is not None else "",
             f"{round_s:.1f} s" if is_measured or round_s else "",
             f"{format_bytes(event.bytes_sent)} up" if is_measured else "",
@@ -192,6 +192,10 @@ class PlainOutput(Output):
             f"digest {event.digest[:8]}",
         ]
         self._print(t, " · ".join(part for part in parts if part))
+
+    def _sources(self, round: int) -> str:
+        words = self._swarm.sources_in_words(round)
+        return f" ({words})" if words else ""
 
     def _penalty(self, event: PenaltyImposed) -> str:
         """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""

@@ -122,7 +122,8 @@ def _loss(swarm: SwarmState) -> str:
     if not swarm.losses:
         return "not measured"
     (_, first), (round, last) = swarm.losses[0], swarm.losses[-1]
-    return f"{first:.3f} → {last:.3f} nats per token (round {round})"
+    words = swarm.sources_in_words(round)
+    return f"{first:.3f} → {last:.3f} nats per token (round {round}{f'; {words}' if words else ''})"
 
 
 def _when(swarm: SwarmState) -> str:

@@ -43,7 +43,7 @@ class SnapshotBuilder:
         self.tokens, self.skipped = swarm.tokens, swarm.skipped
         self.started_t, self.last_t = swarm.started_t, swarm.last_t
         self.penalties: tuple[PenaltyImposed, ...] = swarm.penalties
-        self.losses = dict(swarm.losses)
+        self.losses, self.source_losses = dict(swarm.losses), dict(swarm.source_losses)
         self.samples: tuple[SampleWritten, ...] = swarm.samples
         self.history = {view.round: view for view in swarm.history}
         self.penalty_log = list(swarm.penalty_log)
@@ -112,6 +112,7 @@ class SnapshotBuilder:
             self._before, narrator=self._narrator,
             run=self.run, peers=MappingProxyType(self.peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
             losses=tuple(sorted(self.losses.items())[-MAX_LOSSES:]), penalties=self.penalties,
+            source_losses=tuple(sorted(self.source_losses.items(), key=lambda item: item[0])[-MAX_LOSSES:]),
             samples=self.samples[-MAX_SAMPLES:], penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
             history=tuple(self.history[round] for round in sorted(self.history)), aborted=self.aborted,
             evaluations=tuple(self.evaluations), training=tuple(self.training), speeds=tuple(self.speeds),

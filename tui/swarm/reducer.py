@@ -252,6 +252,8 @@ def _take_evaluation(draft: SnapshotBuilder, peer: PeerView, t: float, event: Ev
         draft.note(t, "error", peer.peer, "NONFINITE", f"the held-out loss at round {event.round} is not a number")
         return
     note_evaluation(draft, t, peer.peer, event.round, event.loss)
+    if event.by_source:
+        draft.source_losses[event.round] = MappingProxyType(event.by_source)
 
 
 def _take_sample(draft: SnapshotBuilder, peer: PeerView, t: float, event: SampleWritten) -> None:

@@ -16,7 +16,7 @@ from peer import spec as specs
 from peer.data import hub
 from peer.data.data_shards import DATA_SHARDS
 from peer.data.hub import HubSource
-from peer.data.open_source import held_out, open_source
+from peer.data.open_source import open_source
 from peer.spec import RunSpec
 
 CONTEXT = 8
@@ -90,7 +90,7 @@ def test_a_shard_begins_again_at_its_end(spec: RunSpec) -> None:
 def test_held_out_documents_are_not_in_the_shards(spec: RunSpec) -> None:
     """The evaluation set is by content, a tenth of the documents, and no shard has it."""
     source = open_hub(spec)
-    tokens_BT = held_out(source)
+    tokens_BT = source.held_out()
     assert tokens_BT.shape == (16, CONTEXT + 1)
     text = "".join(chr(token) if token < 256 else "\n" for token in tokens_BT[:, 1:].flatten().tolist())
     whole = {line for line in text.split("\n")[1:-1] if line.endswith("the set") and line.startswith("document")}

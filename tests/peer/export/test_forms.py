@@ -46,7 +46,7 @@ def adapted(folder: Path, tmp_path: Path) -> RunOnDisk:
 def loss_of(model: Any, run: RunOnDisk) -> float:
     """On the tokens that the peer measures on."""
     assert run.trainer._review is not None
-    return held_out_loss(model, run.trainer._review.held_out, CPU)
+    return held_out_loss(model, run.trainer._review.held_out.tokens[0], CPU)
 
 
 def measured(run: RunOnDisk) -> float:

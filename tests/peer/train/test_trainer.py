@@ -181,7 +181,8 @@ def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> No
     train(trainer)
     before, asked = local(trainer), list[int]()
     assert trainer._review is not None
-    trainer._review.held_out = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
+    tokens_BT = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
+    vars(trainer._review.held_out)["tokens"] = (tokens_BT,)
 
     def stop() -> bool:
         asked.append(1)
