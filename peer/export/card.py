@@ -13,6 +13,7 @@ from peer.checkpoint.replay import Chain
 from peer.events import Evaluated
 from peer.protocol.block import Update
 from peer.spec import RunSpec
+from peer.spec_tables import DataTable, MixTable
 
 What = Literal["adapter", "merged", "base"]
 """Of a run from a model: the adapter alone, that and the model it belongs to as one, the model from which it starts."""
@@ -207,13 +208,20 @@ def _training_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
 
 
 def _data(spec: RunSpec) -> str:
-    table = spec.data
+    total = sum(part.weight for part in spec.data.mix)
+    if not spec.data.mix:
+        return _source(spec.data)
+    return "; ".join(f"{part.name} ({100 * part.weight / total:.3g} %): {_source(part)}" for part in spec.data.mix)
+
+
+def _source(table: DataTable | MixTable) -> str:
+    answers = ", conversations, of which answers alone are predicted" if table.format == "chat" else ""
     if table.source == "stdlib":
         return "source text of the Python standard library, as installed on each peer's machine"
     if table.source == "files":
-        return f"files of each peer's machine, {_code(table.path)}"
+        return f"files of each peer's machine, {_code(table.path)}{answers}"
     subset = f", subset {_code(table.subset)}" if table.subset else ""
-    return f"{_code(table.path)}{subset}, split {_code(table.split)}"
+    return f"{_code(table.path)}{subset}, split {_code(table.split)}{answers}"
 
 
 def _inner(spec: RunSpec) -> str:
@@ -253,6 +261,8 @@ def _evaluation(facts: CardFacts) -> Iterator[str]:
         f"Held-out loss of {which}: **{_nats(measured)} nats per token**, over {measured.tokens:,} tokens of the one "
         f"in {every} documents that nobody trained on."
     )
+    if measured.by_source:
+        yield f"By source: {', '.join(f'{name} {loss:.4f}' for name, loss in measured.by_source.items())}."
     earlier = [each for each in facts.evaluations.values() if each is not measured]
     if earlier:
         losses = (f"{_nats(each)} (round {each.round})" for each in earlier[:: max(1, len(earlier) // EARLIER)])

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+import json
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +25,7 @@ from peer.train.backend import held_out_loss
 from tests.open_models import publish
 from tests.peer.export.run_on_disk import RunOnDisk, make_run, small_spec, write_corpus
 from tests.peer.export.started_run import started_spec
+from tests.talks import on_talks_and_letters
 
 CPU = torch.device("cpu")
 
@@ -127,6 +130,33 @@ def test_the_card_says_what_the_adapter_belongs_to(adapted: RunOnDisk, tmp_path:
         f"Held-out loss of this round: **{measured(adapted):.4f} nats per token**",
         "This peer measured before: ",
         'model = PeftModel.from_pretrained(model, "THIS_FOLDER")',
+    ):
+        assert fact in body
+
+
+def test_a_base_at_the_hub_and_a_mix_are_named(folder: Path, tmp_path: Path) -> None:
+    """By the front matter as well, which the Hub reads; and the loss of each source."""
+    mixed = on_talks_and_letters(
+        started_spec(folder / "base", folder / "corpus", AdapterTable(rank=2)), tmp_path / "in"
+    )
+    assert mixed.start is not None
+    start = dataclasses.replace(mixed.start, model="some/base", revision="0" * 40)
+    (tmp_path / "run").mkdir()
+    run = make_run(tmp_path / "run", dataclasses.replace(mixed, start=start), rounds=1)
+    export(run.directory, tmp_path / "out", what="adapter")
+    _, front, body = (tmp_path / "out" / "README.md").read_text().split("---\n", 2)
+    assert yaml.safe_load(front)["base_model"] == "some/base"
+    config = json.loads((tmp_path / "out" / "adapter_config.json").read_text())
+    assert (config["base_model_name_or_path"], config["revision"]) == ("some/base", "0" * 40)
+    measured = run.trainer.evaluate()
+    assert measured is not None
+    for fact in (
+        "for [some/base](https://huggingface.co/some/base), trained with homefires",
+        f"| revision of the base | `{'0' * 40}` |",
+        "| data | talks (33.3 %): files of each peer's machine, `talks`, conversations, of which answers alone are "
+        "predicted; letters (66.7 %): files of each peer's machine, `letters` |",
+        f"By source: talks {measured.by_source['talks']:.4f}, letters {measured.by_source['letters']:.4f}.",
+        'model = AutoModelForCausalLM.from_pretrained("some/base")',
     ):
         assert fact in body
 
