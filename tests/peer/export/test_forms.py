@@ -136,13 +136,13 @@ def test_the_card_says_what_the_adapter_belongs_to(adapted: RunOnDisk, tmp_path:
 
 def test_a_base_at_the_hub_and_a_mix_are_named(folder: Path, tmp_path: Path) -> None:
     """By the front matter as well, which the Hub reads; and the loss of each source."""
-    mixed = on_talks_and_letters(
-        started_spec(folder / "base", folder / "corpus", AdapterTable(rank=2)), tmp_path / "in"
-    )
-    assert mixed.start is not None
-    start = dataclasses.replace(mixed.start, model="some/base", revision="0" * 40)
+    spec = started_spec(folder / "base", folder / "corpus", AdapterTable(rank=2))
+    assert spec.start is not None
+    start = dataclasses.replace(spec.start, model="some/base", revision="0" * 40)
+    model = dataclasses.replace(spec.model, tokenizer="bytes")  # that of the base has no template for conversations
     (tmp_path / "run").mkdir()
-    run = make_run(tmp_path / "run", dataclasses.replace(mixed, start=start), rounds=1)
+    mixed = on_talks_and_letters(dataclasses.replace(spec, model=model, start=start), tmp_path / "in")
+    run = make_run(tmp_path / "run", mixed, rounds=1)
     export(run.directory, tmp_path / "out", what="adapter")
     _, front, body = (tmp_path / "out" / "README.md").read_text().split("---\n", 2)
     assert yaml.safe_load(front)["base_model"] == "some/base"
