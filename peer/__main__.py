@@ -6,6 +6,7 @@ command lines, and a token lets in whoever has it.
 `python -m peer watch INVITE` prints what happens in a run without taking part in it.
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
+`python -m peer chat DIR` answers standard input with the model in a folder.
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
 `python -m peer doctor [INVITE]` examines this machine: one JSON object per check, then one with the verdict.
 `python -m peer introduce INVITE` asks the nodes of an invite what the run is: one JSON object.
@@ -72,7 +73,8 @@ def main(argv: list[str] | None = None) -> int:
         die_with_parent()
     if args.command not in USE_HUB:
         close_hub()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
+    level = logging.ERROR if args.command == "chat" else logging.INFO  # a person reads along
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s peer %(name)s %(message)s")
     try:
         code: int = args.run(args)
         return code
@@ -135,8 +137,14 @@ def _adopt(args: argparse.Namespace) -> int:
 def _export(args: argparse.Namespace) -> int:
     from peer.export.folder import export
 
-    print(export(args.dir, args.to, args.homes))
+    print(export(args.dir, args.to, args.homes, args.what, args.push))
     return 0
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from peer.chat.conversation import Manner, chat
+
+    return chat(args.dir, Manner(temperature=args.temperature, tokens=args.tokens), args.prompt)
 
 
 def _watch(args: argparse.Namespace) -> int:
@@ -226,6 +234,14 @@ def _parser() -> argparse.ArgumentParser:
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
     text = "of a cluster's home: the folders of its other homes"
     exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
+    text = "of a run from a model: default merged, where it trains an adapter"
+    exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
+    chatting = command("chat", _chat, "answer standard input with the model in a folder")
+    chatting.add_argument("dir", type=Path, help="of a peer, a checkpoint, or an export")
+    chatting.add_argument("--prompt", help="answer this, and end")
+    chatting.add_argument("--temperature", type=float, default=0.7)
+    chatting.add_argument("--tokens", type=int, default=256)
     auditing = command("audit", _audit, "check every file of a run directory's chain")
     examining = command("doctor", _doctor, "examine this machine, and what a run would be like on it")
     examining.add_argument("invite", nargs="?", default="")

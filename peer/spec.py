@@ -29,6 +29,7 @@ from peer.spec_tables import (
     AggregationTable,
     CodecTable,
     DataTable,
+    EvaluateTable,
     InnerTable,
     ModelTable,
     OuterTable,
@@ -73,6 +74,7 @@ class RunSpec(StrictTable):
     admission: AdmissionTable = field(default_factory=AdmissionTable)
     start: StartTable | None = None
     adapter: AdapterTable | None = None
+    evaluate: EvaluateTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
@@ -231,7 +233,7 @@ def dump(spec: RunSpec) -> str:
     """TOML that parses to an equal spec."""
     lines: list[str] = []
     for table, values in spec.tables().items():
-        nested = {key: value for key, value in values.items() if isinstance(value, dict | tuple)}
+        nested = {key: value for key, value in values.items() if _is_table(value)}
         lines += [f"[{table}]", to_toml({key: value for key, value in values.items() if key not in nested})]
         for key, items in nested.items():
             if isinstance(items, dict):
@@ -239,6 +241,11 @@ def dump(spec: RunSpec) -> str:
             else:
                 lines += [line for item in items for line in (f"[[{table}.{key}]]", to_toml(item))]
     return "\n".join(lines)
+
+
+def _is_table(value: Any) -> bool:
+    """Or several of them; a list of texts is none."""
+    return isinstance(value, dict) or (isinstance(value, tuple) and not any(isinstance(item, str) for item in value))
 
 
 def _sorted(value: Any) -> Any:

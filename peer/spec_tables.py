@@ -14,6 +14,8 @@ from peer.tables import Bounds, Characters, StrictTable, require, shortened
 UNLIMITED = 1_000_000
 """Inner steps: more than any round has."""
 MAX_FRAGMENTS = 32
+MOST_PROMPTS = 8
+PROMPT_CHARACTERS = 500
 MOST_ROUNDS = 10_000_000
 YEAR_S = 365 * 86_400
 """No wait is longer: clocks and timers take no more than some centuries."""
@@ -163,6 +165,27 @@ def _check_source(table: DataTable | MixTable, name: str) -> None:
         raise BadSpec(f"{name}.split is {shortened(table.split)}; use letters, digits, dots and underscores")
     if table.format == "chat" and table.source == "stdlib":
         raise BadSpec(f"{name}.format is 'chat', and {name}.source 'stdlib' holds no conversations; use files or hub")
+
+
+@dataclass(frozen=True, kw_only=True)
+class EvaluateTable(StrictTable):
+    """What people see of a model beside its held-out loss: how it continues a few texts."""
+
+    prompts: tuple[str, ...]
+    """The beginnings of texts; peers with all of the model on one device take turns to continue them."""
+    tokens: Annotated[int, Bounds(1, 256)] = 48
+    """Of each continuation, at most."""
+    every: Annotated[int, Bounds(1, MOST_ROUNDS)] = 1
+    """Rounds from one time to the next; the last round always has one."""
+
+    def __post_init__(self) -> None:
+        super().__post_init__()
+        if not 1 <= len(self.prompts) <= MOST_PROMPTS:
+            raise BadSpec(f"evaluate.prompts has {len(self.prompts)} texts; use 1 to {MOST_PROMPTS}")
+        for prompt in self.prompts:
+            if len(prompt) > PROMPT_CHARACTERS or not prompt.replace("\n", "").isprintable():
+                text = f"use at most {PROMPT_CHARACTERS} printable characters and line breaks"
+                raise BadSpec(f"evaluate.prompts has {shortened(prompt)}; {text}")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -76,6 +76,7 @@ from peer.events import (
     RoundStalled,
     RoundStarted,
     RoundTripsReported,
+    SampleWritten,
     SettingsChanged,
     StagesMeasured,
     TransferProgressed,
@@ -836,6 +837,7 @@ REPORTED: tuple[Event, ...] = (
     InnerProgressed(round=3, step=2, steps=9, loss=float("nan"), tokens=1, tokens_per_s=1.5, learning_rate=1e-300),
     MessageRefused(round=3, about=NAMES[1], rule="TIME", why="it is dated too far ahead"),
     RoundStalled(round=3, ballots=3, rule="TIME", about=NAMES[1], why="round 4 stands still after 3 ballots"),
+    SampleWritten(round=3, prompt="Once", text=" upon a time ↵ there was"),
 )  # fmt: skip
 
 

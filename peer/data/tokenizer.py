@@ -37,6 +37,10 @@ class Tokenizer(Protocol):
         """The tokens of `text`, without any special token."""
         ...
 
+    def decode(self, tokens: Sequence[int]) -> str:
+        """Their text, without special tokens; what is no text in it becomes U+FFFD."""
+        ...
+
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
         """A conversation with the flags of `token_flags`: what is no answer of the assistant's is hidden.
 
@@ -59,6 +63,9 @@ class ByteTokenizer:
     def encode(self, text: str) -> Tokens:
         """The UTF-8 bytes of `text`; a lone surrogate becomes a question mark."""
         return np.frombuffer(text.encode("utf-8", errors="replace"), dtype=np.uint8).astype(np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
 
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
         """Each message as its role, a line break, its content and end-of-text; an answer is content and end-of-text."""
@@ -115,6 +122,9 @@ class HubTokenizer:
         # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
         return np.asarray(encoded["input_ids"], dtype=np.int32)
+
+    def decode(self, tokens: Sequence[int]) -> str:
+        return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
     def encode_chat(self, messages: Sequence[Message]) -> Tokens:
         if not self._tokenizer.chat_template:

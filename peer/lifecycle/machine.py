@@ -32,13 +32,13 @@ from peer.lifecycle.state import (
 from peer.lifecycle.trainer_results import done, layers_ready, saved, written
 from peer.lifecycle.turn import Turn, describe, grant_finish, tell_pause, tell_progress
 from peer.lifecycle.vocabulary import (
+    LOOKS,
     Adopt,
     Apply,
     Began,
     ClockJumped,
     Done,
     Emit,
-    Evaluate,
     Fail,
     Greet,
     Greeted,
@@ -196,7 +196,7 @@ def _next(turn: Turn) -> None:
     if life.chores and settled:
         chore, *rest = life.chores
         turn.set(chores=tuple(rest))
-        return _next(turn) if isinstance(chore, Evaluate) and life.owner.holds else _do_chore(turn, chore)
+        return _next(turn) if isinstance(chore, LOOKS) and life.owner.holds else _do_chore(turn, chore)
     if life.moves:
         return _move(turn) if settled else None
     if life.finished and life.met and not life.serves:  # its lead may need it for the loss of the last round

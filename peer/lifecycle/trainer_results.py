@@ -6,7 +6,7 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from peer.events import CheckpointWritten, Evaluated, PeerStateChanged
+from peer.events import CheckpointWritten, Evaluated, PeerStateChanged, SampleWritten
 from peer.ipc import LossMeasured, OfferContribution, StandsAt
 from peer.lifecycle import words
 from peer.lifecycle.state import RETRY_S, AnchorState, Offered, Open, Saves, Stuck, Writing
@@ -14,6 +14,8 @@ from peer.lifecycle.turn import Turn, grant_finish, tell_pause, tell_progress, t
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
+    Continuations,
+    ContinuePrompts,
     Done,
     Emit,
     Evaluate,
@@ -70,6 +72,12 @@ def done(turn: Turn, event: Done) -> None:
         case Evaluate(round), HeldOutLoss(loss, tokens, by_source):
             turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens, by_source=by_source)))
             turn.say(LossMeasured(round, loss))
+        case ContinuePrompts(round), Continuations(texts):
+            assert turn.life.run.evaluate is not None
+            for prompt, text in zip(turn.life.run.evaluate.prompts, texts, strict=False):
+                turn.add(Emit(SampleWritten(round=round, prompt=words.one_line(prompt), text=words.one_line(text))))
+        case ContinuePrompts(), NoRoom(why) if why:
+            turn.warn("MEMORY", f"{why}; the prompts of this run are not continued here in this round")
         case Evaluate(), NoRoom(why) if why:
             turn.warn("MEMORY", f"{why}; the held-out loss of this round is not measured here")
         case Save(when="last"), _:
@@ -132,7 +140,7 @@ def _moved(turn: Turn, move: Move, moved: Moved) -> None:
             turn.add(ForgetForecast())
             turn.say(StandsAt(move.anchor, moved.state))
             if turn.life.trainer.round == 0 and min(turn.life.round.members) == turn.life.me:
-                turn.add_chore(Evaluate(0))
+                turn.add_chore(Evaluate(0), *([] if turn.life.run.evaluate is None else [ContinuePrompts(0)]))
         case _:
             assert_never(move)
 

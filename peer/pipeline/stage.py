@@ -5,7 +5,7 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
@@ -115,6 +115,11 @@ class StageDevice(SingleDevice):
         assert place.held == self._place.held, "a stage of other layers is built anew"
         self._place = place
         self._forget()
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        return ()  # it has a part of the model
 
     # ---- a micro-batch ----
 

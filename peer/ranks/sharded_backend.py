@@ -277,6 +277,11 @@ class ShardedBackend:
             self._make_smaller()
         return found
 
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        return ()  # it has a part of the model
+
     def _measured(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float | None:
         """None if a rank had no room: parameters are as they were, on some ranks aside. Raises Stopped."""
         try:

@@ -19,6 +19,7 @@ from peer.data.chat.token_flags import predicted_tokens, share_of_loss, step_sca
 from peer.host.device import free_bytes, is_out_of_memory
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
+from peer.model.continuation import continued
 from peer.model.flat import FlatParameters, Layer, trained
 from peer.model.footprint import size_of
 from peer.outer.layer_tensors import LayerTensors
@@ -126,6 +127,12 @@ class Backend(Protocol):
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        """Up to `tokens` tokens after each of these, until `end`, the likeliest by the anchor; of none where the model
+        is not in one place. Raises Stopped once `stop` says so, and MemoryFull."""
 
     capture: Capture | None
     """What is being written to disk: it is told before anything changes here that it may not have read."""
@@ -317,14 +324,38 @@ class SingleDevice:
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """No more at a time than in training: that has room, and whoever stops it waits for no more."""
+        with self._at_anchor():
+            sequences = min(SEQUENCES, self.micro.sequences)
+            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        with self._at_anchor():
+            return [self._continued(ids, tokens, end, stop) for ids in beginnings]
+
+    def _continued(self, ids: Sequence[int], tokens: int, end: int, stop: Callable[[], bool]) -> Sequence[int]:
+        try:
+            found = continued(
+                self._model, ids, tokens=tokens, context=self._spec.model.context, end=end, stop=stop
+            )  # fmt: skip
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryFull(f"the memory of {self._device} has no room to continue a text") from error
+        if stop():
+            raise Stopped
+        return found
+
+    @contextlib.contextmanager
+    def _at_anchor(self) -> Iterator[None]:
         if self.capture is not None:
             self.capture.before_step()  # the anchor takes the place of the local parameters
         flat = self.vectors.flat
         local = flat.new()
         flat.copy_layers(self.anchor.theta)
         try:
-            sequences = min(SEQUENCES, self.micro.sequences)
-            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
+            yield
         finally:
             flat.copy_from(local)
 

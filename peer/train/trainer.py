@@ -21,12 +21,11 @@ from peer.checkpoint.checkpoint import VERSION, Checkpoint
 from peer.checkpoint.layer_state import load_layer
 from peer.checkpoint.replay import RunStart, first_anchor
 from peer.codec.codec import Codec
-from peer.data.mixed_source import HeldOutSets
 from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
 from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
-from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
+from peer.lifecycle.vocabulary import Continuations, HeldOutLoss, Moved, TrainerStatus
 from peer.outer.apply import LayerUpdate
 from peer.outer.host_copy import beside
 from peer.outer.kernels import Kernels
@@ -45,7 +44,8 @@ from peer.store.contributions import (
     prune_contributions,
     write_contribution,
 )
-from peer.train.backend import InnerStep, Stopped
+from peer.train.anchor_review import AnchorReview
+from peer.train.backend import InnerStep
 from peer.train.engine import MakeEngine, one_device
 from peer.train.round_vectors import Places
 from peer.train.tuned import Tuned
@@ -81,7 +81,7 @@ class LocalTrainer:
         self.start = RunStart.of(self.anchor) if span is None else RunStart(self.layer_sizes, span.first_state)
         self._member = span.homes.member if span else me
         self.progress = RoundProgress(spec, self._member, self.parts)
-        self._held_out: HeldOutSets | None = None
+        self._review = None if self._source is None else AnchorReview(spec, self._source, self._backend)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
         """The newest contribution, until something looks whether it is on disk."""
@@ -465,14 +465,16 @@ class LocalTrainer:
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> HeldOutLoss | None:
         """Held-out loss of the anchor; None if `stop` says so. Raises MemoryFull."""
         self._require_layers()
-        assert self._source is not None, "whoever reads measures"
-        sets = self._held_out = self._held_out or HeldOutSets.of(self._source)
-        try:
-            with self._reading():
-                losses = [self._backend.loss(tokens_BT, stop) for tokens_BT in sets.tokens]
-        except Stopped:
-            return None
-        return HeldOutLoss(sets.mean(losses), sets.predicted, sets.by_source(losses))
+        assert self._review is not None, "whoever reads measures"
+        with self._reading():
+            return self._review.loss(stop)
+
+    def continue_prompts(self, stop: Callable[[], bool] = lambda: False) -> Continuations | None:
+        """How the anchor continues the prompts of the run; None if `stop` says so. Raises MemoryFull."""
+        self._require_layers()
+        assert self._review is not None, "whoever reads looks"
+        with self._reading():
+            return self._review.continuations(stop)
 
     def leave_device(self) -> None:
         """Give a GPU's memory to others until `take_device`; the bits stay as they are."""

@@ -23,6 +23,7 @@ from peer.host.device import telling_lost
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
+    ContinuePrompts,
     Done,
     Evaluate,
     LayersReady,
@@ -144,7 +145,9 @@ class TrainerWorker:
                 trainer.resume(anchor)
                 done(Moved(state=trainer.state_digest(anchor)))
             case Evaluate():
-                done(self._evaluate(stop))
+                done(self._look(trainer.evaluate, stop))
+            case ContinuePrompts():
+                done(self._look(trainer.continue_prompts, stop))
             case Save():
                 self._save(work, post, done)
             case LeaveDevice():
@@ -179,11 +182,11 @@ class TrainerWorker:
         drop_after(self._directory, round)
         return replace(moved, state=self._trainer.state_digest(work.anchor))
 
-    def _evaluate(self, stop: Callable[[], bool]) -> Result:
+    def _look(self, look: Callable[[Callable[[], bool]], Result], stop: Callable[[], bool]) -> Result:
         if not self._trainer.take_device():
             return None
         try:
-            return self._trainer.evaluate(stop)
+            return look(stop)
         except MemoryFull as error:
             return NoRoom(str(error))
 

@@ -23,7 +23,7 @@ from peer.architectures import ARCHITECTURES, Flag, OneOf, Real, Whole
 from peer.model.build import build_config, build_meta
 from peer.model_layers import MOST_DEVICE_BYTES
 from peer.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
-from peer.spec_tables import AdapterTable, MixTable, StartTable
+from peer.spec_tables import AdapterTable, EvaluateTable, MixTable, StartTable
 from peer.watch.preview import MOST_S, facts_of
 from peer.watch.run_facts import MOST_BYTES, facts
 
@@ -56,8 +56,9 @@ def tables() -> Iterator[tuple[str, str]]:
 @cache
 def micro() -> dict[str, Any]:
     """With every table."""
-    start = StartTable(model="a model", digest="0" * 64)
-    return dataclasses.asdict(dataclasses.replace(load("micro"), start=start, adapter=AdapterTable()))
+    start, evaluate = StartTable(model="a model", digest="0" * 64), EvaluateTable(prompts=("Once",))
+    whole = dataclasses.replace(load("micro"), start=start, adapter=AdapterTable(), evaluate=evaluate)
+    return dataclasses.asdict(whole)
 
 
 def with_value(table: str, key: str, value: object) -> dict[str, Any]:

@@ -20,6 +20,7 @@ from peer.events import (
     PenaltyImposed,
     RoundAborted,
     RoundCommitted,
+    SampleWritten,
     SettingsChanged,
     TransferProgressed,
     printable,
@@ -39,6 +40,9 @@ SYNCING_EVERY_S = 5.0
 
 EVALUATION_WAIT_S = 5.0
 """The line of a round waits this long for its held-out loss."""
+
+SAMPLE_SHOWN = 200
+"""Characters of a continued text."""
 
 WATCHER = "watch"
 """The name of who tells of a swarm and is nobody in it."""
@@ -82,6 +86,9 @@ class PlainOutput(Output):
                 self._pending = _Pending(line.t, event, self._training_loss(), bool(line.peer))
             case Evaluated() as event if event.loss is not None and event.round not in dict(before.losses):
                 self._show_evaluation(line.t, event)
+            case SampleWritten(round=round, prompt=prompt, text=text):
+                shown = text if len(text) <= SAMPLE_SHOWN else f"{text[:SAMPLE_SHOWN]}…"
+                self._print(line.t, f"{self._round(round)} · {prompt!r} goes on: {shown!r}")
             case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
                 if line.peer or not _is_syncing(before, line):  # a watcher that catches up tells of old rounds
                     self._print(line.t, self._penalty(event))

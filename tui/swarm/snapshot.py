@@ -22,6 +22,7 @@ from peer.events import (
     RoundCommitted,
     RoundForecast,
     RoundStalled,
+    SampleWritten,
     TransferProgressed,
 )
 
@@ -290,6 +291,8 @@ class SwarmState:
     """The newest committed rounds, by number."""
     aborted: tuple[tuple[int, int], ...] = ()
     """(round, ballot) of each try since the last anchor that ended without a decision."""
+    samples: tuple[SampleWritten, ...] = ()
+    """How anchors continue the run's prompts, the newest last."""
     evaluations: tuple[Point, ...] = ()
     """Held-out loss in nats per token."""
     training: tuple[Point, ...] = ()

@@ -16,6 +16,8 @@ from peer.lifecycle import vocabulary as words
 from peer.lifecycle.machine import begin, step
 from peer.lifecycle.state import Following, Life, Mode
 from peer.lifecycle.vocabulary import (
+    Continuations,
+    ContinuePrompts,
     Do,
     Done,
     Emit,
@@ -162,6 +164,10 @@ class FakeTrainer:
             case Evaluate():
                 self.done.append("evaluate")
                 return HeldOutLoss(3.0, 100) if self.loses else NoRoom("the memory of cuda has no room")
+            case ContinuePrompts(round):
+                self.done.append("continue")
+                whole = Continuations((f"of {round}\nand\x1b[2J", "x" * 9000))
+                return whole if self.loses else NoRoom("the memory of cuda has no room")
             case words.LeaveDevice():
                 self._set(on_device=False)
                 return None

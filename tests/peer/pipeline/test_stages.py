@@ -38,6 +38,7 @@ def test_steps_equal_those_of_one_device(homes: int, tmp_path: Path) -> None:
             assert (theirs.tokens, theirs.learning_rate) == (mine.tokens, mine.learning_rate)
         held_out = cluster.batches.next(5)
         assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-5)
+        assert cluster.lead.continued([[1]], 4, 0, lambda: False) == (), "no home has all of the model"
     torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
     assert all(len(steps) == 10 for steps in cluster.served.values())
 

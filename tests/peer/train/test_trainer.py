@@ -15,6 +15,7 @@ from torch import Tensor
 from peer.data.tokenizer import Tokens
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
+from peer.train.anchor_review import AnchorReview
 from peer.train.backend import SEQUENCES
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
@@ -210,7 +211,8 @@ def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> No
     trainer = make()
     train(trainer)
     before, asked = local(trainer), list[int]()
-    trainer._source = HeldOutOnly(np.zeros((70, trainer.spec.model.context + 1), np.int64))
+    text = HeldOutOnly(np.zeros((70, trainer.spec.model.context + 1), np.int64))
+    trainer._review = AnchorReview(trainer.spec, text, trainer._backend)
 
     def stop() -> bool:
         asked.append(1)

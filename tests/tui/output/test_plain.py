@@ -19,6 +19,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundStarted,
+    SampleWritten,
     SettingsChanged,
     TransferProgressed,
     printable,
@@ -94,6 +95,16 @@ def test_a_short_run_reads_like_this(stream: io.StringIO) -> None:
     )
     output.close()
     assert stream.getvalue() == GOLDEN
+
+
+def test_a_sample_is_one_line_of_bounded_length(stream: io.StringIO) -> None:
+    output = PlainOutput(stream, rounds=9)
+    sample = SampleWritten(round=3, prompt="Once", text=" upon a time " + "x" * 1000)
+    output.show(EventLine(seq=0, t=0.0, run="r", peer="A", event=sample))
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("00:00  round 3/9 · 'Once' goes on: ' upon a time xxx")
+    assert line.endswith("x…'")
+    assert len(line) < 260
 
 
 def test_a_mix_tells_the_loss_of_each_source(stream: io.StringIO) -> None:

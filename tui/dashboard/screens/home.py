@@ -103,6 +103,17 @@ def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
     _add_sources(sheet, view.swarm)
     speed = f"{format_count(mine.tokens_per_s)} tokens/s" if mine.tokens_per_s else MISSING
     sheet.trend("speed", speed, mine.speeds)
+    add_sample(sheet, view)
+
+
+def add_sample(sheet: FactSheet, view: View) -> None:
+    """The newest one, in about two lines; nothing where the run has no prompts."""
+    if not view.swarm.samples or view.mini:
+        return
+    sample = view.swarm.samples[-1]
+    sheet.row("prompt", (sample.prompt, view.ink.muted))
+    text, room = f"round {sample.round}: {sample.text}", 2 * sheet.room
+    sheet.prose("continued", text if len(text) <= room else text[: room - 1] + view.glyphs.ellipsis)
 
 
 def _add_sources(sheet: FactSheet, swarm: SwarmState) -> None:
@@ -240,6 +251,7 @@ def add_swarm(sheet: FactSheet, view: View) -> None:
     sheet.trend("training", f"{swarm.training[-1].value:.3f}" if swarm.training else MISSING, swarm.training)
     speed = f"{format_count(swarm.speeds[-1].value)} tokens/s" if swarm.speeds else MISSING
     sheet.trend("speed", speed, swarm.speeds)
+    add_sample(sheet, view)
     sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
     received = sum(peer.bytes_received for peer in swarm.reporting)
     sheet.row("traffic", f"{glyphs.up} {format_bytes(swarm.bytes_sent)}", f"{glyphs.down} {format_bytes(received)}")
