@@ -35,18 +35,34 @@ def on_talks(spec: RunSpec, folder: Path) -> RunSpec:
 
 def on_talks_and_letters(spec: RunSpec, folder: Path) -> RunSpec:
     """The same run on a mix of conversations and of text, in folders of `folder`, which `data.path` names."""
+    write_both(folder)
+    talks = MixTable(name="talks", source="files", path="talks", format="chat")
+    letters = MixTable(name="letters", source="files", path="letters", weight=2.0)
+    return _with(spec, eval_sequences=32, path=str(folder), mix=(talks, letters))
+
+
+READ = ("text", "chat", "mix")
+
+
+def sets_on(kind: str, folder: Path) -> tuple[str, ...]:
+    """Assignments to keys of a spec by which its run reads one of READ: what it did, or what lies in `folder` then."""
+    if kind == "text":
+        return ()
+    write_both(folder)
+    if kind == "chat":
+        return ("data.source='files'", f"data.path='{folder}/talks'", "data.format='chat'")
+    talks = "{name='talks', source='files', path='talks', format='chat'}"
+    letters = "{name='letters', source='files', path='letters', weight=2.0}"
+    return (f"data.path='{folder}'", f"data.mix=[{talks}, {letters}]")
+
+
+def write_both(folder: Path) -> None:
+    """Conversations and text, each in a folder of its own."""
     write_talks(folder / "talks")
     (folder / "letters").mkdir()
     letters = np.random.default_rng(1).integers(97, 123, size=(40, 3000), dtype=np.uint8)
     for number, row in enumerate(letters):
         (folder / "letters" / f"{number}.txt").write_bytes(row.tobytes())
-    talks = MixTable(name="talks", source="files", path="talks", format="chat")
-    return _with(
-        spec,
-        eval_sequences=32,
-        path=str(folder),
-        mix=(talks, MixTable(name="letters", source="files", path="letters", weight=2.0)),
-    )
 
 
 def _with(spec: RunSpec, **data: Any) -> RunSpec:

@@ -62,6 +62,8 @@ def require_files(spec: RunSpec, data_path: str) -> None:
     """Raises BadInput for a run on files, if their owner has named none: a spec says nothing about this machine."""
     called = " and ".join(repr(each.path) for each in spec.data.sources if each.source == "files")
     if called and not data_path:
+        names = " and ".join(part.name for part in spec.data.mix if part.source == "files")
         raise BadInput(
             f"this run trains on files of yours, which its spec calls {called}; say which with --set data_path=FOLDER"
+            + (f", which holds the folders {names}" if names else "")
         )

@@ -56,7 +56,10 @@ class FoundModel:
 
 
 def find(model: str, revision: str = "") -> FoundModel:
-    """A folder, a GGUF file or OWNER/NAME at huggingface.co, whose files are fetched. Raises BadSpec, Unreachable."""
+    """A folder, or the model.safetensors in it; a GGUF file; or OWNER/NAME at huggingface.co, whose files are fetched.
+
+    Raises BadSpec, Unreachable.
+    """
     path = Path(model).expanduser()
     if model == SHIPPED_FILE:
         path = _shipped()
@@ -64,6 +67,8 @@ def find(model: str, revision: str = "") -> FoundModel:
         return FoundModel(path, "", path.resolve().name, "")
     if path.is_file() and path.suffix == ".gguf":
         return FoundModel(path.parent, path.name, path.name, "")
+    if path.name == "model.safetensors" and path.with_name("config.json").is_file():
+        return FoundModel(path.parent, "", path.parent.resolve().name, "")
     if path.is_file():
         raise BadSpec(f"start.model is {model}; name its folder, in which config.json lies beside the weights")
     if not HUB_NAME.fullmatch(model):

@@ -114,9 +114,12 @@ def _source_in_words(table: DataTable | MixTable) -> str:
     if table.source == "stdlib":
         return "the source text of the Python standard library that is on your machine"
     if table.source == "files":
-        return f"text files of yours, called {table.path}; you say which with --set data_path=FOLDER"
+        kind = "files of conversations" if table.format == "chat" else "text files"
+        where = f", in FOLDER/{table.name}" if isinstance(table, MixTable) else ""
+        return f"{kind} of yours, called {table.path}{where}; you say which with --set data_path=FOLDER"
     subset = f" ({table.subset})" if table.subset else ""
-    return f"the data set {table.path}{subset} of huggingface.co, streamed while it trains"
+    kind = "conversations" if table.format == "chat" else "data set"
+    return f"the {kind} {table.path}{subset} of huggingface.co, streamed while it trains"
 
 
 def _traffic(spec: RunSpec) -> dict[str, float | None]:

@@ -8,23 +8,15 @@ from pathlib import Path
 import pytest
 
 from peer.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
-from peer.spec import load
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
-from tests.talks import on_talks_and_letters
+from tests.talks import READ, sets_on
 
 pytestmark = pytest.mark.swarm
 
 SETS = (*LIGHT, "round.ramp_rounds=0", "round.max_train_s=3600", "data.eval_every=100")
 """Rounds in whose middle a test can act, and which no clock cuts short."""
-ON_TEXT: tuple[str, ...] = ()
-ON_TALKS = ("data.source='files'", "data.path='{folder}/talks'", "data.format='chat'")
-ON_BOTH = (
-    "data.path='{folder}'",
-    "data.mix=[{{name='talks', source='files', path='t', format='chat'}}, "
-    "{{name='letters', source='files', path='l'}}]",
-)
 
 
 def begins_after(run: RealSwarm, round: int) -> EventLine:
@@ -47,17 +39,16 @@ def is_state(state: str) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state
 
 
-@pytest.mark.parametrize("data", [ON_TEXT, ON_TALKS, ON_BOTH], ids=["text", "chat", "mix"])
+@pytest.mark.parametrize("data", READ)
 def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(
-    swarm: StartSwarm, tmp_path: Path, data: tuple[str, ...]
+    swarm: StartSwarm, tmp_path: Path, data: str
 ) -> None:
     """One peer is killed in a round, stopped politely in another, finds its disk full in a third, and loses its link
     in a fourth. A second one, with another key, runs through beside it. Every anchor has the same state.
 
     Then the newest checkpoint is damaged: the peer says so in one line, takes the one before, and goes on.
     """
-    on_talks_and_letters(load("micro"), tmp_path / "data")
-    sets = (*SETS, *(each.format(folder=tmp_path / "data") for each in data))
+    sets = (*SETS, *sets_on(data, tmp_path / "data"))
     through = swarm(peers=1, real=True, sets=sets, settings=RESTING)
     run = swarm(peers=1, real=True, sets=sets, settings=RESTING)
     run.until_round(1)

@@ -158,10 +158,21 @@ def _data_of(data: str) -> dict[str, Any]:
     if data == "stdlib":
         return {"source": "stdlib", "path": "", "subset": ""}
     if Path(data).expanduser().exists():
-        return {"source": "files", "path": Path(data).expanduser().resolve().name, "subset": ""}
+        folder = Path(data).expanduser().resolve()
+        return {"source": "files", "path": folder.name, "subset": "", "format": _format_in(folder)}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
     raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
+
+
+def _format_in(folder: Path) -> str:
+    """`chat` where the first file of JSON lines begins with a conversation."""
+    first = min(folder.rglob("*.jsonl"), default=folder) if folder.is_dir() else folder
+    if first.suffix != ".jsonl":
+        return "text"
+    with first.open(encoding="utf-8", errors="replace") as lines:
+        line = lines.readline()
+    return "chat" if '"messages"' in line or '"conversations"' in line else "text"
 
 
 def _name_of(wishes: RunWishes) -> str:

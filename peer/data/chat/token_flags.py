@@ -44,10 +44,6 @@ def labels(tokens_BT: Tensor) -> Tensor:
 
     The first token of a document is not: there is nothing to predict it from.
     """
-    return _labels(tokens_BT) if is_flagged(tokens_BT) else tokens_BT[:, 1:]
-
-
-def _labels(tokens_BT: Tensor) -> Tensor:
     later_BT = tokens_BT[:, 1:]
     return torch.where(later_BT > NUMBER, IGNORED, later_BT)
 
@@ -83,13 +79,11 @@ def summed_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
 def share_of_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
     """In nats: the sum over what is predicted, divided by all tokens of the windows but the first of each.
 
-    That denominator is known before a step's last micro-batch is read, and is the same however a step is cut into
-    micro-batches, ranks and stages. `step_scale` makes it the mean at the end of the step.
+    Of text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and is the
+    same however a step is cut into micro-batches, ranks and stages. `step_scale` makes it the mean at the end of the
+    step.
     """
-    flat_V = logits_BTV.float().flatten(0, 1)
-    if not is_flagged(tokens_BT):
-        return F.cross_entropy(flat_V, tokens_BT[:, 1:].flatten())
-    return F.cross_entropy(flat_V, _labels(tokens_BT).flatten(), reduction="sum") / len(flat_V)
+    return summed_loss(logits_BTV, tokens_BT) / tokens_BT[:, 1:].numel()
 
 
 def step_scale(taken: list[Tensor], whole: int) -> float:

@@ -81,6 +81,20 @@ def test_a_small_source_has_its_share_though_few_shards_hold_any_of_it() -> None
     assert [had[number] / 8000 for number in range(3)] == pytest.approx([0.25, 0.25, 0.5], abs=0.02)
 
 
+def test_a_change_of_members_reads_no_window_twice() -> None:
+    """One peer alone, then two that go on from what it has read."""
+    source = mix((1, EVEN), (3, EVEN))
+    spec = specs.from_mapping({"run": {"name": "t"}, "model": {"architecture": "llama", "context": 2}})
+    first = ShardSampler(source, spec, "a", ("a",), {})
+    read = first.next(700).tolist()
+    cursors = {shard: end for shard, _, end in first.ranges()}
+    both = ("a", "b")
+    first.reassign(both, cursors)
+    second = ShardSampler(source, spec, "b", both, cursors)
+    read += first.next(700).tolist() + second.next(700).tolist()
+    assert len({tuple(window) for window in read}) == 2100
+
+
 def test_held_out_losses_are_weighed() -> None:
     sets = HeldOutSets.of(mix((1, EVEN), (3, EVEN)))
     assert [tokens_BT.tolist() for tokens_BT in sets.tokens] == [[[0] * 3] * 2, [[1] * 3] * 2]
@@ -102,7 +116,7 @@ def test_files_of_a_mix_lie_in_folders_by_the_names_of_their_sources(tmp_path: P
 
 
 def test_a_mix_of_files_wants_a_folder(tmp_path: Path) -> None:
-    with pytest.raises(BadInput, match="'talks' and 'letters'; say which"):
+    with pytest.raises(BadInput, match=r"'talks' and 'letters'; say which .* the folders talks and letters"):
         open_source(on_talks_and_letters(specs.load("micro"), tmp_path))
 
 

@@ -92,12 +92,15 @@ def test_labels_and_places_follow_the_flags() -> None:
 
 
 def test_text_has_neither_flags_nor_places() -> None:
-    """Its loss has the bits of the plain mean, whole or not."""
+    """Its loss and gradient have the bits of the plain mean, whole or not."""
     tokens_BT = drawn(2, 25)
-    logits_BTV = torch.randn(2, 24, 257, generator=torch.Generator().manual_seed(0))
+    logits_BTV = torch.randn(2, 24, 257, generator=torch.Generator().manual_seed(0)).requires_grad_()
     mean = torch.nn.functional.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten())
+    share = share_of_loss(logits_BTV, tokens_BT)
     assert positions(tokens_BT) is None
-    assert share_of_loss(logits_BTV, tokens_BT).equal(mean)
+    assert share.equal(mean)
+    gradients = [torch.autograd.grad(loss / 3, logits_BTV)[0] for loss in (mean, share)]
+    assert gradients[0].equal(gradients[1])
     assert step_scale([tokens_BT, tokens_BT], 4) == 1
     assert step_scale([tokens_BT], 3) == 3 / 2
 

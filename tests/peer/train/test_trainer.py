@@ -2,19 +2,24 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
+from peer.data.tokenizer import Tokens
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
 from peer.train.backend import SEQUENCES
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.talks import on_talks_and_letters
 from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
@@ -175,14 +180,38 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     assert trainer.evaluate() == measured
 
 
+def test_each_source_of_a_mix_is_measured(spec: RunSpec, tmp_path: Path) -> None:
+    """And their mean by weight is the loss of the run."""
+    mixed = on_talks_and_letters(spec, tmp_path / "data")
+    trainer = LocalTrainer(mixed, "p0", tmp_path / "p0", torch.device("cpu"), data_path=mixed.data.path)
+    measured = trainer.evaluate()
+    assert measured is not None
+    talks, letters = measured.by_source["talks"], measured.by_source["letters"]
+    assert talks != letters
+    assert measured.loss == pytest.approx((talks + 2 * letters) / 3)
+
+
+@dataclass
+class HeldOutOnly:
+    """A source of which nothing else is read."""
+
+    tokens_BT: npt.NDArray[np.int64]
+    windows: Mapping[int, int] = field(default_factory=dict)
+
+    def window(self, shard: int, position: int) -> Tokens:
+        raise AssertionError("nothing is read here")
+
+    def held_out(self) -> npt.NDArray[np.int64]:
+        return self.tokens_BT
+
+
 def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> None:
     """Between two batches: who pauses a peer need not wait for all of the held-out text."""
     trainer = make()
     train(trainer)
     before, asked = local(trainer), list[int]()
     assert trainer._review is not None
-    tokens_BT = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
-    vars(trainer._review.held_out)["tokens"] = (tokens_BT,)
+    trainer._review._source = HeldOutOnly(np.zeros((70, trainer.spec.model.context + 1), np.int64))
 
     def stop() -> bool:
         asked.append(1)

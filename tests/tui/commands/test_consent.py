@@ -19,7 +19,7 @@ from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
 from peer.spec import RunSpec, load
-from peer.spec_tables import AdapterTable, StartTable
+from peer.spec_tables import AdapterTable, MixTable, StartTable
 from peer.watch.run_facts import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed
 from tui.commands.join import JoinOptions
@@ -245,6 +245,10 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: Run
     text = " ".join(" ".join(describe(facts_of(read(join.invite), opened), tmp_path)).split())
     assert "starts from a/model, 4.94 GB of huggingface.co, or from other peers; an adapter of rank 16" in text
     assert "11.3 million parameters" in text
+    talks = MixTable(name="talks", source="files", path="letters", format="chat")
+    mixed = dataclasses.replace(spec, data=dataclasses.replace(spec.data, mix=(MixTable(name="code"), talks)))
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), mixed), tmp_path)).split())
+    assert "library that is on your machine; files of conversations of yours, called letters, in FOLDER/talks" in text
     endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), endless), tmp_path)).split())
     assert "a day each way if a round takes" in text

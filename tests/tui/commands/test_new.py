@@ -63,6 +63,15 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     assert f"--set data_path={tmp_path / 'poems'}" in capsys.readouterr().out
 
 
+@pytest.mark.parametrize(("line", "format"), [('{"messages": []}', "chat"), ('{"text": "a"}', "text")])
+def test_conversations_are_seen_by_their_first_line(line: str, format: str, tmp_path: Path) -> None:
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "talks" / "a.jsonl").write_text(line + "\n")
+    path = tmp_path / "run.toml"
+    assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 0
+    assert load(str(path)).data.format == format
+
+
 @pytest.mark.parametrize(
     ("answer", "value", "said"),
     [
