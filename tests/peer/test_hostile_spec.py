@@ -66,8 +66,8 @@ def with_value(table: str, key: str, value: object) -> dict[str, Any]:
 
 
 def with_model(architecture: str, **config: object) -> dict[str, Any]:
-    """Without an adapter, which not every architecture takes."""
-    plain = {table: values for table, values in micro().items() if table != "adapter"}
+    """Without a start and an adapter, which not every architecture takes."""
+    plain = {table: values for table, values in micro().items() if table not in ("start", "adapter")}
     return plain | {"model": {"architecture": architecture, "context": 64, "config": config}}
 
 
