@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
 import torch
 from torch import Tensor
 
 from dht.errors import BadInput, BadSpec
-from peer.data.documents import read_files, standard_library
+from peer.data.documents import library_files, named_files, read_files, standard_library
 from peer.data.hub import HubSource
-from peer.data.source import MemorySource, Source
-from peer.data.tokenizer import tokenizer_of
+from peer.data.packs import Pack, PackSource, fingerprint, packed
+from peer.data.source import Document, MemorySource, Source
+from peer.data.tokenizer import Tokenizer, tokenizer_of
 from peer.spec import RunSpec
 
 
@@ -29,8 +33,24 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
     if spec.data.source == "hub":
         return HubSource(tokenizer, spec)
     if spec.data.source == "files":
-        return MemorySource(read_files(data_path, spec.data.text_field), tokenizer, spec)
-    return MemorySource(standard_library(), tokenizer, spec)
+        return _packed(
+            lambda: named_files(data_path), lambda: read_files(data_path, spec.data.text_field), spec, tokenizer
+        )
+    return _packed(library_files, standard_library, spec, tokenizer)
+
+
+def _packed(
+    files: Callable[[], tuple[Path, list[str]]], documents: Callable[[], Iterable[Document]], spec: RunSpec,
+    tokenizer: Tokenizer,
+) -> Source:  # fmt: skip
+    def find() -> Pack:
+        base, names = files()
+        return packed(str(base.resolve()), fingerprint(base, names), documents, tokenizer, spec)
+
+    try:
+        return PackSource(spec, find)
+    except PermissionError:  # a machine without a cache keeps them in memory
+        return MemorySource(documents(), tokenizer, spec)
 
 
 def require_files(spec: RunSpec, data_path: str) -> None:
