@@ -144,9 +144,8 @@ def test_without_a_cache_tokens_are_in_memory(texts: Path, monkeypatch: pytest.M
 @pytest.mark.slow
 def test_a_corpus_is_never_in_memory() -> None:
     """256 MB of text, by a process that grows by a quarter of it at most."""
-    done = subprocess.run(
-        [sys.executable, "-m", "tests.peer.data.large_pack", "256", "64"], capture_output=True, text=True, timeout=120, check=False,
-    )  # fmt: skip
+    command = [sys.executable, "-m", "tests.peer.data.large_pack", "256", "64"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
 
