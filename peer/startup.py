@@ -60,9 +60,9 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Fit, build, restore; then the device is left to others until a step is to be made, which may take hours.
 
-    Where others fill the device, or the data cannot be reached, it says so and tries again every RETRY_S, but not while its owner pauses this peer.
-    `wait` is given seconds, and may return sooner. `roster` knows which devices are left out. Raises BadInput, BadSpec,
-    DeviceLost, RankLost, and LeaveRequested.
+    Where others fill the device, or the data cannot be reached, it says so and tries again every RETRY_S, but not while
+    its owner pauses this peer. `wait` is given seconds, and may return sooner. `roster` knows which devices are left
+    out. Raises BadInput, BadSpec, DeviceLost, RankLost, and LeaveRequested.
     """
     from peer.data.open_source import require_files
 

@@ -166,7 +166,7 @@ class TrainerWorker:
             step = self._trainer.step(work.position, stop)
         except MemoryFull as error:
             return NoRoom(str(error))
-        except Unreachable as error:
+        except (Unreachable, DiskFull) as error:
             return NoData(str(error))
         if not step.tokens:
             return None
