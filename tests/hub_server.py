@@ -9,7 +9,7 @@ import hashlib
 import json
 import threading
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from itertools import count
@@ -158,7 +158,8 @@ class _Handler(BaseHTTPRequestHandler):
             payload = bytes(byte ^ 0xFF for byte in payload)
         if hub.hits(hub.breaks_every, number):
             payload, self.close_connection = payload[: len(payload) // 2], True
-        self.wfile.write(payload)
+        with suppress(OSError):  # who has waited for too long is gone
+            self.wfile.write(payload)
 
     def _say(self, status: int, answer: Any, error: str = "") -> None:
         packed = json.dumps(answer).encode()

@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-import copy
 import hashlib
 import os
 from collections.abc import Mapping
-from functools import partial
 from itertools import chain
 from typing import Any
 
@@ -56,7 +54,7 @@ class HubSource:
         """Tokens (B, T) of the first held-out documents of the data set. Raises Unreachable."""
         enough = self._table.eval_sequences * self._context + 1
         pieces: list[Tokens] = []
-        rows = RowStream(lambda: copy.deepcopy(self._dataset), self._table.path)
+        rows = RowStream(self._dataset, self._table.path)
         while sum(map(len, pieces)) < enough and (row := rows.next()) is not None:
             text = self._text(row)
             if self._is_held_out(text):
@@ -80,8 +78,8 @@ class HubSource:
 
         item = packs.item_of(self._tokenizer.vocabulary)
         place = self._folder / f"shard {shard}"
-        make = partial(self._dataset.shard, num_shards=self._files, index=file)
-        return ShardPack(place, item, make, self._table.path, encode)
+        rows = self._dataset.shard(num_shards=self._files, index=file)
+        return ShardPack(place, item, rows, self._table.path, encode)
 
     def _text(self, row: Mapping[str, Any]) -> str:
         name = self._table.text_field

@@ -13,6 +13,8 @@ import tempfile
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import suppress
+from dataclasses import asdict, dataclass
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -28,14 +30,28 @@ SAVE_EVERY = 1 << 18
 """Tokens; so many at most are read again after a crash."""
 
 
-class RowStream:
-    """Rows of a streamed data set, each once, whatever breaks meanwhile."""
+@dataclass
+class RowPlace:
+    """How far a stream has come."""
 
-    def __init__(self, make: Callable[[], Any], name: str, state: Any = None, number: int = 0) -> None:
-        """`make` gives the data set from its beginning; `state` is that of a stream from which `number` rows came."""
-        self._make, self._name = make, name
-        self.state, self.number = state, number
-        self._rows: Any = None
+    file: int = 0
+    row: int = 0
+    """In that file."""
+    number: int = 0
+    """In all."""
+
+
+class RowStream:
+    """Rows of a streamed data set, each once, whatever breaks meanwhile.
+
+    It goes on in the file where it was, by counting rows: states that `datasets` gives (5.2.0, `state_dict`) skip the
+    rest of a file when they are taken from a stream that was itself begun from one.
+    """
+
+    def __init__(self, rows: Any, name: str, place: RowPlace | None = None) -> None:
+        """`rows` is an `IterableDataset`."""
+        self._rows, self._name, self._files = rows, name, int(rows.num_shards)
+        self.place = place or RowPlace()
         self._coming: Iterator[dict[str, Any]] | None = None
 
     def next(self) -> dict[str, Any] | None:
@@ -51,24 +67,25 @@ class RowStream:
         raise AssertionError("it returns or raises")
 
     def _next(self) -> dict[str, Any] | None:
-        if self._coming is None:
-            self._rows = self._make()
-            if self.state is not None:
-                self._rows.load_state_dict(self.state)
-            self._coming = iter(self._rows)
-        row = next(self._coming, None)
-        if row is not None:
-            self.state, self.number = self._rows.state_dict(), self.number + 1
-        return row
+        place = self.place
+        while place.file < self._files:
+            if self._coming is None:
+                rows = self._rows.shard(num_shards=self._files, index=place.file)
+                self._coming = islice(rows, place.row, None)
+            row = next(self._coming, None)
+            if row is not None:
+                place.row, place.number = place.row + 1, place.number + 1
+                return row
+            self._coming, place.file, place.row = None, place.file + 1, 0
+        return None
 
 
 class ShardPack:
     """Tokens of a shard as if they never ended: behind one pass follows the next."""
 
     def __init__(
-        self, place: Path, item: str, make: Callable[[], Any], name: str,
-        encode: Callable[[int, dict[str, Any]], Tokens | None],
-    ) -> None:  # fmt: skip
+        self, place: Path, item: str, rows: Any, name: str, encode: Callable[[int, dict[str, Any]], Tokens | None]
+    ) -> None:
         """`encode` makes tokens of a row and its number in the stream, or None where it is not of this shard."""
         self._place, self._item, self._name, self._encode = place, np.dtype(item), name, encode
         self._file, self._is_kept = _open_alone(place)
@@ -76,11 +93,11 @@ class ShardPack:
         saved = _read_state(place) if self._is_kept else None
         held = os.fstat(self._file).st_size // self._item.itemsize
         if saved is None or saved["size"] > held:
-            saved = {"size": 0, "ended": False, "state": None, "number": 0}
+            saved = {"size": 0, "ended": False, "stream": {}}
         self._size, self._ended = saved["size"], saved["ended"]
         self._saved_size = self._size
         self._unwritten: Tokens | None = None
-        self._stream = RowStream(make, name, saved["state"], saved["number"])
+        self._stream = RowStream(rows, name, RowPlace(**saved["stream"]))
 
     def read(self, start: int, count: int) -> Tokens:
         """`count` tokens from the `start`-th on. Raises Unreachable, DiskFull, BadSpec for a pass of less."""
@@ -101,7 +118,7 @@ class ShardPack:
     def _go_on(self) -> None:
         """By one row; where the disk is full the next call writes what has come."""
         if self._unwritten is None:
-            number, row = self._stream.number, self._stream.next()
+            number, row = self._stream.place.number, self._stream.next()
             if row is None:
                 self._ended = True
             else:
@@ -122,8 +139,7 @@ class ShardPack:
 
     def _save(self) -> None:
         os.fsync(self._file)
-        stream = self._stream
-        said = {"size": self._size, "ended": self._ended, "state": stream.state, "number": stream.number}
+        said = {"size": self._size, "ended": self._ended, "stream": asdict(self._stream.place)}
         write_atomic(_state_of(self._place), json.dumps(said).encode())
         self._saved_size = self._size
 
