@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import BadInput, HomefiresError, MemoryFull
+from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
 from peer.events import AlertRaised, PeerStarted
 from peer.lifecycle.state import RETRY_S
 from peer.limits.policy import until_of, why_of
@@ -60,9 +60,9 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Fit, build, restore; then the device is left to others until a step is to be made, which may take hours.
 
-    Where others fill the device it says so and tries again every RETRY_S, but not while its owner pauses this peer.
-    `wait` is given seconds, and may return sooner. `roster` knows which devices are left out. Raises BadInput, BadSpec,
-    DeviceLost, RankLost, and LeaveRequested.
+    Where others fill the device, or the data cannot be reached, it says so and tries again every RETRY_S, but not while
+    its owner pauses this peer. `wait` is given seconds, and may return sooner. `roster` knows which devices are left
+    out. Raises BadInput, BadSpec, DeviceLost, RankLost, and LeaveRequested.
     """
     from peer.data.open_source import require_files
 
@@ -82,12 +82,12 @@ def _attempt(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared | str:  # fmt: skip
-    """In words why there is no room: then nothing of this attempt is on the device any more."""
+    """In words why there is no room, or no data: then nothing of this attempt is on the device any more."""
     from peer.host.device import let_go
 
     try:
         return _prepared(spec, settings, me, directory, session, roster, cluster, again=again)
-    except MemoryFull as error:
+    except (MemoryFull, Unreachable) as error:
         why = str(error)
     # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
     let_go()

@@ -28,6 +28,8 @@ class DocumentEncoder(Protocol):
     """Tokens are below this."""
     end: Tokens
     """Behind the last of a shard."""
+    identity: str
+    """Differs where the same documents have other tokens, or lie otherwise in a shard."""
 
     def encode(self, text: str, name: str) -> Tokens:
         """Of the document of this name."""
@@ -35,6 +37,10 @@ class DocumentEncoder(Protocol):
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """The pieces of a shard, from its documents in order. Their concatenation is cut into windows."""
+        ...
+
+    def filler(self, size: int, length: int) -> Tokens:
+        """What lies between `size` tokens of an endless shard and a document of `length` tokens, which comes next."""
         ...
 
 
@@ -45,12 +51,16 @@ class TextEncoder:
         self._tokenizer = tokenizer
         self.most = tokenizer.vocabulary
         self.end: Tokens = np.empty(0, np.int32)
+        self.identity = tokenizer.identity
 
     def encode(self, text: str, name: str) -> Tokens:
         return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         yield from encoded
+
+    def filler(self, size: int, length: int) -> Tokens:
+        return self.end
 
 
 class ChatEncoder:
@@ -61,6 +71,7 @@ class ChatEncoder:
     def __init__(self, tokenizer: Tokenizer, context: int) -> None:
         self._tokenizer, self._context = tokenizer, context
         self.end: Tokens = np.asarray([tokenizer.end_of_text | HIDDEN], np.int32)
+        self.identity = f"{tokenizer.identity} chat {context}"
 
     def encode(self, text: str, name: str) -> Tokens:
         """Raises BadInput that names the document, and BadSpec."""
@@ -86,6 +97,11 @@ class ChatEncoder:
                 slots.append(slot := [])
             slot.append(tokens)
         yield from map(self._filled, slots)
+
+    def filler(self, size: int, length: int) -> Tokens:
+        """A new slot where the last one has no room: what is kept of a stream knows no open ones."""
+        room = -size % self._context
+        return np.repeat(self.end, room if length > room else 0)
 
     def _filled(self, slot: list[Tokens]) -> Tokens:
         filler = np.repeat(self.end, self._context - sum(map(len, slot)))

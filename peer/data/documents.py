@@ -33,7 +33,13 @@ def read_files(path: str, text_field: str) -> Iterator[Document]:
 
 
 def readable_files(path: str) -> Iterator[tuple[Path, str]]:
-    """Text and parquet files at `path`, and what each is called there, in that order. Raises BadInput.
+    """Text and parquet files at `path`, and what each is called there, in that order. Raises BadInput."""
+    base, names = named_files(path)
+    yield from ((base / name, name) for name in names)
+
+
+def named_files(path: str) -> tuple[Path, list[str]]:
+    """A folder, and the text and parquet files below it, in order. Raises BadInput where there is nothing.
 
     Hidden files, and files that are neither, are left out.
     """
@@ -44,10 +50,10 @@ def readable_files(path: str) -> Iterator[tuple[Path, str]]:
         )
     found = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
     base = root.parent if root.is_file() else root
-    readable = [file for file in found if _is_readable(file.relative_to(base))]
+    readable = [file.relative_to(base) for file in found if _is_readable(file.relative_to(base))]
     if not readable:
         raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file")
-    yield from ((file, file.relative_to(base).as_posix()) for file in readable)
+    return base, [name.as_posix() for name in readable]
 
 
 def _is_readable(name: Path) -> bool:
@@ -92,9 +98,15 @@ LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packa
 
 def standard_library(root: Path | None = None) -> Iterator[Document]:
     """Every Python file of the standard library, sorted by its path, which is its name."""
+    base, names = library_files(root)
+    for name in names:
+        yield Document(name, (base / name).read_text(encoding="utf-8", errors="replace"))
+
+
+def library_files(root: Path | None = None) -> tuple[Path, list[str]]:
+    """Its folder, and what is read below it, in order."""
     root = root or Path(sysconfig.get_path("stdlib"))
-    for name in sorted(_python_files(root)):
-        yield Document(name, (root / name).read_text(encoding="utf-8", errors="replace"))
+    return root, sorted(_python_files(root))
 
 
 def _python_files(root: Path) -> Iterator[str]:

@@ -2,16 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable, Iterable
 from dataclasses import replace
 from pathlib import Path
 
 from dht.errors import BadInput, BadSpec
 from peer.data.conversations import read_conversations
-from peer.data.documents import read_files, standard_library
+from peer.data.document_tokens import encoder_of
+from peer.data.documents import library_files, named_files, read_files, standard_library
 from peer.data.hub import HubSource
 from peer.data.mixed_source import MixedSource, PartOfMix
-from peer.data.source import MemorySource, Source
-from peer.data.tokenizer import tokenizer_of
+from peer.data.packs import Pack, PackSource, fingerprint, packed
+from peer.data.source import Document, MemorySource, Source
+from peer.data.tokenizer import Tokenizer, tokenizer_of
 from peer.spec import RunSpec
 from peer.spec_tables import MixTable
 
@@ -41,9 +44,25 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
     if spec.data.source == "hub":
         return HubSource(tokenizer, spec)
     if spec.data.source == "stdlib":
-        return MemorySource(standard_library(), tokenizer, spec)
+        return _packed(library_files, standard_library, spec, tokenizer)
     read = read_conversations if spec.data.format == "chat" else read_files
-    return MemorySource(read(data_path, spec.data.text_field), tokenizer, spec)
+    return _packed(lambda: named_files(data_path), lambda: read(data_path, spec.data.text_field), spec, tokenizer)
+
+
+def _packed(
+    files: Callable[[], tuple[Path, list[str]]], documents: Callable[[], Iterable[Document]], spec: RunSpec,
+    tokenizer: Tokenizer,
+) -> Source:  # fmt: skip
+    encoder = encoder_of(spec, tokenizer)
+
+    def find() -> Pack:
+        base, names = files()
+        return packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec)
+
+    try:
+        return PackSource(spec, find)
+    except PermissionError:  # a machine without a cache keeps them in memory
+        return MemorySource(documents(), tokenizer, spec)
 
 
 def _folder_of(part: MixTable, data_path: str) -> str:

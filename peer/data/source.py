@@ -73,13 +73,13 @@ class MemorySource:
         self.windows: Mapping[int, int] = {
             shard: (len(tokens) - 1) // self._context for shard, tokens in self._shards.items()
         }
-        self._orders: dict[int, tuple[int, npt.NDArray[np.int64]]] = {}
-        self._check()
+        self._orders = Orders(self._seed, self.windows)
+        require_enough(self.windows, len(self._held_out), self._context)
+        self.held_out()
 
     def window(self, shard: int, position: int) -> Tokens:
         """Tokens (T): the shard's windows in a permutation of (run seed, shard, pass over the shard)."""
-        turn, index = divmod(position, self.windows[shard])
-        start = int(self._order(shard, turn)[index]) * self._context
+        start = self._orders.place(shard, position) * self._context
         window: Tokens = self._shards[shard][start : start + self._context + 1].astype(np.int32)
         return window
 
@@ -87,29 +87,39 @@ class MemorySource:
         """Tokens (B, T) evenly spread over the held-out text; B may be less than asked for if it is short."""
         return spread(self._held_out, self._eval_sequences, self._context)
 
-    def _order(self, shard: int, turn: int) -> npt.NDArray[np.int64]:
-        known = self._orders.get(shard)
-        if known is None or known[0] != turn:
-            known = (turn, permutation(self._seed, shard, turn, self.windows[shard]))
-            self._orders[shard] = known
-        return known[1]
-
-    def _check(self) -> None:
-        if not self._shards:
-            raise BadSpec(
-                f"the data hold no training text of {self._context + 1} tokens; add files, or lower model.context"
-            )
-        if len(self._held_out) <= self._context:
-            raise BadSpec(
-                f"the data hold {len(self._held_out)} held-out tokens, fewer than model.context + 1 = "
-                f"{self._context + 1}; add files, or lower data.held_out_every"
-            )
-        self.held_out()
-
 
 def _joined(encoded: list[Tokens], encoder: DocumentEncoder) -> Tokens:
     tokens: Tokens = np.concatenate([*encoder.joined(encoded), encoder.end])
     return tokens
+
+
+class Orders:
+    """Where in its shard the window of a position lies: each pass over a shard has a permutation of its own."""
+
+    def __init__(self, seed: int, windows: Mapping[int, int]) -> None:
+        self._seed, self._windows = seed, windows
+        self._known: dict[int, tuple[int, npt.NDArray[np.uint32]]] = {}
+
+    def place(self, shard: int, position: int) -> int:
+        """The number of a window in the order of the text."""
+        turn, index = divmod(position, self._windows[shard])
+        known = self._known.get(shard)
+        if known is None or known[0] != turn:
+            # Half the memory: there is one for each shard, and together they have an entry for every window.
+            known = (turn, permutation(self._seed, shard, turn, self._windows[shard]).astype(np.uint32))
+            self._known[shard] = known
+        return int(known[1][index])
+
+
+def require_enough(windows: Mapping[int, int], held_out_tokens: int, context: int) -> None:
+    """Raises BadSpec where there is nothing to train on, or nothing to measure with."""
+    if not windows:
+        raise BadSpec(f"the data hold no training text of {context + 1} tokens; add files, or lower model.context")
+    if held_out_tokens <= context:
+        raise BadSpec(
+            f"the data hold {held_out_tokens} held-out tokens, fewer than model.context + 1 = "
+            f"{context + 1}; add files, or lower data.held_out_every"
+        )
 
 
 def permutation(seed: int, shard: int, turn: int, windows: int) -> npt.NDArray[np.int64]:

@@ -43,10 +43,11 @@ MOST_FILES_BYTES = 64 << 20
 
 def folder_of(digest: str) -> Path:
     """Where the start with this digest lies, if it does."""
-    return _cache() / "start" / digest
+    return cache() / "start" / digest
 
 
-def _cache() -> Path:
+def cache() -> Path:
+    """Where this machine keeps what all its peers use and can make anew."""
     named = os.environ.get(CACHE)
     return Path(named) if named else platformdirs.user_cache_path("homefires")
 
@@ -140,8 +141,8 @@ def write(layers: Iterable[Floats], files: Mapping[str, bytes]) -> StartManifest
         with (scratch / VECTORS).open("wb") as file:
             for layer in layers:
                 sizes.append(layer.size)
-                _append(file, layer.astype("<f4", copy=False).tobytes(), chunks)
-            _append(file, packed, chunks)
+                append(file, layer.astype("<f4", copy=False).tobytes(), chunks)
+            append(file, packed, chunks)
             file.flush()
             os.fsync(file.fileno())
         manifest = StartManifest(layers=tuple(sizes), files_bytes=len(packed), chunks=tuple(chunks))
@@ -161,7 +162,8 @@ def publish(scratch: Path, manifest: StartManifest) -> Path:
     return place
 
 
-def _append(file: Any, payload: bytes, chunks: list[bytes]) -> None:
+def append(file: Any, payload: bytes, chunks: list[bytes]) -> None:
+    """Write it, and note the digests of its chunks."""
     file.write(payload)
     view = memoryview(payload)
     chunks += [digest_of(view[at : at + CHUNK_BYTES]) for at in range(0, len(view), CHUNK_BYTES)]

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections.abc import Iterator, Sequence
+from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
@@ -13,6 +14,7 @@ import numpy.typing as npt
 from dht.errors import BadSpec, Unreachable
 from peer.data import start_blob
 from peer.data.chat.chat_template import ASSISTANT, MARKED, Message, by_marks, by_prefixes, flagged
+from peer.protocol.encoding import digest_of, pack
 from peer.spec import RunSpec
 from peer.spec_tables import START
 
@@ -32,6 +34,8 @@ class Tokenizer(Protocol):
     """Token numbers are below this."""
     end_of_text: int
     """The token that separates documents."""
+    identity: str
+    """Changes with whatever may change what a text becomes."""
 
     def encode(self, text: str) -> Tokens:
         """The tokens of `text`, without any special token."""
@@ -59,6 +63,7 @@ class ByteTokenizer:
 
     vocabulary = 257
     end_of_text = 256
+    identity = "bytes"
 
     def encode(self, text: str) -> Tokens:
         """The UTF-8 bytes of `text`; a lone surrogate becomes a question mark."""
@@ -117,6 +122,8 @@ class HubTokenizer:
             raise BadSpec(f"model.tokenizer is {name!r}, which has no end-of-text token; choose one that has")
         self.vocabulary = len(self._tokenizer)
         self.end_of_text = int(end)
+        files = sorted((file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file())
+        self.identity = digest_of(pack((version("tokenizers"), files))).hex()
 
     def encode(self, text: str) -> Tokens:
         # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.

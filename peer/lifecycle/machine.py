@@ -212,7 +212,7 @@ def _next(turn: Turn) -> None:
             return turn.do(LeaveDevice()) if life.holds_device else _stand_aside(turn)
         case Joining() | Following(in_step=False):
             return None
-    if life.owner.holds:
+    if life.sits_out:
         return _sit_out(turn)
     if life.round.pause_told:
         _go_on(turn)
@@ -241,7 +241,7 @@ def _move(turn: Turn) -> None:
     match move:
         case RoundDecided():
             turn.add(Emit(PhaseEntered(round=move.update.round - 1, phase="apply")))
-            follows = life.in_step and not life.owner.holds and move.update.round != life.run.run.rounds
+            follows = life.in_step and not life.sits_out and move.update.round != life.run.run.rounds
             turn.do(Apply(move.update, life.run.round.overlap != "none" and follows))
         case Replayed():
             turn.do(Replay(move.update))

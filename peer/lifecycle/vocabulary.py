@@ -204,7 +204,13 @@ class NoRoom(Struct, frozen=True):
     why: str = ""
 
 
-Result = Stepped | Moved | HeldOutLoss | Continuations | NoRoom | None
+class NoData(Struct, frozen=True):
+    """What is to be trained on cannot be reached, `why` in words; nothing of it is lost."""
+
+    why: str
+
+
+Result = Stepped | Moved | HeldOutLoss | Continuations | NoRoom | NoData | None
 
 
 # ---- what it is told ----

@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dht.errors import MemoryFull
+from dht.errors import MemoryFull, Unreachable
 from peer.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
@@ -158,6 +158,8 @@ class LeadStage(StageDevice):
             if isinstance(error, _NotThere | HomeGone):
                 self._forget()
                 self._reader.put_back(taken)
+            if isinstance(error, Unreachable):  # what was read is put back by whoever attempts a step
+                self._forget()
             raise
         self._made, self._flights = (loss * scale, done * self._spec.model.context), number
         return torch.tensor(self._made[0])

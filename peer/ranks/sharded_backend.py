@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dht.errors import MemoryFull
+from dht.errors import MemoryFull, Unreachable
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
@@ -223,6 +223,9 @@ class ShardedBackend:
         except NoRoomInRank:
             self._reader.put_back(taken)
             return None
+        except Unreachable:
+            self._reader.put_back(taken)
+            raise
         self._about_to_change_inner()
         scale = step_scale(taken, whole)
         self._finish_step(FinishStep(learning_rate=rate, scale=scale))

@@ -12,7 +12,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from dht.errors import MemoryFull
+from dht.errors import MemoryFull, Unreachable
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
@@ -224,7 +224,7 @@ class SingleDevice:
 
         Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
         optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
-        MemoryFull if not even one has room, and then the step may be tried again.
+        MemoryFull if not even one has room, and Unreachable without data: then the step may be tried again.
         """
         assert not self.residence.is_aside, "it is on its device again before it trains"
         rate = learning_rate(self._spec, round, position)
@@ -243,16 +243,23 @@ class SingleDevice:
         loss: Tensor | None = None
         try:
             loss = self._gradient(taken, stop)
+        except Unreachable:
+            self._undo(taken)
+            raise
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
         if loss is not None and self._step(rate):
             return loss, sum(map(len, taken))
+        self._undo(taken)
+        return None
+
+    def _undo(self, taken: Sequence[Tensor]) -> None:
+        """As if the step had not begun."""
         for parameter in self._parameters:
             parameter.grad = None
         self._reader.put_back(taken)
-        return None
 
     def _step(self, rate: float) -> bool:
         if self.capture is not None:

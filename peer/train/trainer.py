@@ -113,8 +113,8 @@ class LocalTrainer:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of waiting: inner steps for layers of the newest update, and all for the newest checkpoint."""
-        layers_s = 0.0 if self._layerwise is None else self._layerwise.waited_s
+        """Seconds of waiting: inner steps for data and layers of the newest update, all for the newest checkpoint."""
+        layers_s = self._batches.waited_s + (0.0 if self._layerwise is None else self._layerwise.waited_s)
         return layers_s + (0.0 if self._backend.capture is None else self._backend.capture.waited_s)
 
     def begin_round(self, members: Collection[str]) -> None:

@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from dht.errors import BadInput, DiskFull, MemoryFull
+from dht.errors import BadInput, DiskFull, MemoryFull, Unreachable
 from peer.checkpoint.checkpoint import Checkpoints, size_bytes
 from peer.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter, WithHomes
@@ -30,6 +30,7 @@ from peer.lifecycle.vocabulary import (
     LeaveDevice,
     LifeInput,
     Moved,
+    NoData,
     NoRoom,
     Post,
     Replay,
@@ -168,6 +169,8 @@ class TrainerWorker:
             step = self._trainer.step(work.position, stop)
         except MemoryFull as error:
             return NoRoom(str(error))
+        except (Unreachable, DiskFull) as error:
+            return NoData(str(error))
         if not step.tokens:
             return None
         waited_s = self._trainer.waited_s - waited_before_s
@@ -189,6 +192,8 @@ class TrainerWorker:
             return look(stop)
         except MemoryFull as error:
             return NoRoom(str(error))
+        except Unreachable as error:
+            return NoData(str(error))
 
     def _save(self, work: Save, post: Post, done: Callable[[], None]) -> None:
         trainer, beside = self._trainer, work.when == "due" and self._trainer.device.type in ("cpu", "cuda")

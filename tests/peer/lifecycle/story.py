@@ -32,6 +32,7 @@ from peer.lifecycle.vocabulary import (
     LifeEffect,
     LifeInput,
     Moved,
+    NoData,
     NoRoom,
     OwnerChanged,
     Positioned,
@@ -133,6 +134,7 @@ class FakeTrainer:
     room_on_disk: bool = True
     room_on_device: bool = True
     room_to_train: bool = True
+    data_are_here: bool = True
     writes_at_once: bool = True
     """Whether a contribution is on disk as soon as it is begun."""
     applies_at_once: bool = True
@@ -187,6 +189,8 @@ class FakeTrainer:
         if not self.room_to_train:
             return NoRoom("the memory of cuda has no room for even one sequence")
         self._begin(members)
+        if not self.data_are_here:
+            return NoData("the data are away")
         self.done.append("step")
         self.positions.append(position)
         self._set(step=self.status.step + 1, fresh=True)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from itertools import count
 from pathlib import Path
 
 import numpy as np
@@ -12,6 +13,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from dht.errors import Unreachable
 from peer.data.tokenizer import Tokens
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
@@ -285,3 +287,27 @@ def test_a_loss_is_measured_in_the_micro_batches_of_training(make: Make, monkeyp
     trainer._backend.micro.sequences = 2 * SEQUENCES
     trainer.evaluate()
     assert asked == [trainer.spec.inner.sequences, 3, SEQUENCES]
+
+
+def test_a_step_whose_data_are_away_can_be_made_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits are those of a peer whose data were never away, and so is what it says it has read."""
+    undisturbed, other = make("p0"), make("p1")
+    for trainer in (undisturbed, other):
+        trainer.me = "p0"
+        trainer._batches.reassign(["p0"], {})
+        trainer._backend.micro.sequences = 1
+    step(undisturbed)
+    read, asked = other._batches.next, count()
+
+    def away(sequences: int) -> Tensor:
+        if next(asked) == 1:
+            raise Unreachable("away")
+        return read(sequences)
+
+    monkeypatch.setattr(other._batches, "next", away)
+    with pytest.raises(Unreachable):
+        step(other)
+    assert other.status.step == 0
+    step(other)
+    assert other._batches.ranges() == undisturbed._batches.ranges()
+    assert torch.equal(local(other), local(undisturbed))
