@@ -28,7 +28,7 @@ from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput
 from peer.data import start_blob
 from peer.data.data_shards import DATA_SHARDS, is_held_out, shard_of
-from peer.data.source import Document, Orders, require_enough, spread
+from peer.data.source import Document, WindowOrders, require_enough, spread
 from peer.data.tokenizer import Tokenizer, Tokens
 from peer.protocol.encoding import digest_of, pack
 from peer.protocol.state_digest import CHUNK_BYTES
@@ -132,7 +132,7 @@ class PackSource:
             shard: (sizes[shard] - 1) // self._context for shard in range(DATA_SHARDS) if sizes[shard] > self._context
         }
         require_enough(self.windows, sizes[HELD_OUT], self._context)
-        self._orders = Orders(spec.run.seed, self.windows)
+        self._orders = WindowOrders(spec.run.seed, self.windows)
 
     def window(self, shard: int, position: int) -> Tokens:
         """Tokens (T): the shard's windows in a permutation of (run seed, shard, pass over the shard)."""

@@ -70,7 +70,7 @@ class MemorySource:
         self.windows: Mapping[int, int] = {
             shard: (len(tokens) - 1) // self._context for shard, tokens in self._shards.items()
         }
-        self._orders = Orders(self._seed, self.windows)
+        self._orders = WindowOrders(self._seed, self.windows)
         require_enough(self.windows, len(self._held_out), self._context)
 
     def window(self, shard: int, position: int) -> Tokens:
@@ -84,7 +84,7 @@ class MemorySource:
         return spread(self._held_out, self._eval_sequences, self._context)
 
 
-class Orders:
+class WindowOrders:
     """Where in its shard the window of a position lies: each pass over a shard has a permutation of its own."""
 
     def __init__(self, seed: int, windows: Mapping[int, int]) -> None:
