@@ -116,8 +116,11 @@ class RunSpec(StrictTable):
         return hashlib.blake2b(packed, digest_size=32).digest()
 
     def tables(self) -> dict[str, dict[str, Any]]:
-        """All values by table."""
-        return {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
+        """All values by table. `data.private` is told only where it is true: older runs have no such key."""
+        tables = {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
+        if not self.data.private:
+            del tables["data"]["private"]
+        return tables
 
     @property
     def tokens_cap(self) -> int:

@@ -91,9 +91,14 @@ class DataTable(StrictTable):
     """Held-out sequences per evaluation."""
     eval_every: Annotated[int, Bounds(1, MOST_ROUNDS)] = 1
     """Rounds between evaluations; the last round is always evaluated."""
+    private: bool = False
+    """Of `files`: each volunteer's are other texts. Then each reads all of its own, and how far it has come is its own
+    matter: the run's cursors count for nobody."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.private and self.source != "files":
+            raise BadSpec(f"data.private is true, but data.source is {self.source!r}; only 'files' are anybody's own")
         if self.source != "stdlib" and not self.path:
             raise BadSpec(f"data.path is empty; data.source = {self.source!r} needs one")
         if self.source == "hub" and not HUB_NAME.fullmatch(self.path):

@@ -130,3 +130,13 @@ def test_newcomers_may_get_nothing() -> None:
     assert settings_from(["settings.newcomers_mbps=0"]).newcomers_mbps == 0
     with pytest.raises(BadSpec, match="newcomers_mbps"):
         settings_from(["settings.newcomers_mbps=-1"])
+
+
+def test_private_text_is_a_part_of_the_digest_only_where_it_is_said() -> None:
+    """Runs that began before there was such a key keep their names."""
+    shared = from_mapping(LEAST | {"data": {"source": "files", "path": "diaries"}})
+    private = from_mapping(LEAST | {"data": {"source": "files", "path": "diaries", "private": True}})
+    assert "private" not in shared.tables()["data"]
+    assert shared.digest() != private.digest()
+    with pytest.raises(BadSpec, match="only 'files' are anybody's own"):
+        from_mapping(LEAST | {"data": {"private": True}})
