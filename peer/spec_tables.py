@@ -127,9 +127,14 @@ class DataTable(StrictTable):
     `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`."""
     mix: tuple[MixTable, ...] = ()
     """Several sources. With them `source`, `path`, `subset`, `split`, `text_field` and `format` say nothing."""
+    private: bool = False
+    """Of `files`: each volunteer's are other texts. Then each reads all of its own, and how far it has come is its own
+    matter: the run's cursors count for nobody."""
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.private and any(each.source != "files" for each in self.sources):
+            raise BadSpec("data.private is true, but not all of its sources are 'files'; only those are anybody's own")
         names = [each.name for each in self.mix]
         if self.mix and not (2 <= len(names) <= MOST_SOURCES and len(set(names)) == len(names)):
             raise BadSpec(

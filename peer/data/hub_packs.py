@@ -44,8 +44,8 @@ class RowPlace:
 class RowStream:
     """Rows of a streamed data set, each once, whatever breaks meanwhile.
 
-    It goes on in the file where it was, by counting rows: states that `datasets` gives (5.2.0, `state_dict`) skip the
-    rest of a file when they are taken from a stream that was itself begun from one.
+    It goes on in the file where it was, by counting rows: with states of `datasets` 5.2.0 (`state_dict`) the rest of a
+    file was lost in streams whose first read had failed.
     """
 
     def __init__(self, rows: Any, name: str, place: RowPlace | None = None) -> None:

@@ -31,7 +31,7 @@ from dht.errors import BadInput
 from peer.data import start_blob
 from peer.data.data_shards import DATA_SHARDS, is_held_out, shard_of
 from peer.data.document_tokens import DocumentEncoder
-from peer.data.source import Document, Orders, require_enough, spread
+from peer.data.source import Document, WindowOrders, require_enough, spread
 from peer.data.tokenizer import Tokens
 from peer.protocol.encoding import digest_of, pack
 from peer.protocol.state_digest import CHUNK_BYTES
@@ -137,7 +137,7 @@ class PackSource:
         require_enough(self.windows, sizes[HELD_OUT], self._context)
         if spec.data.format == "chat":
             self.held_out()  # of conversations nothing may be predicted
-        self._orders = Orders(spec.run.seed, self.windows)
+        self._orders = WindowOrders(spec.run.seed, self.windows)
 
     def window(self, shard: int, position: int) -> Tokens:
         """Tokens (T): the shard's windows in a permutation of (run seed, shard, pass over the shard)."""

@@ -17,10 +17,12 @@ Place = tuple[int, int]
 """A shard and a position."""
 PATIENCE_S = 10.0
 """Who waits longer for a window gives up; it is read on all the same."""
+LINGER_S = 5.0
+"""So long the thread waits for more: to start one for each step would hold the step up."""
 
 
 class ReadAhead:
-    """Windows of a source by a thread of its own, which ends as soon as all that is expected is here.
+    """Windows of a source by a thread of its own, which ends when nothing is expected for a while.
 
     So nothing is left to close, and a source that hangs holds nobody at the end of a process.
     """
@@ -31,7 +33,7 @@ class ReadAhead:
         self._expected: tuple[Place, ...] = ()
         self._here: dict[Place, Tokens] = {}
         self._failure: Exception | None = None
-        self._reads = False
+        self._reads = self._waits = False
         self.waited_s = 0.0
         """All that was waited for windows."""
 
@@ -39,49 +41,61 @@ class ReadAhead:
         """These come next, in this order; nothing else is kept."""
         with self._changed:
             self._expected = tuple(places)
-            wanted = set(places)
-            self._here = {place: window for place, window in self._here.items() if place in wanted}
+            for place in self._here.keys() - set(places):
+                del self._here[place]
             self._begin()
 
     def windows(self, places: Sequence[Place]) -> list[Tokens]:
         """These, which are expected. Raises what the source does, and Unreachable where it takes too long: both only
         once, for then it is read again."""
+        if not self._are_here(places):
+            self._wait(places)
+        return [self._here[place] for place in places]
+
+    def _are_here(self, places: Sequence[Place]) -> bool:
+        return all(place in self._here for place in places)
+
+    def _wait(self, places: Sequence[Place]) -> None:
         began = time.monotonic()
         with self._changed:
             self._begin()
-            self._changed.wait_for(
-                lambda: self._failure is not None or all(place in self._here for place in places), self._patience_s
-            )
-            self.waited_s += time.monotonic() - began
+            self._waits = True
+            self._changed.wait_for(lambda: self._failure is not None or self._are_here(places), self._patience_s)
+            self._waits = False
             failure, self._failure = self._failure, None
-            found = [self._here[place] for place in places if place in self._here]
-        if len(found) == len(places):
-            return found
-        raise failure or Unreachable(f"the data have not come for {self._patience_s:.0f} s")
+        self.waited_s += time.monotonic() - began
+        if not self._are_here(places):
+            raise failure or Unreachable(f"the data have not come for {self._patience_s:.0f} s")
 
     def _begin(self) -> None:
-        if not self._reads and self._failure is None and self._next() is not None:
+        if self._failure is not None or not self._missing():
+            return
+        self._changed.notify_all()
+        if not self._reads:
             self._reads = True
             threading.Thread(target=self._read, name="read-ahead", daemon=True).start()
 
-    def _next(self) -> Place | None:
-        return next((place for place in self._expected if place not in self._here), None)
+    def _missing(self) -> list[Place]:
+        return [place for place in self._expected if place not in self._here]
 
     def _read(self) -> None:
-        """In the thread."""
+        """In the thread. It takes the lock as rarely as it can, for whoever computes would wait for it."""
         while True:
             with self._changed:
-                place = self._next()
-                if place is None:
-                    self._reads = False
+                self._reads = self._changed.wait_for(self._missing, LINGER_S) != []
+                if not self._reads:
                     return
-            try:
-                window = self._source.window(*place)
-            except Exception as error:
-                with self._changed:
-                    self._failure, self._reads = error, False
-                    self._changed.notify_all()
-                return
-            with self._changed:
-                self._here[place] = window
-                self._changed.notify_all()
+                expected, missing = self._expected, self._missing()
+            for place in missing:
+                if expected is not self._expected and place not in self._expected:
+                    break
+                try:
+                    self._here[place] = self._source.window(*place)
+                except Exception as error:
+                    with self._changed:
+                        self._failure, self._reads = error, False
+                        self._changed.notify_all()
+                    return
+                if self._waits:
+                    with self._changed:
+                        self._changed.notify_all()

@@ -33,6 +33,7 @@ class ShardSampler:
         self, source: Source, spec: RunSpec, peer: str, peers: Collection[str], cursors: Mapping[int, int]
     ) -> None:
         self._source, self._peer = source, peer
+        self._is_private = spec.data.private
         self._ahead = ReadAhead(source)
         self._positions: dict[int, int] = {}
         # How many passes this peer has made over each of its shards; the least read one is next.
@@ -55,8 +56,11 @@ class ShardSampler:
         """Take the shards that are this peer's among `peers`, from the run's `cursors` on.
 
         A shard that it keeps goes on where it stands, unless the run is ahead. A peer to which no
-        shard falls, as happens in a group of many, reads all of them: what others read too.
+        shard falls, as happens in a group of many, reads all of them: what others read too. Of private text each peer
+        has all shards, and no cursor is of it but its own.
         """
+        if self._is_private:
+            peers, cursors = {self._peer}, {}
         owned = [shard for shard in shards_of(self._peer, peers) if shard in self._source.windows]
         owned = owned or [shard for shard in range(DATA_SHARDS) if shard in self._source.windows]
         level = min((self._passes[shard] for shard in owned if shard in self._passes), default=0.0)

@@ -73,7 +73,7 @@ class MemorySource:
         self.windows: Mapping[int, int] = {
             shard: (len(tokens) - 1) // self._context for shard, tokens in self._shards.items()
         }
-        self._orders = Orders(self._seed, self.windows)
+        self._orders = WindowOrders(self._seed, self.windows)
         require_enough(self.windows, len(self._held_out), self._context)
         self.held_out()
 
@@ -93,7 +93,7 @@ def _joined(encoded: list[Tokens], encoder: DocumentEncoder) -> Tokens:
     return tokens
 
 
-class Orders:
+class WindowOrders:
     """Where in its shard the window of a position lies: each pass over a shard has a permutation of its own."""
 
     def __init__(self, seed: int, windows: Mapping[int, int]) -> None:

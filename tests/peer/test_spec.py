@@ -160,3 +160,13 @@ def test_prompts_are_bounded(values: dict[str, Any], words: str) -> None:
         spec(evaluate=values)
     assert "\n" not in str(caught.value)
     assert "\x1b" not in str(caught.value)
+
+
+def test_private_text_is_a_part_of_the_digest_only_where_it_is_said() -> None:
+    """Runs that began before there was such a key keep their names."""
+    shared = from_mapping(LEAST | {"data": {"source": "files", "path": "diaries"}})
+    private = from_mapping(LEAST | {"data": {"source": "files", "path": "diaries", "private": True}})
+    assert "private" not in shared.tables()["data"]
+    assert shared.digest() != private.digest()
+    with pytest.raises(BadSpec, match="only those are anybody's own"):
+        from_mapping(LEAST | {"data": {"private": True}})

@@ -17,11 +17,12 @@ import psutil
 import pytest
 import torch
 
-from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull
+from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.records import Genesis
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
+from peer.data.source import Source
 from peer.doctor.check import size
 from peer.doctor.host import needs_of
 from peer.doctor.verdict import quiet
@@ -49,6 +50,7 @@ from peer.startup import (
 from peer.store.run_directory import genesis_head
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
+from peer.train import trainer as trainers
 from peer.train.tuned import Tuned, TuneKey
 from tests.peer.export.run_on_disk import signed_genesis
 
@@ -372,6 +374,23 @@ def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, mo
     assert ready.anchor == anchor
     assert ready.trainer.start == empty.trainer.start
     assert ready.trainer.checkpoint(anchor).state == checkpoint.state
+
+
+def test_a_peer_waits_for_data_that_cannot_be_reached(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pauses with the reason, and begins as soon as they are there."""
+    real, tried = trainers.open_source, list[str]()
+
+    def open_later(spec: RunSpec, data_path: str) -> Source:
+        tried.append(data_path)
+        if len(tried) <= 2:
+            raise Unreachable("the data set 'a/b' cannot be reached; check the connection")
+        return real(spec, data_path)
+
+    monkeypatch.setattr(trainers, "open_source", open_later)
+    start.prepare()
+    assert start.waits == [5.0, 5.0]
+    why = "the data set 'a/b' cannot be reached; check the connection; tried every 5 s"
+    assert start.said[1] == ("PAUSED", why)
 
 
 def test_a_device_without_room_for_a_kernel_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,8 +39,7 @@ def main(fault: str, folder: Path) -> None:
     with serving(hub):
         os.environ.update(
             HF_ENDPOINT=hub.address, HF_HOME=str(folder / "hf"), HF_HUB_DOWNLOAD_TIMEOUT="1",
-            HF_HUB_OFFLINE="0", HF_DATASETS_OFFLINE="0",  # whoever started this may have closed the way there
-            HOMEFIRES_CACHE=str(folder / "sound"),
+            HF_HUB_OFFLINE="0", HF_DATASETS_OFFLINE="0", HOMEFIRES_CACHE=str(folder / "sound"),
         )  # fmt: skip
         read(hub, fault, folder)
 
