@@ -10,7 +10,8 @@ import json
 import logging
 import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
-from contextlib import AsyncExitStack, asynccontextmanager, contextmanager, nullcontext, suppress
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
 from importlib.metadata import version
 from pathlib import Path
 
@@ -39,6 +40,8 @@ from peer.telemetry.http import serving
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""
+GIVES_BPS = 10**9
+"""Of the model from which a run starts; what its line carries is less."""
 REPUBLISH_S = GENESIS_TTL_S / 10
 
 Report = Callable[[Event], None]
@@ -62,7 +65,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         report(AlertRaised(level="info", code="FINGERPRINT", text=text))
         pages = serving(config.health_port, health.pages()) if config.health_port else nullcontext()
         with _forgiving_when(stop), pages, bounding(config.directory / "bootstrap.log"):
-            async with _open(config, report) as node:
+            async with _open(config, report) as node, _giving_start(config, node):
                 _answer(config, node, file, orders, book, report)
                 issuer = InviteIssuer(config, identity, node, report)
                 await issuer.issue()
@@ -95,6 +98,23 @@ async def _open(config: BootstrapConfig, report: Report) -> AsyncIterator[Node]:
             node = await stack.enter_async_context(open_node(_network(config, config.listen)))
         save_ports(config.directory, config.listen, await node.addresses())
         yield node
+
+
+@asynccontextmanager
+async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[None]:
+    """Newcomers load from here the model from which the run starts, where they get it nowhere else."""
+    if config.spec.start is None:
+        yield
+        return
+    from peer.data import start_blob
+    from peer.sync.blob_server import BlobServer
+
+    digest = config.spec.start.digest
+    manifest = start_blob.read_manifest(digest)
+    with ThreadPoolExecutor(1) as executor, closing(BlobServer(config.directory, executor, GIVES_BPS)) as donor:
+        donor.keep(start_blob.folder_of(digest) / start_blob.VECTORS, manifest)
+        donor.listen(node)
+        yield
 
 
 def _answer(

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import hashlib
+from contextlib import suppress
 from pathlib import Path
 
 import base58
@@ -57,9 +58,9 @@ class Identity:
         if path.exists():
             return cls._load(path)
         path.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        identity = cls.generate()
-        identity.save(path)
-        return identity
+        with suppress(FileExistsError):  # another command of its owner was first
+            write_exclusive(path, cls.generate().to_bytes())
+        return cls._load(path)
 
     @classmethod
     def _load(cls, path: Path) -> Identity:

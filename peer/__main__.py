@@ -6,6 +6,7 @@ command lines, and a token lets in whoever has it.
 `python -m peer watch INVITE` prints what happens in a run without taking part in it.
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
+`python -m peer chat DIR` answers standard input with the model in a folder.
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
 `python -m peer doctor [INVITE]` examines this machine: one JSON object per check, then one with the verdict.
 `python -m peer introduce INVITE` asks the nodes of an invite what the run is: one JSON object.
@@ -51,14 +52,14 @@ from peer.link.handle import LeaveRequested, LinkProcess
 from peer.live_settings import LiveSettings
 from peer.session import Inbox, join
 from peer.settings import PeerSettings, settings_from
-from peer.spec import load
+from peer.spec import RunSpec, load
 from peer.telemetry.event_log import EventLog, EventPrinter
 from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
-USE_HUB = ("join", "export")
+USE_HUB = ("join", "export", "adopt", "describe")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"
@@ -72,7 +73,8 @@ def main(argv: list[str] | None = None) -> int:
         die_with_parent()
     if args.command not in USE_HUB:
         close_hub()
-    logging.basicConfig(stream=sys.stderr, level=logging.INFO, format="%(asctime)s peer %(name)s %(message)s")
+    level = logging.ERROR if args.command == "chat" else logging.INFO  # a person reads along
+    logging.basicConfig(stream=sys.stderr, level=level, format="%(asctime)s peer %(name)s %(message)s")
     try:
         code: int = args.run(args)
         return code
@@ -102,15 +104,47 @@ def _settings(args: argparse.Namespace) -> PeerSettings:
 def _describe(args: argparse.Namespace) -> int:
     from peer.model.footprint import describe
 
-    print(describe(load(args.spec)))
+    spec = load(args.spec)
+    if spec.start is not None and spec.start.digest:
+        _require_start(spec)
+    print(describe(spec))
+    return 0
+
+
+def _require_start(spec: RunSpec) -> None:
+    """Have on this machine what newcomers will ask its organiser for. Raises BadInput, Unreachable, DiskFull."""
+    from peer.data import start_blob
+
+    assert spec.start is not None
+    if not start_blob.is_here(spec.start.digest):
+        if not spec.start.is_on_hub:
+            folder = start_blob.folder_of(spec.start.digest)
+            raise BadInput(f"the model from which this run starts is not in {folder} any more; begin with its file")
+        from peer.model.start import fetch
+
+        fetch(spec)
+    start_blob.require_intact(spec.start.digest)
+
+
+def _adopt(args: argparse.Namespace) -> int:
+    from peer.model.start import adopt, find
+
+    asked = json.loads(args.asked)
+    print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"])))
     return 0
 
 
 def _export(args: argparse.Namespace) -> int:
     from peer.export.folder import export
 
-    print(export(args.dir, args.to, args.homes))
+    print(export(args.dir, args.to, args.homes, args.what, args.push))
     return 0
+
+
+def _chat(args: argparse.Namespace) -> int:
+    from peer.chat.conversation import Manner, chat
+
+    return chat(args.dir, Manner(temperature=args.temperature, tokens=args.tokens), args.prompt)
 
 
 def _watch(args: argparse.Namespace) -> int:
@@ -194,10 +228,20 @@ def _parser() -> argparse.ArgumentParser:
     watching.add_argument("--organiser", type=Path, metavar="DIR", help=text)
     describing = command("describe", _describe, "print parameters and memory of a run")
     describing.add_argument("spec", help="a shipped spec or a TOML file")
+    adopting = command("adopt", _adopt, "load a model from which a run starts, and print its tables of a spec")
+    adopting.add_argument("asked", metavar="JSON", help="model, revision, and the organiser's own of [model]")
     exporting = command("export", _export, "write the model of a run directory for plain transformers")
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
     text = "of a cluster's home: the folders of its other homes"
     exporting.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
+    text = "of a run from a model: default merged, where it trains an adapter"
+    exporting.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    exporting.add_argument("--push", default="", metavar="OWNER/NAME", help="and to huggingface.co, with your login")
+    chatting = command("chat", _chat, "answer standard input with the model in a folder")
+    chatting.add_argument("dir", type=Path, help="of a peer, a checkpoint, or an export")
+    chatting.add_argument("--prompt", help="answer this, and end")
+    chatting.add_argument("--temperature", type=float, default=0.7)
+    chatting.add_argument("--tokens", type=int, default=256)
     auditing = command("audit", _audit, "check every file of a run directory's chain")
     examining = command("doctor", _doctor, "examine this machine, and what a run would be like on it")
     examining.add_argument("invite", nargs="?", default="")

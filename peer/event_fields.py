@@ -1,10 +1,15 @@
-"""What a field of an event may hold: each value is checked when it is read, and made printable."""
+"""What a field of an event may hold: each value is checked when it is read, and made printable.
+
+And in which files events lie.
+"""
 
 from __future__ import annotations
 
 import math
+import re
 from collections.abc import Callable, Mapping
 from functools import lru_cache, partial
+from pathlib import Path
 from types import NoneType, UnionType
 from typing import Any, get_args, get_origin
 
@@ -13,6 +18,11 @@ MAX_TEXT = 8192
 """A longer text is cut."""
 RENAMED_PHASES = {"freeze": "submit", "group": "prepare", "send": "exchange", "judge": "weigh"}
 """Words of older clients and recordings, by which the same is said today: read, never written."""
+GPU_FIGURES = frozenset({
+    "gpu_percent", "vram_used_bytes", "vram_bytes", "temperature_c", "power_w", "power_limit_w", "fan_percent",
+    "throttled",
+})  # fmt: skip
+_FILE = re.compile(r"events\.jsonl(?:\.(\d+))?")
 _SHARED = 64
 """Texts of at most so many characters are kept once."""
 _LARGEST = 2**63
@@ -25,6 +35,12 @@ _LAST_T = 253_000_000_000.0
 def printable(text: str) -> str:
     """The text without control, format or escape characters: each becomes U+FFFD."""
     return "".join(char if char.isprintable() else "\N{REPLACEMENT CHARACTER}" for char in text)
+
+
+def event_files(directory: Path) -> list[Path]:
+    """The event files of a run directory, oldest first."""
+    found = [(match, path) for path in directory.glob("events.jsonl*") if (match := _FILE.fullmatch(path.name))]
+    return [path for _, path in sorted(found, key=lambda pair: -int(pair[0][1] or 0))]
 
 
 def read_text(value: Any) -> str:

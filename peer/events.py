@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import re
 from collections.abc import Iterator
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -17,6 +16,7 @@ from pathlib import Path
 from typing import Any, ClassVar, get_type_hints
 
 from peer.event_fields import (
+    GPU_FIGURES,
     Reader,
     finite,
     read_connection,
@@ -30,6 +30,7 @@ from peer.event_fields import (
     reader_of,
     remembering,
 )
+from peer.event_fields import event_files as event_files
 from peer.event_fields import printable as printable
 
 VERSION = 1
@@ -246,11 +247,21 @@ class RoundStalled(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class Evaluated(Event):
-    """Held-out loss of anchor `round` in nats per token; one that is not a number is read as None."""
+    """Held-out loss (None: no number) of anchor `round`, in nats per token; of a mix the mean of those `by_source`."""
 
     round: int
     loss: float | None
     tokens: int
+    by_source: dict[str, float] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleWritten(Event):
+    """How anchor `round` continues one of the run's prompts, the likeliest token each time; each in one line."""
+
+    round: int
+    prompt: str
+    text: str
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -451,13 +462,6 @@ def read_events(directory: Path) -> Iterator[EventLine]:
     return (line for path in event_files(directory) for line in read_lines(path) if line is not None)
 
 
-def event_files(directory: Path) -> list[Path]:
-    """The event files of a run directory, oldest first."""
-    found = [(match, path) for path in directory.glob("events.jsonl*") if (match := _FILE.fullmatch(path.name))]
-    return [path for _, path in sorted(found, key=lambda pair: -int(pair[0][1] or 0))]
-
-
-_FILE = re.compile(r"events\.jsonl(?:\.(\d+))?")
 MAX_LINE_BYTES = 4 << 20
 """A longer line is not read as one."""
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
@@ -478,14 +482,9 @@ def _read_penalty(value: Any) -> dict[str, Any]:
 
 def _read_gpu(value: Any) -> dict[str, Any]:
     """A row of `DeviceMeasured.gpus`."""
-    figures = {name: read(value[name]) for name, read in _readers_of("DeviceMeasured") if name in _GPU_FIGURES}
+    figures = {name: read(value[name]) for name, read in _readers_of("DeviceMeasured") if name in GPU_FIGURES}
     return {"device": read_text(value["device"]), **figures}
 
-
-_GPU_FIGURES = frozenset({
-    "gpu_percent", "vram_used_bytes", "vram_bytes", "temperature_c", "power_w", "power_limit_w", "fan_percent",
-    "throttled",
-})  # fmt: skip
 
 _SPECIAL: dict[str, Reader] = {
     "until": partial(read_optional, read_time),

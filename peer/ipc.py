@@ -125,6 +125,13 @@ class AssignStages(ToLink, frozen=True):
     assignment: Assignment
 
 
+class StartLooked(ToLink, frozen=True):
+    """The model from which the run starts was not on this machine: whether it is now, from huggingface.co. Else the
+    link asks peers."""
+
+    is_here: bool
+
+
 class LayersHeld(ToLink, frozen=True):
     """Said by every home of a cluster with or before Hello: the layers of which it keeps θ and m."""
 
@@ -206,6 +213,10 @@ class Waiting(ToTrainer, frozen=True):
     """What the link waits for, in words."""
 
     why: Text
+
+
+class StartBrought(ToTrainer, frozen=True):
+    """The model from which the run starts is on this machine."""
 
 
 class BeginAt(ToTrainer, frozen=True):
@@ -305,11 +316,11 @@ class LinkFailed(ToTrainer, frozen=True):
 
 AnyToLink = (
     OpenLink | ChangeLimits | Hello | ReportProgress | OfferContribution | PausedAt | StepsGoOn | StandsAt
-    | LossMeasured | Leave | AssignStages | LayersHeld | SeekWork
+    | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked | SeekWork
 )  # fmt: skip
 AnyToTrainer = (
     SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | RewindTo | AdoptSnapshot | InStep
-    | AskSubmit | OthersSpeeds | ReportEvent | HomesOffered | StagesAssigned | HomeLost | LinkFailed
+    | AskSubmit | OthersSpeeds | ReportEvent | HomesOffered | StagesAssigned | HomeLost | LinkFailed | StartBrought
 )  # fmt: skip
 
 

@@ -6,7 +6,7 @@ They are those of `peer.model.flat`. Nothing is built, so that a spec can be ref
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from dht.errors import BadSpec
@@ -105,6 +105,33 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
         attention_width=sizes.queries, vocabulary=sizes.vocabulary, multiplied=multiplied,
     )  # fmt: skip
+
+
+TARGETS = {
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+"""Matrices of a block beside which an adapter lies, by their names in transformers."""
+ADAPTED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "granite", "olmo2", "smollm3"})
+"""Architectures whose matrices have these names."""
+
+
+def adapter_layers(
+    architecture: str, config: Mapping[str, Value], context: int, *, rank: int, targets: str, trains: str
+) -> ModelLayers:
+    """The layers of an adapter, see `AdapterTable`. Raises BadSpec for an architecture that takes none."""
+    if architecture not in ADAPTED:
+        raise BadSpec(f"[adapter] is for {', '.join(sorted(ADAPTED))}; this model is of {architecture}")
+    sizes, base = _sizes(architecture, config, context), layers_of(architecture, config, context)
+    width, inner = sizes.width, sizes.inner
+    shapes = {
+        "q_proj": (width, sizes.queries), "k_proj": (width, sizes.keys), "v_proj": (width, sizes.keys),
+        "o_proj": (sizes.queries, width), "gate_proj": (width, inner), "up_proj": (width, inner),
+        "down_proj": (inner, width),
+    }  # fmt: skip
+    of_a, of_b = (sum(shapes[name][side] for name in TARGETS[targets]) for side in (0, 1))
+    block = rank * (of_b if trains == "b" else of_a + of_b)
+    return replace(base, before=(), block=block, after=())
 
 
 def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:

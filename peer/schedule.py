@@ -1,4 +1,4 @@
-"""When a volunteer lets the peer train: hours of the week. Pure; `schedule_clock.py` knows which of them it is.
+"""When a volunteer lets the peer train: hours of the week. Pure; `limits.schedule_clock` knows which of them it is.
 
     mon-fri 22:00-07:00, sat-sun        week nights, and all of the weekend
     23:00-06:30                         every night

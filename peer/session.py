@@ -24,11 +24,13 @@ from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer import ipc
 from peer.cluster.doubts import Doubts
 from peer.credit.summary import LocalCosts, summarize
+from peer.data import start_blob
 from peer.data.hub_access import close_hub
 from peer.events import Event, PeerStateChanged
+from peer.first_words import bring_start, spec_text
 from peer.ipc import AnyToTrainer
 from peer.lifecycle.machine import begin, step
-from peer.lifecycle.state import LINKS_LOST, SPEC_TIMEOUT_S, Mode, Offline
+from peer.lifecycle.state import LINKS_LOST, Mode, Offline
 from peer.lifecycle.vocabulary import (
     Began,
     ClockJumped,
@@ -106,7 +108,11 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     session.building = True
     load_libraries()
     session.building = False
-    spec = parse(_spec_text(inbox, session))
+    spec = parse(spec_text(inbox, session))
+    if spec.start is not None:
+        if not start_blob.is_here(spec.start.digest):
+            bring_start(link, inbox, spec, spec.start, session)
+        start_blob.require_intact(spec.start.digest)
     if not spec.uses_hub:
         close_hub()
     look_around(spec, directory, settings, session)
@@ -212,11 +218,11 @@ def _has_met(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
 def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
     """Wait for a link that was started before a life. Where nobody can be reached it is tried as often as in one life.
 
-    Raises what `_spec_text` does.
+    Raises what `spec_text` does.
     """
     for left in reversed(range(LINKS_LOST)):
         try:
-            _spec_text(inbox, session)
+            spec_text(inbox, session)
         except (Unreachable, LinkLost):
             if not left:
                 raise
@@ -224,28 +230,6 @@ def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
             return
         session.say("JOINING", "connecting again")
         _begin_link(link, inbox, session)
-
-
-def _spec_text(inbox: Inbox, session: Reporter) -> str:
-    """What the run is. Raises what the link ended with, Unreachable, or LeaveRequested."""
-    until = time.monotonic() + SPEC_TIMEOUT_S
-    while not session.stopping and (left_s := until - time.monotonic()) > 0:
-        try:
-            item = inbox.get(timeout=left_s)
-        except Empty:
-            break
-        match item:
-            case ipc.SpecText(toml):
-                return toml
-            case ipc.Waiting(why):
-                session.say("JOINING", why)
-            case ipc.ReportEvent(name, fields):
-                session.emit(Event.registry[name](**fields))
-            case Exception():
-                raise item
-    if session.stopping:
-        raise LeaveRequested
-    raise Unreachable(f"the link did not get the run's spec within {SPEC_TIMEOUT_S:.0f} s")
 
 
 class Session:
@@ -452,7 +436,14 @@ def heard(message: AnyToTrainer, now: float) -> LifeInput:
             return SubmitAsked(now)
         case ipc.OthersSpeeds(tokens_per_s):
             return SpeedsHeard(now, tokens_per_s)
-        case ipc.ReportEvent() | ipc.LinkFailed() | ipc.HomesOffered() | ipc.StagesAssigned() | ipc.HomeLost():
+        case (
+            ipc.ReportEvent()
+            | ipc.LinkFailed()
+            | ipc.HomesOffered()
+            | ipc.StagesAssigned()
+            | ipc.HomeLost()
+            | (ipc.StartBrought())
+        ):
             raise AssertionError("it does not come here")
         case _:
             assert_never(message)

@@ -12,24 +12,36 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import importlib.resources
-import re
 import tomllib
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgpack
 
 from dht.errors import BadSpec
-from peer.architectures import check_config
-from peer.model_layers import check_size, layers_of
-from peer.tables import Bounds, Characters, StrictTable, read, require, shortened, to_toml
+from peer.model_layers import ModelLayers, adapter_layers, layers_of
+from peer.spec_tables import (
+    START,
+    AdapterTable,
+    AdmissionTable,
+    AggregationTable,
+    CodecTable,
+    DataTable,
+    EvaluateTable,
+    InnerTable,
+    ModelTable,
+    OuterTable,
+    RoundTable,
+    RunTable,
+    StartTable,
+)  # fmt: skip
+from peer.tables import StrictTable, read, to_toml
 
 SHIPPED = ("micro", "tiny", "small", "gpt2-small", "llama-1b")
-UNLIMITED = 1_000_000
-"""Inner steps: more than any round has."""
-MAX_FRAGMENTS = 32
-MOST_ROUNDS = 10_000_000
+DRAFTS = ("smollm2-135m-code", "continue-1b", "adapter-8b")
+"""Shipped too: their models are loaded when a run of them is started."""
 MOST_BATCH_TOKENS = 1 << 24
 """Of one micro-batch: their numbers alone take 128 MiB."""
 MOST_EVALUATED_TOKENS = 1 << 26
@@ -38,242 +50,13 @@ MOST_PARTS = 1 << 15
 """Of a model: each has an outcome in every block, and a line in lists of every peer."""
 MOST_COUNTED_TOKENS = 1 << 53
 """Up to here a float counts them exactly."""
+ADDED: Mapping[tuple[str, str], Any] = {("data", "format"): "text", ("data", "mix"): (), ("data", "private"): False}
+"""Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
+was before there were such keys."""
+ATTENDS_BEYOND = frozenset({"opt"})
+"""Architectures that transformers does not keep inside a document by its positions: they learn no conversations."""
 MOST_CHARACTERS = 1 << 14
 """Of a spec's text. There are texts that take as long to read as the square of their length."""
-YEAR_S = 365 * 86_400
-"""No wait is longer: clocks and timers take no more than some centuries."""
-HUB_NAME = re.compile(r"(?!buckets/)[A-Za-z0-9][A-Za-z0-9._-]{0,95}/[A-Za-z0-9][A-Za-z0-9._-]{0,95}")
-"""Of a tokenizer or a data set at huggingface.co: its owner and its name. No path of this machine, no address."""
-SPLIT_NAME = re.compile(r"\w+(\.\w+)*", re.ASCII)
-
-
-@dataclass(frozen=True, kw_only=True)
-class RunTable(StrictTable):
-    name: str
-    """What people call this run: letters, digits, dot, dash, underscore."""
-    seed: Annotated[int, Bounds(-(2**63), 2**63 - 1)] = 0
-    """Seeds the initial parameters and the order of the data."""
-    founders: Annotated[int, Bounds(1, 16)] = 1
-    """Peers that must be present before round 0; together they are the first electorate."""
-    rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
-    """Rounds until the run is finished; 0 means until somebody stops it. Learning-rate
-    schedules that need an end use `inner.schedule_rounds`."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if not self.name or not all(char.isalnum() or char in "._-" for char in self.name) or len(self.name) > 64:
-            raise BadSpec(
-                f"run.name is {shortened(self.name)}; use 1 to 64 letters, digits, dots, dashes and underscores"
-            )
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelTable(StrictTable):
-    architecture: str
-    """A causal language model built into transformers, by its model type: one that `peer/architectures.py` lists."""
-    context: Annotated[int, Bounds(2, 1 << 20)]
-    """Tokens per sequence."""
-    tokenizer: str = "bytes"
-    """`bytes` (256 values and one end-of-text) or OWNER/NAME of a tokenizer at huggingface.co."""
-    config: dict[str, int | float | str | bool] = field(default_factory=dict)
-    """Passed to the architecture's transformers configuration class: keys that `peer/architectures.py` lists. With
-    another tokenizer than `bytes` it has `vocab_size`, so that nobody must load the tokenizer to know the model."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        check_config(self.architecture, self.config)
-        if self.tokenizer != "bytes" and not HUB_NAME.fullmatch(self.tokenizer):
-            raise BadSpec(
-                f"model.tokenizer is {shortened(self.tokenizer)}; "
-                "use 'bytes', or OWNER/NAME of a tokenizer at huggingface.co"
-            )
-        if self.tokenizer != "bytes" and "vocab_size" not in self.config:
-            raise BadSpec(f"model.config.vocab_size is missing; a run with the tokenizer {self.tokenizer!r} says it")
-        check_size(self.architecture, self.config, self.context)
-
-
-@dataclass(frozen=True, kw_only=True)
-class DataTable(StrictTable):
-    source: Literal["stdlib", "files", "hub"] = "stdlib"
-    """`stdlib`: the source text of the Python standard library that runs the peer.
-    `files`: text or parquet files of each volunteer's machine. `hub`: a streamed Hugging Face data set."""
-    path: Annotated[str, Characters(256)] = ""
-    """For `files` what they are, in words or as the organiser's own path: which folder is read, each volunteer says in
-    `settings.data_path`. For `hub` OWNER/NAME of the data set."""
-    subset: Annotated[str, Characters(128)] = ""
-    """Configuration name of a `hub` data set."""
-    split: Annotated[str, Characters(128)] = "train"
-    """Split of a `hub` data set."""
-    text_field: Annotated[str, Characters(128)] = "text"
-    """Column that holds the text, in parquet files and `hub` data sets."""
-    held_out_every: Annotated[int, Bounds(2, 1_000_000)] = 50
-    """One file (or document) in this many, chosen by hash, is held out for evaluation."""
-    eval_sequences: Annotated[int, Bounds(1, 1 << 20)] = 256
-    """Held-out sequences per evaluation."""
-    eval_every: Annotated[int, Bounds(1, MOST_ROUNDS)] = 1
-    """Rounds between evaluations; the last round is always evaluated."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if self.source != "stdlib" and not self.path:
-            raise BadSpec(f"data.path is empty; data.source = {self.source!r} needs one")
-        if self.source == "hub" and not HUB_NAME.fullmatch(self.path):
-            raise BadSpec(f"data.path is {shortened(self.path)}; use OWNER/NAME of a data set at huggingface.co")
-        if not SPLIT_NAME.fullmatch(self.split):
-            raise BadSpec(f"data.split is {shortened(self.split)}; use letters, digits, dots and underscores")
-
-
-@dataclass(frozen=True, kw_only=True)
-class InnerTable(StrictTable):
-    optimizer: Literal["adamw", "muon"] = "adamw"
-    """`muon`: Muon for the hidden matrices; AdamW for embeddings, the output head, norms and biases."""
-    learning_rate: Annotated[float, Bounds(0, 1000)] = 4e-4
-    """Peak (4e-4 in arXiv:2311.08105). Muon's steps are scaled to AdamW's, so it serves both (arXiv:2502.16982)."""
-    muon_momentum: Annotated[float, Bounds(0, 0.9999)] = 0.95
-    """Nesterov momentum of Muon (0.95 in arXiv:2502.16982)."""
-    beta1: Annotated[float, Bounds(0, 0.9999)] = 0.9
-    beta2: Annotated[float, Bounds(0, 0.99999)] = 0.95
-    weight_decay: Annotated[float, Bounds(0, 1000)] = 0.1
-    """Applied to matrices only, by either optimizer."""
-    clip: Annotated[float, Bounds(0, 1e9)] = 1.0
-    """Largest gradient norm; 0 means no clipping."""
-    sequences: Annotated[int, Bounds(1, 1 << 16)] = 8
-    """Sequences per micro-batch."""
-    accumulation: Annotated[int, Bounds(1, 1 << 16)] = 1
-    """Micro-batches per inner step."""
-    warmup_steps: Annotated[int, Bounds(0, 10**12)] = 0
-    """Inner steps of linear warm-up, counted over the run's schedule so that a late joiner is at the right rate."""
-    schedule_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
-    """Rounds over which the cosine falls; 0 means `run.rounds`, and a constant rate if that is 0 too."""
-    final_fraction: Annotated[float, Bounds(0, 1)] = 0.1
-    """The cosine ends at this fraction of the peak."""
-    precision: Literal["auto", "float32", "bfloat16"] = "auto"
-    """`auto`: bfloat16 autocast where the device has it (CUDA), float32 elsewhere."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class OuterTable(StrictTable):
-    learning_rate: Annotated[float, Bounds(0, 1000)] = 0.7
-    momentum: Annotated[float, Bounds(0, 0.999)] = 0.9
-    """Nesterov momentum (0.7 / 0.9 in arXiv:2311.08105, tuned for more than a hundred rounds)."""
-    momentum_warmup_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
-    """Rounds over which momentum grows linearly from 0."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class RoundTable(StrictTable):
-    steps: Annotated[int, Bounds(1, UNLIMITED)] = 500
-    """Inner steps per round once the ramp is over (H)."""
-    fragments: Annotated[int, Bounds(1, MAX_FRAGMENTS)] = 1
-    """Into how many sets of layers the model is divided. Round r averages set r mod `fragments` alone, so that a round
-    sends so much less; the others train on, and each of them is averaged every `fragments` rounds."""
-    sync_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
-    """First rounds with H = 1 (EDiT's synchronous warm-up, arXiv:2412.07210)."""
-    ramp_rounds: Annotated[int, Bounds(0, MOST_ROUNDS)] = 0
-    """Rounds after those over which H grows linearly from 1 to `steps`."""
-    pace: Literal["steps", "speed", "time"] = "steps"
-    """When a peer's part of a round is done. `steps`: after H inner steps. `speed`: after its share of H, which nearly
-    the fastest makes (DyLU, arXiv:2401.09135). `time`: when `max_train_s` are over (A-EDiT, arXiv:2412.07210), and H is
-    what the learning rate takes for a round. Twice H at most: more counts nothing."""
-    max_train_s: Annotated[float, Bounds(0.05, YEAR_S)] = 3600.0
-    """And not after this time, counted from when its anchor was agreed, even if it has not made all steps."""
-    min_steps: Annotated[int, Bounds(0, 10**12)] = 0
-    """A coordinator waits for others until those who are ready have made so many inner steps together, but no longer
-    than `gather_s`."""
-    overlap: Literal["none", "layerwise", "streaming"] = "none"
-    """What a peer does while its round is agreed. `none`: it waits. `layerwise`: it waits, but makes the next inner
-    step while the update is applied layer by layer (arXiv:2412.07210). `streaming`: it makes the inner steps of the
-    next round, and keeps them when the new anchor comes (arXiv:2501.18512)."""
-    delay: Annotated[int, Bounds(0, UNLIMITED)] = UNLIMITED
-    """With `streaming`, inner steps at most before the new anchor comes; then the peer waits. 0 is as `none`."""
-    merge: Literal["rebase", "interpolate"] = "interpolate"
-    """What a peer that streams goes on from. `interpolate`: a point between the new anchor and its own parameters,
-    which counts a part of its work less and repeats another. `rebase`: that anchor less all that no update has counted,
-    to the bit; at equal tokens it learns less (`tests/benchmarks/results/parity.md`). A sparse codec always rebases."""
-    alpha: Annotated[float, Bounds(0, 1)] = 0.5
-    """With `interpolate`, the share of its own parameters: 0 drops the steps of the delay, 1 never merges."""
-    gather_s: Annotated[float, Bounds(0.05, YEAR_S)] = 60.0
-    """The first coordinator waits this long after its own submission for the rest of the electorate, at most."""
-    ack_s: Annotated[float, Bounds(0.05, YEAR_S)] = 8.0
-    """Wait for promises, for norms after the parts, and for what is asked for again."""
-    exchange_s: Annotated[float, Bounds(0.05, YEAR_S)] = 120.0
-    """Wait for parts, and again for means."""
-    patience: Annotated[float, Bounds(1, 1000)] = 4.0
-    """How many deviations later than usual a peer may be before the round goes on without it. The waits above are
-    the longest there are: after three rounds each is learned from when the others came in the last ones."""
-    stagger_s: Annotated[float, Bounds(0.05, YEAR_S)] = 5.0
-    """Further wait per skipped coordinator."""
-    keep_rounds: Annotated[int, Bounds(1, 10_000)] = 8
-    """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
-    gamma: Annotated[float, Bounds(0, 1)] = 1.0
-    """What is left of a contribution after each round that missed it. 1: a peer goes on from its own parameters and
-    owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""
-    max_staleness: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
-    """Rounds after which what a peer learned is no longer taken."""
-    takeover_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
-    """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
-    min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
-    """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a
-    round divided by the peers. 0: only among people you trust."""
-    audit: Annotated[float, Bounds(0, 1)] = 0.02
-    """Fraction of the parts that are reduced a second time by another peer."""
-    snapshot_rounds: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
-    """Every so many rounds a peer writes a snapshot of the anchor for newcomers."""
-
-    def __post_init__(self) -> None:
-        super().__post_init__()
-        if 1 < self.fragments >= self.keep_rounds:
-            raise BadSpec(
-                f"round.fragments is {self.fragments} and round.keep_rounds {self.keep_rounds}: a peer keeps the last "
-                f"round of every fragment and one more; set keep_rounds to at least {self.fragments + 1}"
-            )
-        require(self.snapshot_rounds, "round.snapshot_rounds", low=self.keep_rounds)
-
-    @property
-    def silence_s(self) -> float:
-        """Silence after which the next coordinator takes the round over, at most."""
-        return max(self.exchange_s, self.ack_s) + 2 * self.ack_s
-
-
-@dataclass(frozen=True, kw_only=True)
-class CodecTable(StrictTable):
-    wire: Literal["float32", "float16", "int8", "int4", "sparse"] = "int4"
-    """Encoding of contributions and of the mean: 4, 2, 1.03 or 0.53 bytes per parameter. `sparse`: the largest 64 of
-    4,096, 0.03 bytes per parameter, and the largest 256 of the mean, 0.16, of whole 4,096 of a layer."""
-    part_elements: Annotated[int, Bounds(64, 4_194_304)] = 1_048_576
-    """Largest part: what one message carries and one reducer averages."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AggregationTable(StrictTable):
-    rule: Literal["mean", "edit", "centered-clip", "agreement"] = "edit"
-    """How contributions combine. `mean`: by tokens. `edit`: large norms count less (arXiv:2412.07210). `centered-clip`:
-    what is far from the last mean is drawn towards it (arXiv:2012.10333). `agreement`: `edit`, and what points away
-    from the last mean counts less (arXiv:2007.13137)."""
-    warmup_rounds: Annotated[int, Bounds(1, 1000)] = 10
-    """Accepted norms of one peer and layer before they are used to refuse or to clip one."""
-    alpha: Annotated[float, Bounds(0.001, 1)] = 0.1
-    """Weight of the newest norm in a peer's usual norm."""
-    threshold: Annotated[float, Bounds(0.1, 1000)] = 3.0
-    """Deviations above its usual norm at which a contribution is refused."""
-    deviation_floor: Annotated[float, Bounds(0, 10)] = 0.5
-    """Least deviation, as a share of the usual norm: peers that are very even are not refused for a trifle."""
-    temperature: Annotated[float, Bounds(0.01, 1000)] = 4.0
-    """Of the softmax over norms, in medians of the group; larger means closer to weights by tokens."""
-    floor: Annotated[float, Bounds(0, 0.99)] = 0.1
-    """Below this share of the group's median norm a contribution is refused: softmax would reward it. 0: never."""
-    clip: Annotated[float, Bounds(1, 1000)] = 3.0
-    """Largest norm that counts in full, in medians: of one contribution, and of the combination."""
-    rejections: Annotated[int, Bounds(1, 255)] = 3
-    """After so many refusals in a row a peer's usual norm is learned anew."""
-    cooldown_rounds: Annotated[int, Bounds(1, 1000)] = 8
-    """Rounds for which a peer that was caught lying reduces nothing and counts nothing."""
-
-
-@dataclass(frozen=True, kw_only=True)
-class AdmissionTable(StrictTable):
-    policy: Literal["open", "invited"] = "open"
-    """`open`: everyone may join. `invited`: those alone whom the organiser has admitted, for an invite with a token."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -289,9 +72,20 @@ class RunSpec(StrictTable):
     codec: CodecTable = field(default_factory=CodecTable)
     aggregation: AggregationTable = field(default_factory=AggregationTable)
     admission: AdmissionTable = field(default_factory=AdmissionTable)
+    start: StartTable | None = None
+    adapter: AdapterTable | None = None
+    evaluate: EvaluateTable | None = None
 
     def __post_init__(self) -> None:
         super().__post_init__()
+        if self.start is None and (self.adapter is not None or self.model.tokenizer == START):
+            what = "[adapter]" if self.adapter is not None else "model.tokenizer = 'start'"
+            raise BadSpec(f"{what} needs a model to start from; add [start]")
+        if self.model.architecture in ATTENDS_BEYOND and any(each.format == "chat" for each in self.data.sources):
+            raise BadSpec(
+                f"model.architecture is {self.model.architecture!r}, whose attention cannot be kept inside a "
+                "conversation; choose another one for data.format = 'chat'"
+            )
         context = self.model.context
         products = (
             ("inner.sequences times model.context", self.inner.sequences * context, MOST_BATCH_TOKENS),
@@ -301,7 +95,7 @@ class RunSpec(StrictTable):
         for name, tokens, most in products:
             if tokens > most:
                 raise BadSpec(f"{name} come to {tokens:,}; they must be at most {most:,}")
-        layers = layers_of(self.model.architecture, self.model.config, context)
+        layers = self.trained_layers
         if self.round.fragments > layers.number:
             raise BadSpec(
                 f"round.fragments is {self.round.fragments}; the model has {layers.number} layers to share out"
@@ -315,12 +109,45 @@ class RunSpec(StrictTable):
     @property
     def uses_hub(self) -> bool:
         """Whether a peer of it asks huggingface.co for anything."""
-        return self.data.source == "hub" or self.model.tokenizer != "bytes"
+        starts_there = self.start is not None and self.start.is_on_hub
+        return (
+            any(each.source == "hub" for each in self.data.sources)
+            or self.model.tokenizer not in ("bytes", START)
+            or starts_there
+        )
+
+    @property
+    def model_parameters(self) -> int:
+        """Of the model, also where an adapter of it is trained."""
+        return layers_of(self.model.architecture, self.model.config, self.model.context).parameters
+
+    @property
+    def trained_layers(self) -> ModelLayers:
+        """Of what rounds average: the model, or its adapter."""
+        model = self.model
+        layers = layers_of(model.architecture, model.config, model.context)
+        if self.adapter is None:
+            return layers
+        table = self.adapter
+        return adapter_layers(
+            model.architecture, model.config, model.context, rank=table.rank, targets=table.targets, trains=table.trains
+        )
 
     def digest(self) -> bytes:
-        """BLAKE2b-256 of the canonical msgpack of all values: the run's identity."""
-        packed: bytes = msgpack.packb(_sorted(dataclasses.asdict(self)))
+        """BLAKE2b-256 of the canonical msgpack of all values: the run's identity. A table that is not there has no part
+        in it. Raises BadSpec for a draft, whose start nobody has loaded yet."""
+        if self.start is not None and not self.start.digest:
+            raise BadSpec("start.digest is missing; homefires bootstrap and homefires demo find it out")
+        packed: bytes = msgpack.packb(_sorted(self.tables()))
         return hashlib.blake2b(packed, digest_size=32).digest()
+
+    def tables(self) -> dict[str, dict[str, Any]]:
+        """All values by table, but for tables that are not there and keys of `ADDED` that say nothing."""
+        tables = {name: values for name, values in dataclasses.asdict(self).items() if values is not None}
+        for (table, key), nothing in ADDED.items():
+            if tables[table][key] == nothing:
+                del tables[table][key]
+        return tables
 
     @property
     def tokens_cap(self) -> int:
@@ -360,6 +187,11 @@ class RunSpec(StrictTable):
 
 def parse(text: str, source: str = "spec") -> RunSpec:
     """The spec in a TOML text. Raises BadSpec with one line that names `source`, key and value."""
+    return from_mapping(parse_tables(text, source), source)
+
+
+def parse_tables(text: str, source: str = "spec") -> dict[str, Any]:
+    """What a TOML text says, whatever that means. Raises BadSpec."""
     if len(text) > MOST_CHARACTERS:
         raise BadSpec(f"{source} has {len(text):,} characters; a spec has at most {MOST_CHARACTERS:,}")
     try:
@@ -368,7 +200,7 @@ def parse(text: str, source: str = "spec") -> RunSpec:
         raise BadSpec(f"{source} is no spec: its values are nested too deeply") from error
     except ValueError as error:  # TOMLDecodeError is one; another is a number of too many digits
         raise BadSpec(f"{source} is not TOML: {' '.join(str(error).split())[:200]}") from error
-    return from_mapping(table, source)
+    return table
 
 
 def from_mapping(table: dict[str, Any], source: str = "spec") -> RunSpec:
@@ -385,7 +217,7 @@ def load(name_or_path: str) -> RunSpec:
 
 def read_text(name_or_path: str) -> str:
     """The TOML text behind a shipped name or a path."""
-    if name_or_path in SHIPPED:
+    if name_or_path in (*SHIPPED, *DRAFTS):
         return importlib.resources.files("peer.runs").joinpath(f"{name_or_path}.toml").read_text()
     try:
         return Path(name_or_path).read_text()
@@ -393,22 +225,32 @@ def read_text(name_or_path: str) -> str:
         raise BadSpec(f"{name_or_path} is not TOML: it is not UTF-8 text") from error
     except OSError as error:
         raise BadSpec(
-            f"{name_or_path} cannot be read ({error.strerror}); shipped specs: {', '.join(SHIPPED)}"
+            f"{name_or_path} cannot be read ({error.strerror}); shipped specs: {', '.join((*SHIPPED, *DRAFTS))}"
         ) from error
 
 
 def dump(spec: RunSpec) -> str:
     """TOML that parses to an equal spec."""
     lines: list[str] = []
-    for table, values in dataclasses.asdict(spec).items():
-        nested = {key: value for key, value in values.items() if isinstance(value, dict)}
+    for table, values in spec.tables().items():
+        nested = {key: value for key, value in values.items() if _is_table(value)}
         lines += [f"[{table}]", to_toml({key: value for key, value in values.items() if key not in nested})]
         for key, items in nested.items():
-            lines += [f"[{table}.{key}]", to_toml(items)]
+            if isinstance(items, dict):
+                lines += [f"[{table}.{key}]", to_toml(items)]
+            else:
+                lines += [line for item in items for line in (f"[[{table}.{key}]]", to_toml(item))]
     return "\n".join(lines)
+
+
+def _is_table(value: Any) -> bool:
+    """Or several of them; a list of texts is none."""
+    return isinstance(value, dict) or (isinstance(value, tuple) and not any(isinstance(item, str) for item in value))
 
 
 def _sorted(value: Any) -> Any:
     if isinstance(value, dict):
         return [[key, _sorted(value[key])] for key in sorted(value)]
+    if isinstance(value, tuple):
+        return [_sorted(item) for item in value]
     return value

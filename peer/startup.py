@@ -13,7 +13,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.errors import BadInput, HomefiresError, MemoryFull
+from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
 from peer.events import AlertRaised, PeerStarted
 from peer.lifecycle.state import RETRY_S
 from peer.limits.policy import until_of, why_of
@@ -60,9 +60,9 @@ def prepare(
 ) -> Prepared:  # fmt: skip
     """Fit, build, restore; then the device is left to others until a step is to be made, which may take hours.
 
-    Where others fill the device it says so and tries again every RETRY_S, but not while its owner pauses this peer.
-    `wait` is given seconds, and may return sooner. `roster` knows which devices are left out. Raises BadInput, BadSpec,
-    DeviceLost, RankLost, and LeaveRequested.
+    Where others fill the device, or the data cannot be reached, it says so and tries again every RETRY_S, but not while
+    its owner pauses this peer. `wait` is given seconds, and may return sooner. `roster` knows which devices are left
+    out. Raises BadInput, BadSpec, DeviceLost, RankLost, and LeaveRequested.
     """
     from peer.data.open_source import require_files
 
@@ -82,12 +82,12 @@ def _attempt(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared | str:  # fmt: skip
-    """In words why there is no room: then nothing of this attempt is on the device any more."""
+    """In words why there is no room, or no data: then nothing of this attempt is on the device any more."""
     from peer.host.device import let_go
 
     try:
         return _prepared(spec, settings, me, directory, session, roster, cluster, again=again)
-    except MemoryFull as error:
+    except (MemoryFull, Unreachable) as error:
         why = str(error)
     # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
     let_go()
@@ -100,7 +100,7 @@ def _prepared(
 ) -> Prepared:  # fmt: skip
     from peer.host.device import choose_devices, telling_full, telling_lost
 
-    devices = roster.present(lambda: choose_devices(settings.devices))
+    devices = roster.present(lambda: devices_for(spec, settings, choose_devices(settings.devices)))
     if not roster.is_whole:
         settings = of_fewer(settings, devices)
     with ExitStack() as begun, telling_lost(devices[0]), telling_full(devices[0]):
@@ -124,6 +124,19 @@ def _prepared(
         trainer=trainer, devices=tuple(map(str, devices)), sharding=str(ranks.strategy) if ranks else "",
         checkpoints=checkpoints, anchor=anchor,
     )  # fmt: skip
+
+
+def devices_for(
+    spec: RunSpec, settings: PeerSettings, devices: Sequence[torch.device]
+) -> Sequence[torch.device]:  # fmt: skip
+    """Those on which this run is trained, of the owner's. Raises BadInput for what no adapter can be trained with."""
+    if spec.adapter is None:
+        return devices
+    if settings.offload:
+        raise BadInput("an adapter is trained with its model on the device; set offload=no")
+    if len(devices) > 1 and settings.devices != ("auto",):
+        raise BadInput(f"an adapter is trained on one device; set devices={settings.devices[0]}")
+    return devices[:1]
 
 
 def of_fewer(settings: PeerSettings, devices: Sequence[torch.device]) -> PeerSettings:
@@ -177,7 +190,7 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     if not whole:
         return
     needs = needs_of(spec, chain_bytes=0)
-    weights, needed = WEIGHT_BYTES * needs.parameters / shares, needs.least_device / shares
+    weights, needed = needs.weights / shares, needs.least_device / shares
     if whole < weights:
         raise BadInput(
             f"{device} has {size(whole)}, and the weights of {spec.run.name} alone take {size(weights)}; "
@@ -201,10 +214,6 @@ def other_ways(spec: RunSpec, room_bytes: float) -> str:
 
     ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
     return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)
-
-
-WEIGHT_BYTES = 4
-"""Of a parameter on the device: float32."""
 
 
 def _wait_for_room(why: str, session: Reporter, wait: Callable[[float], object], clock: Callable[[], float]) -> None:

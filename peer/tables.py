@@ -141,5 +141,6 @@ def _keys_beside(loc: tuple[int | str, ...], root: type[StrictTable]) -> list[st
     """Names that the table has to which this place belongs."""
     kind: Any = root
     for name in loc[:-1]:
-        kind = get_type_hints(kind)[str(name)]
+        # Of a list of tables the place is a number.
+        kind = get_args(kind)[0] if isinstance(name, int) else get_type_hints(kind)[name]
     return [each.name for each in dataclasses.fields(kind)]

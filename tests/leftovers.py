@@ -21,6 +21,8 @@ from peer.testing.child_process import ORPHAN_S
 SHARED = Path("/dev/shm")
 TESTS = "t"
 """The folder of the folders of tests. A short one: a socket's path may have 107 bytes."""
+CACHE = "cache"
+"""What homefires keeps for all runs of a machine."""
 TRACKER = "multiprocessing.resource_tracker"
 """Python's own, which ends when whoever has used a process pool does, and that may be pytest."""
 TORCHS = "torchinductor_"
@@ -33,6 +35,7 @@ class Leftovers:
     def __init__(self, config: pytest.Config) -> None:
         self._folder = Path(tempfile.mkdtemp(prefix="hf"))
         os.environ["TMPDIR"], tempfile.tempdir = str(self._folder), None
+        os.environ["HOMEFIRES_CACHE"] = str(self._folder / CACHE)
         config.option.basetemp = config.option.basetemp or str(self._folder / TESTS)
         self._shared = shared_names()
         self._failed = False
@@ -72,7 +75,7 @@ class Leftovers:
             return False
 
     def _files(self) -> list[str]:
-        known = (TESTS, TORCHS)
+        known = (TESTS, TORCHS, CACHE)
         return [str(path) for path in sorted(self._folder.iterdir()) if not path.name.startswith(known)]
 
     def _memory(self) -> list[str]:

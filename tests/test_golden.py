@@ -76,6 +76,7 @@ from peer.events import (
     RoundStalled,
     RoundStarted,
     RoundTripsReported,
+    SampleWritten,
     SettingsChanged,
     StagesMeasured,
     TransferProgressed,
@@ -812,7 +813,7 @@ REPORTED: tuple[Event, ...] = (
         round=4, expected_s=8.0, low_s=6.5, high_s=11.0, took_s=8.5, foretold_s=8.25, late_s=-1.5, advice="none"
     ),
     RoundAborted(round=3, ballot=2, why="no quorum"),
-    Evaluated(round=3, loss=2.25, tokens=1024),
+    Evaluated(round=3, loss=2.25, tokens=1024, by_source={"talks": 1.75, "books": 2.75}),
     TransferProgressed(what="snapshot", source=NAMES[0], bytes_done=1 << 20, bytes_total=1 << 40),
     NetworkMeasured(
         addresses=[ADDRESS], reach="direct", bytes_sent=1, bytes_received=2, peers=[CONNECTION], disk_bytes=3,
@@ -836,6 +837,7 @@ REPORTED: tuple[Event, ...] = (
     InnerProgressed(round=3, step=2, steps=9, loss=float("nan"), tokens=1, tokens_per_s=1.5, learning_rate=1e-300),
     MessageRefused(round=3, about=NAMES[1], rule="TIME", why="it is dated too far ahead"),
     RoundStalled(round=3, ballots=3, rule="TIME", about=NAMES[1], why="round 4 stands still after 3 ballots"),
+    SampleWritten(round=3, prompt="Once", text=" upon a time ↵ there was"),
 )  # fmt: skip
 
 

@@ -19,13 +19,13 @@ PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {*PACKAGES}, "bootstrap": {"bootstrap", "peer", "dht"}, "peer": {"peer", "dht"}, "dht": {"dht"}}
 
 TUI_MAY_IMPORT = (
-    "bootstrap.organiser", "peer.control.client", "peer.credit.outcomes", "peer.events", "peer.settings", "peer.spec",
-    "peer.plan", "peer.placement", "peer.simulate", "peer.telemetry.event_tail", "dht.atomic_files", "dht.errors",
-    "dht.identity", "dht.invite", "peer.link.cluster_invite",
+    "bootstrap.config", "bootstrap.organiser", "peer.control.client", "peer.credit.outcomes", "peer.events",
+    "peer.link.cluster_invite", "peer.model_layers", "peer.placement", "peer.plan", "peer.settings", "peer.simulate",
+    "peer.spec", "peer.telemetry.event_tail", "dht.atomic_files", "dht.errors", "dht.identity", "dht.invite",
 )  # fmt: skip
 """Everything heavier is a child process."""
-BOOTSTRAP_MAY_IMPORT = ("peer.events", "peer.spec", "peer.telemetry")
-"""What the node reports, what it founds, and the page that shows it."""
+BOOTSTRAP_MAY_IMPORT = ("peer.data.start_blob", "peer.events", "peer.spec", "peer.sync.blob_server", "peer.telemetry")
+"""What the node reports, what it founds, the model from which that starts, and the page that shows it."""
 
 PURE = ("aggregation", "protocol", "delegates", "rounds", "placement", "plan", "simulate")
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}

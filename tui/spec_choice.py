@@ -2,31 +2,60 @@
 
 from __future__ import annotations
 
+import json
 import tomllib
 from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from dht.errors import BadInput
+from tui.processes.children import python_module
+from tui.processes.tools import answer
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
 
 
-def choose_spec(name_or_path: str, *, sets: Sequence[str] = (), fixed: Mapping[str, Any] | None = None) -> RunSpec:
+def choose_spec(
+    name_or_path: str, *, sets: Sequence[str] = (), fixed: Mapping[str, Any] | None = None, drafts: bool = False
+) -> RunSpec:  # fmt: skip
     """The spec behind `name_or_path` with `table.key=value` texts and then `fixed` (dotted keys) applied.
 
-    Raises BadSpec for the spec and BadInput for a text that is not `table.key=value`.
+    A model that it starts from is loaded once, and what follows from it stands in the spec then; of a draft that says
+    its model in [model] nothing is loaded where `drafts` will do. Raises BadSpec for the spec and BadInput for a text
+    that is not `table.key=value`.
     """
-    from peer.spec import from_mapping, load, read_text
+    from peer.spec import from_mapping, parse_tables, read_text
 
-    load(name_or_path)  # names the file in its errors, before anything is laid over it
-    table = tomllib.loads(read_text(name_or_path))
+    table = parse_tables(read_text(name_or_path), name_or_path)
+    if not is_to_adopt(table):
+        from_mapping(table, name_or_path)  # names the file in its errors, before anything is laid over it
     for text in sets:
         key, value = parse_setting(text)
-        _put(table, key, value, text)
+        put(table, key, value, text)
     for key, value in (fixed or {}).items():
-        _put(table, key, value, key)
+        put(table, key, value, key)
+    if is_to_adopt(table) and not (drafts and "architecture" in table.get("model", {})):
+        adopt(table)
     return from_mapping(table, name_or_path if not sets else f"{name_or_path} with --set {' --set '.join(sets)}")
+
+
+ADOPT_S = 3600.0
+"""Loading the largest model takes no longer."""
+
+
+def is_to_adopt(table: Mapping[str, Any]) -> bool:
+    start = table.get("start")
+    return isinstance(start, dict) and "model" in start and not start.get("digest")
+
+
+def adopt(table: dict[str, Any]) -> None:
+    """Have in [model] and [start] what follows from the model that is named there. A child does it: it loads torch."""
+    own = {key: value for key, value in table.get("model", {}).items() if key in ("context", "tokenizer")}
+    asked = {"model": table["start"]["model"], "revision": table["start"].get("revision", ""), "own": own}
+    said = answer("model to start from", python_module("peer", "adopt", json.dumps(asked)), ADOPT_S)
+    found = json.loads(said.splitlines()[-1])
+    table["model"] = found["model"]
+    table["start"] |= found["start"]
 
 
 def parse_setting(text: str) -> tuple[str, Any]:
@@ -41,7 +70,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def _put(table: dict[str, Any], key: str, value: Any, text: str) -> None:
+def put(table: dict[str, Any], key: str, value: Any, text: str) -> None:
     *path, last = key.split(".")
     for step in path:
         table = table.setdefault(step, {})

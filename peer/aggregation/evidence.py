@@ -44,7 +44,7 @@ class LayerNorms:
 
 @dataclass(frozen=True, kw_only=True)
 class AggregationRules:
-    """Fields, defaults and ranges are those of `peer.spec.AggregationTable`, which explains each."""
+    """Fields, defaults and ranges are those of `peer.spec_tables.AggregationTable`, which explains each."""
 
     rule: str = "edit"
     warmup_rounds: int = 10

@@ -23,6 +23,7 @@ from peer.protocol.encoding import DIGEST_BYTES, digest_of
 from peer.protocol.head import ChainHead
 from peer.spec import RunSpec
 from peer.store import snapshots
+from peer.store.chunked_file import damaged_chunks
 from peer.store.run_directory import ChainBase, base_path, block_files, block_path, genesis_head
 from peer.store.snapshots import SnapshotManifest
 
@@ -168,7 +169,7 @@ class RunFiles:
         path = folder / snapshots.VECTORS
         with blaming(manifest.round, path):
             require(path.stat().st_size == manifest.vector_bytes, "it has another size than the model's")
-            bad = snapshots.damaged_chunks(folder, manifest, snapshots.chunks_in_folder(folder, manifest))
+            bad = damaged_chunks(path, manifest, snapshots.chunks_in_folder(folder, manifest))
             require(not bad, f"its chunk {bad[:1]} is not the one that its manifest names")
 
     # ---- what lies beside the chain ----

@@ -6,6 +6,7 @@ import os
 import sysconfig
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.data.source import Document
@@ -21,8 +22,26 @@ PIECE_CHARACTERS = 1 << 18
 def read_files(path: str, text_field: str) -> Iterator[Document]:
     """Documents of the file or folder at `path`, in order of their names. Raises BadInput and BadSpec.
 
-    A text file is a document, and so is a row of a parquet file. Hidden files, and files that are
-    neither, are left out.
+    A text file is a document, and so is a row of a parquet file.
+    """
+    for file, name in readable_files(path):
+        if file.suffix == ".parquet":
+            for where, row in rows_of(file, name, text_field):
+                yield from _pieces(where, row[text_field] or "")
+        else:
+            yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"))
+
+
+def readable_files(path: str) -> Iterator[tuple[Path, str]]:
+    """Text and parquet files at `path`, and what each is called there, in that order. Raises BadInput."""
+    base, names = named_files(path)
+    yield from ((base / name, name) for name in names)
+
+
+def named_files(path: str) -> tuple[Path, list[str]]:
+    """A folder, and the text and parquet files below it, in order. Raises BadInput where there is nothing.
+
+    Hidden files, and files that are neither, are left out.
     """
     root = Path(path).expanduser()
     if not root.exists():
@@ -31,15 +50,10 @@ def read_files(path: str, text_field: str) -> Iterator[Document]:
         )
     found = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
     base = root.parent if root.is_file() else root
-    readable = [file for file in found if _is_readable(file.relative_to(base))]
+    readable = [file.relative_to(base) for file in found if _is_readable(file.relative_to(base))]
     if not readable:
         raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file")
-    for file in readable:
-        name = file.relative_to(base).as_posix()
-        if file.suffix == ".parquet":
-            yield from _rows(file, name, text_field)
-        else:
-            yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"))
+    return base, [name.as_posix() for name in readable]
 
 
 def _is_readable(name: Path) -> bool:
@@ -47,19 +61,20 @@ def _is_readable(name: Path) -> bool:
     return not hidden and (name.suffix in TEXT_SUFFIXES or name.suffix == ".parquet")
 
 
-def _rows(file: Path, name: str, text_field: str) -> Iterator[Document]:
+def rows_of(file: Path, name: str, column: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and values of each row of a parquet file called `name`: of one column, or of all. Raises BadSpec."""
     import pyarrow
     import pyarrow.parquet
 
     try:
         with pyarrow.parquet.ParquetFile(file) as table:
             columns = table.schema_arrow.names
-            if text_field not in columns:
-                raise BadSpec(f"data.text_field is {text_field!r}, no column of {name}; it has {', '.join(columns)}")
+            if column is not None and column not in columns:
+                raise BadSpec(f"data.text_field is {column!r}, no column of {name}; it has {', '.join(columns)}")
             number = 0
-            for batch in table.iter_batches(batch_size=256, columns=[text_field]):
-                for text in batch.column(0).to_pylist():
-                    yield from _pieces(f"{name}#{number}", text or "")
+            for batch in table.iter_batches(batch_size=256, columns=None if column is None else [column]):
+                for row in batch.to_pylist():
+                    yield f"{name}#{number}", row
                     number += 1
     except pyarrow.ArrowInvalid as error:
         raise BadSpec(f"{name} is no parquet file ({str(error).splitlines()[0]}); remove or rename it") from error
@@ -83,9 +98,15 @@ LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packa
 
 def standard_library(root: Path | None = None) -> Iterator[Document]:
     """Every Python file of the standard library, sorted by its path, which is its name."""
+    base, names = library_files(root)
+    for name in names:
+        yield Document(name, (base / name).read_text(encoding="utf-8", errors="replace"))
+
+
+def library_files(root: Path | None = None) -> tuple[Path, list[str]]:
+    """Its folder, and what is read below it, in order."""
     root = root or Path(sysconfig.get_path("stdlib"))
-    for name in sorted(_python_files(root)):
-        yield Document(name, (root / name).read_text(encoding="utf-8", errors="replace"))
+    return root, sorted(_python_files(root))
 
 
 def _python_files(root: Path) -> Iterator[str]:

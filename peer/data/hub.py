@@ -5,7 +5,6 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
 from itertools import chain
 from typing import Any
 
@@ -13,59 +12,55 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadSpec, Unreachable
+from peer.data import packs
+from peer.data.conversations import as_line
 from peer.data.data_shards import DATA_SHARDS, is_held_out
+from peer.data.document_tokens import encoder_of
+from peer.data.hub_packs import RowStream, ShardPack
 from peer.data.source import spread
 from peer.data.tokenizer import Tokenizer, Tokens
+from peer.protocol.encoding import digest_of, pack
 from peer.spec import RunSpec
 from peer.tables import shortened
 
-
-@dataclass
-class _Reader:
-    """Where this peer stands in one shard."""
-
-    documents: Iterator[str]
-    position: int = 0
-    turn_windows: int = 0
-    """Windows read in this pass, to notice a shard that holds none."""
-    pending: Tokens = field(default_factory=lambda: np.empty(0, np.int32))
+VERSION = 1
+"""Of what is kept of a stream."""
 
 
 class HubSource:
     """A streamed data set. Raises BadSpec if there is none, or one of another kind than text, Unreachable.
 
-    Documents of one shard come in the data set's order, which should be a shuffled one. To start in
-    mid-run, a shard is read from its beginning up to the cursor.
+    Documents of one shard come in the data set's order, which should be a shuffled one. What was read is kept in the
+    cache; to start in mid-run elsewhere, a shard is read from its beginning up to the cursor, once.
     """
 
     def __init__(self, tokenizer: Tokenizer, spec: RunSpec) -> None:
-        self._tokenizer, self._table = tokenizer, spec.data
+        self._encoder, self._table = encoder_of(spec, tokenizer), spec.data
         self._context = spec.model.context
-        self._dataset = _open(spec)
+        self._dataset, files = _open(spec)
         # A data set of few files is cut by rows, so that every shard has its own documents.
         self._files = min(DATA_SHARDS, int(self._dataset.num_shards))
-        self._readers: dict[int, _Reader] = {}
+        table = spec.data
+        said = (VERSION, table.path, files, table.text_field, table.held_out_every, self._encoder.identity)
+        self._folder = packs.folder() / "hub" / digest_of(pack(said)).hex()[:32]
+        self._shards: dict[int, ShardPack] = {}
         self.windows: Mapping[int, int] = dict.fromkeys(range(DATA_SHARDS), 1)
 
     def window(self, shard: int, position: int) -> Tokens:
-        """Tokens (T) of the `position`-th window of the shard in the order of the stream."""
-        reader = self._readers.get(shard)
-        if reader is None or reader.position > position:
-            reader = self._readers[shard] = _Reader(self._documents(shard))
-        while reader.position < position:
-            self._read(shard, reader)
-        return self._read(shard, reader)
+        """Tokens (T) of the `position`-th window of the shard in the order of the stream. Raises Unreachable."""
+        if shard not in self._shards:
+            self._shards[shard] = self._shard(shard)
+        return self._shards[shard].read(position * self._context, self._context + 1)
 
     def held_out(self) -> npt.NDArray[np.int64]:
-        """Tokens (B, T) of the first held-out documents of the data set."""
+        """Tokens (B, T) of the first held-out documents of the data set. Raises Unreachable."""
         enough = self._table.eval_sequences * self._context + 1
         pieces: list[Tokens] = []
-        for text in self._texts(self._dataset):
-            if self._is_held_out(text):
-                pieces.append(self._encode(text))
-                if sum(map(len, pieces)) >= enough:
-                    break
-        tokens = np.concatenate(pieces) if pieces else np.empty(0, np.int32)
+        for piece in self._encoder.joined(self._held_out_documents()):
+            pieces.append(piece)
+            if sum(map(len, pieces)) >= enough:
+                break
+        tokens = np.concatenate([*pieces, self._encoder.end])
         if len(tokens) <= self._context:
             raise BadSpec(
                 f"{self._table.path} holds {len(tokens)} held-out tokens, fewer than model.context + 1 = "
@@ -73,50 +68,53 @@ class HubSource:
             )
         return spread(tokens, self._table.eval_sequences, self._context)
 
-    def _read(self, shard: int, reader: _Reader) -> Tokens:
-        while len(reader.pending) <= self._context:
-            text = next(reader.documents, None)
-            if text is not None:
-                reader.pending = np.concatenate([reader.pending, self._encode(text)])
-                continue
-            if reader.turn_windows == 0:
-                raise BadSpec(f"shard {shard} of {self._table.path} holds too little text; take a larger data set")
-            reader.documents, reader.turn_windows = self._documents(shard), 0
-        window = reader.pending[: self._context + 1]
-        reader.pending = reader.pending[self._context :]
-        reader.position += 1
-        reader.turn_windows += 1
-        return window
+    def _held_out_documents(self) -> Iterator[Tokens]:
+        rows = RowStream(self._dataset, self._table.path)
+        while (row := rows.next()) is not None:
+            text = self._text(row)
+            if self._is_held_out(text):
+                yield self._encode(text)
 
-    def _documents(self, shard: int) -> Iterator[str]:
+    def _shard(self, shard: int) -> ShardPack:
         file = shard % self._files
         share, sharers = shard // self._files, len(range(file, DATA_SHARDS, self._files))
-        rows = self._dataset.shard(num_shards=self._files, index=file)
-        for number, text in enumerate(self._texts(rows)):
-            if number % sharers == share and not self._is_held_out(text):
-                yield text
 
-    def _texts(self, rows: Any) -> Iterator[str]:
+        def encode(number: int, row: Mapping[str, Any]) -> Tokens | None:
+            text = self._text(row)
+            mine = number % sharers == share and not self._is_held_out(text)
+            return self._encode(text) if mine else None
+
+        item = packs.item_of(self._encoder.most)
+        place = self._folder / f"shard {shard}"
+        rows = self._dataset.shard(num_shards=self._files, index=file)
+        return ShardPack(place, item, rows, self._table.path, encode, self._encoder.filler)
+
+    def _text(self, row: Mapping[str, Any]) -> str:
         name = self._table.text_field
-        for row in rows:
-            if name not in row:
-                raise BadSpec(f"data.text_field is {name!r}, no column of {self._table.path}; it has {', '.join(row)}")
-            yield row[name] or ""
+        if self._table.format == "chat":
+            return as_line(row, name, f"a row of {self._table.path}")
+        if name not in row:
+            raise BadSpec(f"data.text_field is {name!r}, no column of {self._table.path}; it has {', '.join(row)}")
+        return row[name] or ""
 
     def _is_held_out(self, text: str) -> bool:
         # By content: a document keeps its side however the data set's files are cut.
         return is_held_out(hashlib.blake2b(text.encode("utf-8", "replace")).hexdigest(), self._table.held_out_every)
 
     def _encode(self, text: str) -> Tokens:
-        return np.append(self._tokenizer.encode(text), np.int32(self._tokenizer.end_of_text))
+        return self._encoder.encode(text, f"a row of {self._table.path}")
 
 
 TABLES = frozenset({"arrow", "csv", "json", "parquet", "text"})
 """Formats of data sets that are read: rows of plain values. Others unpack archives, images or pickles."""
 
 
-def _open(spec: RunSpec) -> Any:
-    from datasets import load_dataset_builder
+def _open(spec: RunSpec) -> tuple[Any, tuple[str, ...]]:
+    """The data set, and which files of which revision it is made of."""
+    from datasets import config, load_dataset_builder
+
+    # Who waits is told after a while, and the stream goes on from the same row.
+    config.STREAMING_READ_MAX_RETRIES = 1
 
     table = spec.data
     if os.path.lexists(table.path):
@@ -125,7 +123,8 @@ def _open(spec: RunSpec) -> Any:
     try:
         builder = load_dataset_builder(table.path, table.subset or None, token=False)
         require_own_files(builder, table.path)
-        return builder.as_streaming_dataset(split=table.split)
+        files: Any = (builder.config.data_files or {}).get(table.split, ())
+        return builder.as_streaming_dataset(split=table.split), tuple(map(str, files))
     except ConnectionError as error:
         raise Unreachable(f"the data set {table.path!r} cannot be reached; check the connection") from error
     except (FileNotFoundError, RuntimeError, ValueError) as error:

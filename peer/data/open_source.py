@@ -2,15 +2,21 @@
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
 
 from dht.errors import BadInput, BadSpec
-from peer.data.documents import read_files, standard_library
+from peer.data.conversations import read_conversations
+from peer.data.document_tokens import encoder_of
+from peer.data.documents import library_files, named_files, read_files, standard_library
 from peer.data.hub import HubSource
-from peer.data.source import MemorySource, Source
-from peer.data.tokenizer import load_tokenizer
+from peer.data.mixed_source import MixedSource, PartOfMix
+from peer.data.packs import Pack, PackSource, fingerprint, packed
+from peer.data.source import Document, MemorySource, Source
+from peer.data.tokenizer import Tokenizer, tokenizer_of
 from peer.spec import RunSpec
+from peer.spec_tables import MixTable
 
 
 def open_source(spec: RunSpec, data_path: str = "") -> Source:
@@ -19,7 +25,16 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
     Raises BadInput where a run on files is given none, BadSpec and Unreachable.
     """
     require_files(spec, data_path)
-    tokenizer = load_tokenizer(spec.model.tokenizer)
+    if spec.data.mix:
+        total = sum(part.weight for part in spec.data.mix)
+        alone = [(part, replace(spec, data=spec.data.alone(part))) for part in spec.data.mix]
+        return MixedSource(
+            [
+                PartOfMix(part.name, part.weight / total, open_source(one, _folder_of(part, data_path)))
+                for part, one in alone
+            ]
+        )
+    tokenizer = tokenizer_of(spec)
     embedded = spec.model.config.get("vocab_size")
     if isinstance(embedded, int) and embedded < tokenizer.vocabulary:
         raise BadSpec(
@@ -28,20 +43,46 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
         )
     if spec.data.source == "hub":
         return HubSource(tokenizer, spec)
-    if spec.data.source == "files":
-        return MemorySource(read_files(data_path, spec.data.text_field), tokenizer, spec)
-    return MemorySource(standard_library(), tokenizer, spec)
+    if spec.data.source == "stdlib":
+        return _packed(library_files, standard_library, spec, tokenizer)
+    read = read_conversations if spec.data.format == "chat" else read_files
+    return _packed(lambda: named_files(data_path), lambda: read(data_path, spec.data.text_field), spec, tokenizer)
+
+
+def _packed(
+    files: Callable[[], tuple[Path, list[str]]], documents: Callable[[], Iterable[Document]], spec: RunSpec,
+    tokenizer: Tokenizer,
+) -> Source:  # fmt: skip
+    encoder = encoder_of(spec, tokenizer)
+
+    def find() -> Pack:
+        base, names = files()
+        return packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec)
+
+    try:
+        return PackSource(spec, find)
+    except PermissionError:  # a machine without a cache keeps them in memory
+        return MemorySource(documents(), tokenizer, spec)
+
+
+def _folder_of(part: MixTable, data_path: str) -> str:
+    return str(Path(data_path) / part.name) if part.source == "files" else ""
+
+
+def folders(spec: RunSpec, data_path: str) -> dict[str, str]:
+    """Where the run's files are on this machine, by what its spec calls them: in a mix each in a folder of its own in
+    `data_path`, by the name of the source."""
+    if not spec.data.mix:
+        return {spec.data.path: data_path} if spec.data.source == "files" else {}
+    return {part.path: _folder_of(part, data_path) for part in spec.data.mix if part.source == "files"}
 
 
 def require_files(spec: RunSpec, data_path: str) -> None:
     """Raises BadInput for a run on files, if their owner has named none: a spec says nothing about this machine."""
-    if spec.data.source == "files" and not data_path:
+    called = " and ".join(repr(each.path) for each in spec.data.sources if each.source == "files")
+    if called and not data_path:
+        names = " and ".join(part.name for part in spec.data.mix if part.source == "files")
         raise BadInput(
-            f"this run trains on files of yours, which its spec calls {spec.data.path!r}; "
-            "say which with --set data_path=FOLDER"
+            f"this run trains on files of yours, which its spec calls {called}; say which with --set data_path=FOLDER"
+            + (f", which holds the folders {names}" if names else "")
         )
-
-
-def held_out(source: Source) -> Tensor:
-    """Evaluation tokens (B, context + 1), int64, on the CPU; the same for every peer with the same data."""
-    return torch.from_numpy(source.held_out())

@@ -6,6 +6,7 @@ committed cursors; a peer that owns a shard reads on from its own position, whic
 
 from __future__ import annotations
 
+from collections import deque
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
@@ -14,10 +15,13 @@ import torch
 from torch import Tensor
 
 from peer.data.data_shards import DATA_SHARDS, shards_of
+from peer.data.read_ahead import Place, ReadAhead
 from peer.data.source import Source
 from peer.protocol.block import CURSOR_END
 from peer.spec import RunSpec
 
+AHEAD = 2
+"""So many times what is asked for is kept ready."""
 Range = tuple[int, int, int]
 """(shard, from, to) in windows; `to` is not included."""
 
@@ -29,12 +33,20 @@ class ShardSampler:
         self, source: Source, spec: RunSpec, peer: str, peers: Collection[str], cursors: Mapping[int, int]
     ) -> None:
         self._source, self._peer = source, peer
-        self._context = spec.model.context
+        self._is_private = spec.data.private
+        self._ahead = ReadAhead(source)
         self._positions: dict[int, int] = {}
         # How many passes this peer has made over each of its shards; the least read one is next.
         self._passes: dict[int, float] = {}
         self._ranges: list[Range] = []
+        self._plan: deque[Place] = deque()
+        """What follows, already chosen, but not read as far as anybody knows."""
         self.reassign(peers, cursors)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds of waiting for data."""
+        return self._ahead.waited_s
 
     @property
     def shards(self) -> tuple[int, ...]:
@@ -44,19 +56,32 @@ class ShardSampler:
         """Take the shards that are this peer's among `peers`, from the run's `cursors` on.
 
         A shard that it keeps goes on where it stands, unless the run is ahead. A peer to which no
-        shard falls, as happens in a group of many, reads all of them: what others read too.
+        shard falls, as happens in a group of many, reads all of them: what others read too. Of private text each peer
+        has all shards, and no cursor is of it but its own.
         """
+        if self._is_private:
+            peers, cursors = {self._peer}, {}
         owned = [shard for shard in shards_of(self._peer, peers) if shard in self._source.windows]
         owned = owned or [shard for shard in range(DATA_SHARDS) if shard in self._source.windows]
         level = min((self._passes[shard] for shard in owned if shard in self._passes), default=0.0)
         self._positions = {shard: max(_at(cursors, shard), _at(self._positions, shard)) for shard in owned}
         self._passes = {shard: self._passes.get(shard, level) for shard in owned}
+        self._choose_anew()
 
     def next(self, sequences: int) -> Tensor:
-        """Tokens (sequences, context + 1), int64, on the CPU: inputs are all but the last, labels all but the first."""
-        tokens_BT = np.empty((sequences, self._context + 1), dtype=np.int64)
-        for row in tokens_BT:
-            row[:] = self._take()
+        """Tokens (sequences, context + 1), int64, on the CPU: inputs are all but the last, labels all but the first.
+
+        Raises what the source does, and Unreachable where it takes too long; then nothing is read.
+        """
+        self._choose(AHEAD * sequences)
+        places = [self._plan[row] for row in range(sequences)]
+        self._ahead.expect(self._plan)
+        tokens_BT = np.stack(self._ahead.windows(places)).astype(np.int64)
+        for shard, position in places:
+            self._plan.popleft()
+            self._use(shard, position)
+        self._choose(AHEAD * sequences)
+        self._ahead.expect(self._plan)
         return torch.from_numpy(tokens_BT)
 
     def mark(self) -> None:
@@ -76,6 +101,7 @@ class ShardSampler:
             if ahead > 0:
                 self._positions[shard] = end
                 self._passes[shard] += ahead / self._source.windows[shard]
+        self._choose_anew()
 
     def ranges(self) -> tuple[Range, ...]:
         """What was read since `mark`, sorted; a shard appears twice only if the run jumped ahead in between."""
@@ -94,14 +120,25 @@ class ShardSampler:
         self._positions = {shard: position for shard, position in state["positions"]}
         self._passes = {shard: passes for shard, passes in state["passes"]}
         self._ranges = [(shard, start, end) for shard, start, end in state["ranges"]]
+        self._choose_anew()
 
-    def _take(self) -> np.ndarray[tuple[int, ...], np.dtype[np.int32]]:
-        shard = min(self._passes, key=lambda shard: (self._passes[shard], shard))
-        position = self._positions[shard]
+    def _use(self, shard: int, position: int) -> None:
         self._positions[shard] += 1
         self._passes[shard] += 1 / self._source.windows[shard]
         self._note(shard, position, position + 1)
-        return self._source.window(shard, position)
+
+    def _choose_anew(self) -> None:
+        self._plan.clear()
+        self._planned = dict(self._positions), dict(self._passes)
+
+    def _choose(self, windows: int) -> None:
+        """Have a plan of so many at least: of what `_use` will find, in its order."""
+        positions, passes = self._planned
+        while len(self._plan) < windows:
+            shard = min(passes, key=lambda shard: (passes[shard], shard))
+            self._plan.append((shard, positions[shard]))
+            positions[shard] += 1
+            passes[shard] += 1 / self._source.windows[shard]
 
     def _note(self, shard: int, start: int, end: int) -> None:
         for index, (known, known_start, known_end) in enumerate(self._ranges):
@@ -113,6 +150,8 @@ class ShardSampler:
 
 class IdleSampler:
     """In place of a `ShardSampler` at a home that is sent what others read."""
+
+    waited_s = 0.0
 
     def reassign(self, peers: Collection[str], cursors: Mapping[int, int]) -> None: ...
 

@@ -13,6 +13,7 @@ from pathlib import Path
 
 from dht.errors import BadSpec, HomefiresError
 from peer import spec as specs
+from peer.data.open_source import folders
 from peer.doctor.check import Check, Status, failed, one_line, unknown
 from peer.doctor.credentials import KnownRun, check_folder, check_identity, check_invite, peer_at_work
 from peer.doctor.host import (
@@ -70,8 +71,8 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
             tell(failed("spec", why, fix, BadSpec))
         tell(unknown("needs", "what a run needs is known once its invite is given and its spec was fetched"))
         return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
-    if spec.data.source == "files":
-        tell(check_files(spec, asked.settings.data_path))
+    for called, folder in folders(spec, asked.settings.data_path).items():
+        tell(check_files(called, folder))
     needs = _needs(spec, asked, tell)
     if needs is not None:
         _rooms(spec, needs, asked, devices, at_work, tell)

@@ -14,6 +14,7 @@ from pathlib import Path
 from dht.errors import BadInput, DiskFull
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown, warned
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
+from peer.model_layers import FLOAT32_BYTES
 from peer.plan.disk_use import disk_of
 from peer.plan.home_cost import WayToTrain
 from peer.plan.model_shape import memory_of, shape_of
@@ -28,6 +29,8 @@ class RunNeeds:
     """In bytes."""
 
     parameters: int
+    weights: int
+    """On the training device, without which nothing can be computed: all of the model, in bytes."""
     device: int
     """On the training device with the spec's own micro-batch: an estimate, see
     `peer.plan.model_shape.MemoryFootprint`."""
@@ -46,10 +49,13 @@ def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
     shape = shape_of(spec)
     memory = memory_of(shape, spec)
     disk = disk_of(shape.parameters, round(memory.training), spec, chain_bytes)
+    start = 0 if spec.start is None else FLOAT32_BYTES * spec.model_parameters
     return RunNeeds(
-        parameters=shape.parameters, device=round(memory.device),
-        least_device=round(memory.training + memory.activations / spec.inner.sequences),
-        main=round(PROCESS_BYTES + memory.anchor + memory.encoded), least_disk=disk.least, disk=disk.most,
+        parameters=shape.parameters, weights=round(FLOAT32_BYTES * shape.parameters + memory.frozen),
+        device=round(memory.device),
+        least_device=round(memory.training + memory.frozen + memory.activations / spec.inner.sequences),
+        main=round(PROCESS_BYTES + memory.anchor + memory.encoded),
+        least_disk=disk.least + start, disk=disk.most + start,
     )  # fmt: skip
 
 
@@ -117,9 +123,10 @@ def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int =
     return passed("disk", found, **figures)
 
 
-def check_files(spec: RunSpec, data_path: str) -> Check:
-    """Of a run on files of its volunteers: whether there are some here that their owner has named."""
-    called = one_line(spec.data.path)
+def check_files(name: str, data_path: str) -> Check:
+    """Of a run on files of its volunteers, which it calls `name`: whether there are some here that their owner has
+    named."""
+    called = one_line(name)
     if not data_path:
         found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
         return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from importlib.metadata import version
+from typing import Literal
 
 from huggingface_hub import ModelCardData
 
@@ -12,6 +13,10 @@ from peer.checkpoint.replay import Chain
 from peer.events import Evaluated
 from peer.protocol.block import Update
 from peer.spec import RunSpec
+from peer.spec_tables import DataTable, MixTable
+
+What = Literal["adapter", "merged", "base"]
+"""Of a run from a model: the adapter alone, that and the model it belongs to as one, the model from which it starts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,8 +30,11 @@ class CardFacts:
     state_checked: bool
     """The peer reported the same one when it committed the round."""
     parameters: int
-    evaluated: Evaluated | None
-    """The newest held-out loss in the run directory, of this round or an earlier one."""
+    """Of what is written."""
+    what: What | None
+    """None where the run trains all of its model."""
+    evaluations: Mapping[int, Evaluated]
+    """The held-out losses in the run directory, by round and oldest first: of this round and earlier ones."""
 
 
 @dataclass(kw_only=True)
@@ -39,23 +47,61 @@ class PeerCredit:
 def model_card(facts: CardFacts) -> str:
     """README.md: YAML front matter as the Hugging Face Hub reads it, then Markdown."""
     spec, round, shares = facts.spec, facts.chain.head.round, shares_of(facts.chain.updates)
+    if facts.what == "base":
+        return _base_card(facts)
     title = [
-        *("---", _front_matter(spec), "---", ""),
+        *("---", _front_matter(facts), "---", ""),
         *(f"# {spec.run.name}, round {round}", ""),
-        f"A {spec.model.architecture} language model with {facts.parameters:,} parameters, trained with homefires by "
+        f"{_noun(facts)}, trained with homefires by "
         f"{_known_of(facts)}{len(shares)} peer{'s' if len(shares) > 1 else ''}: each trains alone for a while, then "
         "all agree on one averaged step. `spec.toml` is the whole agreement.",
     ]
     sections = {
-        "Use": _usage(),
+        "Use": _usage(facts),
         "The run": _rows(_run_rows(facts, shares)),
         "Training": _rows(_training_rows(spec)),
-        "Evaluation": iter([_evaluation(facts)]),
+        "Evaluation": _evaluation(facts),
         "Peers": _peers(facts, shares),
     }
     for name, lines in sections.items():
         title += ["", f"## {name}", "", *lines]
     return "\n".join([*title, ""])
+
+
+def _base_card(facts: CardFacts) -> str:
+    """Nothing of the run is in it."""
+    spec, rows = facts.spec, [("parameters", f"{facts.parameters:,}"), *_start_rows(facts.spec)]
+    words = f"The model from which the run {spec.run.name} starts, in float32, as it was before any training there."
+    title = ("---", _front_matter(facts), "---", "", f"# The start of {spec.run.name}", "", words, "")
+    return "\n".join([*title, *_rows(iter(rows)), "", "## Use", "", *_usage(facts), ""])
+
+
+def _noun(facts: CardFacts) -> str:
+    table, of = facts.spec.adapter, _base(facts.spec)
+    if facts.what == "adapter":
+        assert table is not None
+        return f"An adapter (LoRA of rank {table.rank}) with {facts.parameters:,} parameters for {of}"
+    words = f"A {facts.spec.model.architecture} language model with {facts.parameters:,} parameters"
+    if table is not None:
+        return f"{words}: {of}, and an adapter (LoRA of rank {table.rank}) merged into it"
+    return f"{words}, continued from {of}" if of else words
+
+
+def _base(spec: RunSpec) -> str:
+    """The model from which the run starts, as people find it; empty where there is none."""
+    if spec.start is None:
+        return ""
+    name = spec.start.model
+    return f"[{name}](https://huggingface.co/{name})" if spec.start.is_on_hub else _code(name)
+
+
+def _start_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
+    if spec.start is None:
+        return
+    yield "base", _base(spec)
+    if spec.start.revision:
+        yield "revision of the base", _code(spec.start.revision)
+    yield "digest of the base (of its parameters and tokenizer)", _code(spec.start.digest)
 
 
 def _known_of(facts: CardFacts) -> str:
@@ -86,25 +132,38 @@ def shares_of(updates: tuple[Update, ...]) -> dict[str, PeerCredit]:
     return dict(sorted(shares.items()))
 
 
-def _front_matter(spec: RunSpec) -> str:
+def _front_matter(facts: CardFacts) -> str:
+    spec = facts.spec
+    read = [] if facts.what == "base" else [each.path for each in spec.data.sources if each.source == "hub"]
     data = ModelCardData(
-        library_name="transformers",
+        base_model=spec.start.model if spec.start is not None and spec.start.is_on_hub else None,
+        library_name="peft" if facts.what == "adapter" else "transformers",
         pipeline_tag="text-generation",
-        tags=["homefires", "diloco", spec.model.architecture],
-        datasets=[spec.data.path] if spec.data.source == "hub" else None,
+        tags=["homefires", "diloco", *(["lora"] if spec.adapter else []), spec.model.architecture],
+        datasets=read or None,
     )
     return data.to_yaml()
 
 
-def _usage() -> Iterator[str]:
+def _usage(facts: CardFacts) -> Iterator[str]:
+    start, whole = facts.spec.start, "THIS_FOLDER"
+    if facts.what == "adapter" and start is not None:
+        whole = start.model if start.is_on_hub else "FOLDER_OF_THE_BASE"
     yield "```python"
+    if facts.what == "adapter":
+        yield "from peft import PeftModel"
     yield "from transformers import AutoModelForCausalLM, AutoTokenizer"
     yield ""
     yield 'tokenizer = AutoTokenizer.from_pretrained("THIS_FOLDER")'
-    yield 'model = AutoModelForCausalLM.from_pretrained("THIS_FOLDER")'
+    yield f'model = AutoModelForCausalLM.from_pretrained("{whole}")'
+    if facts.what == "adapter":
+        yield 'model = PeftModel.from_pretrained(model, "THIS_FOLDER")'
     yield 'inputs = tokenizer("Once", return_tensors="pt", add_special_tokens=False)'
     yield "print(tokenizer.decode(model.generate(**inputs, max_new_tokens=50)[0]))"
     yield "```"
+    if whole == "FOLDER_OF_THE_BASE":
+        yield ""
+        yield "`homefires export --what base` writes the base that it belongs to."
 
 
 def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple[str, str]]:
@@ -117,6 +176,7 @@ def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple
     yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`{reported}"
     yield "tokens", f"{sum(share.tokens for share in shares.values()):,}, {_since(facts)}"
     yield "peers that contributed", f"{_known_of(facts)}{len(shares)}"
+    yield from _start_rows(spec)
     yield "architecture", spec.model.architecture
     yield "parameters", f"{facts.parameters:,}"
     yield "context", f"{spec.model.context:,} tokens"
@@ -125,6 +185,10 @@ def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple
 
 
 def _training_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
+    if (table := spec.adapter) is not None:
+        matrices = "A and B" if table.trains == "both" else "B alone"
+        held = f"base in {table.base}, dropout {table.dropout:g}"
+        yield "adapter", f"LoRA of rank {table.rank}, α {table.alpha}, beside {table.targets}; {matrices}; {held}"
     yield "data", _data(spec)
     yield "inner optimizer", _inner(spec)
     yield "learning rate", _schedule(spec)
@@ -144,13 +208,20 @@ def _training_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:
 
 
 def _data(spec: RunSpec) -> str:
-    table = spec.data
+    total = sum(part.weight for part in spec.data.mix)
+    if not spec.data.mix:
+        return _source(spec.data)
+    return "; ".join(f"{part.name} ({100 * part.weight / total:.3g} %): {_source(part)}" for part in spec.data.mix)
+
+
+def _source(table: DataTable | MixTable) -> str:
+    answers = ", conversations, of which answers alone are predicted" if table.format == "chat" else ""
     if table.source == "stdlib":
         return "source text of the Python standard library, as installed on each peer's machine"
     if table.source == "files":
-        return f"files of each peer's machine, {_code(table.path)}"
+        return f"files of each peer's machine, {_code(table.path)}{answers}"
     subset = f", subset {_code(table.subset)}" if table.subset else ""
-    return f"{_code(table.path)}{subset}, split {_code(table.split)}"
+    return f"{_code(table.path)}{subset}, split {_code(table.split)}{answers}"
 
 
 def _inner(spec: RunSpec) -> str:
@@ -178,16 +249,32 @@ def _steps(spec: RunSpec) -> str:
     return f"{table.steps:,}" + (f" ({', then '.join(ramp)})" if ramp else "")
 
 
-def _evaluation(facts: CardFacts) -> str:
-    measured, round = facts.evaluated, facts.chain.head.round
-    if measured is None:
-        return "This peer measured no held-out loss."
+def _evaluation(facts: CardFacts) -> Iterator[str]:
+    round = facts.chain.head.round
+    if not facts.evaluations:
+        yield "This peer measured no held-out loss."
+        return
+    measured = facts.evaluations[max(facts.evaluations)]
     which = "this round" if measured.round == round else f"round {measured.round} (this is round {round})"
     every = facts.spec.data.held_out_every
-    return (
-        f"Held-out loss of {which}: **{measured.loss:.4f} nats per token**, over {measured.tokens:,} tokens of the one "
+    yield (
+        f"Held-out loss of {which}: **{_nats(measured)} nats per token**, over {measured.tokens:,} tokens of the one "
         f"in {every} documents that nobody trained on."
     )
+    if measured.by_source:
+        yield f"By source: {', '.join(f'{name} {loss:.4f}' for name, loss in measured.by_source.items())}."
+    earlier = [each for each in facts.evaluations.values() if each is not measured]
+    if earlier:
+        losses = (f"{_nats(each)} (round {each.round})" for each in earlier[:: max(1, len(earlier) // EARLIER)])
+        yield f"This peer measured before: {', '.join(losses)}."
+
+
+EARLIER = 8
+"""About so many earlier losses are told, of however many rounds."""
+
+
+def _nats(measured: Evaluated) -> str:
+    return "not a number" if measured.loss is None else f"{measured.loss:.4f}"
 
 
 def _peers(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[str]:

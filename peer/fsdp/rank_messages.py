@@ -35,10 +35,10 @@ class Backward(Struct, frozen=True, kw_only=True, tag=True):
     """Forward and backward of this rank's share of a micro-batch."""
 
     tokens: bytes
-    """int32 (rows, context + 1)."""
+    """int32 (rows, context + 1), with the flags of `peer.data.chat.token_flags`."""
     rows: int
     scale: float
-    """Of the mean loss of these rows: their share of the step. 0: they are there to be gathered with."""
+    """Of the loss per token of these rows: their share of the step. 0: they are there to be gathered with."""
     seed: int | None = None
     """Of the random generator, at the first micro-batch of a step."""
 
@@ -48,7 +48,7 @@ class FinishStep(Struct, frozen=True, kw_only=True, tag=True):
 
     learning_rate: float
     scale: float
-    """Of the gradients: of a step that ended before all its micro-batches."""
+    """Of the gradients: of a step that ended before all its micro-batches, or did not predict all it read."""
 
 
 class StandAtAnchor(Struct, frozen=True, tag=True):

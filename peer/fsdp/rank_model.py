@@ -10,10 +10,10 @@ from functools import partial
 import numpy as np
 import torch
 import torch.distributed as dist
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from peer.codec.codec import Codec
+from peer.data.chat.token_flags import share_of_loss, summed_loss
 from peer.fsdp.arena import Arena
 from peer.fsdp.gather_gates import GatherGates
 from peer.fsdp.gather_guard import GatherGuard
@@ -125,7 +125,7 @@ class RankModel:
         with self._guard.reading():
             with self._autocast():
                 logits_BTV = next_token_logits(self._model, tokens_BT)
-            loss = F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
+            loss = share_of_loss(logits_BTV, tokens_BT)
             # FSDP takes the mean over the ranks; their shares of the step add up to it.
             torch.autograd.backward(loss * (command.scale * self._ranks))
         return RankAnswer(value=loss.item() * command.scale)
@@ -163,8 +163,8 @@ class RankModel:
     def _measure(self, command: MeasureLoss) -> RankAnswer:
         tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
-            logits_BTV = next_token_logits(self._model, tokens_BT).float()
-        loss = F.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten(), reduction="sum")
+            logits_BTV = next_token_logits(self._model, tokens_BT)
+        loss = summed_loss(logits_BTV, tokens_BT)
         return RankAnswer(value=loss.item() if command.counts else 0.0)
 
     @torch.no_grad()

@@ -32,13 +32,13 @@ from peer.lifecycle.state import (
 from peer.lifecycle.trainer_results import done, layers_ready, saved, written
 from peer.lifecycle.turn import Turn, describe, grant_finish, tell_pause, tell_progress
 from peer.lifecycle.vocabulary import (
+    LOOKS,
     Adopt,
     Apply,
     Began,
     ClockJumped,
     Done,
     Emit,
-    Evaluate,
     Fail,
     Greet,
     Greeted,
@@ -196,7 +196,7 @@ def _next(turn: Turn) -> None:
     if life.chores and settled:
         chore, *rest = life.chores
         turn.set(chores=tuple(rest))
-        return _next(turn) if isinstance(chore, Evaluate) and life.owner.holds else _do_chore(turn, chore)
+        return _next(turn) if isinstance(chore, LOOKS) and life.owner.holds else _do_chore(turn, chore)
     if life.moves:
         return _move(turn) if settled else None
     if life.finished and life.met and not life.serves:  # its lead may need it for the loss of the last round
@@ -212,7 +212,7 @@ def _next(turn: Turn) -> None:
             return turn.do(LeaveDevice()) if life.holds_device else _stand_aside(turn)
         case Joining() | Following(in_step=False):
             return None
-    if life.owner.holds:
+    if life.sits_out:
         return _sit_out(turn)
     if life.round.pause_told:
         _go_on(turn)
@@ -241,7 +241,7 @@ def _move(turn: Turn) -> None:
     match move:
         case RoundDecided():
             turn.add(Emit(PhaseEntered(round=move.update.round - 1, phase="apply")))
-            follows = life.in_step and not life.owner.holds and move.update.round != life.run.run.rounds
+            follows = life.in_step and not life.sits_out and move.update.round != life.run.run.rounds
             turn.do(Apply(move.update, life.run.round.overlap != "none" and follows))
         case Replayed():
             turn.do(Replay(move.update))

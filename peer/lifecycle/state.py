@@ -12,6 +12,8 @@ from peer.lifecycle.pace import Pace
 from peer.lifecycle.vocabulary import Move, OwnerChanged, RoundDecided, Step, TrainerStatus, Work
 from peer.spec import RunSpec
 
+AWAY_MOST_S = 300.0
+"""Data that are away are tried again after RETRY_S, and after twice as long each time, but for this."""
 RETRY_S = 5.0
 """A full disk or device is tried again after this."""
 CLOCK_RETRY_S = 60.0
@@ -146,10 +148,12 @@ class Saves(Struct, frozen=True):
 
 
 class Stuck(Struct, frozen=True):
-    """No room on the disk or the device."""
+    """No room on the disk or the device, or no data."""
 
     why: str
     retry_at: float
+    away: bool = False
+    """The data are: nobody knows for how long, so this peer gives what it has and holds nobody up."""
 
 
 class Mode(Enum):
@@ -194,6 +198,8 @@ class Life(Struct, frozen=True, kw_only=True):
     """Why, if it moves."""
     work_began_at: float = 0.0
     stuck: Stuck | None = None
+    missed: int = 0
+    """Attempts at a step in a row for which there were no data."""
     granted: bool = False
     """Whether the wish to finish the round became a pause, of which its owner's next word tells."""
     links_lost: tuple[float, ...] = ()
@@ -235,6 +241,11 @@ class Life(Struct, frozen=True, kw_only=True):
     def holds_device(self) -> bool:
         """Whether it keeps memory of a device from others."""
         return self.trainer.on_device and self.trainer.can_leave
+
+    @property
+    def sits_out(self) -> bool:
+        """Whether no step follows for a time that is not the round's matter."""
+        return bool(self.owner.holds) or (self.stuck is not None and self.stuck.away)
 
     @property
     def over_quota(self) -> bool:

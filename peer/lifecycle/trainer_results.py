@@ -6,14 +6,16 @@ from typing import assert_never
 
 from msgspec.structs import replace
 
-from peer.events import CheckpointWritten, Evaluated, PeerStateChanged
+from peer.events import CheckpointWritten, Evaluated, PeerStateChanged, SampleWritten
 from peer.ipc import LossMeasured, OfferContribution, StandsAt
 from peer.lifecycle import words
-from peer.lifecycle.state import RETRY_S, AnchorState, Offered, Open, Saves, Stuck, Writing
+from peer.lifecycle.state import AWAY_MOST_S, RETRY_S, AnchorState, Offered, Open, Saves, Stuck, Writing
 from peer.lifecycle.turn import Turn, grant_finish, tell_pause, tell_progress, tell_round
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
+    Continuations,
+    ContinuePrompts,
     Done,
     Emit,
     Evaluate,
@@ -22,6 +24,7 @@ from peer.lifecycle.vocabulary import (
     LayersReady,
     Move,
     Moved,
+    NoData,
     NoRoom,
     Positioned,
     Replay,
@@ -58,8 +61,10 @@ def done(turn: Turn, event: Done) -> None:
         case ((Step() | TakeDevice()), NoRoom(why)):
             why = f"{why}; {words.MAKE_ROOM}" if why else words.OTHERS_USE_IT
             turn.set(stuck=Stuck(why, turn.life.at + RETRY_S))
+        case Step(), NoData(why):
+            _missed(turn, why)
         case Submit(), _:
-            quiet = bool(turn.life.owner.holds)
+            quiet = turn.life.sits_out
             turn.set_round(submission=Writing(quiet))
             grant_finish(turn)
         case TakeBack(), _:
@@ -67,16 +72,32 @@ def done(turn: Turn, event: Done) -> None:
         case ((Apply() | Replay() | Rewind() | Adopt() | Resume()), Moved() as moved):
             assert move is not None
             _moved(turn, move, moved)
-        case Evaluate(round), HeldOutLoss(loss, tokens):
-            turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens)))
+        case Evaluate(round), HeldOutLoss(loss, tokens, by_source):
+            turn.add(Emit(Evaluated(round=round, loss=loss, tokens=tokens, by_source=by_source)))
             turn.say(LossMeasured(round, loss))
+        case ContinuePrompts(round), Continuations(texts):
+            assert turn.life.run.evaluate is not None
+            for prompt, text in zip(turn.life.run.evaluate.prompts, texts, strict=False):
+                turn.add(Emit(SampleWritten(round=round, prompt=words.one_line(prompt), text=words.one_line(text))))
+        case ContinuePrompts(), NoRoom(why) if why:
+            turn.warn("MEMORY", f"{why}; the prompts of this run are not continued here in this round")
         case Evaluate(), NoRoom(why) if why:
             turn.warn("MEMORY", f"{why}; the held-out loss of this round is not measured here")
+        case Evaluate(), NoData(why):
+            turn.warn("DATA", f"{why}; the held-out loss of this round is not measured here")
         case Save(when="last"), _:
             turn.set(saved_last=True)
         case Save(then=then), _:
             for message in then:
                 turn.say(message)
+
+
+def _missed(turn: Turn, why: str) -> None:
+    """The others do not wait, and so an attempt costs nobody else anything."""
+    life = turn.life
+    wait_s = min(AWAY_MOST_S, RETRY_S * 2.0**life.missed)
+    why = f"{why}; tried again after {wait_s:.0f} s, training goes on by itself"
+    turn.set(stuck=Stuck(why, life.at + wait_s, away=True), missed=life.missed + 1)
 
 
 def _stepped(turn: Turn, stepped: Stepped) -> None:
@@ -93,7 +114,7 @@ def _stepped(turn: Turn, stepped: Stepped) -> None:
         losses=progress.losses + measured * (stepped.loss or 0.0), measured=progress.measured + measured,
         learning_rate=stepped.learning_rate,
     )  # fmt: skip
-    turn.set(times=times, rests_until=rests_until, stepped_at=now, pace=pace, progress=progress)
+    turn.set(missed=0, times=times, rests_until=rests_until, stepped_at=now, pace=pace, progress=progress)
     if now - progress.since >= PROGRESS_S:
         tell_progress(turn)
     if not isinstance(life.round.submission, Writing) and turn.life.save_is_due(round_ends=False):
@@ -132,7 +153,7 @@ def _moved(turn: Turn, move: Move, moved: Moved) -> None:
             turn.add(ForgetForecast())
             turn.say(StandsAt(move.anchor, moved.state))
             if turn.life.trainer.round == 0 and min(turn.life.round.members) == turn.life.me:
-                turn.add_chore(Evaluate(0))
+                turn.add_chore(Evaluate(0), *([] if turn.life.run.evaluate is None else [ContinuePrompts(0)]))
         case _:
             assert_never(move)
 
@@ -165,7 +186,7 @@ def written(turn: Turn, event: Written) -> None:
         return
     if event.no_room:
         turn.set_round(submission=Writing(submission.quiet, failed=True))
-        if life.owner.holds:  # the others must hear of the pause all the same
+        if life.sits_out:  # the others must hear of the pause all the same
             turn.warn("DISK", f"{event.no_room}; what was learned stays in memory and is given later")
             tell_pause(turn)
         else:
@@ -174,7 +195,7 @@ def written(turn: Turn, event: Written) -> None:
     turn.set_round(submission=Offered())
     if not submission.quiet:
         turn.say(OfferContribution(event.anchor))
-    if life.in_step and life.owner.holds:
+    if life.in_step and life.sits_out:
         tell_pause(turn)
     if submission.quiet or turn.life.save_is_due(round_ends=True):
         turn.add_chore(Save(event.anchor, "due"))

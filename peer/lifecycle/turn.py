@@ -9,6 +9,8 @@ from peer.ipc import PausedAt, ReportProgress, StandsAt, ToLink
 from peer.lifecycle import words
 from peer.lifecycle.state import Following, Life, Open, Progress
 from peer.lifecycle.vocabulary import (
+    LOOKS,
+    ContinuePrompts,
     Do,
     Emit,
     EmitRound,
@@ -68,7 +70,7 @@ class Turn:
 
         A worker of a cluster that waits for its lead's next step makes none.
         """
-        if isinstance(self.life.work, Step) or (at_once and isinstance(self.life.work, Evaluate)):
+        if isinstance(self.life.work, Step) or (at_once and isinstance(self.life.work, LOOKS)):
             self.add(Interrupt(at_once or self.life.serves))
 
 
@@ -106,13 +108,15 @@ def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
     turn.set(told_at=life.at, told_exposed_s=exposed_s)
     if life.in_step:
         turn.add(WriteSnapshot(move.anchor, state))
-    if _is_my_turn(life, update):
+    if _is_my_turn(life, update, life.run.data.eval_every):
         turn.add_chore(Evaluate(update.round))
+    if life.run.evaluate is not None and _is_my_turn(life, update, life.run.evaluate.every):
+        turn.add_chore(ContinuePrompts(update.round))
 
 
-def _is_my_turn(life: Life, update: Update) -> bool:
-    """All anchors are alike, so one member measures each; they take turns."""
-    every, last = life.run.data.eval_every, life.run.run.rounds
+def _is_my_turn(life: Life, update: Update, every: int) -> bool:
+    """All anchors are alike, so one member looks at each; they take turns."""
+    last = life.run.run.rounds
     members = life.round.members
     if not members or (update.round % every and update.round != last):
         return False

@@ -123,6 +123,16 @@ class Evaluate(Struct, frozen=True):
     round: int
 
 
+class ContinuePrompts(Struct, frozen=True):
+    """Continue the prompts of the run from this round's anchor."""
+
+    round: int
+
+
+LOOKS = (Evaluate, ContinuePrompts)
+"""What changes nothing, and is left undone where the device is wanted."""
+
+
 class Save(Struct, frozen=True):
     """Write a checkpoint: `due` beside the next steps, `now` before anything else happens, `last` before the end."""
 
@@ -140,7 +150,10 @@ class TakeDevice(Struct, frozen=True):
     """Have the model on the device again."""
 
 
-Work = Step | Submit | TakeBack | Apply | Replay | Rewind | Adopt | Resume | Evaluate | Save | LeaveDevice | TakeDevice
+Work = (
+    Step | Submit | TakeBack | Apply | Replay | Rewind | Adopt | Resume | Evaluate | ContinuePrompts | Save
+    | LeaveDevice | TakeDevice
+)  # fmt: skip
 
 
 class Stepped(Struct, frozen=True, kw_only=True):
@@ -175,6 +188,14 @@ class HeldOutLoss(Struct, frozen=True):
 
     loss: float
     tokens: int
+    by_source: dict[str, float] = {}
+    """Of each source of a mix, by its name."""
+
+
+class Continuations(Struct, frozen=True):
+    """What the prompts of the run are continued with, in their order; of a peer that cannot continue any, nothing."""
+
+    texts: tuple[str, ...]
 
 
 class NoRoom(Struct, frozen=True):
@@ -183,7 +204,13 @@ class NoRoom(Struct, frozen=True):
     why: str = ""
 
 
-Result = Stepped | Moved | HeldOutLoss | NoRoom | None
+class NoData(Struct, frozen=True):
+    """What is to be trained on cannot be reached, `why` in words; nothing of it is lost."""
+
+    why: str
+
+
+Result = Stepped | Moved | HeldOutLoss | Continuations | NoRoom | NoData | None
 
 
 # ---- what it is told ----

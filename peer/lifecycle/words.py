@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
-from peer.events import AlertRaised
+from peer.events import AlertRaised, printable
 from peer.lifecycle.state import RETRY_S, Joining, Life, Mode, Offline, Open
 from peer.lifecycle.vocabulary import Evaluate, Moved
 from peer.limits.policy import until_of, why_of
@@ -12,12 +12,19 @@ from peer.protocol.block import Update
 
 UNTIL_S = 60.0
 """An end that moves by less is not said again."""
+SAMPLE_CHARACTERS = 2000
+"""Of a continued text, or of the prompt before it, at most."""
 OTHERS_USE_IT = f"the GPU has no room for the model: others use it; tried every {RETRY_S:.0f} s"
 
 MAKE_ROOM = "make room, training goes on by itself"
 
 Sentence = tuple[str, str, float | None]
 """State, why, and Unix time at which it ends by itself, if that is known."""
+
+
+def one_line(text: str) -> str:
+    """A text of several lines as other machines show it: bounded, and without anything that a terminal obeys."""
+    return printable(" ↵ ".join(text[:SAMPLE_CHARACTERS].splitlines()))
 
 
 def sentence(life: Life) -> Sentence | None:

@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 from datetime import tzinfo
 
 from peer.limits.governor import LEAST_DUTY, POWER, TEMPERATURE, Gains, Governor, steer
+from peer.limits.schedule_clock import is_open, next_change, next_month
 from peer.schedule import parse
-from peer.schedule_clock import is_open, next_change, next_month
 from peer.settings import PeerSettings
 
 LINGER_S = 10.0

@@ -10,13 +10,14 @@ import base64
 import binascii
 import os
 import secrets
+from contextlib import suppress
 from dataclasses import dataclass, field
 from hashlib import blake2b
 from pathlib import Path
 
 import msgpack
 
-from dht.atomic_files import write_atomic
+from dht.atomic_files import write_atomic, write_exclusive
 from dht.errors import BadInvite
 from dht.identity import Identity, public_key_of
 
@@ -48,7 +49,8 @@ def issue_in(directory: Path) -> ClusterInvite:
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / SECRET_FILE
     if not path.exists():
-        write_atomic(path, secrets.token_bytes(SECRET_BYTES), private=True)
+        with suppress(FileExistsError):  # the peer itself, or another command of its owner, was first
+            write_exclusive(path, secrets.token_bytes(SECRET_BYTES))
     secret = path.read_bytes()
     if len(secret) != SECRET_BYTES:
         raise BadInvite(f"{path} is damaged; remove it, and give your friends a new line")

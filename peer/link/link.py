@@ -35,12 +35,23 @@ from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
-from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES
+from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES, Genesis
 from peer import spec as specs
 from peer.codec.codec import Codec
 from peer.codec.run_rules import rules_of
+from peer.data import start_blob
 from peer.events import AlertRaised
-from peer.ipc import AdoptSnapshot, Hello, LinkFailed, OpenLink, ResumeAt, SpecText, Waiting
+from peer.ipc import (
+    AdoptSnapshot,
+    Hello,
+    LinkFailed,
+    OpenLink,
+    ResumeAt,
+    SpecText,
+    StartBrought,
+    StartLooked,
+    Waiting,
+)
 from peer.link.channel import LinkEnd, LinkLost
 from peer.link.cluster_invite import issue_in, parse_cluster
 from peer.link.cluster_role import ClusterRole, MakeRole, leading, working
@@ -55,12 +66,14 @@ from peer.protocol.layout import Part, cut, layer_sizes
 from peer.protocol.messages import Heartbeat
 from peer.protocol.rules import Rules
 from peer.settings import PeerSettings
-from peer.spec import AdmissionTable, RunSpec
+from peer.spec import RunSpec
+from peer.spec_tables import AdmissionTable
 from peer.store.chain import ChainStore
 from peer.store.run_directory import genesis_head
 from peer.sync.blob_server import BlobServer
-from peer.sync.run_discovery import LAYERS, find_genesis, find_spec
+from peer.sync.run_discovery import LAYERS, around, find_genesis, find_spec
 from peer.sync.snapshot_sync import SnapshotSync
+from peer.sync.start_sync import bring_start
 
 log = logging.getLogger(__name__)
 
@@ -100,11 +113,52 @@ async def _take_part(
     text: str, role: ClusterRole | None,
 ) -> None:  # fmt: skip
     pipe.send(SpecText(text))
-    hello = await (pipe.receive() if role is None else role.until_hello())
-    if not isinstance(hello, Hello):
-        raise LinkLost
+    with (
+        ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor,
+        closing(BlobServer(directory, executor, 0)) as donor,
+    ):
+        chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
+        donor.listen(node)
+        if spec.start is not None:
+            await _have_start(node, pipe, invite, notices, spec.start.digest, donor, executor)
+        hello = await (pipe.receive() if role is None else role.until_hello())
+        if not isinstance(hello, Hello):
+            raise LinkLost
+        genesis = await _meet_founders(node, pipe, directory, invite, notices, hello, role)
+        parts = cut(hello.layer_sizes, spec.codec.part_elements)
+        chains = Chains(directory, genesis_head(genesis), parts, spec, executor, chosen)
+        serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
+        serve_dial_back(node)
+        rules = _rules(spec, parts, notices)
+        rules = rules if role is None else role.rules(rules)
+        await _follow_chain(node, pipe, notices, chains, donor, rules, hello.anchor, role)
+
+
+async def _have_start(
+    node: Node, pipe: LinkEnd, invite: Invite, notices: Announcer, digest: str, donor: BlobServer, executor: Executor
+) -> None:
+    """The model from which the run starts on this machine, and given to others. Raises LinkLost, DiskFull."""
+
+    async def read_others() -> Sequence[str]:
+        others = await notices.read_others()
+        await asyncio.gather(*(node.meet(peer, ways) for peer, (_, ways) in others.items()))
+        return await around(node, [*map(peer_id_in, invite.addrs), *others])
+
+    if not start_blob.is_here(digest):
+        looked = await pipe.receive()
+        if not isinstance(looked, StartLooked):
+            raise LinkLost
+        if not looked.is_here:
+            await unless_left(pipe, bring_start(digest, node, read_others, executor, pipe.report))
+            pipe.send(StartBrought())
+    donor.keep(start_blob.folder_of(digest) / start_blob.VECTORS, start_blob.read_manifest(digest))
+
+
+async def _meet_founders(
+    node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, hello: Hello,
+    role: ClusterRole | None,
+) -> Genesis:  # fmt: skip
     node.serve(LAYERS, lambda: pack(hello.layer_sizes))
-    parts = cut(hello.layer_sizes, spec.codec.part_elements)
     is_member = role is None or role.takes_part
     here = Heartbeat(b"", -1, 0, hello.first_state if is_member else b"", is_member, 0, 0, False)
     finding = find_genesis(
@@ -113,16 +167,7 @@ async def _take_part(
     )  # fmt: skip
     genesis = await unless_left(pipe, finding)
     node.serve("genesis", (directory / "genesis").read_bytes)
-    with ThreadPoolExecutor(max_workers=2, thread_name_prefix="bytes") as executor:
-        chains = Chains(directory, genesis_head(genesis), parts, spec, executor, chosen)
-        with closing(BlobServer(directory, executor, 0)) as donor:
-            chosen.listen(lambda settings: donor.allow(_newcomers_bps(settings)))
-            donor.listen(node)
-            serve_probes(node, lambda: donor.is_exchanging())  # a round needs the line more
-            serve_dial_back(node)
-            rules = _rules(spec, parts, notices)
-            rules = rules if role is None else role.rules(rules)
-            await _follow_chain(node, pipe, notices, chains, donor, rules, hello.anchor, role)
+    return genesis
 
 
 async def _stand_guard(

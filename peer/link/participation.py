@@ -29,6 +29,7 @@ from peer.rounds.interface import Leaving, Quarantined, Tick
 from peer.rounds.machine import TICK_S, begin
 from peer.store import snapshots
 from peer.store.chain import ChainStore
+from peer.store.chunked_file import damaged_chunks
 
 log = logging.getLogger(__name__)
 
@@ -199,7 +200,7 @@ class Participation:
                         continue  # its lead offers, and says when no step follows
                 case ipc.StandsAt():
                     pass
-                case ipc.AssignStages() | ipc.LayersHeld() | ipc.SeekWork():
+                case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork():
                     raise LinkLost  # heard elsewhere, or said before
                 case _:
                     assert_never(message)
@@ -309,7 +310,7 @@ def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:
                 here = snapshots.chunks_in_folder(path, manifest)
             except BadInput:
                 continue
-            if not snapshots.damaged_chunks(path, manifest, here):
+            if not damaged_chunks(path / snapshots.VECTORS, manifest, here):
                 return disk.head_at(anchor)
     return None
 

@@ -15,22 +15,42 @@ from torch import Tensor, nn
 from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
 
 from dht.errors import BadSpec
+from peer.data import start_blob
+from peer.data.chat import token_flags
 from peer.data.tokenizer import ByteTokenizer
+from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 
 _DRAWN_AT_ONCE = 1 << 22
 
 
 def build(spec: RunSpec) -> nn.Module:
-    """The model of `spec` in float32 on the CPU, with the same parameter bits on every machine.
+    """The model of `spec` on the CPU, with the same parameter bits on every machine; what is trained is float32.
 
-    transformers' own initialisation decides which parameters are constants; the others are
-    redrawn, because its normal draws differ between processors. Raises BadSpec.
+    Without a model to start from, transformers' own initialisation decides which parameters are constants; the others
+    are redrawn, because its normal draws differ between processors. Raises BadSpec, and BadInput where the start is not
+    in the cache.
     """
-    config = build_config(spec)
-    model = _from_config(config)
-    _draw(model, config, spec, {id(parameter): name for name, parameter in model.named_parameters()})
-    return model
+    if spec.start is None:
+        config = build_config(spec)
+        model = _from_config(config)
+        _draw(model, config, spec, _names(model))
+        return model
+    model = _unset(spec)
+    _fill(model, _names(model), spec)
+    return _with_adapter(model, spec)
+
+
+def _with_adapter(model: nn.Module, spec: RunSpec) -> nn.Module:
+    if spec.adapter is None:
+        return model
+    from peer.model.adapter import attach
+
+    return attach(model, spec.adapter, _draw_uniform, spec.run.seed)
+
+
+def _names(model: nn.Module) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in model.named_parameters()}
 
 
 def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module:
@@ -41,7 +61,7 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
     config = build_config(spec)
     with _parameters_on_meta():
         model: Any = _from_config(config)
-    names = {id(parameter): name for name, parameter in model.named_parameters()}
+    names = _names(model)
     kept = cut(model)
     for module in kept.modules():
         for name, value in module.named_parameters(recurse=False):
@@ -52,8 +72,28 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
         torch.manual_seed(0)
         for module in kept.modules():
             model._init_weights(module)
-    _draw(kept, config, spec, names)
+    if spec.start is None:
+        _draw(kept, config, spec, names)
+    else:
+        _fill(kept, names, spec)
     return kept
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
+    """Have the parameters from which the run starts; `names` are those in the whole model."""
+    assert spec.start is not None
+    flat, layers = FlatParameters(meta := build_base_meta(spec)), start_blob.read_layers(spec.start.digest)
+    if [layer.size for layer in flat.layers] != [len(layer) for layer in layers]:
+        raise BadSpec("start.digest is that of a model with other layers than [model] says")
+    places: dict[str, tuple[int, slice]] = {}
+    of_meta = _names(meta)
+    for number, members in enumerate(flat.members):
+        for where, parameter in zip(flat.places(number), members, strict=True):
+            places[of_meta[id(parameter)]] = number, where
+    for parameter in model.parameters():
+        number, where = places[names[id(parameter)]]
+        parameter.view(-1).copy_(torch.from_numpy(layers[number][where].astype(np.float32)))
 
 
 def _draw(model: nn.Module, config: PreTrainedConfig, spec: RunSpec, names: Mapping[int, str]) -> None:
@@ -66,6 +106,12 @@ def _draw(model: nn.Module, config: PreTrainedConfig, spec: RunSpec, names: Mapp
 
 def build_meta(spec: RunSpec) -> nn.Module:
     """The same model without storage (device `meta`), to count and to name. Raises BadSpec."""
+    with torch.device("meta"):
+        return _with_adapter(build_base_meta(spec), spec)
+
+
+def build_base_meta(spec: RunSpec) -> nn.Module:
+    """The same without its adapter. Raises BadSpec."""
     config = build_config(spec)
     with torch.device("meta"):
         return _from_config(config)
@@ -74,8 +120,14 @@ def build_meta(spec: RunSpec) -> nn.Module:
 def build_unset(spec: RunSpec) -> nn.Module:
     """The same model on the CPU with parameters that nobody has set, and that take no memory until somebody does.
 
-    Buffers are as `build` has them. Raises BadSpec.
+    Buffers are as `build` has them. Raises BadSpec, also for a model with an adapter.
     """
+    if spec.adapter is not None:
+        raise BadSpec("a run with [adapter] is trained on one device of each peer")
+    return _unset(spec)
+
+
+def _unset(spec: RunSpec) -> nn.Module:
     config = build_config(spec)
     with _parameters_on_meta():
         model = _from_config(config)
@@ -171,8 +223,15 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
         flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
 
 
+def places(entering_BT: Tensor) -> dict[str, Tensor]:
+    """What a model is told beside its tokens: nothing, or where each stands in its document."""
+    positions_BT = token_flags.positions(entering_BT)
+    return {} if positions_BT is None else {"position_ids": positions_BT}
+
+
 def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     """Logits (B, T − 1, V) of every token but the first, from those before it."""
     # No mask: sequences are full, and without one attention takes its fastest causal path.
-    logits_BTV: Tensor = model(input_ids=tokens_BT[:, :-1], use_cache=False).logits
+    entering_BT = tokens_BT[:, :-1]
+    logits_BTV: Tensor = model(input_ids=token_flags.plain(entering_BT), use_cache=False, **places(entering_BT)).logits
     return logits_BTV

@@ -23,6 +23,8 @@ class Footprint:
     parameters: int
     training_bytes: int
     """On the training device: parameters, gradients and the optimizer's one (Muon) or two (AdamW) moments, float32."""
+    frozen_bytes: int
+    """On the training device: the model beside which an adapter is trained."""
     activation_bytes: int
     """On the training device: an estimate for one micro-batch."""
     anchor_bytes: int
@@ -33,18 +35,20 @@ class Footprint:
     @property
     def total_bytes(self) -> int:
         """All of it, as on a machine whose training device is the CPU."""
-        return self.training_bytes + self.activation_bytes + self.anchor_bytes + self.encoded_bytes
+        return self.training_bytes + self.frozen_bytes + self.activation_bytes + self.anchor_bytes + self.encoded_bytes
 
 
 def size_of(spec: RunSpec) -> Footprint:
     """Count and estimate without allocating the model. Raises BadSpec."""
     model = build_meta(spec)
     parameters = sum(value.numel() for value in model.parameters() if value.requires_grad)
+    frozen = [value for value in model.parameters() if not value.requires_grad]
     one_moment = sum(value.numel() for value in hidden_matrices(model)) if spec.inner.optimizer == "muon" else 0
     codec, elements = Codec(spec.codec.wire), _largest_fragment(model, spec)
     return Footprint(
         parameters=parameters,
         training_bytes=FLOAT32_BYTES * (4 * parameters - one_moment),
+        frozen_bytes=sum(value.numel() * value.element_size() for value in frozen),
         activation_bytes=_activation_bytes(spec),
         anchor_bytes=4 * FLOAT32_BYTES * parameters,
         # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
@@ -66,12 +70,17 @@ def describe(spec: RunSpec) -> str:
     """One paragraph on the run's model, for people. Raises BadSpec."""
     size = size_of(spec)
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
+    frozen = f"{_bytes(size.frozen_bytes)} for the model beside them, " if size.frozen_bytes else ""
     optimizer = "AdamW" if spec.inner.optimizer == "adamw" else "Muon"
+    of_what = f"{spec.model.architecture} with {_short(size.parameters)} parameters"
+    if spec.start is not None:
+        of_what = f"{_short(size.parameters)} parameters {'beside' if spec.adapter else 'of'} {spec.start.model}"
     return (
-        f"{spec.run.name}: {spec.model.architecture} with {_short(size.parameters)} parameters, context "
+        f"{spec.run.name}: {of_what}, context "
         f"{spec.model.context}, {spec.model.tokenizer} tokens. A peer needs about {_bytes(size.total_bytes)}: "
-        f"{_bytes(size.training_bytes)} for parameters, gradients and {optimizer}, {_bytes(size.activation_bytes)} for "
-        f"activations, {_bytes(size.anchor_bytes)} for anchor and residual, {_bytes(size.encoded_bytes)} for encoded "
+        f"{_bytes(size.training_bytes)} for parameters, gradients and {optimizer}, {frozen}"
+        f"{_bytes(size.activation_bytes)} for activations, {_bytes(size.anchor_bytes)} for anchor and "
+        f"residual, {_bytes(size.encoded_bytes)} for encoded "
         f"parts. An inner step reads {tokens:,} tokens; a round is {spec.round.steps} inner steps, after which each "
         f"peer sends about {_bytes(size.encoded_bytes // 3)} twice over."
     )

@@ -64,7 +64,9 @@ class ArrivalHistory:
 
     @torch.no_grad()
     def fault_of(self, values: Tensor) -> str | None:
-        """What is odd about hidden values or gradients (B, T, H), which are finite; None if nothing is."""
+        """What is odd about hidden values or gradients (…, H), which are finite; None if nothing is."""
+        if not values.numel():
+            return None
         rms = values.float().square().mean(dim=-1).sqrt().flatten()
         is_zero = rms == 0
         logs = torch.where(is_zero, 0.0, rms.clamp_min(torch.finfo(torch.float32).tiny).log())

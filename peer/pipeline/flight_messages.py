@@ -44,7 +44,8 @@ class Forward(FlightMessage, frozen=True, kw_only=True):
     whole: Size
     """Sequences of the whole step: the loss counts by the share of them."""
     tokens: Payload
-    """(rows, columns + 1) as little-endian int32: the last stage takes its labels from them."""
+    """(rows, columns + 1) as little-endian int32 with flags (`peer.data.chat.token_flags`): the last stage takes its
+    labels from them."""
     hidden: Payload
     """(rows, columns, width), encoded."""
     measures: bool = False

@@ -18,7 +18,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dht.errors import MemoryFull
+from dht.errors import MemoryFull, Unreachable
+from peer.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations, encoded_bytes
@@ -149,15 +150,18 @@ class LeadStage(StageDevice):
                     done, number = done + len(tokens_BT), number + 1
                     continue
                 loss += self._land(self._next_back(), whole)
-            self._agree_on_norm(whole / done)
+            scale = step_scale(taken, whole)
+            self._agree_on_norm(scale)
         except BaseException as error:
             self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
             self._in_hand.clear()
             if isinstance(error, _NotThere | HomeGone):
                 self._forget()
                 self._reader.put_back(taken)
+            if isinstance(error, Unreachable):  # what was read is put back by whoever attempts a step
+                self._forget()
             raise
-        self._made, self._flights = (loss * whole / done, done * self._spec.model.context), number
+        self._made, self._flights = (loss * scale, done * self._spec.model.context), number
         return torch.tensor(self._made[0])
 
     def _require_descent(self, whole: int) -> None:
@@ -208,7 +212,7 @@ class LeadStage(StageDevice):
         tokens_BT = tokens_BT.to(self._device)
         if leaving is None:
             with torch.no_grad():
-                leaving = self._computed(tokens_BT[:, :-1], number)
+                leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, number)
         frame = encode_flight(
             Forward(
                 epoch=self._epoch, step=self._step_now, number=number, round=self.anchor.round, rows=len(tokens_BT),
@@ -235,10 +239,12 @@ class LeadStage(StageDevice):
         """Its share of the loss; the gradient goes through this stage. Raises GarbageHome."""
         began, home = time.perf_counter(), self._place.behind
         tokens_BT = self._in_hand.pop(message.number).tokens_BT
-        leaving = self._computed(tokens_BT[:, :-1], message.number)
+        leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, message.number)
         gradient = self._gradient_back(message, leaving)
         history = self._histories[home]
-        fault = history.fault_of_loss(message.loss * whole / len(tokens_BT)) or history.fault_of(gradient)
+        fault = history.fault_of(of_predicted(gradient, tokens_BT))
+        if predicted_tokens(tokens_BT):
+            fault = history.fault_of_loss(message.loss * step_scale([tokens_BT], whole)) or fault
         if fault is not None:
             raise GarbageHome(home, f"returned {fault}")
         torch.autograd.backward(leaving, gradient)
@@ -253,8 +259,7 @@ class LeadStage(StageDevice):
             raise GarbageHome(self._place.behind, f"returned {error}") from error
 
     def _agree_on_norm(self, ratio: float) -> None:
-        """Scale what is here as all are going to scale theirs. `ratio`: of the sequences of a whole step to those that
-        were made."""
+        """Scale what is here as all are going to scale theirs. `ratio`: see `step_scale`."""
         self._clip = ratio
         if self._spec.inner.clip:
             answers = self._ask_all(AskNorm(epoch=self._epoch, step=self._step_now), SquareNorm)
@@ -291,7 +296,7 @@ class LeadStage(StageDevice):
         sequences = min(SEQUENCES, self.micro.sequences)
         while True:
             try:
-                return self._summed_by_all(torch.split(tokens_BT, sequences), stop) / tokens_BT[:, 1:].numel()
+                return self._summed_by_all(torch.split(tokens_BT, sequences), stop) / predicted_tokens(tokens_BT)
             except RuntimeError as error:
                 if not is_out_of_memory(error):
                     raise

@@ -5,18 +5,18 @@ from __future__ import annotations
 import contextlib
 import hashlib
 from collections import defaultdict
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 
 import torch
 from torch import Tensor
-from torch.nn import functional as F
 
 from peer.host.device import free_bytes
 from peer.host.processes import available_bytes
 from peer.ipc import Assignment
+from peer.model.build import places
 from peer.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
 from peer.pipeline.flight_check import ArrivalHistory
 from peer.pipeline.flight_messages import AnyFlight, FlightBack, Forward, encode_flight
@@ -116,14 +116,19 @@ class StageDevice(SingleDevice):
         self._place = place
         self._forget()
 
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        return ()  # it has a part of the model
+
     # ---- a micro-batch ----
 
-    def _computed(self, entering: Tensor, number: int) -> Tensor:
-        """Hidden values, or logits at the last stage, of a flight of the step in hand: alike however often it is
-        asked."""
+    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        """Hidden values, or logits at the last stage, of a flight of these tokens, in the step in hand: alike however
+        often it is asked."""
         autocast = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with autocast, self._masks(number):
-            leaving: Tensor = self._model(entering)
+            leaving: Tensor = self._model(entering, **places(tokens_BT[:, :-1]))
         return leaving
 
     @contextlib.contextmanager
@@ -137,9 +142,6 @@ class StageDevice(SingleDevice):
         with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
             torch.manual_seed(seed)
             yield
-
-    def _summed_loss(self, logits_BTV: Tensor, labels_BT: Tensor) -> Tensor:
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten(), reduction="sum")
 
     def _entered(self, flight: Forward) -> Tensor:
         """Raises BadActivations."""

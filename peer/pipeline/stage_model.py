@@ -58,10 +58,11 @@ class StageModel(nn.Module):
         # Behind the rest, as in the whole model.
         self.head: nn.Module | None = model.get_output_embeddings() if self.is_last else None  # type: ignore[operator]
 
-    def forward(self, entering: Tensor) -> Tensor:
-        """`entering`: tokens (B, T), int64, at the first stage; hidden values (B, T, H) at others."""
+    def forward(self, entering: Tensor, **told: Tensor) -> Tensor:
+        """`entering`: tokens (B, T), int64, at the first stage; hidden values (B, T, H) at others. `told`: see
+        `peer.model.build.places`."""
         name = "input_ids" if self.is_first else "inputs_embeds"
-        hidden_BTH: Tensor = self.base(**{name: entering}, use_cache=False).last_hidden_state
+        hidden_BTH: Tensor = self.base(**{name: entering}, use_cache=False, **told).last_hidden_state
         return hidden_BTH if self.head is None else self.head(hidden_BTH)
 
     @property
@@ -129,7 +130,9 @@ def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
 
 def require_cuttable(spec: RunSpec) -> None:
     """Raises BadSpec for a model whose stages would not compute what the whole one does."""
-    tried = replace(spec, model=replace(spec.model, config=_small(spec)))
+    if spec.adapter is not None:
+        raise BadSpec("a run with [adapter] is trained by whole peers, and by no cluster")
+    tried = replace(spec, model=replace(spec.model, config=_small(spec), tokenizer="bytes"), start=None)
     whole, layers = build(tried), model_layers(tried)
     if _is_tied(whole):
         raise BadSpec(

@@ -14,6 +14,7 @@ import torch
 from msgspec.structs import replace
 from torch import Tensor
 
+from peer.data.chat.token_flags import of_predicted, plain_numbers, summed_loss
 from peer.host.device import is_out_of_memory
 from peer.ipc import Assignment
 from peer.pipeline.activation_codec import BadActivations
@@ -227,14 +228,14 @@ class WorkerStage(StageDevice):
             return
         if self._place.is_last:
             leaf = entering.requires_grad_()
-            logits_BTV = self._computed(leaf, flight.number)
-            loss = self._summed_loss(logits_BTV, tokens_BT[:, 1:]) / (flight.whole * flight.columns)
+            logits_BTV = self._computed(leaf, tokens_BT, flight.number)
+            loss = summed_loss(logits_BTV, tokens_BT) / (flight.whole * flight.columns)
             torch.autograd.backward(loss)
             self._forwards += 1
             self._answer(flight, loss.item(), leaf)
         else:
             with torch.no_grad():
-                leaving = self._computed(entering, flight.number)
+                leaving = self._computed(entering, tokens_BT, flight.number)
             went = encode_flight(replace(flight, hidden=self._encoded(leaving)))
             self._hops[flight.number] = Hop(flight, went)
             self._forwards += 1
@@ -246,14 +247,14 @@ class WorkerStage(StageDevice):
             return
         began = time.perf_counter()
         flight = self._hops[message.number].came
-        leaf = self._entered(flight).requires_grad_()
-        leaving = self._computed(leaf, flight.number)
+        leaf, tokens_BT = self._entered(flight).requires_grad_(), self._tokens_of(flight)
+        leaving = self._computed(leaf, tokens_BT, flight.number)
         try:
             gradient = self._gradient_from(message, leaving)
         except BadActivations as error:
             self._accuse(message, sender, str(error))
             return
-        fault = self._histories[sender].fault_of(gradient)
+        fault = self._histories[sender].fault_of(of_predicted(gradient, tokens_BT))
         if fault is not None:
             self._accuse(message, sender, fault)
             return
@@ -290,11 +291,11 @@ class WorkerStage(StageDevice):
         except BadActivations as error:
             self._accuse(flight, self._place.before, str(error))
             return
-        leaving = self._computed(entering, flight.number)
+        leaving = self._computed(entering, tokens_BT, flight.number)
         if not self._place.is_last:
             self._send(self._place.behind, replace(flight, hidden=self._encoded(leaving)))
             return
-        loss = self._summed_loss(leaving, tokens_BT[:, 1:]).item()
+        loss = summed_loss(leaving, tokens_BT).item()
         self._send(self._place.before, FlightBack(**where, number=flight.number, loss=loss, gradient=b""))
 
     def _accuse(self, flight: Forward | FlightBack, sender: str, why: str) -> None:
@@ -306,7 +307,7 @@ class WorkerStage(StageDevice):
         if len(flight.tokens) != 4 * flight.rows * (flight.columns + 1):
             raise BadActivations("tokens of another shape")
         tokens = np.frombuffer(flight.tokens, "<i4").astype(np.int64)
-        if tokens.min() < 0 or tokens.max() >= self._vocabulary:
+        if tokens.min() < 0 or plain_numbers(tokens).max() >= self._vocabulary:
             raise BadActivations("tokens that are not in the vocabulary")
         return torch.from_numpy(tokens).view(flight.rows, -1).to(self._device)
 

@@ -219,7 +219,12 @@ class WayToTrain:
 def ways_without_room(
     shape: ModelShape, spec: RunSpec, room_bytes: float, main_bytes: float, upload_bps: float = UPLOAD_BPS
 ) -> tuple[WayToTrain, ...]:
-    """The fastest first, of a device with `room_bytes`, where so much of main memory can hold what it does not."""
+    """The fastest first, of a device with `room_bytes`, where so much of main memory can hold what it does not.
+
+    None of an adapter: the model beside which it is trained lies on one device.
+    """
+    if spec.adapter is not None:
+        return ()
     found = []
     aside = offload_tokens_per_s(shape, spec, room_bytes)
     if aside is not None and aside.main_bytes <= main_bytes:

@@ -14,6 +14,8 @@ from peer.protocol.layout import share_out
 from peer.spec import RunSpec
 
 MOST_PARAMETERS = 10**13
+BASE_BYTES = {"float32": 4, "bfloat16": 2}
+"""Of a parameter that stays as it is, by `adapter.base`."""
 STATE_VECTORS = 4
 """θ, outer momentum, residual, and where the inner steps began: float32 in main memory."""
 
@@ -33,6 +35,10 @@ class ModelShape:
     vocabulary: int
     matrix_parameters: int
     """Of the matrices that every token is multiplied with, the output head included even where it is tied."""
+    frozen_matrix_parameters: int = 0
+    """The same of the model beside which an adapter is trained."""
+    frozen_bytes: int = 0
+    """What that model takes on the device."""
     before: int = 0
     """Layers before the first block; what is neither of them nor a block comes after the last one."""
 
@@ -42,8 +48,12 @@ class ModelShape:
         return sum(self.layers)
 
     def flops_per_token(self, context: int) -> float:
-        """Forward and backward: 6 N + 12 · blocks · width · context (arXiv:2204.02311, appendix B)."""
-        return 6.0 * self.matrix_parameters + 12.0 * self.blocks * self.attention_width * context
+        """Forward and backward: 6 N + 12 · blocks · width · context (arXiv:2204.02311, appendix B).
+
+        Of what is frozen 4 N: its own gradients are left out.
+        """
+        multiplied = 6.0 * self.matrix_parameters + 4.0 * self.frozen_matrix_parameters
+        return multiplied + 12.0 * self.blocks * self.attention_width * context
 
     def fragment_parameters(self, fragments: int) -> tuple[int, ...]:
         """Parameters of each fragment, as `peer.protocol.layout` shares layers out. Raises BadInput for too many."""
@@ -62,13 +72,15 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
         if not 1 <= parameters <= MOST_PARAMETERS:
             raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
         return _scaled(spec, parameters)
-    layers = layers_of(spec.model.architecture, spec.model.config, spec.model.context)
+    model, trained = layers_of(spec.model.architecture, spec.model.config, spec.model.context), spec.trained_layers
+    layers = (*trained.before, *(trained.block,) * trained.blocks, *trained.after)
+    matrices, adapter = model.blocks * model.multiplied + model.vocabulary * model.width, spec.adapter
     return ModelShape(
-        layers=(*layers.before, *(layers.block,) * layers.blocks, *layers.after),
-        blocks=layers.blocks, width=layers.width, attention_width=layers.attention_width,
-        vocabulary=layers.vocabulary,
-        matrix_parameters=layers.blocks * layers.multiplied + layers.vocabulary * layers.width,
-        before=len(layers.before),
+        layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
+        vocabulary=model.vocabulary, matrix_parameters=matrices if adapter is None else sum(layers),
+        frozen_matrix_parameters=0 if adapter is None else matrices,
+        frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base],
+        before=len(trained.before),
     )  # fmt: skip
 
 
@@ -90,6 +102,8 @@ class MemoryFootprint:
 
     training: float
     """On the device: parameters, gradients and the moments of the optimizer, float32."""
+    frozen: float
+    """On the device: the model beside which an adapter is trained."""
     activations: float
     """On the device: an estimate for one micro-batch (arXiv:2205.05198), and logits three times over."""
     logits: float
@@ -101,7 +115,7 @@ class MemoryFootprint:
 
     @property
     def device(self) -> float:
-        return self.training + self.activations
+        return self.training + self.frozen + self.activations
 
     @property
     def total(self) -> float:
@@ -114,13 +128,15 @@ def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
     parameters, inner = shape.parameters, spec.inner
     moments = 2 * parameters
     if inner.optimizer == "muon":
-        moments -= shape.matrix_parameters - shape.vocabulary * shape.width
+        beside = 0 if shape.frozen_bytes else shape.vocabulary * shape.width
+        moments -= shape.matrix_parameters - beside
     wide = 1 if inner.precision == "bfloat16" else 2
     tokens = inner.sequences * spec.model.context
     logits = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
     codec, largest = Codec(spec.codec.wire), max(shape.fragment_parameters(spec.round.fragments))
     return MemoryFootprint(
         training=FLOAT32_BYTES * (2 * parameters + moments),
+        frozen=shape.frozen_bytes,
         activations=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits,
         logits=logits,
         anchor=STATE_VECTORS * FLOAT32_BYTES * parameters,

@@ -32,7 +32,8 @@ from peer.plan.strategy import (
     strategy_of,
     with_strategy,
 )
-from peer.spec import MAX_FRAGMENTS, RunSpec
+from peer.spec import RunSpec
+from peer.spec_tables import MAX_FRAGMENTS
 
 OVERLAPS: tuple[Overlap, ...] = ("none", "layerwise", "streaming")
 WIRES: tuple[Wire, ...] = ("float16", "int8", "int4")

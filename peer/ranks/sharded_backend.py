@@ -18,10 +18,11 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from dht.errors import MemoryFull
+from dht.errors import MemoryFull, Unreachable
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.codec.codec import Codec
+from peer.data.chat.token_flags import predicted_tokens, step_scale
 from peer.fsdp.arena import Arena
 from peer.fsdp.rank_messages import (
     Backward,
@@ -222,9 +223,13 @@ class ShardedBackend:
         except NoRoomInRank:
             self._reader.put_back(taken)
             return None
+        except Unreachable:
+            self._reader.put_back(taken)
+            raise
         self._about_to_change_inner()
-        self._finish_step(FinishStep(learning_rate=rate, scale=whole / done))
-        return loss * whole / done, done
+        scale = step_scale(taken, whole)
+        self._finish_step(FinishStep(learning_rate=rate, scale=scale))
+        return loss * scale, done
 
     def _finish_step(self, command: FinishStep) -> None:
         """Raises RankLost where a rank has no room for what others have made: then they are not of one step."""
@@ -275,6 +280,11 @@ class ShardedBackend:
             self._make_smaller()
         return found
 
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        return ()  # it has a part of the model
+
     def _measured(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float | None:
         """None if a rank had no room: parameters are as they were, on some ranks aside. Raises Stopped."""
         try:
@@ -286,7 +296,7 @@ class ShardedBackend:
             return None
         if total is None:
             raise Stopped
-        return total / tokens_BT[:, 1:].numel()
+        return total / predicted_tokens(tokens_BT)
 
     def _total(self, pieces: Sequence[Tensor], stop: Callable[[], bool]) -> float | None:
         """In nats; None once `stop` says so."""

@@ -24,7 +24,7 @@ from peer.simulate.run_summary import GroupTally
 from peer.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
 from peer.simulate.simulated_peer import SimulatedPeer
 from peer.simulate.virtual_network import Sizes, VirtualNetwork
-from peer.spec import YEAR_S
+from peer.spec_tables import YEAR_S
 
 EPOCH = 1_600_000_000.0
 """Unix time when every simulation begins."""

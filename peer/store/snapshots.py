@@ -32,6 +32,7 @@ from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
 from peer.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
 from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunks_in, layer_digest, state_digest
+from peer.store.chunked_file import chunk_at, read_chunk
 from peer.store.run_directory import ChainBase
 
 VERSION = 2
@@ -333,26 +334,6 @@ def chunks_in_folder(path: Path, manifest: SnapshotManifest) -> list[int]:
     return [chunk for layer in layers_in(path, manifest) for chunk in manifest.chunks_of(layer)]
 
 
-def read_chunk(path: Path, manifest: SnapshotManifest, chunk: int) -> bytes | None:
-    """One chunk of the vectors; None if its bytes are not those that were written."""
-    try:
-        with (path / VECTORS).open("rb") as file:
-            return chunk_at(file.fileno(), manifest, chunk)
-    except FileNotFoundError:
-        return None
-
-
-def damaged_chunks(path: Path, manifest: SnapshotManifest, chunks: Iterable[int]) -> list[int]:
-    """Those of these chunks that are not in the folder, or whose bytes are not those that were written."""
-    return [chunk for chunk in chunks if read_chunk(path, manifest, chunk) is None]
-
-
-def chunk_at(vectors: int, manifest: SnapshotManifest, chunk: int) -> bytes | None:
-    """`read_chunk` from an open file, by its descriptor."""
-    payload = os.pread(vectors, manifest.chunk_bytes(chunk), manifest.offset_bytes(chunk))
-    return payload if digest_of(payload) == manifest.chunks[chunk] else None
-
-
 @contextmanager
 def opened(path: Path, manifest: SnapshotManifest, layers: Iterable[int]) -> Iterator[Callable[[int], bytes]]:
     """Gives chunks of these layers by number, once every byte of them has been checked. Raises BadInput if one is
@@ -383,7 +364,7 @@ def read_layer(path: Path, manifest: SnapshotManifest, layer: int) -> tuple[Floa
     target: Any = memoryview(whole.view(np.uint8).data)
     at = 0
     for chunk in manifest.chunks_of(layer):
-        payload = read_chunk(path, manifest, chunk)
+        payload = read_chunk(path / VECTORS, manifest, chunk)
         if payload is None:
             raise BadInput(f"{path / VECTORS} is damaged; remove {path}")
         target[at : at + len(payload)] = payload

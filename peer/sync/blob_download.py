@@ -1,6 +1,6 @@
-"""One snapshot from several donors at once: every chunk is checked, and a download that was cut goes on where it was.
+"""One large file from several donors at once: every chunk is checked, and a download that was cut goes on where it was.
 
-snapshots/<name>.part/    what has arrived; which chunks those are is found by their digests
+<folder>/<name>.part/     what has arrived; which chunks those are is found by their digests
 
 Whoever needs some of its layers takes the chunks of those. Donors may have some, too: who is asked has what it is asked
 for.
@@ -15,6 +15,7 @@ import time
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import Executor
+from dataclasses import dataclass
 from pathlib import Path
 
 from dht.atomic_files import raising_disk_full, write_atomic
@@ -23,9 +24,10 @@ from dht.streams.base import Asking
 from peer.events import AlertRaised, Event, TransferProgressed
 from peer.protocol.encoding import digest_of
 from peer.store import snapshots
-from peer.store.snapshots import FOLDER, MANIFEST_BYTES, VECTORS, SnapshotManifest
+from peer.store.chunked_file import ChunkedFile, damaged_chunks
+from peer.store.snapshots import MANIFEST_BYTES, VECTORS, SnapshotManifest
 from peer.sync.blob_server import BUSY, CHUNK, MANIFEST, ask_chunk
-from peer.sync.chain_status import SnapshotChoice
+from peer.sync.chain_status import Donors, SnapshotChoice
 
 DONORS = 4
 """At a time; further ones step in for those that are left out."""
@@ -79,23 +81,40 @@ async def _ask_manifest(asker: Asking, donor: str, choice: SnapshotChoice) -> Sn
         return None
 
 
+@dataclass(frozen=True)
+class Shelf:
+    """Where a download lies while it is on its way, and what becomes of it."""
+
+    folder: Path
+    publish: Callable[[Path, range], Path]
+    """Gives a folder of which these layers are here to the last chunk its name; returns the folder's new path."""
+    layers_in: Callable[[Path], range]
+    """What a folder has that was published already."""
+
+
+def snapshot_shelf(directory: Path, manifest: SnapshotManifest) -> Shelf:
+    """That of a run directory."""
+    return Shelf(
+        directory / snapshots.FOLDER, lambda part, layers: snapshots.publish(directory, part, manifest, layers),
+        lambda path: snapshots.layers_in(path, manifest),
+    )  # fmt: skip
+
+
 class BlobDownload:
-    """Fetches the snapshot that `manifest` describes, or some of its `layers`, by number."""
+    """Fetches the file that `manifest` describes, or some of its `layers`."""
 
     def __init__(
-        self, directory: Path, asker: Asking, manifest: SnapshotManifest, choice: SnapshotChoice, executor: Executor,
-        say: Callable[[Event], None], layers: range | None = None,
+        self, shelf: Shelf, asker: Asking, manifest: ChunkedFile, layers: range, choice: Donors, executor: Executor,
+        say: Callable[[Event], None], what: str = "snapshot",
     ) -> None:  # fmt: skip
-        self._directory, self._asker, self._manifest, self._executor, self._say = (
-            directory, asker, manifest, executor, say
-        )  # fmt: skip
+        self._shelf, self._asker, self._manifest, self._executor, self._say = shelf, asker, manifest, executor, say
+        self._what, self._layers = what, layers
         self._digest = digest_of(manifest.to_bytes())
         self._waiting, self._spans = deque(choice.donors), choice.spans
         self._serving: list[str] = []
         self.left_out: set[str] = set()
         """Donors that lied, or stopped."""
-        self._part = directory / FOLDER / (manifest.name + snapshots.PART)
-        self._layers = range(len(manifest.layers)) if layers is None else layers
+        self._part = shelf.folder / (manifest.name + snapshots.PART)
         self._missing: dict[int, deque[int]] = {}
         """Chunks that nobody is asked for, by layer."""
         self._layer_of: dict[int, int] = {}
@@ -122,7 +141,7 @@ class BlobDownload:
             await self._fetch_all(file.fileno())
             await loop.run_in_executor(self._executor, os.fsync, file.fileno())
         self._tell(last=True)
-        return snapshots.publish(self._directory, self._part, self._manifest, self._layers)
+        return self._shelf.publish(self._part, self._layers)
 
     def _wanted(self) -> list[int]:
         return [chunk for layer in self._layers for chunk in self._manifest.chunks_of(layer)]
@@ -132,19 +151,19 @@ class BlobDownload:
 
     def _prepare(self) -> list[int]:
         """Make room, drop what is left of other downloads; returns the wanted chunks that are not here yet."""
-        for old in (self._directory / FOLDER).glob("*" + snapshots.PART):
+        for old in self._shelf.folder.glob("*" + snapshots.PART):
             if old != self._part:
                 shutil.rmtree(old)
         whole = self._part.with_suffix("")
         if whole.exists() and not self._part.exists():
-            here = snapshots.layers_in(whole, self._manifest)
+            here = self._shelf.layers_in(whole)
             self._layers = here if set(self._layers) <= set(here) else self._layers
             whole.rename(self._part)  # a crash came before the chain began there
         self._part.mkdir(parents=True, exist_ok=True)
-        missing = snapshots.damaged_chunks(self._part, self._manifest, self._wanted())
+        missing = damaged_chunks(self._part / VECTORS, self._manifest, self._wanted())
         needed, free = self._size_bytes(missing), shutil.disk_usage(self._part).free
         if free < 1.2 * needed:
-            raise DiskFull(f"no room for the snapshot: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
+            raise DiskFull(f"no room for the {self._what}: {needed / 1e6:.0f} MB, {free / 1e6:.0f} MB are free")
         write_atomic(self._part / snapshots.MANIFEST, self._manifest.to_bytes())
         with raising_disk_full(self._part), (self._part / VECTORS).open("ab") as file:
             file.truncate(self._manifest.vector_bytes)
@@ -164,7 +183,7 @@ class BlobDownload:
                 slot.cancel()
             await asyncio.gather(*slots, return_exceptions=True)
         if not self._is_done():
-            raise Unreachable(f"nobody is left who gives the snapshot of round {self._manifest.round}")
+            raise Unreachable(f"nobody is left who gives the {self._what}")
 
     async def _fill_slot(self, file: int) -> None:
         while self._waiting and not self._is_done():
@@ -188,17 +207,17 @@ class BlobDownload:
                 failures += 1
                 self._put_back(chunk, donor)
                 if failures >= FAILURES:
-                    self._leave_out(donor, f"stopped giving the snapshot ({error})")
+                    self._leave_out(donor, f"stopped giving the {self._what} ({error})")
                 continue
             if payload == BUSY:
                 self._put_back(chunk, donor)
                 await asyncio.sleep(BUSY_S)
             elif payload is None:
                 self._put_back(chunk, donor)
-                self._leave_out(donor, "no longer has the snapshot")
+                self._leave_out(donor, f"no longer has the {self._what}")
             elif digest_of(payload) != self._manifest.chunks[chunk]:
                 self._put_back(chunk, donor)
-                self._leave_out(donor, f"gave wrong bytes for chunk {chunk} of the snapshot")
+                self._leave_out(donor, f"gave wrong bytes for chunk {chunk} of the {self._what}")
             else:
                 failures = 0
                 self._arrived(file, chunk, payload)
@@ -252,6 +271,6 @@ class BlobDownload:
         source = ", ".join(donor[-8:] for donor in sorted(self._serving))
         self._say(
             TransferProgressed(
-                what="snapshot", source=source, bytes_done=self._done_bytes, bytes_total=self._total_bytes
+                what=self._what, source=source, bytes_done=self._done_bytes, bytes_total=self._total_bytes
             )
         )

@@ -20,6 +20,7 @@ from dht.node import Node
 from peer.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row
 from peer.store import snapshots
 from peer.store.chain import ChainStore
+from peer.store.chunked_file import ChunkedFile, chunk_at
 from peer.store.snapshots import SnapshotManifest
 from peer.sync.chain_status import ANCHORS_MOST, CHAIN_STATUS, OFFERS_MOST, ChainStatus, SnapshotOffer, _unpacked
 
@@ -45,9 +46,9 @@ def ask_chunk(manifest: bytes, chunk: int) -> bytes:
 
 @dataclass
 class OpenBlob:
-    """A snapshot that is kept open."""
+    """A file that is kept open."""
 
-    manifest: SnapshotManifest
+    manifest: ChunkedFile
     vectors: BinaryIO
     asked_at: float
 
@@ -63,10 +64,16 @@ class BlobServer:
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
         self._manifests: dict[str, tuple[SnapshotOffer, SnapshotManifest]] = {}
         """By the folder's name: what is said of it, and what its manifest says."""
+        self._kept: dict[bytes, tuple[Path, ChunkedFile]] = {}
+        """By the manifest's digest: what is given however long it lies there."""
         self._held: dict[bytes, OpenBlob] = {}
         """By the manifest's digest: what somebody takes."""
         self._takers: dict[str, float] = {}
         self._free_at = 0.0
+
+    def keep(self, path: Path, manifest: ChunkedFile) -> None:
+        """Give this file, too, to whoever knows its digest."""
+        self._kept[digest_of(manifest.to_bytes())] = path, manifest
 
     def listen(self, node: Node) -> None:
         node.answer(CHAIN_STATUS, self.standing)
@@ -118,21 +125,25 @@ class BlobServer:
             return BUSY
         loop = asyncio.get_running_loop()
         return await loop.run_in_executor(
-            self._executor, snapshots.chunk_at, held.vectors.fileno(), held.manifest, number
+            self._executor, chunk_at, held.vectors.fileno(), held.manifest, number
         )  # fmt: skip
 
     def _hold(self, digest: bytes) -> OpenBlob | None:
         """Keep a snapshot open that somebody takes: the trainer removes it when it has written two newer ones."""
-        loop = asyncio.get_running_loop()
         if digest not in self._held:
-            name = next((name for name, (offer, _) in self._manifests.items() if offer.manifest == digest), "")
-            path = self._directory / snapshots.FOLDER / name / snapshots.VECTORS
-            if not name or not path.exists():
+            path, manifest = self._kept.get(digest) or self._snapshot(digest)
+            if path is None or manifest is None or not path.exists():
                 return None
-            self._held[digest] = OpenBlob(self._manifests[name][1], path.open("rb"), time.monotonic())
-            loop.call_later(HOLD_S, self._let_go, digest)
+            self._held[digest] = OpenBlob(manifest, path.open("rb"), time.monotonic())
+            asyncio.get_running_loop().call_later(HOLD_S, self._let_go, digest)
         self._held[digest].asked_at = time.monotonic()
         return self._held[digest]
+
+    def _snapshot(self, digest: bytes) -> tuple[Path | None, ChunkedFile | None]:
+        for name, (offer, manifest) in self._manifests.items():
+            if offer.manifest == digest:
+                return self._directory / snapshots.FOLDER / name / snapshots.VECTORS, manifest
+        return None, None
 
     def _let_go(self, digest: bytes) -> None:
         if digest not in self._held:

@@ -87,13 +87,19 @@ def _unpacked(packed: bytes) -> object:
 
 
 @dataclass(frozen=True, kw_only=True)
-class SnapshotChoice:
-    """A snapshot, and who offers it."""
+class Donors:
+    """Who has a file that is to be loaded."""
 
-    offer: SnapshotOffer
     donors: tuple[str, ...]
     spans: Mapping[str, range] = field(default_factory=dict)
     """The layers of those who have only some."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SnapshotChoice(Donors):
+    """A snapshot, and who offers it."""
+
+    offer: SnapshotOffer
 
 
 async def query_status(asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:

@@ -60,7 +60,7 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
 async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str]) -> bytes:
     """Ask one after the other; why one failed is left in `failures`, by peer."""
     while True:
-        asked = await _around(node, map(peer_id_in, invite.addrs))
+        asked = await around(node, map(peer_id_in, invite.addrs))
         refused: list[BadSpec] = []
         for peer in asked:
             try:
@@ -83,7 +83,7 @@ async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str])
         await asyncio.sleep(ASK_AGAIN_S)
 
 
-async def _around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
+async def around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
     """Who may have it: those that this node is connected with, and those that are named."""
     connected: Iterable[str] = ()
     with suppress(Unreachable):
@@ -123,7 +123,7 @@ async def said_genesis(node: Node, run: bytes, organiser: str) -> Record | None:
         node.refusals(RejectCode.ORGANISER, author, "it names founders, but is not the organiser of the invite")
     if organiser in said and genesis_in(said[organiser], run, organiser) is not None:
         return said[organiser]
-    peers = (await _around(node, ()))[:ASK_GENESIS_MOST]
+    peers = (await around(node, ()))[:ASK_GENESIS_MOST]
     for peer, answer in zip(peers, await asyncio.gather(*(ask_genesis(node, peer) for peer in peers)), strict=True):
         if answer is None:
             continue

@@ -24,7 +24,7 @@ from peer.protocol.messages import Heartbeat
 from peer.protocol.state_digest import FLOAT32_BYTES
 from peer.store.chain import ChainStore, start_chain_at
 from peer.store.snapshots import SnapshotManifest
-from peer.sync.blob_download import BlobDownload, fetch_manifest
+from peer.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
 
 log = logging.getLogger(__name__)
@@ -136,7 +136,8 @@ class SnapshotSync:
                 f"from {len(choice.donors)} peers",
             )
         )
-        download = BlobDownload(self.directory, self.node, manifest, choice, self.executor, self.say, self._needed)
+        shelf = snapshot_shelf(self.directory, manifest)
+        download = BlobDownload(shelf, self.node, manifest, self._needed, choice, self.executor, self.say)
         try:
             await download.run()
         finally:

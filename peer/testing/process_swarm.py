@@ -124,7 +124,7 @@ class RealSwarm(Swarm):
         self._later: list[tuple[float, Callable[[], None]]] = []
         threads = max(1, (len(os.sched_getaffinity(0)) - 1) // peers)
         # Who makes the swarm has written its spec: its files are theirs.
-        files = (f"data_path={self.spec.data.path}",) if self.spec.data.source == "files" else ()
+        files = (f"data_path={self.spec.data.path}",) if self.spec.data.reads_files else ()
         self._settings = (f"threads={threads}", *files, *settings)
         self._own, self._paced, self._books, self._delay_s = own or {}, paced, books, delay_s
         self._hurry, self._works_for = hurry or {}, works_for or {}

@@ -10,15 +10,16 @@ from pathlib import Path
 from typing import Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
-from dht.errors import MemoryFull
+from dht.errors import MemoryFull, Unreachable
 from peer.checkpoint.capture import Capture
 from peer.checkpoint.checkpoint import generator_states, set_generator_states
+from peer.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
 from peer.host.device import free_bytes, is_out_of_memory
 from peer.host.processes import available_bytes
 from peer.model.build import next_token_logits
+from peer.model.continuation import continued
 from peer.model.flat import FlatParameters, Layer, trained
 from peer.model.footprint import size_of
 from peer.outer.layer_tensors import LayerTensors
@@ -41,9 +42,9 @@ UNREAD = "unread"
 @dataclass(frozen=True, kw_only=True)
 class InnerStep:
     loss: float
-    """Nats per token, the mean over the step's micro-batches."""
+    """Nats per token that the step predicted."""
     tokens: int
-    """Tokens predicted."""
+    """Tokens read."""
     learning_rate: float
 
 
@@ -126,6 +127,12 @@ class Backend(Protocol):
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        """Up to `tokens` tokens after each of these, until `end`, the likeliest by the anchor; of none where the model
+        is not in one place. Raises Stopped once `stop` says so, and MemoryFull."""
 
     capture: Capture | None
     """What is being written to disk: it is told before anything changes here that it may not have read."""
@@ -217,7 +224,7 @@ class SingleDevice:
 
         Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
         optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
-        MemoryFull if not even one has room, and then the step may be tried again.
+        MemoryFull if not even one has room, and Unreachable without data: then the step may be tried again.
         """
         assert not self.residence.is_aside, "it is on its device again before it trains"
         rate = learning_rate(self._spec, round, position)
@@ -236,16 +243,23 @@ class SingleDevice:
         loss: Tensor | None = None
         try:
             loss = self._gradient(taken, stop)
+        except Unreachable:
+            self._undo(taken)
+            raise
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
         if loss is not None and self._step(rate):
             return loss, sum(map(len, taken))
+        self._undo(taken)
+        return None
+
+    def _undo(self, taken: Sequence[Tensor]) -> None:
+        """As if the step had not begun."""
         for parameter in self._parameters:
             parameter.grad = None
         self._reader.put_back(taken)
-        return None
 
     def _step(self, rate: float) -> bool:
         if self.capture is not None:
@@ -271,11 +285,12 @@ class SingleDevice:
             taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
             loss += self._backward_one(taken[-1], whole)
             done += len(taken[-1])
-        if done < whole:
-            loss *= whole / done  # the mean over the micro-batches that were made, and so are the gradients
+        scale = step_scale(taken, whole)
+        if scale != 1:
+            loss *= scale
             for parameter in self._parameters:
                 if parameter.grad is not None:
-                    parameter.grad.mul_(whole / done)
+                    parameter.grad.mul_(scale)
         if table.clip:
             nn.utils.clip_grad_norm_(self._parameters, table.clip)
         return loss
@@ -316,14 +331,38 @@ class SingleDevice:
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """No more at a time than in training: that has room, and whoever stops it waits for no more."""
+        with self._at_anchor():
+            sequences = min(SEQUENCES, self.micro.sequences)
+            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        with self._at_anchor():
+            return [self._continued(ids, tokens, end, stop) for ids in beginnings]
+
+    def _continued(self, ids: Sequence[int], tokens: int, end: int, stop: Callable[[], bool]) -> Sequence[int]:
+        try:
+            found = continued(
+                self._model, ids, tokens=tokens, context=self._spec.model.context, end=end, stop=stop
+            )  # fmt: skip
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryFull(f"the memory of {self._device} has no room to continue a text") from error
+        if stop():
+            raise Stopped
+        return found
+
+    @contextlib.contextmanager
+    def _at_anchor(self) -> Iterator[None]:
         if self.capture is not None:
             self.capture.before_step()  # the anchor takes the place of the local parameters
         flat = self.vectors.flat
         local = flat.new()
         flat.copy_layers(self.anchor.theta)
         try:
-            sequences = min(SEQUENCES, self.micro.sequences)
-            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
+            yield
         finally:
             flat.copy_from(local)
 
@@ -369,7 +408,7 @@ class SingleDevice:
         context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with context:
             logits_BTV = next_token_logits(self._model, tokens_BT)
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), tokens_BT[:, 1:].flatten())
+        return share_of_loss(logits_BTV, tokens_BT)
 
 
 SEQUENCES = 32
@@ -385,9 +424,10 @@ def held_out_loss(
     model: nn.Module, tokens_BT: Tensor, device: torch.device, sequences: int = SEQUENCES,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:  # fmt: skip
-    """Mean loss of `model` on `tokens_BT` in nats per token, `sequences` at a time or as many as have room, in float32.
+    """Mean loss of `model` on `tokens_BT` in nats per predicted token, in float32.
 
-    Raises Stopped once `stop` says so after some of them, MemoryFull if not even one has room.
+    `sequences` at a time or as many as have room. Raises Stopped once `stop` says so after some
+    of them, MemoryFull if not even one has room.
     """
     was_training = model.training
     model.eval()
@@ -403,7 +443,7 @@ def held_out_loss(
                 raise Stopped
     finally:
         model.train(was_training)
-    return total / tokens_BT[:, 1:].numel()
+    return total / predicted_tokens(tokens_BT)
 
 
 def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float | None:
@@ -411,8 +451,7 @@ def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float 
     try:
         tokens_BT = tokens_BT.to(device)
         logits_BTV = next_token_logits(model, tokens_BT)
-        labels = tokens_BT[:, 1:].flatten()
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels, reduction="sum").item()
+        return summed_loss(logits_BTV, tokens_BT).item()
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

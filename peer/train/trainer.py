@@ -14,7 +14,6 @@ from pathlib import Path
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from dht.errors import DiskFull
 from peer.checkpoint.capture import Capture, LayerCapture
@@ -22,11 +21,11 @@ from peer.checkpoint.checkpoint import VERSION, Checkpoint
 from peer.checkpoint.layer_state import load_layer
 from peer.checkpoint.replay import RunStart, first_anchor
 from peer.codec.codec import Codec
-from peer.data.open_source import held_out, open_source
+from peer.data.open_source import open_source
 from peer.data.sampler import IdleSampler, ShardSampler
 from peer.host.gpu import device_gb
 from peer.lifecycle.round_progress import RoundProgress, TooOld
-from peer.lifecycle.vocabulary import HeldOutLoss, Moved, TrainerStatus
+from peer.lifecycle.vocabulary import Continuations, HeldOutLoss, Moved, TrainerStatus
 from peer.outer.apply import LayerUpdate
 from peer.outer.host_copy import beside
 from peer.outer.kernels import Kernels
@@ -45,7 +44,8 @@ from peer.store.contributions import (
     prune_contributions,
     write_contribution,
 )
-from peer.train.backend import InnerStep, Stopped
+from peer.train.anchor_review import AnchorReview
+from peer.train.backend import InnerStep
 from peer.train.engine import MakeEngine, one_device
 from peer.train.round_vectors import Places
 from peer.train.tuned import Tuned
@@ -81,7 +81,7 @@ class LocalTrainer:
         self.start = RunStart.of(self.anchor) if span is None else RunStart(self.layer_sizes, span.first_state)
         self._member = span.homes.member if span else me
         self.progress = RoundProgress(spec, self._member, self.parts)
-        self._held_out: Tensor | None = None
+        self._review = None if self._source is None else AnchorReview(spec, self._source, self._backend)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
         """The newest contribution, until something looks whether it is on disk."""
@@ -113,8 +113,8 @@ class LocalTrainer:
 
     @property
     def waited_s(self) -> float:
-        """Seconds of waiting: inner steps for layers of the newest update, and all for the newest checkpoint."""
-        layers_s = 0.0 if self._layerwise is None else self._layerwise.waited_s
+        """Seconds of waiting: inner steps for data and layers of the newest update, all for the newest checkpoint."""
+        layers_s = self._batches.waited_s + (0.0 if self._layerwise is None else self._layerwise.waited_s)
         return layers_s + (0.0 if self._backend.capture is None else self._backend.capture.waited_s)
 
     def begin_round(self, members: Collection[str]) -> None:
@@ -465,15 +465,16 @@ class LocalTrainer:
     def evaluate(self, stop: Callable[[], bool] = lambda: False) -> HeldOutLoss | None:
         """Held-out loss of the anchor; None if `stop` says so. Raises MemoryFull."""
         self._require_layers()
-        assert self._source is not None, "whoever reads measures"
-        if self._held_out is None:
-            self._held_out = held_out(self._source)
-        try:
-            with self._reading():
-                loss = self._backend.loss(self._held_out, stop)
-        except Stopped:
-            return None
-        return HeldOutLoss(loss, self._held_out[:, 1:].numel())
+        assert self._review is not None, "whoever reads measures"
+        with self._reading():
+            return self._review.loss(stop)
+
+    def continue_prompts(self, stop: Callable[[], bool] = lambda: False) -> Continuations | None:
+        """How the anchor continues the prompts of the run; None if `stop` says so. Raises MemoryFull."""
+        self._require_layers()
+        assert self._review is not None, "whoever reads looks"
+        with self._reading():
+            return self._review.continuations(stop)
 
     def leave_device(self) -> None:
         """Give a GPU's memory to others until `take_device`; the bits stay as they are."""

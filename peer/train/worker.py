@@ -15,7 +15,7 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from dht.errors import BadInput, DiskFull, MemoryFull
+from dht.errors import BadInput, DiskFull, MemoryFull, Unreachable
 from peer.checkpoint.checkpoint import Checkpoints, size_bytes
 from peer.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
 from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter, WithHomes
@@ -23,12 +23,14 @@ from peer.host.device import telling_lost
 from peer.lifecycle.vocabulary import (
     Adopt,
     Apply,
+    ContinuePrompts,
     Done,
     Evaluate,
     LayersReady,
     LeaveDevice,
     LifeInput,
     Moved,
+    NoData,
     NoRoom,
     Post,
     Replay,
@@ -144,7 +146,9 @@ class TrainerWorker:
                 trainer.resume(anchor)
                 done(Moved(state=trainer.state_digest(anchor)))
             case Evaluate():
-                done(self._evaluate(stop))
+                done(self._look(trainer.evaluate, stop))
+            case ContinuePrompts():
+                done(self._look(trainer.continue_prompts, stop))
             case Save():
                 self._save(work, post, done)
             case LeaveDevice():
@@ -165,6 +169,8 @@ class TrainerWorker:
             step = self._trainer.step(work.position, stop)
         except MemoryFull as error:
             return NoRoom(str(error))
+        except (Unreachable, DiskFull) as error:
+            return NoData(str(error))
         if not step.tokens:
             return None
         waited_s = self._trainer.waited_s - waited_before_s
@@ -179,13 +185,15 @@ class TrainerWorker:
         drop_after(self._directory, round)
         return replace(moved, state=self._trainer.state_digest(work.anchor))
 
-    def _evaluate(self, stop: Callable[[], bool]) -> Result:
+    def _look(self, look: Callable[[Callable[[], bool]], Result], stop: Callable[[], bool]) -> Result:
         if not self._trainer.take_device():
             return None
         try:
-            return self._trainer.evaluate(stop)
+            return look(stop)
         except MemoryFull as error:
             return NoRoom(str(error))
+        except Unreachable as error:
+            return NoData(str(error))
 
     def _save(self, work: Save, post: Post, done: Callable[[], None]) -> None:
         trainer, beside = self._trainer, work.when == "due" and self._trainer.device.type in ("cpu", "cuda")

@@ -24,7 +24,7 @@ from peer.protocol.head import ChainEntry, ChainHead, next_anchor
 from peer.store import snapshots
 from peer.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
 from peer.store.snapshots import SnapshotManifest
-from peer.sync.blob_download import BlobDownload, fetch_manifest
+from peer.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.sync.chain_status import SnapshotChoice, query_status
 from peer.sync.snapshot_sync import choose_snapshot
 
@@ -122,7 +122,8 @@ class Archive:
         for whole in (scratch / snapshots.FOLDER).glob("*-*"):
             if not whole.name.startswith(manifest.name):
                 shutil.rmtree(whole)
-        await BlobDownload(scratch, self._asker, manifest, choice, self._executor, self._say).run()
+        shelf, layers = snapshot_shelf(scratch, manifest), range(len(manifest.layers))
+        await BlobDownload(shelf, self._asker, manifest, layers, choice, self._executor, self._say).run()
 
     def _publish(self, manifest: SnapshotManifest, checked: Sequence[ChainEntry]) -> None:
         """Make a run directory of it, under its name at last, and drop what is kept no longer."""

@@ -17,13 +17,15 @@ from typing import Any
 from dht.errors import BadInput, HomefiresError
 from dht.identity import fingerprint_words
 from peer.doctor.host import RunNeeds, needs_of
+from peer.model_layers import FLOAT32_BYTES
 from peer.plan.coefficients import shipped
 from peer.plan.home_cost import ways_without_room
 from peer.plan.model_shape import shape_of
 from peer.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
 from peer.plan.round_cost import predict
 from peer.settings import PeerSettings
-from peer.spec import DataTable, RunSpec, parse
+from peer.spec import RunSpec, parse
+from peer.spec_tables import START, DataTable, MixTable
 
 MOST_BYTES = 1 << 30
 """Of address space."""
@@ -68,7 +70,8 @@ def facts(
     return {
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
-        "rounds": spec.run.rounds, "data": data_in_words(spec), "licence": LICENCES[spec.data.source],
+        "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
+        "licence": _licences(spec.data),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
         **_room(spec, needs, gpus, main_bytes),
@@ -83,20 +86,40 @@ def _room(spec: RunSpec, needs: RunNeeds, gpus: Sequence[int], main_bytes: int) 
     return {"lacking_bytes": sum(gpus), "ways": [asdict(way) for way in ways]}
 
 
+def _licences(table: DataTable) -> str:
+    return "; ".join(dict.fromkeys(LICENCES[each.source] for each in table.sources))
+
+
 def data_in_words(spec: RunSpec) -> str:
     """What is read, and what is asked of huggingface.co for that."""
+    sources = "; ".join(map(_source_in_words, spec.data.sources))
     if spec.model.tokenizer == "bytes":
-        return _source_in_words(spec.data)
-    return f"{_source_in_words(spec.data)}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+        return sources
+    if spec.model.tokenizer == START:
+        return f"{sources}, cut by the tokenizer of the model from which it starts"
+    return f"{sources}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
 
 
-def _source_in_words(table: DataTable) -> str:
+def start_in_words(spec: RunSpec) -> str:
+    """What a run trains on from, and how much of it; empty without a model to start from."""
+    if spec.start is None:
+        return ""
+    where = "of huggingface.co, or from other peers" if spec.start.is_on_hub else "from other peers"
+    size = f"{FLOAT32_BYTES * spec.model_parameters / 1e9:.2f} GB"
+    what = "all of it" if spec.adapter is None else f"an adapter of rank {spec.adapter.rank} beside it"
+    return f"{spec.start.model}, {size} {where}; {what} is trained"
+
+
+def _source_in_words(table: DataTable | MixTable) -> str:
     if table.source == "stdlib":
         return "the source text of the Python standard library that is on your machine"
     if table.source == "files":
-        return f"text files of yours, called {table.path}; you say which with --set data_path=FOLDER"
+        kind = "files of conversations" if table.format == "chat" else "text files"
+        where = f", in FOLDER/{table.name}" if isinstance(table, MixTable) else ""
+        return f"{kind} of yours, called {table.path}{where}; you say which with --set data_path=FOLDER"
     subset = f" ({table.subset})" if table.subset else ""
-    return f"the data set {table.path}{subset} of huggingface.co, streamed while it trains"
+    kind = "conversations" if table.format == "chat" else "data set"
+    return f"the {kind} {table.path}{subset} of huggingface.co, streamed while it trains"
 
 
 def _traffic(spec: RunSpec) -> dict[str, float | None]:

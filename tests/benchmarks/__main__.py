@@ -9,6 +9,7 @@ from types import FrameType
 
 from peer.host.threads import sleep_while_waiting
 from tests.benchmarks import (
+    adapters,
     allreduce,
     attacks,
     beside,
@@ -41,7 +42,7 @@ from tests.benchmarks import (
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
     parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
-    cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline,
+    cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline, adapters,
 )  # fmt: skip
 
 

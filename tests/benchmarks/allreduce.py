@@ -46,7 +46,7 @@ TRIES = 3
 """hivemind's matchmaking does not always find a group."""
 CODE = (
     "dht/**/*.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py", "peer/link/*.py", "peer/protocol/*.py",
-    "peer/rounds/*.py", "peer/aggregation/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec.py",
+    "peer/rounds/*.py", "peer/aggregation/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec*.py",
     "tests/benchmarks/allreduce*.py", "tests/benchmarks/allreduce.toml",
 )  # fmt: skip
 

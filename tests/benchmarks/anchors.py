@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from peer.checkpoint.replay import read_chain
-from peer.data.open_source import held_out, open_source
+from peer.data.open_source import open_source
 from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
@@ -35,7 +35,7 @@ class HeldOut:
         self._model = build(spec)
         self._flat = FlatParameters(self._model)
         self._initial = self._flat.new()
-        self._tokens_BT = held_out(self._source)
+        self._tokens_BT = torch.from_numpy(self._source.held_out())
 
     @property
     def parameters(self) -> int:

@@ -6,7 +6,9 @@ time, so that each starts from parameters that miss what the others were learnin
 
 from __future__ import annotations
 
-from peer.data.open_source import held_out, open_source
+import torch
+
+from peer.data.open_source import open_source
 from peer.data.sampler import ShardSampler
 from peer.data.source import Source
 from peer.model.build import build
@@ -45,7 +47,7 @@ def train_delayed(spec: RunSpec, slower: tuple[int, ...], report: Report) -> Out
     """Every founder pushes once in the time of a round; the momentum is renewed when all have."""
     source, model, names = open_source(spec, spec.data.path), build(spec), names_of(spec)
     workers = [Worker(spec, source, name, slower[index % len(slower)]) for index, name in enumerate(names)]
-    flat, held_out_BT, tokens = FlatParameters(model), held_out(source), 0
+    flat, held_out_BT, tokens = FlatParameters(model), torch.from_numpy(source.held_out()), 0
     outer = DelayedNesterov(
         flat.new(), period=len(names), learning_rate=spec.outer.learning_rate, factor=momentum_at(spec, 0)
     )  # fmt: skip

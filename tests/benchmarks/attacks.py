@@ -34,7 +34,7 @@ BY_DIRECTION = ("sign-flip", "noise")
 CODE = (
     "peer/simulate/memory_network.py", "dht/identity.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py",
     "peer/link/*.py", "peer/data/*.py", "peer/aggregation/*.py", "peer/model/*.py",
-    "peer/protocol/*.py", "peer/rounds/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec.py",
+    "peer/protocol/*.py", "peer/rounds/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec*.py",
     "peer/telemetry/reporter.py", "tests/adversaries.py",
     "tests/training_swarm.py", "tests/benchmarks/attacks.py",
 )  # fmt: skip

@@ -28,7 +28,7 @@ CODE = (
     "peer/data/*.py", "peer/model/*.py", "peer/aggregation/*.py", "peer/protocol/*.py", "peer/rounds/*.py",
     "peer/lifecycle/*.py", "peer/train/*.py",
     "peer/codec/codec.py", "peer/store/contributions.py", "peer/link/reduction.py",
-    "peer/codec/run_rules.py", "peer/spec.py", "tests/decided.py", "tests/benchmarks/variants.py",
+    "peer/codec/run_rules.py", "peer/spec*.py", "tests/decided.py", "tests/benchmarks/variants.py",
 )  # fmt: skip
 """What the figures of training depend on, beside the spec and the versions of torch and numpy."""
 

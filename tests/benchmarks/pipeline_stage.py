@@ -56,9 +56,9 @@ class PacedDevice(StageDevice):
         self._forward_s = forward_s
         register_multi_grad_hook(self._parameters, lambda _: rest_until(self._until))  # runs when backward is done
 
-    def _computed(self, entering: Tensor, number: int) -> Tensor:
+    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
         until = time.monotonic() + self._forward_s
-        leaving = super()._computed(entering, number)
+        leaving = super()._computed(entering, tokens_BT, number)
         rest_until(until)
         self._until = until + BACKWARD * self._forward_s
         return leaving

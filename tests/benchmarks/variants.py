@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from peer.codec.codec import Codec
-from peer.data.open_source import held_out, open_source
+from peer.data.open_source import open_source
 from peer.data.sampler import ShardSampler
 from peer.model.build import build
 from peer.model.flat import FlatParameters
@@ -203,7 +203,7 @@ def train_synchronously(spec: RunSpec, report: Report) -> Outcome:
     feed = Together([ShardSampler(source, spec, name, names, {}) for name in names])
     inner = dataclasses.replace(spec.inner, accumulation=spec.inner.accumulation * len(names))
     loop = SingleDevice(model, dataclasses.replace(spec, inner=inner), feed, CPU)
-    held_out_BT, tokens = held_out(source), 0
+    held_out_BT, tokens = torch.from_numpy(source.held_out()), 0
     points = [measured(report, 0, 0, lambda: held_out_loss(model, held_out_BT, CPU))]
     for round in range(spec.run.rounds):
         tokens += sum(loop.step(round, step).tokens for step in range(spec.steps_in(round)))

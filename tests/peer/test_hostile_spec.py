@@ -12,7 +12,7 @@ from collections.abc import Iterator
 from contextlib import suppress
 from functools import cache
 from pathlib import Path
-from typing import Any, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import pytest
 from transformers import AutoConfig
@@ -23,6 +23,7 @@ from peer.architectures import ARCHITECTURES, Flag, OneOf, Real, Whole
 from peer.model.build import build_config, build_meta
 from peer.model_layers import MOST_DEVICE_BYTES
 from peer.spec import SHIPPED, RunSpec, dump, from_mapping, load, parse
+from peer.spec_tables import AdapterTable, EvaluateTable, MixTable, StartTable
 from peer.watch.preview import MOST_S, facts_of
 from peer.watch.run_facts import MOST_BYTES, facts
 
@@ -47,13 +48,17 @@ NEVER = (
 
 def tables() -> Iterator[tuple[str, str]]:
     """Every field of the spec."""
-    for table, kind in get_type_hints(RunSpec).items():
+    for table, hint in get_type_hints(RunSpec).items():
+        kind = next(each for each in (*get_args(hint), hint) if dataclasses.is_dataclass(each))
         yield from ((table, each.name) for each in dataclasses.fields(kind))
 
 
 @cache
 def micro() -> dict[str, Any]:
-    return dataclasses.asdict(load("micro"))
+    """With every table."""
+    start, evaluate = StartTable(model="a model", digest="0" * 64), EvaluateTable(prompts=("Once",))
+    whole = dataclasses.replace(load("micro"), start=start, adapter=AdapterTable(), evaluate=evaluate)
+    return dataclasses.asdict(whole)
 
 
 def with_value(table: str, key: str, value: object) -> dict[str, Any]:
@@ -61,13 +66,17 @@ def with_value(table: str, key: str, value: object) -> dict[str, Any]:
 
 
 def with_model(architecture: str, **config: object) -> dict[str, Any]:
-    return micro() | {"model": {"architecture": architecture, "context": 64, "config": config}}
+    """Without a start and an adapter, which not every architecture takes."""
+    plain = {table: values for table, values in micro().items() if table not in ("start", "adapter")}
+    return plain | {"model": {"architecture": architecture, "context": 64, "config": config}}
 
 
 def refused(mapping: dict[str, Any]) -> RunSpec | None:
     """The spec, or None if it is refused as it should be."""
     try:
-        return from_mapping(mapping)
+        spec = from_mapping(mapping)
+        spec.digest()  # who hears of a run asks at once whether this is its spec
+        return spec
     except BadSpec as error:
         line = str(error)
         assert line.isprintable(), line
@@ -87,7 +96,7 @@ def looked_at(spec: RunSpec) -> None:
 @pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES)
 def test_every_field_is_bounded(value: object) -> None:
     accepted = [(table, key) for table, key in tables() if looked_at_if_any(with_value(table, key, value))]
-    strings = {("data", key) for key in ("path", "subset", "text_field")}
+    strings = {*(("data", key) for key in ("path", "subset", "text_field")), ("start", "model"), ("start", "revision")}
     if isinstance(value, str) and value in ("/etc/passwd", "attacker/evil", "http://evil.example/x", "os.system"):
         # Of text that is only shown, or names a column; micro is not on the Hub.
         repo = {("model", "tokenizer")} if value == "attacker/evil" else set()
@@ -235,6 +244,7 @@ PLANT = """
 import json, resource, sys, time
 sys.path.insert(0, sys.argv[1])
 began = time.monotonic()
+from peer.spec_tables import MixTable
 from peer.watch.preview import facts_of
 told = facts_of("r", sys.argv[2], sys.stdin.read(), None)
 children = resource.getrusage(resource.RUSAGE_CHILDREN)
@@ -304,3 +314,15 @@ def test_a_planted_package_of_kernels_is_not_imported(tmp_path: Path) -> None:
     )
     assert (told.returncode, len(told.stdout.splitlines())) == (0, len(evil)), told.stdout + told.stderr
     assert not (tmp_path / "ran").exists()
+
+
+@pytest.mark.parametrize("value", EXTREMES.values(), ids=EXTREMES)
+def test_every_field_of_a_mix_is_bounded(value: object) -> None:
+    beside = {"name": "b"}
+    for each in dataclasses.fields(MixTable):
+        looked_at_if_any(with_value("data", "mix", [{"name": "a"} | {each.name: value}, beside]))
+
+
+@pytest.mark.parametrize("number", [1, 17, 1000])
+def test_a_mix_of_too_many_sources_or_of_one_is_refused(number: int) -> None:
+    assert refused(with_value("data", "mix", [{"name": f"s{each}"} for each in range(number)])) is None

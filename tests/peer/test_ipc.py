@@ -116,6 +116,7 @@ EXAMPLES: dict[str, Any] = {
         ipc.StandsAt(b"a" * 32, b"s" * 32),
         ipc.AssignStages(STAGES),
         ipc.LayersHeld(0, 1),
+        ipc.StartLooked(True),
         ipc.SeekWork(8.0, 100.0),
         ipc.HomesOffered((HOME,)),
         ipc.StagesAssigned(STAGES),
@@ -123,6 +124,7 @@ EXAMPLES: dict[str, Any] = {
         ipc.LossMeasured(1, 2.5),
         Leave(True),
         ipc.SpecText("[run]"),
+        ipc.StartBrought(),
         ipc.Waiting("for the organiser"),
         ipc.BeginAt(b"a" * 32, ("p0",)),
         ipc.ReplayBlock(b"block", 7),
@@ -225,7 +227,7 @@ CASES = [
 def test_every_field_has_bounds() -> None:
     """But flags, losses, which may be anything, and the fields of an event, which `peer.events` knows."""
     free = {("ReportProgress", "loss"), ("LossMeasured", "loss"), ("ReportEvent", "fields"), ("Leave", "finished"),
-            ("InStep", "here")}  # fmt: skip
+            ("InStep", "here"), ("StartLooked", "is_here")}  # fmt: skip
     of_messages = {("ReplayBlock", "block"), ("BlockCommitted", "block")}  # MAX_BYTES: the channel's bound
     bounded = {(kind.__name__, name) for _, kind, name, *_ in CASES}
     every = {(kind.__name__, name) for _, kind in KINDS for name in kind.__struct_fields__}

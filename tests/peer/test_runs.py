@@ -6,6 +6,7 @@ import dataclasses
 
 import pytest
 
+from dht.errors import BadSpec
 from peer import spec as specs
 from peer.model.footprint import describe, size_of
 from peer.train.optimizers import steps_before
@@ -61,3 +62,28 @@ def test_a_shipped_run_ends_its_schedule_with_the_run(name: str) -> None:
     spec = specs.load(name)
     assert spec.run.rounds > 0
     assert spec.inner.warmup_steps <= 0.15 * steps_before(spec, spec.run.rounds)
+
+
+DRAFTED = {
+    "smollm2-135m-code": (134_515_008, 1.1e9),
+    "continue-1b": (1_711_376_384, 40e9),
+    "adapter-8b": (8.19e9, 24e9),
+}
+"""Parameters of the model from which it starts, and the memory of the card that its first lines name."""
+
+
+def test_every_draft_is_here() -> None:
+    assert set(specs.DRAFTS) == set(DRAFTED)
+
+
+@pytest.mark.parametrize("name", specs.DRAFTS)
+def test_a_draft_is_sized_without_its_model_and_is_no_run_yet(name: str) -> None:
+    spec, (parameters, card_bytes) = specs.load(name), DRAFTED[name]
+    size = size_of(spec)
+    assert spec.model_parameters == pytest.approx(parameters, rel=1e-3)
+    assert card_bytes / 2 < size.training_bytes + size.frozen_bytes + size.activation_bytes < card_bytes
+    assert spec.start is not None
+    assert spec.start.model in describe(spec)
+    with pytest.raises(BadSpec, match=r"start\.digest is missing"):
+        spec.digest()
+    assert specs.parse(specs.dump(spec)) == spec

@@ -10,8 +10,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from dht.errors import BadSpec
+from peer.limits.schedule_clock import is_open, next_change, next_month
 from peer.schedule import DAYS, Schedule, parse
-from peer.schedule_clock import is_open, next_change, next_month
 
 ZONES = [UTC, *map(ZoneInfo, ("Europe/Berlin", "America/New_York", "Australia/Lord_Howe", "Asia/Kathmandu"))]
 BERLIN = ZoneInfo("Europe/Berlin")

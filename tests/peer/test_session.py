@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput, DeviceLost, Unreachable
-from peer import ipc, session
+from peer import first_words, ipc
 from peer.events import AlertRaised, Event, PeerStateChanged, PenaltyImposed, RoundCommitted, RoundStarted
 from peer.ipc import Leave, OfferContribution, ReportProgress, StandsAt, ToLink
 from peer.lifecycle.fragments import FragmentSchedule
@@ -355,7 +355,7 @@ def spec_text(*items: Any, stopping: bool = False) -> tuple[str, list[Event]]:
         inbox.put(item)
     reporter = Reporter(events.append)
     reporter.stopping = stopping
-    return session._spec_text(inbox, reporter), events
+    return first_words.spec_text(inbox, reporter), events
 
 
 def test_the_spec_comes_after_whatever_the_link_waits_for() -> None:
@@ -382,7 +382,7 @@ def test_nobody_waits_for_a_spec_that_a_person_does_not_want_any_more() -> None:
 
 
 def test_a_spec_that_does_not_come_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(session, "SPEC_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(first_words, "SPEC_TIMEOUT_S", 0.05)
     with pytest.raises(Unreachable, match="the run's spec within"):
         spec_text()
 

@@ -130,3 +130,43 @@ def test_newcomers_may_get_nothing() -> None:
     assert settings_from(["settings.newcomers_mbps=0"]).newcomers_mbps == 0
     with pytest.raises(BadSpec, match="newcomers_mbps"):
         settings_from(["settings.newcomers_mbps=-1"])
+
+
+def test_prompts_are_a_part_of_the_run_where_there_are_any() -> None:
+    """A run without them hashes as it did before there were such; with them it survives its own text."""
+    prompted = spec(evaluate={"prompts": ["Once upon", "def f(x):\n    "], "tokens": 32, "every": 2})
+    assert "evaluate" not in spec().tables()
+    assert prompted.digest() != spec().digest()
+    assert parse(dump(prompted)) == prompted
+    assert parse(dump(prompted)).digest() == prompted.digest()
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"prompts": []}, "evaluate.prompts has 0 texts; use 1 to 8"),
+        ({"prompts": ["x"] * 9}, "evaluate.prompts has 9 texts"),
+        ({"prompts": ["x" * 501]}, "use at most 500 printable characters and line breaks"),
+        ({"prompts": ["\x1b[2J"]}, "use at most 500 printable characters and line breaks"),
+        ({"prompts": ["x"], "tokens": 257}, "evaluate.tokens is 257"),
+        ({"prompts": ["x"], "every": 0}, "evaluate.every is 0"),
+        ({"prompts": "x"}, "evaluate.prompts is 'x'"),
+        ({"prompts": [1]}, "evaluate.prompts.0 is 1"),
+    ],
+)
+def test_prompts_are_bounded(values: dict[str, Any], words: str) -> None:
+    """They are a stranger's, and every peer shows them."""
+    with pytest.raises(BadSpec, match=words) as caught:
+        spec(evaluate=values)
+    assert "\n" not in str(caught.value)
+    assert "\x1b" not in str(caught.value)
+
+
+def test_private_text_is_a_part_of_the_digest_only_where_it_is_said() -> None:
+    """Runs that began before there was such a key keep their names."""
+    shared = from_mapping(LEAST | {"data": {"source": "files", "path": "diaries"}})
+    private = from_mapping(LEAST | {"data": {"source": "files", "path": "diaries", "private": True}})
+    assert "private" not in shared.tables()["data"]
+    assert shared.digest() != private.digest()
+    with pytest.raises(BadSpec, match="only those are anybody's own"):
+        from_mapping(LEAST | {"data": {"private": True}})

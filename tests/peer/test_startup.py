@@ -17,11 +17,12 @@ import psutil
 import pytest
 import torch
 
-from dht.errors import BadInput, DeviceLost, HomefiresError, MemoryFull
+from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.records import Genesis
 from peer.autotune import cache, trial
 from peer.autotune.cache import remember
+from peer.data.source import Source
 from peer.doctor.check import size
 from peer.doctor.host import needs_of
 from peer.doctor.verdict import quiet
@@ -30,11 +31,14 @@ from peer.host import device, processes
 from peer.limits.desired_state import PAUSED_WHY, Intent
 from peer.limits.policy import Decision, Hold
 from peer.link.handle import LeaveRequested
+from peer.pipeline.stage_model import require_cuttable
 from peer.settings import PeerSettings
 from peer.spec import RunSpec, load
+from peer.spec_tables import AdapterTable, StartTable
 from peer.startup import (
     Prepared,
     _wait_for,
+    devices_for,
     fit_for,
     look_around,
     of_fewer,
@@ -46,6 +50,7 @@ from peer.startup import (
 from peer.store.run_directory import genesis_head
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
+from peer.train import trainer as trainers
 from peer.train.tuned import Tuned, TuneKey
 from tests.peer.export.run_on_disk import signed_genesis
 
@@ -230,6 +235,21 @@ def test_several_gpus_are_fitted_together(
     assert (str(options.strategy), options.speeds, options.most) == ("full", (2.0, 1.0), (4, 2))
 
 
+def test_an_adapter_is_trained_on_one_device(spec: RunSpec) -> None:
+    """The first of those that are found; who has named several is asked for one."""
+    start = StartTable(model="a", digest="0" * 64)
+    adapted = replace(spec, start=start, adapter=AdapterTable())
+    two = (torch.device("cuda:0"), torch.device("cuda:1"))
+    assert devices_for(spec, PeerSettings(), two) == two
+    assert devices_for(adapted, PeerSettings(), two) == two[:1]
+    with pytest.raises(BadInput, match="set devices=cuda:0"):
+        devices_for(adapted, PeerSettings(devices=("cuda:0", "cuda:1")), two)
+    with pytest.raises(BadInput, match="set offload=no"):
+        devices_for(adapted, PeerSettings(offload=True), two)
+    with pytest.raises(BadSpec, match="by no cluster"):
+        require_cuttable(adapted)
+
+
 @pytest.mark.parametrize(("offloads", "is_in_ranks"), [(True, True), (False, False)])
 def test_one_device_is_helped_by_main_memory_only_where_a_dry_run_found_it_needed(
     spec: RunSpec, *, offloads: bool, is_in_ranks: bool
@@ -354,6 +374,23 @@ def test_a_peer_waits_for_a_device_that_others_fill(place: str, start: Start, mo
     assert ready.anchor == anchor
     assert ready.trainer.start == empty.trainer.start
     assert ready.trainer.checkpoint(anchor).state == checkpoint.state
+
+
+def test_a_peer_waits_for_data_that_cannot_be_reached(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It pauses with the reason, and begins as soon as they are there."""
+    real, tried = trainers.open_source, list[str]()
+
+    def open_later(spec: RunSpec, data_path: str) -> Source:
+        tried.append(data_path)
+        if len(tried) <= 2:
+            raise Unreachable("the data set 'a/b' cannot be reached; check the connection")
+        return real(spec, data_path)
+
+    monkeypatch.setattr(trainers, "open_source", open_later)
+    start.prepare()
+    assert start.waits == [5.0, 5.0]
+    why = "the data set 'a/b' cannot be reached; check the connection; tried every 5 s"
+    assert start.said[1] == ("PAUSED", why)
 
 
 def test_a_device_without_room_for_a_kernel_is_waited_for(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import pytest
 
 from peer.events import PeerStarted, RoundCommitted
-from peer.spec import RoundTable
+from peer.spec_tables import RoundTable
 from peer.testing.child_process import assert_no_orphans
 from peer.testing.faults import PHASES, Crash, Stall
 from peer.testing.plugin import StartSwarm

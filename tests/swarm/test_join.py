@@ -20,15 +20,17 @@ from peer.events import (
     InviteIssued,
     PeerStateChanged,
     PeerStopped,
+    PenaltyImposed,
     ReportReceived,
     RoundCommitted,
     RoundStarted,
 )
-from peer.spec import RoundTable
+from peer.spec_tables import RoundTable
 from peer.testing.child_process import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING, Homefires, pid_of
+from tests.talks import READ, sets_on
 from tui.commands.consent import introduce
 
 pytestmark = pytest.mark.swarm
@@ -74,11 +76,15 @@ def stop_all(*commands: Homefires) -> None:
         command.finish()
 
 
-def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swarm: StartSwarm) -> None:
+@pytest.mark.parametrize("data", READ)
+def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(
+    swarm: StartSwarm, tmp_path: Path, data: str
+) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Once it has earned its vote a founder leaves politely while a round is being made: the others commit it
-    in time."""
-    run = swarm(peers=2, real=True, sets=QUICK, settings=RESTING)
+    in time. Half of the parts are audited, and nobody is found to lie."""
+    sets = (*QUICK, "round.audit=0.5", *sets_on(data, tmp_path / "data"))
+    run = swarm(peers=2, real=True, sets=sets, settings=RESTING)
     run.until_round(3)
     late = run.join()
     being_made = min(round_of_arrival(run, founder, run.id_of(late)) for founder in (0, 1))
@@ -99,6 +105,8 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swa
     ends_s = [commit.at_s for peer in (0, late) for commit in run.committed(peer) if commit.round == made]
     assert max(ends_s) - asked_at_s < round_limit_s(run.spec.round)
     run.assert_agreement()
+    penalties = [line.event.code for line in run.lines(0) if isinstance(line.event, PenaltyImposed)]
+    assert "MISDECLARED" not in penalties
 
 
 @pytest.mark.cold

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -10,6 +11,7 @@ from peer.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChan
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
+from tests.talks import READ, sets_on
 
 pytestmark = pytest.mark.swarm
 
@@ -37,14 +39,18 @@ def is_state(state: str) -> Callable[[EventLine], bool]:
     return lambda line: isinstance(line.event, PeerStateChanged) and line.event.state == state
 
 
-def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: StartSwarm) -> None:
+@pytest.mark.parametrize("data", READ)
+def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(
+    swarm: StartSwarm, tmp_path: Path, data: str
+) -> None:
     """One peer is killed in a round, stopped politely in another, finds its disk full in a third, and loses its link
     in a fourth. A second one, with another key, runs through beside it. Every anchor has the same state.
 
     Then the newest checkpoint is damaged: the peer says so in one line, takes the one before, and goes on.
     """
-    through = swarm(peers=1, real=True, sets=SETS, settings=RESTING)
-    run = swarm(peers=1, real=True, sets=SETS, settings=RESTING)
+    sets = (*SETS, *sets_on(data, tmp_path / "data"))
+    through = swarm(peers=1, real=True, sets=sets, settings=RESTING)
+    run = swarm(peers=1, real=True, sets=sets, settings=RESTING)
     run.until_round(1)
 
     begins_after(run, 1)

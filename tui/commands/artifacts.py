@@ -1,4 +1,4 @@
-"""What a peer's folder yields: the model, a check of its chain, credit, a page, a bug report, and its key.
+"""What a peer's folder yields: the model, words of it, a check of its chain, credit, a page, a bug report, and its key.
 
 Models and chains are read by children, since that loads torch; a passphrase is asked for by `python -m dht.key_files`.
 """
@@ -25,6 +25,8 @@ PASSPHRASE_S = 600.0
 """A person has typed a passphrase by then, or gone away."""
 EXPORT_S = AUDIT_S = 3600.0
 """Replaying the longest chain takes no longer, or something is wrong."""
+PUSH_S = CHAT_S = 86_400.0
+"""An upload takes no longer, and nobody talks for longer."""
 AUDITED = "audited round"
 """How a line begins by which an audit says how far it is."""
 
@@ -35,20 +37,65 @@ def add_export(parser: Parser) -> None:
     parser.add_argument("--to", type=Path, metavar="OUT", help="new folder (default: DIR/export-round-N)")
     text = "where DIR is of a home of a cluster: the folders of its other homes"
     parser.add_argument("--homes", type=Path, nargs="+", default=[], metavar="DIR", help=text)
+    text = (
+        "of a run that starts from a model: its adapter for peft, model and adapter merged (default where an adapter "
+        "is trained), or the model from which it starts"
+    )
+    parser.add_argument("--what", choices=("adapter", "merged", "base"), help=text)
+    text = "upload it, too, to this public repository at huggingface.co, with your own login"
+    parser.add_argument("--push", metavar="OWNER/NAME", help=text)
 
 
 def _export(options: argparse.Namespace) -> int:
-    print(run_export(options.dir, options.to, options.homes, debug=options.debug))
+    more = [*(["--what", options.what] if options.what else []), *(["--push", options.push] if options.push else [])]
+    print(run_export(options.dir, options.to, options.homes, more, debug=options.debug))
     return 0
 
 
-def run_export(directory: Path, to: Path | None, homes: Sequence[Path] = (), *, debug: bool) -> str:
+def run_export(
+    directory: Path, to: Path | None, homes: Sequence[Path] = (), more: Sequence[str] = (), *, debug: bool
+) -> str:  # fmt: skip
     """Have the model of a run directory written to `to`; one line that says what is where. `homes`: of a cluster.
 
     A child, since it loads torch. Raises the error that its exit code stands for.
     """
-    words = [str(directory), *(["--to", str(to)] if to else []), *(["--homes", *map(str, homes)] if homes else [])]
-    return ask_child("export", *words, debug=debug)
+    words = [
+        str(directory),
+        *(["--to", str(to)] if to else []),
+        *more,
+        *(["--homes", *map(str, homes)] if homes else []),
+    ]
+    limit_s = PUSH_S if "--push" in more else EXPORT_S
+    return answer("export", python_module("peer", "export", *words), limit_s, debug=debug)
+
+
+def add_chat(parser: Parser) -> None:
+    parser.set_defaults(run=_chat)
+    text = "the folder of a peer, stopped or at work, a checkpoint in it, or the folder of an export"
+    parser.add_argument("dir", type=Path, metavar="DIR", help=text)
+    parser.add_argument("--prompt", metavar="TEXT", help="answer this and end (default: answer what is typed)")
+    text = "0 for the likeliest token each time; the higher, the more surprising (default 0.7)"
+    parser.add_argument("--temperature", type=float, default=0.7, metavar="T", help=text)
+    parser.add_argument("--tokens", type=int, default=256, metavar="N", help="of an answer at most (default 256)")
+
+
+def _chat(options: argparse.Namespace) -> int:
+    if not 0 <= options.temperature <= 10:
+        raise BadInput(f"--temperature is {options.temperature:g}; use 0 to 10")
+    if not 1 <= options.tokens <= 100_000:
+        raise BadInput(f"--tokens is {options.tokens}; use 1 to 100,000")
+    words = [str(options.dir), f"--temperature={options.temperature}", f"--tokens={options.tokens}"]
+    words += [] if options.prompt is None else [f"--prompt={options.prompt}"]
+    return run_chat(*words, *(["--debug"] if options.debug else []))
+
+
+def run_chat(*words: str) -> int:
+    """The child has the terminal, says what is wrong, and its exit code is ours."""
+    argv = python_module("peer", "chat", *words)
+    try:
+        return subprocess.run(argv, env=environment(), timeout=CHAT_S, check=False).returncode
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(f"nobody talks for longer than {CHAT_S / 3600:.0f} h; begin again") from error
 
 
 def ask_child(command: str, *arguments: str, debug: bool) -> str:

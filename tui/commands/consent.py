@@ -136,6 +136,7 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
     rows = [
         ("organiser", f"{told['fingerprint']}; compare it with what the organiser told you"),
         ("trains", f"a {told['architecture']} language model of {_short(told['parameters'])} parameters, {length}"),
+        *([("starts from", told["start"])] if told["start"] else []),
         ("on", f"{told['data']}; licence: {told['licence']}"),
         ("memory", f"about {_bytes(told['device_bytes'])} on the device that trains, {main} beside"),
         ("disk", f"{_bytes(told['least_disk_bytes'])} to {_bytes(told['disk_bytes'])}, all of it in {directory}"),

@@ -126,8 +126,11 @@ class DemoOptions:
         spec = choose_spec(self.spec, sets=self.sets, fixed=fixed)
         if spec.run.rounds == 0:
             raise BadInput(f"{self.spec} has no last round; say how many the demo shall make with --rounds")
-        if spec.data.source == "files" and self.data is None:
-            raise BadInput(f"{self.spec} is on files, which it calls {spec.data.path!r}; say which with --data PATH")
+        called = [each.path for each in spec.data.sources if each.source == "files"]
+        if called and self.data is None:
+            raise BadInput(
+                f"{self.spec} is on files, which it calls {' and '.join(map(repr, called))}; say which with --data PATH"
+            )
         return spec
 
 

@@ -83,7 +83,7 @@ def add_look(parser: Parser) -> None:
 
 def add_spec_options(parser: Parser, name: str) -> None:
     """A run spec, and changes of it."""
-    text = "a TOML file, or micro, tiny, small, gpt2-small, llama-1b"
+    text = "a TOML file, or the name of a shipped one, such as micro, tiny, smollm2-135m-code"
     if name == "--spec":
         parser.add_argument("--spec", default="", metavar="SPEC", help=f"{text} (default tiny, on a GPU small)")
     else:

@@ -1,5 +1,5 @@
 """`homefires bootstrap`: a run's first node, which newcomers dial. And what its organiser does besides: more invites,
-members, and peers that nobody shall work with.
+members, peers that nobody shall work with; and the line with which friends train a stage of a peer's copy.
 """
 
 from __future__ import annotations
@@ -11,18 +11,20 @@ from pathlib import Path
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, RunMismatch
+from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump, load
 from tui.commands.options import (
     LINES_UI_CHOICES,
     Parser,
     add_addresses,
+    add_command,
     add_keep,
     add_spec_options,
     add_ui,
     asked,
     keep,
 )
-from tui.folders import data_root, default_directory, namesakes
+from tui.folders import data_root, default_directory, folder_meant, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
 from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow, serve_and_keep
@@ -223,3 +225,17 @@ def _newest(root: Path | None = None) -> Path:
     if not found:
         raise BadInput(f"no run was started on this machine (nothing in {root}); name the organiser's folder")
     return max(found, key=lambda path: path.stat().st_mtime).parent
+
+
+def add_cluster(parser: Parser) -> None:
+    parser.set_defaults(run=_cluster_invite)
+    actions = parser.add_subparsers(metavar="invite", required=True)
+    action = add_command(actions, "invite", "print the line for friends who would train a stage of your copy")
+    text = "the folder of the peer that leads, which may not have begun (default: the peer of this machine)"
+    action.add_argument("--dir", type=Path, metavar="DIR", help=text)
+    action.set_defaults(run=_cluster_invite)
+
+
+def _cluster_invite(options: argparse.Namespace) -> int:
+    print(issue_in(options.dir or folder_meant()).text())
+    return 0

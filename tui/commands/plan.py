@@ -32,7 +32,7 @@ def _plan(options: argparse.Namespace) -> int:
     from tui.simulation.plan_page import describe, describe_options
     from tui.simulation.planner import NoPlan, PlanOptions, answer, options_to_json, to_json, write
 
-    spec = choose_spec(options.spec, sets=options.sets)
+    spec = choose_spec(options.spec, sets=options.sets, drafts=True)
     plan = asked(PlanOptions, options, spec=spec, machine=machine_of(options))
     found = answer(plan)
     if isinstance(found, NoPlan):
@@ -66,7 +66,7 @@ def _place(options: argparse.Namespace) -> int:
     from tui.simulation.machines import machine_of
     from tui.simulation.place import PlaceOptions, Searching, describe, find, to_json
 
-    spec = choose_spec(options.spec, sets=options.sets)
+    spec = choose_spec(options.spec, sets=options.sets, drafts=True)
     wanted = asked(PlaceOptions, options, spec=spec, machine=machine_of(options))
     searching = Searching(lambda text: print(text, file=sys.stderr, flush=True))
     found = find(wanted, searching.tell)

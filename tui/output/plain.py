@@ -20,6 +20,7 @@ from peer.events import (
     PenaltyImposed,
     RoundAborted,
     RoundCommitted,
+    SampleWritten,
     SettingsChanged,
     TransferProgressed,
     printable,
@@ -39,6 +40,9 @@ SYNCING_EVERY_S = 5.0
 
 EVALUATION_WAIT_S = 5.0
 """The line of a round waits this long for its held-out loss."""
+
+SAMPLE_SHOWN = 200
+"""Characters of a continued text."""
 
 WATCHER = "watch"
 """The name of who tells of a swarm and is nobody in it."""
@@ -82,6 +86,9 @@ class PlainOutput(Output):
                 self._pending = _Pending(line.t, event, self._training_loss(), bool(line.peer))
             case Evaluated() as event if event.loss is not None and event.round not in dict(before.losses):
                 self._show_evaluation(line.t, event)
+            case SampleWritten(round=round, prompt=prompt, text=text):
+                shown = text if len(text) <= SAMPLE_SHOWN else f"{text[:SAMPLE_SHOWN]}…"
+                self._print(line.t, f"{self._round(round)} · {prompt!r} goes on: {shown!r}")
             case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
                 if line.peer or not _is_syncing(before, line):  # a watcher that catches up tells of old rounds
                     self._print(line.t, self._penalty(event))
@@ -165,7 +172,7 @@ class PlainOutput(Output):
         if self._pending is not None and self._pending.event.round == event.round:
             self._flush_round(t)
         else:
-            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}")
+            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}{self._sources(event.round)}")
 
     def _flush_round(self, t: float) -> None:
         if self._pending is None:
@@ -177,7 +184,7 @@ class PlainOutput(Output):
         parts = [
             self._round(event.round),
             count(len(event.group), "peer"),
-            f"held-out loss {held_out:.3f}" if held_out is not None else "",
+            f"held-out loss {held_out:.3f}{self._sources(event.round)}" if held_out is not None else "",
             f"training loss {training:.3f}" if training is not None else "",
             f"{round_s:.1f} s" if is_measured or round_s else "",
             f"{format_bytes(event.bytes_sent)} up" if is_measured else "",
@@ -185,6 +192,10 @@ class PlainOutput(Output):
             f"digest {event.digest[:8]}",
         ]
         self._print(t, " · ".join(part for part in parts if part))
+
+    def _sources(self, round: int) -> str:
+        words = self._swarm.sources_in_words(round)
+        return f" ({words})" if words else ""
 
     def _penalty(self, event: PenaltyImposed) -> str:
         """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""

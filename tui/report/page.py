@@ -53,6 +53,7 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
         _facts(swarm, labels),
         "<h2>How it went</h2>",
         *map(_figure, charts),
+        *_samples(swarm),
         "<h2>Penalties</h2>",
         _penalties(swarm, labels),
         "<h2>Peers</h2>",
@@ -121,7 +122,8 @@ def _loss(swarm: SwarmState) -> str:
     if not swarm.losses:
         return "not measured"
     (_, first), (round, last) = swarm.losses[0], swarm.losses[-1]
-    return f"{first:.3f} → {last:.3f} nats per token (round {round})"
+    words = swarm.sources_in_words(round)
+    return f"{first:.3f} → {last:.3f} nats per token (round {round}{f'; {words}' if words else ''})"
 
 
 def _when(swarm: SwarmState) -> str:
@@ -154,6 +156,16 @@ def _table(caption: str, heads: Mapping[str, bool], rows: Iterable[Row]) -> str:
         f"<caption>{escape(caption)}</caption>\n<thead><tr>{top}</tr></thead>\n<tbody>\n{body}\n</tbody>\n"
         "</table>\n</div>"
     )
+
+
+def _samples(swarm: SwarmState) -> list[str]:
+    """By prompt, so that one sees what has changed; nothing where a run has no prompts."""
+    if not swarm.samples:
+        return []
+    heads = {"prompt": False, "round": True, "how it goes on": False}
+    told = sorted(swarm.samples, key=lambda sample: (sample.prompt, sample.round))
+    rows = [(sample.prompt, str(sample.round), sample.text) for sample in told]
+    return ["<h2>What it writes</h2>", _table("How anchors continue the prompts of the run", heads, rows)]
 
 
 def _penalties(swarm: SwarmState, labels: Mapping[str, str]) -> str:

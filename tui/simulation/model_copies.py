@@ -51,7 +51,9 @@ def options_of(question: PlanningProblem) -> CopyOptions:
     ]  # fmt: skip
     speeds = [tokens / step_s for step_s, held in zip(question.step_s, holds, strict=True) if held]
     rest = [peer for peer, held in enumerate(holds) if not held]
-    others = [ways for ways in (_from_main_memory(question, rest), _clusters(question, rest)) if ways is not None]
+    # The model beside which an adapter is trained lies on one device.
+    asked = (_from_main_memory, _clusters) if spec.adapter is None else ()
+    others = [ways for ways in (each(question, rest) for each in asked) if ways is not None]
     return CopyOptions(
         whole=ModelCopies(words="the whole model on the device", peers=len(speeds), tokens_per_s=sum(speeds)),
         others=tuple(sorted(others, key=lambda ways: -ways.tokens_per_s)),

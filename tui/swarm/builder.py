@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
-from peer.events import PenaltyImposed
+from peer.events import PenaltyImposed, SampleWritten
 from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 from tui.swarm.timeline import PEER_POINTS, add_point
 
@@ -19,6 +19,7 @@ MAX_ENTRY_TEXT = 500
 MAX_PENALTIES = 1024
 MAX_ROUNDS = 512
 MAX_LOSSES = 4096
+MAX_SAMPLES = 64
 
 PEER_LISTS = ("commits", "norms", "losses", "speeds", "learning_rates", "spans", "alerts", "ups", "downs")
 
@@ -42,7 +43,8 @@ class SnapshotBuilder:
         self.tokens, self.skipped = swarm.tokens, swarm.skipped
         self.started_t, self.last_t = swarm.started_t, swarm.last_t
         self.penalties: tuple[PenaltyImposed, ...] = swarm.penalties
-        self.losses = dict(swarm.losses)
+        self.losses, self.source_losses = dict(swarm.losses), dict(swarm.source_losses)
+        self.samples: tuple[SampleWritten, ...] = swarm.samples
         self.history = {view.round: view for view in swarm.history}
         self.penalty_log = list(swarm.penalty_log)
         self.aborted = swarm.aborted
@@ -110,7 +112,8 @@ class SnapshotBuilder:
             self._before, narrator=self._narrator,
             run=self.run, peers=MappingProxyType(self.peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
             losses=tuple(sorted(self.losses.items())[-MAX_LOSSES:]), penalties=self.penalties,
-            penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
+            source_losses=tuple(sorted(self.source_losses.items(), key=lambda item: item[0])[-MAX_LOSSES:]),
+            samples=self.samples[-MAX_SAMPLES:], penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
             history=tuple(self.history[round] for round in sorted(self.history)), aborted=self.aborted,
             evaluations=tuple(self.evaluations), training=tuple(self.training), speeds=tuple(self.speeds),
             entries=tuple(self.entries[-MAX_ENTRIES:]), skipped=self.skipped, started_t=self.started_t,

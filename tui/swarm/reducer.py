@@ -37,6 +37,7 @@ from peer.events import (
     RoundStalled,
     RoundStarted,
     RoundTripsReported,
+    SampleWritten,
     SettingsChanged,
     StagesMeasured,
     TransferProgressed,
@@ -251,6 +252,12 @@ def _take_evaluation(draft: SnapshotBuilder, peer: PeerView, t: float, event: Ev
         draft.note(t, "error", peer.peer, "NONFINITE", f"the held-out loss at round {event.round} is not a number")
         return
     note_evaluation(draft, t, peer.peer, event.round, event.loss)
+    if event.by_source:
+        draft.source_losses[event.round] = MappingProxyType(event.by_source)
+
+
+def _take_sample(draft: SnapshotBuilder, peer: PeerView, t: float, event: SampleWritten) -> None:
+    draft.samples = (*draft.samples, event)
 
 
 def _take_transfer(draft: SnapshotBuilder, peer: PeerView, t: float, event: TransferProgressed) -> None:
@@ -336,6 +343,7 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
     MessageRefused: _take_refusal,
     PenaltyImposed: _take_penalty,
     Evaluated: _take_evaluation,
+    SampleWritten: _take_sample,
     TransferProgressed: _take_transfer,
     NetworkMeasured: _take_network,
     ClusterFormed: _take_cluster,

@@ -22,6 +22,7 @@ from peer.events import (
     RoundCommitted,
     RoundForecast,
     RoundStalled,
+    SampleWritten,
     TransferProgressed,
 )
 
@@ -278,6 +279,8 @@ class SwarmState:
     """The length of the run, 0 if it has none or nobody said."""
     losses: tuple[tuple[int, float], ...] = ()
     """(round, held-out nats per token) of evaluated anchors, by round."""
+    source_losses: tuple[tuple[int, Mapping[str, float]], ...] = ()
+    """Likewise of each source of a mix, by its name; empty for a run on one source."""
     tokens: int = 0
     """Trained by the members of all committed rounds together; of two branches, what was said later."""
     penalties: tuple[PenaltyImposed, ...] = ()
@@ -288,6 +291,8 @@ class SwarmState:
     """The newest committed rounds, by number."""
     aborted: tuple[tuple[int, int], ...] = ()
     """(round, ballot) of each try since the last anchor that ended without a decision."""
+    samples: tuple[SampleWritten, ...] = ()
+    """How anchors continue the run's prompts, the newest last."""
     evaluations: tuple[Point, ...] = ()
     """Held-out loss in nats per token."""
     training: tuple[Point, ...] = ()
@@ -340,6 +345,11 @@ class SwarmState:
         known = [view.round_s for view in self.history[-USUAL_ROUNDS:] if view.round_s > 0]
         return statistics.median(known) if known else 0.0
 
+    def sources_in_words(self, round: int) -> str:
+        """Held-out loss of each source at a round, and how far it is from the first one; empty if none is known."""
+        first, known = next(iter(self.source_losses), (0, {}))[1], dict(self.source_losses).get(round, {})
+        return ", ".join(f"{name} {loss:.3f} ({loss - first.get(name, loss):+.3f})" for name, loss in known.items())
+
     def label(self, peer: str) -> str:
         view = self.peers.get(peer)
         return view.label if view else peer[-8:]
@@ -357,6 +367,7 @@ def to_json(swarm: SwarmState) -> dict[str, Any]:
         "round": swarm.round,
         "rounds": swarm.rounds,
         "losses": [list(pair) for pair in swarm.losses],
+        "source_losses": [[round, dict(losses)] for round, losses in swarm.source_losses],
         "tokens": swarm.tokens,
         "penalties": [dataclasses.asdict(penalty) for penalty in swarm.penalties],
         "lasting": [dataclasses.asdict(penalty) for penalty in swarm.lasting],

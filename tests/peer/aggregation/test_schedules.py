@@ -13,7 +13,8 @@ from peer.aggregation.evidence import WEIGHT_ONE, AggregationRules
 from peer.aggregation.peer_history import PeerHistory
 from peer.codec.run_rules import rules_of
 from peer.protocol.layout import Part
-from peer.spec import AggregationTable, RunSpec
+from peer.spec import RunSpec
+from peer.spec_tables import AggregationTable
 from peer.testing.memory_peer import ModelKeys
 from peer.train.optimizers import learning_rate
 from tests.peer.aggregation.build import claims, norms

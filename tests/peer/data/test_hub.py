@@ -10,13 +10,15 @@ import datasets
 import pyarrow
 import pyarrow.parquet
 import pytest
+import torch
 
 from dht.errors import BadSpec
 from peer import spec as specs
 from peer.data import hub
+from peer.data.chat.token_flags import BEGINS, predicted_tokens
 from peer.data.data_shards import DATA_SHARDS
 from peer.data.hub import HubSource
-from peer.data.open_source import held_out, open_source
+from peer.data.open_source import open_source
 from peer.spec import RunSpec
 
 CONTEXT = 8
@@ -90,13 +92,33 @@ def test_a_shard_begins_again_at_its_end(spec: RunSpec) -> None:
 def test_held_out_documents_are_not_in_the_shards(spec: RunSpec) -> None:
     """The evaluation set is by content, a tenth of the documents, and no shard has it."""
     source = open_hub(spec)
-    tokens_BT = held_out(source)
+    tokens_BT = source.held_out()
     assert tokens_BT.shape == (16, CONTEXT + 1)
     text = "".join(chr(token) if token < 256 else "\n" for token in tokens_BT[:, 1:].flatten().tolist())
     whole = {line for line in text.split("\n")[1:-1] if line.endswith("the set") and line.startswith("document")}
     read = {line for shard in range(DATA_SHARDS) for line in text_of(source, shard, 60).split("\n")}
     assert whole
     assert not whole & read
+
+
+def test_conversations_are_streamed_too(spec: RunSpec, tmp_path: Path) -> None:
+    """Packed alike wherever reading starts; over the end of a pass, too, each window begins where a slot does."""
+    for file in range(2):
+        rows = [
+            {"messages": [{"role": "user", "content": "q" * (number % 20)}, {"role": "assistant", "content": "yes"}]}
+            for number in range(600 * file, 600 * file + 600)
+        ]
+        pyarrow.parquet.write_table(pyarrow.Table.from_pylist(rows), tmp_path / f"train-{file}.parquet")
+    model = {"architecture": "llama", "context": 48}
+    spec = specs.from_mapping(
+        {"run": {"name": "t"}, "model": model, "data": spec.tables()["data"] | {"format": "chat"}}
+    )
+    walked, jumped = open_hub(spec), open_hub(spec)
+    windows = [walked.window(5, at) for at in range(40)]
+    assert jumped.window(5, 33).tolist() == windows[33].tolist()
+    assert all(window[0] & BEGINS for window in windows)
+    assert all(bytes(window[1:][window[1:] < 256].tolist()) in (b"yes" * n for n in range(5)) for window in windows)
+    assert predicted_tokens(torch.from_numpy(walked.held_out())) > 0
 
 
 @pytest.mark.parametrize(

@@ -121,3 +121,15 @@ def test_the_same_peer_reads_the_same_again(spec: RunSpec) -> None:
     """Nothing about the order is drawn at random."""
     first, second = (ShardSampler(even_source(), spec, "a", group, {}).next(500) for group in (["a", "b"], ["b", "a"]))
     assert first.equal(second)
+
+
+def test_private_text_is_read_whole_and_by_cursors_of_its_own() -> None:
+    """Whoever else takes part, and however far the run has come in texts of others."""
+    data = {"source": "files", "path": "your own", "private": True}
+    model = {"architecture": "llama", "context": 2}
+    private = specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data})
+    batches = ShardSampler(even_source(), private, "a", ["a", "b"], dict.fromkeys(range(DATA_SHARDS), 100))
+    batches.next(DATA_SHARDS)
+    batches.reassign(["a", "b", "c"], dict.fromkeys(range(DATA_SHARDS), 200))
+    batches.next(DATA_SHARDS)
+    assert batches.ranges() == tuple((shard, 0, 2) for shard in range(DATA_SHARDS))

@@ -195,4 +195,4 @@ def _one_round(disk: ChainStore, trainers: list[LocalTrainer], identities: Seque
         round=head.round, digest=head.anchor.hex(), state=trainers[0].anchor.state_digest().hex(), group=[],
         weights={}, penalties=[], tokens=0, bytes_sent=0, bytes_received=0, round_s=0.0, exposed_s=0.0,
     )  # fmt: skip
-    return [committed, Evaluated(round=head.round, loss=loss, tokens=tokens)]
+    return [committed, Evaluated(round=head.round, loss=loss, tokens=tokens, by_source=measured.by_source)]

@@ -16,6 +16,8 @@ from peer.lifecycle import vocabulary as words
 from peer.lifecycle.machine import begin, step
 from peer.lifecycle.state import Following, Life, Mode
 from peer.lifecycle.vocabulary import (
+    Continuations,
+    ContinuePrompts,
     Do,
     Done,
     Emit,
@@ -30,6 +32,7 @@ from peer.lifecycle.vocabulary import (
     LifeEffect,
     LifeInput,
     Moved,
+    NoData,
     NoRoom,
     OwnerChanged,
     Positioned,
@@ -131,6 +134,7 @@ class FakeTrainer:
     room_on_disk: bool = True
     room_on_device: bool = True
     room_to_train: bool = True
+    data_are_here: bool = True
     writes_at_once: bool = True
     """Whether a contribution is on disk as soon as it is begun."""
     applies_at_once: bool = True
@@ -162,6 +166,10 @@ class FakeTrainer:
             case Evaluate():
                 self.done.append("evaluate")
                 return HeldOutLoss(3.0, 100) if self.loses else NoRoom("the memory of cuda has no room")
+            case ContinuePrompts(round):
+                self.done.append("continue")
+                whole = Continuations((f"of {round}\nand\x1b[2J", "x" * 9000))
+                return whole if self.loses else NoRoom("the memory of cuda has no room")
             case words.LeaveDevice():
                 self._set(on_device=False)
                 return None
@@ -181,6 +189,8 @@ class FakeTrainer:
         if not self.room_to_train:
             return NoRoom("the memory of cuda has no room for even one sequence")
         self._begin(members)
+        if not self.data_are_here:
+            return NoData("the data are away")
         self.done.append("step")
         self.positions.append(position)
         self._set(step=self.status.step + 1, fresh=True)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import AsyncIterator, Callable
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack
 from functools import partial
 from itertools import pairwise
@@ -277,6 +278,14 @@ def test_a_line_says_all_that_a_friend_needs(tmp_path: Path) -> None:
     assert parse_cluster(f" {line.text()}\n") == line == issue_in(tmp_path)
     assert (tmp_path / "cluster.secret").stat().st_mode & 0o777 == 0o600
     assert line.secret.hex() not in repr(line)
+
+
+def test_all_who_ask_for_a_line_at_once_get_the_same(tmp_path: Path) -> None:
+    """The peer makes it as it starts, while its owner asks for it."""
+    with ThreadPoolExecutor(8) as pool:
+        for run in range(20):
+            lines = list(pool.map(lambda folder: issue_in(folder).text(), [tmp_path / f"{run}"] * 8))
+            assert len(set(lines)) == 1
 
 
 @pytest.mark.parametrize("cut", [0, 4, 5, 20, -1])

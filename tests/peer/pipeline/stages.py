@@ -98,7 +98,7 @@ class Cluster:
         names = HOMES[:homes]
         self.spec, self.flow = spec, flow or MemoryFlow(names)
         self.assignment: Assignment = choose_spans(model_layers(spec), 64, unknown(names), homes, 1, wire)
-        self.batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
+        self.batches = ShardSampler(open_source(spec, spec.data.path), spec, "lead", ("lead",), {})
         self.smaller: list[int] = []
         self.lead = LeadStage(
             spec, self._place("lead"), self.batches, CPU, self.smaller.append, lambda: None, folder, silence_s,
@@ -151,5 +151,5 @@ class Cluster:
 
 def alone(spec: RunSpec) -> SingleDevice:
     """The same model on one device."""
-    batches = ShardSampler(open_source(spec), spec, "lead", ("lead",), {})
+    batches = ShardSampler(open_source(spec, spec.data.path), spec, "lead", ("lead",), {})
     return SingleDevice(build(spec), spec, batches, CPU, MicroBatch(2))

@@ -11,14 +11,17 @@ import pytest
 import torch
 
 from dht.errors import MemoryFull
-from peer.data.sampler import IdleSampler
+from peer.data.open_source import open_source
+from peer.data.sampler import IdleSampler, ShardSampler
 from peer.ipc import Assignment, StageHolder
 from peer.pipeline.flight_messages import AnyFlight, Forward, decode_flight
 from peer.pipeline.home_group import HomeGone
 from peer.pipeline.stage import StagePlace
 from peer.pipeline.worker_stage import WorkerStage
+from peer.spec import RunSpec
 from peer.train.backend import SingleDevice, Stopped
 from tests.peer.pipeline.stages import CPU, HOMES, Cluster, MemoryFlow, alone, small_spec
+from tests.talks import on_talks
 
 
 @pytest.mark.parametrize("homes", [2, 3, 4])
@@ -35,6 +38,7 @@ def test_steps_equal_those_of_one_device(homes: int, tmp_path: Path) -> None:
             assert (theirs.tokens, theirs.learning_rate) == (mine.tokens, mine.learning_rate)
         held_out = cluster.batches.next(5)
         assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-5)
+        assert cluster.lead.continued([[1]], 4, 0, lambda: False) == (), "no home has all of the model"
     torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
     assert all(len(steps) == 10 for steps in cluster.served.values())
 
@@ -42,9 +46,22 @@ def test_steps_equal_those_of_one_device(homes: int, tmp_path: Path) -> None:
 @pytest.mark.parametrize("micro", [1, 3, 5, 16])
 def test_the_size_of_a_micro_batch_changes_nothing(micro: int, tmp_path: Path) -> None:
     spec = small_spec()
+    expect_equal_steps(spec, micro, tmp_path)
+
+
+@pytest.mark.parametrize("micro", [1, 5])
+def test_stages_of_conversations_equal_one_device(micro: int, tmp_path: Path) -> None:
+    """Loss and parameters, though every flight predicts another share of what it holds; and nobody is accused for
+    gradients that are 0 behind the last answer."""
+    expect_equal_steps(on_talks(small_spec(), tmp_path / "talks"), micro, tmp_path)
+
+
+def expect_equal_steps(spec: RunSpec, micro: int, tmp_path: Path) -> None:
     one, cluster = alone(spec), Cluster(spec, 3, "float32", tmp_path)
     cluster.lead.micro.sequences = micro
+    held_out = ShardSampler(open_source(spec, spec.data.path), spec, "lead", ("lead",), {}).next(5)
     with cluster.at_work():
+        assert cluster.lead.loss(held_out, lambda: False) == pytest.approx(one.loss(held_out, lambda: False), rel=1e-5)
         for position in range(3):
             assert cluster.lead.step(0, position).loss == pytest.approx(one.step(0, position).loss, rel=1e-5)
     torch.testing.assert_close(cluster.parameters(), one.vectors.flat.new(), rtol=1e-4, atol=1e-5)
@@ -212,10 +229,10 @@ def test_dropout_draws_the_same_masks_when_a_flight_is_computed_again(tmp_path: 
     spec = small_spec(config={"resid_pdrop": 0.2}, architecture="phi3")
     cluster = Cluster(spec, 2, "float32", tmp_path)
     stage = cluster.workers[0]
-    entering = torch.randn(2, 8, 64)
-    first = stage._computed(entering, 0)
+    entering, tokens_BT = torch.randn(2, 8, 64), torch.zeros(2, 9, dtype=torch.int64)
+    first = stage._computed(entering, tokens_BT, 0)
     torch.manual_seed(7)
-    again, other = (stage._computed(entering, number) for number in (0, 1))
+    again, other = (stage._computed(entering, tokens_BT, number) for number in (0, 1))
     assert torch.equal(first, again)
     assert not torch.equal(first, other)
 

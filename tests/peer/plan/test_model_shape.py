@@ -15,6 +15,7 @@ from peer.model.flat import FlatParameters
 from peer.model.footprint import size_of
 from peer.plan.model_shape import memory_of, shape_of
 from peer.spec import RunSpec, from_mapping, load
+from peer.spec_tables import AdapterTable, StartTable
 
 MODELS: list[tuple[str, dict[str, Any]]] = [
     ("llama", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}),
@@ -91,6 +92,30 @@ def test_memory_of_the_shipped_specs_is_what_describe_says(name: str, optimizer:
     assert told.training == size.training_bytes
     assert told.activations == size.activation_bytes
     assert (told.anchor, told.encoded) == (size.anchor_bytes, size.encoded_bytes)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("base", ["float32", "bfloat16"])
+@pytest.mark.parametrize("trains", ["both", "b"])
+def test_an_adapter_is_counted_beside_its_model(trains: str, base: str, optimizer: str) -> None:
+    plain = load("llama-1b")
+    adapter = AdapterTable(rank=8, trains=trains, base=base)  # type: ignore[arg-type]
+    spec = dataclasses.replace(
+        plain, start=StartTable(model="a", digest="0" * 64), adapter=adapter,
+        inner=dataclasses.replace(plain.inner, optimizer=optimizer),
+    )  # fmt: skip
+    told, size = memory_of(shape_of(spec), spec), size_of(spec)
+    assert shape_of(spec).parameters == size.parameters < size_of(plain).parameters / 100
+    assert (told.training, told.anchor, told.encoded) == (size.training_bytes, size.anchor_bytes, size.encoded_bytes)
+    drawn = 0 if trains == "both" else 4 * (size_of(_both(spec)).parameters - size.parameters)
+    assert told.frozen == size.frozen_bytes - drawn == (4 if base == "float32" else 2) * size_of(plain).parameters
+    shape = shape_of(spec)
+    assert shape.flops_per_token(0) == 6 * shape.matrix_parameters + 4 * shape_of(plain).matrix_parameters
+
+
+def _both(spec: RunSpec) -> RunSpec:
+    assert spec.adapter is not None
+    return dataclasses.replace(spec, adapter=dataclasses.replace(spec.adapter, trains="both"))
 
 
 def test_flops_are_six_per_parameter_and_token_and_attention_on_top() -> None:

@@ -73,7 +73,9 @@ def make_on(spec: RunSpec, tmp_path: Path) -> Iterator[MakeOn]:
         if strategy is not None:
             engine = sharded(asked, RankOptions(devices=("cpu",) * strategy.ranks, strategy=strategy), folder)
         torch.manual_seed(7)
-        made.append(LocalTrainer(asked, me, folder / "c", torch.device("cpu"), make_engine=engine))
+        made.append(
+            LocalTrainer(asked, me, folder / "c", torch.device("cpu"), data_path=asked.data.path, make_engine=engine)
+        )
         return made[-1]
 
     yield make

@@ -3,12 +3,16 @@ additions is the same."""
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
+from peer.spec import RunSpec
 from peer.train.trainer import LocalTrainer
 from tests.peer.ranks.conftest import WAYS, MakeOn
 from tests.saved import everything, same
 from tests.stepping import step
+from tests.talks import on_talks
 
 pytestmark = pytest.mark.outside
 
@@ -33,6 +37,20 @@ def test_every_way_learns_as_one_device_does(way: str, make_on: MakeOn, expected
         expected += losses(make_on("one device"))
     assert losses(make_on(way)) == pytest.approx(expected, rel=1e-6)
     assert expected[-1] < 0.95 * expected[0], "it learns"
+
+
+@pytest.mark.parametrize("way", ["one rank", "full 2", "hybrid 4"])
+def test_conversations_are_learned_alike(way: str, make_on: MakeOn, spec: RunSpec, tmp_path: Path) -> None:
+    """Whichever rank has the answers: some of them read rows in which nothing is predicted."""
+    talks = on_talks(spec, tmp_path / "talks")
+    one, ranks = make_on("one device", talks), make_on(way, talks)
+    assert losses(ranks, 10) == pytest.approx(losses(one, 10), rel=1e-5)
+    measured, expected = ranks.evaluate(), one.evaluate()
+    assert measured is not None
+    assert expected is not None
+    assert measured.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert measured.tokens == expected.tokens
+    assert ranks._backend.continued([[1]], 4, 0, lambda: False) == (), "no rank has all of the model"
 
 
 @pytest.mark.parametrize("way", ["one rank", "offload"])

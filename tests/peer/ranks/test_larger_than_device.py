@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from dht.errors import MemoryFull
-from peer.data.open_source import held_out
 from peer.fsdp.rank_messages import PublishLayer
 from peer.model.footprint import size_of
 from peer.ranks.sharded_backend import ShardedBackend
@@ -100,7 +99,7 @@ def test_a_rank_that_is_full_within_a_step_loses_nothing(make_on: MakeOn, have_r
     torch.manual_seed(7)
     assert step(roomy) == made
     assert same(everything(roomy, b""), everything(tight, b"")) == []
-    tokens_BT = held_out(roomy._source).repeat(4, 1)
+    tokens_BT = torch.from_numpy(roomy._source.held_out()).repeat(4, 1)
     backend_of(tight).micro.sequences, before = len(tokens_BT), of_layers(tight)
     found = backend_of(tight).loss(tokens_BT, lambda: False)
     assert 2 <= backend_of(tight).micro.sequences < len(tokens_BT), "a measurement has made it smaller"

@@ -28,6 +28,7 @@ from peer.ipc import (
     SeekWork,
     StageHolder,
     StandsAt,
+    StartLooked,
     StepsGoOn,
 )
 from peer.protocol.block import Block, ContributionHeader
@@ -243,6 +244,7 @@ def test_the_machine_hears_what_a_trainer_says() -> None:
         StandsAt(anchor, state): Applied(7.0, anchor, state),
         AssignStages(Assignment(1, (StageHolder("a", 0, 0), StageHolder("b", 1, 1)), (), "int8")): None,
         LayersHeld(0, 1): None,
+        StartLooked(True): None,
         SeekWork(8.0, 100.0): None,
         OpenLink("", "", (), limits, 1, ""): None,
         ChangeLimits(limits): None,

@@ -13,14 +13,18 @@ from torch import Tensor, nn
 
 from dht.errors import BadInput
 from peer import spec as specs
+from peer.data.chat.token_flags import predicted_tokens, summed_loss
+from peer.data.open_source import open_source
+from peer.data.sampler import ShardSampler
 from peer.host.device import choose_device
-from peer.model.build import build
+from peer.model.build import build, next_token_logits
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
-from peer.train.backend import SingleDevice, held_out_loss, uses_bfloat16
+from peer.train.backend import MicroBatch, SingleDevice, held_out_loss, uses_bfloat16
 from peer.train.optimizers import learning_rate
 from tests.saved import load_optimizer_state, optimizer_state
 from tests.stepping import loop_with
+from tests.talks import on_talks
 
 CPU = torch.device("cpu")
 
@@ -79,6 +83,27 @@ def test_accumulation_is_one_large_batch(spec: RunSpec) -> None:
         loop.step(0, 0)
         moved.append(FlatParameters(model).new())
     assert torch.allclose(moved[0], moved[1], atol=1e-6)
+
+
+def test_a_step_of_conversations_is_the_mean_over_their_answers(spec: RunSpec, tmp_path: Path) -> None:
+    """Loss and gradient are those of one pass over all that the step reads, however it is cut; so is the loss that is
+    measured."""
+    spec = on_talks(changed(spec, clip=0.0, learning_rate=1.0, warmup_steps=0), tmp_path)
+    tokens_BT = ShardSampler(open_source(spec, str(tmp_path)), spec, "p", ("p",), {}).next(8)
+    whole = build(spec)
+    mean = summed_loss(next_token_logits(whole, tokens_BT), tokens_BT) / predicted_tokens(tokens_BT)
+    torch.autograd.backward(mean)
+    assert predicted_tokens(tokens_BT) < tokens_BT.numel() / 2
+    for micro in (1, 3, 8):
+        model, feed = build(spec), Repeating(spec.model.context)
+        feed.tokens_BT = tokens_BT
+        assert held_out_loss(model, tokens_BT, CPU, sequences=micro) == pytest.approx(mean.item(), rel=1e-5)
+        optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
+        made = loop_with(optimizer, model, spec, feed, CPU, MicroBatch(micro)).step(0, 0)
+        assert made.loss == pytest.approx(mean.item(), rel=1e-5)
+        for moved, begun in zip(model.parameters(), whole.parameters(), strict=True):
+            assert begun.grad is not None
+            torch.testing.assert_close(begun - moved, begun.grad, rtol=1e-3, atol=1e-6)
 
 
 def test_gradients_are_clipped(spec: RunSpec) -> None:

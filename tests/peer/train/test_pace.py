@@ -11,7 +11,8 @@ from hypothesis import strategies as st
 
 from peer import spec as specs
 from peer.lifecycle.pace import KNOWN, LEAST, MEASURED_S, MOST, MOST_MEASURED, OUTLIER, Pace, Speed, reference, steps_at
-from peer.spec import YEAR_S, RunSpec
+from peer.spec import RunSpec
+from peer.spec_tables import YEAR_S
 from peer.train.optimizers import learning_rate
 from tests.peer.train.conftest import Make
 from tests.stepping import never

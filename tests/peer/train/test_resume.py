@@ -21,6 +21,7 @@ from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
 from tests.saved import everything, same, words
 from tests.stepping import step, submit
+from tests.talks import on_talks, on_talks_and_letters
 from tests.vectors import starts, whole
 
 CPU = torch.device("cpu")
@@ -123,6 +124,13 @@ def expect_equal(one: Everything, other: Everything, after: str) -> None:
     assert same(one[0], other[0]) == [], after
 
 
+Reads = Callable[[RunSpec, Path], RunSpec]
+
+
+def on_text(spec: RunSpec, folder: Path) -> RunSpec:
+    return spec
+
+
 WAITING: dict[str, Any] = {}
 STREAMING = {"overlap": "streaming", "merge": "rebase"}
 MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
@@ -130,17 +138,19 @@ MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("architecture", "optimizer", "wire", "round"),
+    ("architecture", "optimizer", "wire", "round", "reads"),
     [
-        ("llama", "adamw", "int4", WAITING), ("llama", "muon", "float16", WAITING), ("gpt2", "adamw", "int4", WAITING),
-        ("gpt2", "muon", "int8", WAITING), ("gpt2", "adamw", "int4", STREAMING), ("llama", "adamw", "int8", MERGING),
+        ("llama", "adamw", "int4", WAITING, on_text), ("llama", "muon", "float16", WAITING, on_text),
+        ("gpt2", "adamw", "int4", WAITING, on_text), ("gpt2", "muon", "int8", WAITING, on_text),
+        ("gpt2", "adamw", "int4", STREAMING, on_text), ("llama", "adamw", "int8", MERGING, on_text),
+        ("llama", "adamw", "int4", WAITING, on_talks), ("gpt2", "adamw", "int4", STREAMING, on_talks_and_letters),
     ],
 )  # fmt: skip
 def test_stopping_after_any_action_changes_no_bit(
-    make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str, round: dict[str, Any]
+    make_spec: Make, tmp_path: Path, architecture: str, optimizer: str, wire: str, round: dict[str, Any], reads: Reads
 ) -> None:
     """Parameters, momentum, residual, inner optimizer, random generators, data: as in the life without a stop."""
-    spec = make_spec(architecture, optimizer, wire, **round)
+    spec = reads(make_spec(architecture, optimizer, wire, **round), tmp_path / "data")
     whole = Life(spec, tmp_path / "whole")
     expected = [(name, whole.everything()) for name in whole.actions()]
     stopped = Life(spec, tmp_path / "stopped")

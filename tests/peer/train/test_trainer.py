@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from itertools import count
+from pathlib import Path
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 import torch
 from torch import Tensor
 
+from dht.errors import Unreachable
+from peer.data.tokenizer import Tokens
 from peer.protocol.encoding import digest
 from peer.spec import RunSpec
+from peer.train.anchor_review import AnchorReview
 from peer.train.backend import SEQUENCES
 from peer.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
 from tests.stepping import step, submit
+from tests.talks import on_talks_and_letters
 from tests.vectors import starts, whole
 
 ANCHORS = [digest("anchor", number) for number in range(4)]
@@ -175,12 +183,38 @@ def test_measuring_the_anchor_changes_nothing(make: Make) -> None:
     assert trainer.evaluate() == measured
 
 
+def test_each_source_of_a_mix_is_measured(spec: RunSpec, tmp_path: Path) -> None:
+    """And their mean by weight is the loss of the run."""
+    mixed = on_talks_and_letters(spec, tmp_path / "data")
+    trainer = LocalTrainer(mixed, "p0", tmp_path / "p0", torch.device("cpu"), data_path=mixed.data.path)
+    measured = trainer.evaluate()
+    assert measured is not None
+    talks, letters = measured.by_source["talks"], measured.by_source["letters"]
+    assert talks != letters
+    assert measured.loss == pytest.approx((talks + 2 * letters) / 3)
+
+
+@dataclass
+class HeldOutOnly:
+    """A source of which nothing else is read."""
+
+    tokens_BT: npt.NDArray[np.int64]
+    windows: Mapping[int, int] = field(default_factory=dict)
+
+    def window(self, shard: int, position: int) -> Tokens:
+        raise AssertionError("nothing is read here")
+
+    def held_out(self) -> npt.NDArray[np.int64]:
+        return self.tokens_BT
+
+
 def test_measuring_stops_when_it_is_told_to_and_leaves_nothing(make: Make) -> None:
     """Between two batches: who pauses a peer need not wait for all of the held-out text."""
     trainer = make()
     train(trainer)
     before, asked = local(trainer), list[int]()
-    trainer._held_out = torch.zeros((70, trainer.spec.model.context + 1), dtype=torch.int64)
+    text = HeldOutOnly(np.zeros((70, trainer.spec.model.context + 1), np.int64))
+    trainer._review = AnchorReview(trainer.spec, text, trainer._backend)
 
     def stop() -> bool:
         asked.append(1)
@@ -253,3 +287,27 @@ def test_a_loss_is_measured_in_the_micro_batches_of_training(make: Make, monkeyp
     trainer._backend.micro.sequences = 2 * SEQUENCES
     trainer.evaluate()
     assert asked == [trainer.spec.inner.sequences, 3, SEQUENCES]
+
+
+def test_a_step_whose_data_are_away_can_be_made_later(make: Make, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The bits are those of a peer whose data were never away, and so is what it says it has read."""
+    undisturbed, other = make("p0"), make("p1")
+    for trainer in (undisturbed, other):
+        trainer.me = "p0"
+        trainer._batches.reassign(["p0"], {})
+        trainer._backend.micro.sequences = 1
+    step(undisturbed)
+    read, asked = other._batches.next, count()
+
+    def away(sequences: int) -> Tensor:
+        if next(asked) == 1:
+            raise Unreachable("away")
+        return read(sequences)
+
+    monkeypatch.setattr(other._batches, "next", away)
+    with pytest.raises(Unreachable):
+        step(other)
+    assert other.status.step == 0
+    step(other)
+    assert other._batches.ranges() == undisturbed._batches.ranges()
+    assert torch.equal(local(other), local(undisturbed))

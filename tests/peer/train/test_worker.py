@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 import torch
 
-from dht.errors import BadInput, DeviceLost, DiskFull, MemoryFull
+from dht.errors import BadInput, DeviceLost, DiskFull, MemoryFull, Unreachable
 from peer.checkpoint.checkpoint import Checkpoints
 from peer.lifecycle.vocabulary import (
     Adopt,
@@ -25,6 +25,7 @@ from peer.lifecycle.vocabulary import (
     LeaveDevice,
     LifeInput,
     Moved,
+    NoData,
     NoRoom,
     Replay,
     Resume,
@@ -115,7 +116,8 @@ def test_a_step_is_made_at_its_position_with_the_shards_of_its_members(drive: Ca
     done = driver.do(a_step(3.5, ("p0", "p1")))
     spec = driver.trainer.spec
     assert isinstance(done.result, Stepped)
-    assert (done.result.steps, done.result.waited_s) == (1, 0.0)
+    assert done.result.steps == 1
+    assert done.result.waited_s == driver.trainer.waited_s > 0.0  # nothing was read before the first step
     assert done.result.tokens == spec.inner.sequences * spec.inner.accumulation * spec.model.context
     assert done.result.learning_rate == learning_rate(spec, 0, 3.5)
     assert done.trainer == TrainerStatus(round=0, step=1, fresh=True, can_leave=False)
@@ -134,6 +136,19 @@ def test_a_step_without_room_says_so(drive: Callable[..., Driver], monkeypatch: 
     done = driver.do(a_step())
     assert done.result == NoRoom("no room for even one sequence")
     assert done.trainer == TrainerStatus(round=0, can_leave=False)
+
+
+@pytest.mark.parametrize(("work", "method"), [(a_step(), "step"), (Evaluate(0), "loss")])
+def test_data_that_are_away_end_nothing(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch, work: Work, method: str
+) -> None:
+    driver = drive()
+
+    def away(*args: Any) -> None:
+        raise Unreachable("the data have not come")
+
+    monkeypatch.setattr(driver.trainer._backend, method, away)
+    assert driver.do(work).result == NoData("the data have not come")
 
 
 def test_a_submission_is_written_after_done_by_another_thread(

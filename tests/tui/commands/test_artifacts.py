@@ -9,7 +9,8 @@ import pytest
 
 import tui.commands.artifacts
 from dht.errors import BadChain, BadInput, DiskFull, HomefiresError, RunMismatch
-from tui.commands.artifacts import run_audit, run_export
+from tui.cli import main
+from tui.commands.artifacts import run_audit, run_chat, run_export
 
 
 @pytest.mark.outside
@@ -28,6 +29,31 @@ def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         *("peer", "export", str(tmp_path)),
         *("peer", "export", str(tmp_path), "--to", str(tmp_path / "out")),
     ]
+
+
+@pytest.mark.outside
+def test_what_is_exported_and_to_where_is_passed_on(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An upload has a day, not an hour."""
+    seen = program(monkeypatch, "import select; select.select([], [], [], 0.3); print('it is there')")
+    monkeypatch.setattr(tui.commands.artifacts, "EXPORT_S", 0.1)
+    words = ["--what", "adapter", "--push", "me/mine"]
+    assert main(["export", str(tmp_path), *words, "--homes", "b"]) == 0
+    assert capsys.readouterr().out == "it is there\n"
+    assert seen == ["peer", "export", str(tmp_path), *words, "--homes", "b"]
+
+
+@pytest.mark.outside
+def test_a_chat_has_the_terminal_and_its_childs_end(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Text that looks like an option is text."""
+    seen = program(monkeypatch, "import sys; sys.exit(2)")
+    assert main(["chat", str(tmp_path), "--prompt=--help", "--temperature", "0", "--tokens", "9"]) == 2
+    assert seen == ["peer", "chat", str(tmp_path), "--temperature=0.0", "--tokens=9", "--prompt=--help"]
+    monkeypatch.setattr(tui.commands.artifacts, "CHAT_S", 0.2)
+    program(monkeypatch, "import signal; signal.pause()")
+    with pytest.raises(BadInput, match="nobody talks for longer than 0 h"):
+        run_chat(str(tmp_path))
 
 
 @pytest.mark.outside

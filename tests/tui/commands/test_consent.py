@@ -19,6 +19,7 @@ from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
 from peer.spec import RunSpec, load
+from peer.spec_tables import AdapterTable, MixTable, StartTable
 from peer.watch.run_facts import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed
 from tui.commands.join import JoinOptions
@@ -234,6 +235,20 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: Run
     of_mine = dataclasses.replace(spec, data=dataclasses.replace(spec.data, source="files", path="poems"))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), of_mine), tmp_path)).split())
     assert "text files of yours, called poems; you say which with --set data_path=FOLDER" in text
+    start = StartTable(model="a/model", digest="0" * 64, revision="0" * 40)
+    config = {"hidden_size": 2048, "intermediate_size": 8192, "num_hidden_layers": 16, "num_attention_heads": 32}
+    large = {"vocab_size": 128_256, "tie_word_embeddings": True, "num_key_value_heads": 8} | config
+    opened = dataclasses.replace(
+        spec, model=dataclasses.replace(spec.model, tokenizer="start", config=large), start=start,
+        adapter=AdapterTable(),
+    )  # fmt: skip
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), opened), tmp_path)).split())
+    assert "starts from a/model, 4.94 GB of huggingface.co, or from other peers; an adapter of rank 16" in text
+    assert "11.3 million parameters" in text
+    talks = MixTable(name="talks", source="files", path="letters", format="chat")
+    mixed = dataclasses.replace(spec, data=dataclasses.replace(spec.data, mix=(MixTable(name="code"), talks)))
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), mixed), tmp_path)).split())
+    assert "library that is on your machine; files of conversations of yours, called letters, in FOLDER/talks" in text
     endless = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=0))
     text = " ".join(" ".join(describe(facts_of(read(join.invite), endless), tmp_path)).split())
     assert "a day each way if a round takes" in text

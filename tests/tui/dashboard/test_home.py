@@ -17,6 +17,7 @@ from peer.events import (
     PenaltyImposed,
     PhaseEntered,
     RoundStarted,
+    SampleWritten,
 )
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.live import Attached
@@ -62,6 +63,21 @@ async def test_a_volunteer_reads_what_the_peer_does_and_until_when() -> None:
         assert "train → wait → average → apply" in text
         assert "2.345" in text
         assert "12.3k tokens/s" in text
+
+
+async def test_the_newest_sample_is_shown() -> None:
+    """On a few lines at most; nothing is said where the run has no prompts."""
+    samples = [SampleWritten(round=n, prompt="Once", text=f" upon a time {n} " + "so it goes " * 50) for n in (2, 3)]
+    app = shown(Attached(events=[*samples]))
+    async with opened(app):
+        text = text_of(app)
+        assert "round 3:  upon a time 3 so it goes" in text
+        assert 2 <= sum("so it" in line for line in text.splitlines()) <= 3
+        assert "upon a time 2" not in text
+        assert any("prompt" in line and "Once" in line for line in text_of(app).splitlines())
+    app = shown(Attached())
+    async with opened(app):
+        assert "continued" not in text_of(app)
 
 
 @pytest.mark.slow

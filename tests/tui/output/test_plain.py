@@ -19,6 +19,7 @@ from peer.events import (
     RoundAborted,
     RoundCommitted,
     RoundStarted,
+    SampleWritten,
     SettingsChanged,
     TransferProgressed,
     printable,
@@ -94,6 +95,30 @@ def test_a_short_run_reads_like_this(stream: io.StringIO) -> None:
     )
     output.close()
     assert stream.getvalue() == GOLDEN
+
+
+def test_a_sample_is_one_line_of_bounded_length(stream: io.StringIO) -> None:
+    output = PlainOutput(stream, rounds=9)
+    sample = SampleWritten(round=3, prompt="Once", text=" upon a time " + "x" * 1000)
+    output.show(EventLine(seq=0, t=0.0, run="r", peer="A", event=sample))
+    (line,) = stream.getvalue().splitlines()
+    assert line.startswith("00:00  round 3/9 · 'Once' goes on: ' upon a time xxx")
+    assert line.endswith("x…'")
+    assert len(line) < 260
+
+
+def test_a_mix_tells_the_loss_of_each_source(stream: io.StringIO) -> None:
+    """With its round, or alone."""
+    output = PlainOutput(stream, terse=True)
+    play(
+        output,
+        (0, "A", Evaluated(round=0, loss=5.5, tokens=1, by_source={"talks": 5.0, "books": 6.0})),
+        (9, "A", committed(1, "5f3a0000ff", 8.4)),
+        (9, "A", Evaluated(round=1, loss=4.5, tokens=1, by_source={"talks": 2.9, "books": 6.1})),
+    )
+    output.close()
+    assert "held-out loss 5.500 (talks 5.000 (+0.000), books 6.000 (+0.000))" in stream.getvalue()
+    assert "held-out loss 4.500 (talks 2.900 (-2.100), books 6.100 (+0.100))" in stream.getvalue()
 
 
 def test_several_devices_and_how_they_share_the_model_are_told(stream: io.StringIO) -> None:

@@ -19,6 +19,7 @@ from peer.events import (
     PhaseEntered,
     RoundCommitted,
     RoundStarted,
+    SampleWritten,
     format_line,
 )
 from peer.testing.child_process import HANG_S
@@ -330,3 +331,20 @@ def test_only_a_report_loads_what_draws() -> None:
     code = "import sys; from tui.cli import main; main(['report', '--help']); sys.exit('matplotlib' in sys.modules)"
     command = [sys.executable, "-c", code]
     subprocess.run(command, check=True, env=environment(), timeout=HANG_S, stdout=subprocess.DEVNULL)
+
+
+def test_samples_are_listed_by_prompt(tmp_path: Path) -> None:
+    """So that one sees what has changed. Markup in them is text."""
+    told = [
+        SampleWritten(round=round, prompt=prompt, text=f"{prompt} {round} {HOSTILE}")
+        for round in (1, 2)
+        for prompt in ("b", "a")
+    ]
+    lines = [EventLine(seq=n, t=float(n), run="r", peer="A", event=event) for n, event in enumerate(told)]
+    (tmp_path / "events.jsonl").write_text("".join(f"{format_line(line)}\n" for line in lines))
+    page = report(tmp_path / "events.jsonl", tmp_path)
+    head = page.rows.index(["prompt", "round", "how it goes on"])
+    rows = page.rows[head + 1 : head + 5]
+    assert [row[:2] for row in rows] == [["a", "1"], ["a", "2"], ["b", "1"], ["b", "2"]]
+    assert rows[0][2].startswith("a 1 </dd><script>alert('x')</script>")
+    assert page.tags["script"] == 0

@@ -450,6 +450,16 @@ def test_a_loss_that_is_not_a_number_is_told_once_and_not_drawn() -> None:
     assert (swarm.losses, len(swarm.entries)) == ((), 1)
 
 
+def test_the_losses_of_sources_are_held_against_the_first_ones() -> None:
+    """So that it is seen if one of them gets worse; a run on one source has none."""
+    rounds = ((0, {"talks": 3.0, "books": 2.0}), (4, {"talks": 2.5, "books": 2.25}))
+    told = [line(Evaluated(round=round, loss=2.4, tokens=1, by_source=losses)) for round, losses in rounds]
+    swarm = folded(*told, line(Evaluated(round=5, loss=2.0, tokens=1)))
+    assert swarm.sources_in_words(4) == "talks 2.500 (-0.500), books 2.250 (+0.250)"
+    assert swarm.sources_in_words(5) == ""
+    assert folded(told[0], told[0]).sources_in_words(0) == "talks 3.000 (+0.000), books 2.000 (+0.000)"
+
+
 def test_the_log_leaves_out_what_every_round_goes_through() -> None:
     states = ["JOINING", "TRAINING", "AVERAGING", "TRAINING", "READY", "PAUSED", "TRAINING"]
     swarm = folded(*(line(PeerStateChanged(state=state, why="")) for state in states))

@@ -16,7 +16,7 @@ from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import TALL, FactSheet, add_holds, add_penalty, has_holds
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.words import MISSING, format_count, format_percent, format_round, level_style, sort_peers, state_of
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, SwarmState
 from tui.text.codes import PENALTY_PAGES
 from tui.text.phrases import before_words, length_brief, length_words, margin_brief, margin_words, stall_lines
 from tui.text.units import count, format_bytes, format_elapsed, format_seconds, format_transfer
@@ -100,8 +100,26 @@ def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
     held_out = [f"held out {loss:.3f} at round {round}" for round, loss in view.swarm.losses[-1:]]
     sheet.row("loss", (loss, view.ink.strong), *held_out)
     sheet.curve(mine.losses)
+    _add_sources(sheet, view.swarm)
     speed = f"{format_count(mine.tokens_per_s)} tokens/s" if mine.tokens_per_s else MISSING
     sheet.trend("speed", speed, mine.speeds)
+    add_sample(sheet, view)
+
+
+def add_sample(sheet: FactSheet, view: View) -> None:
+    """The newest one, in about two lines; nothing where the run has no prompts."""
+    if not view.swarm.samples or view.mini:
+        return
+    sample = view.swarm.samples[-1]
+    sheet.row("prompt", (sample.prompt, view.ink.muted))
+    text, room = f"round {sample.round}: {sample.text}", 2 * sheet.room
+    sheet.prose("continued", text if len(text) <= room else text[: room - 1] + view.glyphs.ellipsis)
+
+
+def _add_sources(sheet: FactSheet, swarm: SwarmState) -> None:
+    """Of a mix: what is learned of one source may be lost of another."""
+    for round, _ in swarm.source_losses[-1:]:
+        sheet.row("by source", swarm.sources_in_words(round))
 
 
 def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
@@ -229,9 +247,11 @@ def add_swarm(sheet: FactSheet, view: View) -> None:
         "held out", (held_out, ink.strong), f"nats per token at round {swarm.losses[-1][0]}" if swarm.losses else ""
     )
     sheet.curve(swarm.evaluations)
+    _add_sources(sheet, swarm)
     sheet.trend("training", f"{swarm.training[-1].value:.3f}" if swarm.training else MISSING, swarm.training)
     speed = f"{format_count(swarm.speeds[-1].value)} tokens/s" if swarm.speeds else MISSING
     sheet.trend("speed", speed, swarm.speeds)
+    add_sample(sheet, view)
     sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
     received = sum(peer.bytes_received for peer in swarm.reporting)
     sheet.row("traffic", f"{glyphs.up} {format_bytes(swarm.bytes_sent)}", f"{glyphs.down} {format_bytes(received)}")

@@ -1,0 +1,96 @@
+"""Two flags above a token's number, in windows that hold conversations: what is not predicted, and where a document
+begins.
+
+Windows of text have none of them, and all that is computed of them is as if there were no flags.
+"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+# B = sequences, T = context + 1 tokens, V = vocabulary
+
+HIDDEN = 1 << 30
+"""The token is read, and never predicted."""
+BEGINS = 1 << 29
+"""A document begins here: nothing before it is seen from here on."""
+NUMBER = BEGINS - 1
+"""The bits of the token itself."""
+IGNORED = -100
+"""The label of what is not predicted, as torch has it."""
+
+
+def is_flagged(tokens_BT: Tensor) -> bool:
+    """Whether any token has a flag."""
+    return bool((tokens_BT > NUMBER).any())
+
+
+def plain(tokens_BT: Tensor) -> Tensor:
+    """The tokens themselves."""
+    return tokens_BT & NUMBER
+
+
+def plain_numbers(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """The same of an array."""
+    return tokens & NUMBER
+
+
+def labels(tokens_BT: Tensor) -> Tensor:
+    """(B, T − 1): every token but the first, and IGNORED for what is not predicted.
+
+    The first token of a document is not: there is nothing to predict it from.
+    """
+    later_BT = tokens_BT[:, 1:]
+    return torch.where(later_BT > NUMBER, IGNORED, later_BT)
+
+
+def positions(tokens_BT: Tensor) -> Tensor | None:
+    """Place (B, T) of each token in its document, from 0; None where no token has a flag.
+
+    A window begins a document. transformers sees from positions that begin anew that a window holds several documents,
+    and keeps attention inside each of them (`masking_utils.find_packed_sequence_indices`) where it is given no mask.
+    """
+    if not is_flagged(tokens_BT):
+        return None
+    places_T = torch.arange(tokens_BT.shape[1], device=tokens_BT.device)
+    begins_BT = torch.where(tokens_BT & BEGINS != 0, places_T, 0)
+    return places_T - begins_BT.cummax(dim=1).values
+
+
+def of_predicted(values_BTH: Tensor, tokens_BT: Tensor) -> Tensor:
+    """Those of `values_BTH` from which a token is predicted (…, H). The gradients of others may well be 0."""
+    return values_BTH[tokens_BT[:, 1:] <= NUMBER] if is_flagged(tokens_BT) else values_BTH
+
+
+def predicted_tokens(tokens_BT: Tensor) -> int:
+    """How many are predicted."""
+    return int((tokens_BT[:, 1:] <= NUMBER).sum())
+
+
+def summed_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
+    """In nats, over what is predicted."""
+    return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels(tokens_BT).flatten(), reduction="sum")
+
+
+def share_of_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
+    """In nats: the sum over what is predicted, divided by all tokens of the windows but the first of each.
+
+    Of text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and is the
+    same however a step is cut into micro-batches, ranks and stages. `step_scale` makes it the mean at the end of the
+    step.
+    """
+    return summed_loss(logits_BTV, tokens_BT) / tokens_BT[:, 1:].numel()
+
+
+def step_scale(taken: list[Tensor], whole: int) -> float:
+    """What makes loss and gradient of a step means over what it predicted; `share_of_loss` divided by the tokens of
+    `whole` sequences, and it was made of those that were `taken`: fewer where it was stopped.
+
+    1 for a whole step of text. A step that predicts nothing has no gradient, whatever it is multiplied by.
+    """
+    predicted = sum(map(predicted_tokens, taken))
+    return whole * (taken[0].shape[1] - 1) / max(1, predicted)

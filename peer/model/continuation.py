@@ -1,0 +1,51 @@
+"""A text continued by a model: token by token, the likeliest one or one that is drawn."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from transformers import GenerationConfig, StoppingCriteria
+from transformers.generation.streamers import BaseStreamer
+
+
+class StopWhen(StoppingCriteria):
+    """Ends a continuation after the token at which `stop` says so."""
+
+    def __init__(self, stop: Callable[[], bool]) -> None:
+        self._stop = stop
+
+    def __call__(self, input_ids: Any, scores: Any, **kwargs: Any) -> Any:
+        return torch.full((len(input_ids),), self._stop(), device=input_ids.device)
+
+
+@torch.no_grad()
+def continued(
+    model: nn.Module, ids: Sequence[int], *, tokens: int, context: int, end: int, temperature: float = 0.0,
+    stop: Callable[[], bool] = lambda: False, streamer: BaseStreamer | None = None,
+) -> list[int]:  # fmt: skip
+    """Up to `tokens` tokens after `ids`, and none after `end`, the end of a text, which is left out.
+
+    At `temperature` 0 the likeliest each time. `context` is what the model reads at most: of longer `ids` the end
+    counts, of none an end of text. `streamer` gets each token as soon as it is there.
+    """
+    most = min(tokens, context - 1)
+    read = list(ids)[most - context :] or [end]
+    prompt_BT = torch.tensor([read], device=next(model.parameters()).device)
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+    make: Any = GenerationConfig  # not annotated by transformers
+    config = make(max_new_tokens=most, eos_token_id=end, pad_token_id=end, use_cache=True, **drawn)
+    was_training = model.training
+    model.eval()
+    try:
+        generate: Any = model.generate
+        found_BT: Tensor = generate(
+            input_ids=prompt_BT, attention_mask=torch.ones_like(prompt_BT), generation_config=config,
+            stopping_criteria=[StopWhen(stop)], streamer=streamer,
+        )  # fmt: skip
+    finally:
+        model.train(was_training)
+    new = [int(token) for token in found_BT[0, len(read) :]]
+    return new[:-1] if new and new[-1] == end else new

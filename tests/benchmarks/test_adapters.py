@@ -1,0 +1,26 @@
+"""The adapters benchmark: all ways begin alike, train on as many tokens, and B alone sends about half."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.benchmarks.__main__ import main
+from tests.benchmarks.adapters import WAYS
+
+pytestmark = pytest.mark.outside
+
+
+def test_all_ways_begin_alike_and_read_as_much(tmp_path: Path) -> None:
+    words = ["adapters", "--quick", "--peers", "2", "--out", str(tmp_path), "--set", "round.steps=3"]
+    assert main(words) == 0
+    rows = {row["variant"]: row for row in json.loads((tmp_path / "adapters.json").read_text())["rows"]}
+    assert list(rows) == list(WAYS)
+    assert len({round(row["points"][0]["loss"], 5) for row in rows.values()}) == 1
+    assert len({row["tokens"] for row in rows.values()}) == 1
+    assert len({row["loss"] for row in rows.values()}) == len(WAYS)
+    assert 0.4 < rows["rounds, B"]["wire_bytes"] / rows["rounds"]["wire_bytes"] < 0.6
+    table = (tmp_path / "adapters.md").read_text()
+    assert all(f"| {way} |" in table for way in WAYS)

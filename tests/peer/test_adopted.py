@@ -1,0 +1,63 @@
+"""A model at huggingface.co, as an organiser's machine and a peer's load it: by the commands that they start."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from peer.data import start_blob
+from peer.spec import dump, from_mapping, load
+from tests.hub_server import HubServer, serving
+from tests.open_models import publish, run_from
+
+pytestmark = [pytest.mark.outside, pytest.mark.slow]
+
+
+@pytest.fixture
+def hub(tmp_path: Path) -> Iterator[HubServer]:
+    publish(tmp_path / "model", seed=5)
+    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+    with serving(HubServer({"models/owner/name": files | {"evil.py": b"raise SystemExit", "w.bin": b"pickle"}})) as hub:
+        yield hub
+
+
+def peer(hub: HubServer, cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
+    """A command of `python -m peer` on a machine that has nothing but what lies in `cache`."""
+    environment = {
+        "HF_ENDPOINT": hub.address, "HF_HOME": str(cache / "hf"), "HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0",
+        "HF_HUB_DISABLE_XET": "1", start_blob.CACHE: str(cache),
+    }  # fmt: skip
+    return subprocess.run(
+        [sys.executable, "-m", "peer", *words], env=os.environ | environment, capture_output=True, text=True,
+        timeout=120, check=False,
+    )  # fmt: skip
+
+
+def test_a_peer_has_what_the_organiser_had(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The commit stands in the spec; neither code nor pickles are loaded."""
+    asked = {"model": "owner/name", "revision": "", "own": {"context": 64}}
+    told = peer(hub, tmp_path / "organiser", "adopt", json.dumps(asked))
+    assert told.returncode == 0, told.stderr
+    adopted = json.loads(told.stdout.splitlines()[-1])
+    assert adopted["start"]["revision"] == hub.revision("models/owner/name")
+    assert adopted["start"]["digest"] == run_from(tmp_path / "model").start.digest
+    assert not {path for path, _, _ in hub.reads if path.endswith((".py", ".bin"))}
+    spec = from_mapping({name: table for name, table in load("micro").tables().items() if name != "model"} | adopted)
+    (tmp_path / "spec.toml").write_text(dump(spec))
+    described = peer(hub, tmp_path / "mine", "describe", str(tmp_path / "spec.toml"))
+    assert described.returncode == 0, described.stderr
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "mine"))
+    start_blob.require_intact(adopted["start"]["digest"])
+
+
+def test_a_name_that_is_not_there_is_one_line(hub: HubServer, tmp_path: Path) -> None:
+    told = peer(hub, tmp_path, "adopt", json.dumps({"model": "no/body", "revision": "", "own": {}}))
+    assert told.returncode == 2
+    assert told.stderr.splitlines()[-1].startswith("homefires: start.model is 'no/body', which cannot be loaded")
+    assert "Traceback" not in told.stderr

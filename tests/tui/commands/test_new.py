@@ -1,0 +1,106 @@
+"""`homefires new`: four answers become a spec that can be started, and mistakes one line."""
+
+from __future__ import annotations
+
+import io
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer.spec import load
+from tests.open_models import publish
+from tui.cli import main
+
+ANSWERS = {"--model": "tiny", "--data": "stdlib", "--who": "everybody", "--time": "12h"}
+
+
+def words(**changed: str) -> list[str]:
+    answers = ANSWERS | {f"--{name}": value for name, value in changed.items()}
+    return ["new", *(word for pair in answers.items() for word in pair)]
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+def test_four_answers_make_a_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(sys, "stdin", Terminal("\n".join(["tiny", "", "invited", "200", ""])))
+    assert main(["new"]) == 0
+    spec = load("tiny-stdlib.toml")
+    assert (spec.run.rounds, spec.admission.policy, spec.data.source) == (200, "invited", "stdlib")
+    assert spec.model == load("tiny").model
+    told = capsys.readouterr()
+    assert told.err.count("?") == 4
+    assert "870 k parameters, random to begin with" in told.out
+    assert "200 rounds" in told.out
+    assert "homefires bootstrap tiny-stdlib.toml" in told.out
+
+
+def test_a_time_is_so_many_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    for hours in (12, 24):
+        assert main([*words(time=f"{hours}h"), str(tmp_path / f"{hours}.toml")]) == 0
+        assert f"about {hours}h0" in capsys.readouterr().out
+    half, whole = (load(str(tmp_path / f"{hours}.toml")).run.rounds for hours in (12, 24))
+    assert whole == pytest.approx(2 * half, abs=2)
+
+
+@pytest.mark.outside
+def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """Whose text lies in a folder that each volunteer has, too."""
+    publish(tmp_path / "owl")
+    (tmp_path / "poems").mkdir()
+    path = tmp_path / "run.toml"
+    assert main([*words(model=str(tmp_path / "owl"), data=str(tmp_path / "poems")), str(path)]) == 0
+    spec = load(str(path))
+    assert spec.start is not None
+    assert (spec.start.model, spec.run.name, spec.data.path) == ("owl", "owl-poems", "poems")
+    assert spec.adapter is None, "a home GPU trains all of it"
+    assert f"--set data_path={tmp_path / 'poems'}" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(("line", "format"), [('{"messages": []}', "chat"), ('{"text": "a"}', "text")])
+def test_conversations_are_seen_by_their_first_line(line: str, format: str, tmp_path: Path) -> None:
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "talks" / "a.jsonl").write_text(line + "\n")
+    path = tmp_path / "run.toml"
+    assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 0
+    assert load(str(path)).data.format == format
+
+
+@pytest.mark.parametrize(
+    ("answer", "value", "said"),
+    [
+        ("model", "no name", "which is not here"),
+        ("data", "nowhere", "--data is 'nowhere'"),
+        ("who", "me", "--who is 'me'"),
+        ("time", "soon", "--time is 'soon'"),
+    ],
+)
+@pytest.mark.outside
+def test_a_mistake_is_one_line(
+    answer: str, value: str, said: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main([*words(**{answer: value}), str(tmp_path / "run.toml")]) == 2
+    assert said in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    path = tmp_path / "run.toml"
+    path.write_text("mine")
+    assert main([*words(), str(path)]) == 2
+    assert "exists" in capsys.readouterr().err
+    assert path.read_text() == "mine"
+
+
+def test_without_a_terminal_it_says_what_is_missing(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "stdin", io.StringIO())
+    assert main(words()[:-2]) == 2
+    assert "add --time" in capsys.readouterr().err

@@ -1,0 +1,230 @@
+"""`homefires new`: four questions, and the spec of a run for the answers, with what the run will take."""
+
+from __future__ import annotations
+
+import argparse
+import re
+import sys
+import tomllib
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TextIO
+
+from dht.atomic_files import write_atomic
+from dht.errors import BadInput
+from tui.commands.options import Parser, add_sets
+
+if TYPE_CHECKING:
+    from peer.plan.round_cost import RoundCost
+    from peer.spec import RunSpec
+
+WHOLE, BESIDE = "continue-1b", "adapter-8b"
+"""Shipped specs whose values are taken where nobody is asked: of a run that trains all of a model, or an adapter."""
+CARD_BYTES = 12e9
+"""Of a home GPU. What needs more to be trained whole gets an adapter."""
+WHO = {"everybody": "open", "invited": "invited"}
+QUESTIONS = {
+    "model": (
+        "Which model? OWNER/NAME at huggingface.co, a folder or a .gguf file of yours, or a shipped run such as tiny, "
+        "which begins with random numbers",
+        "smollm2-135m-code",
+    ),
+    "data": (
+        "Which data? stdlib (the source of Python), a folder of text that each volunteer has, or OWNER/NAME of a data "
+        "set at huggingface.co",
+        "stdlib",
+    ),
+    "who": ("Who may join? everybody, or invited: those to whom you give an invite with a token", "everybody"),
+    "time": ("How long? A time such as 12h or 7d, or a number of rounds", "7d"),
+}
+"""By option: what is asked, and what an empty line says."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunWishes:
+    """The four answers, as they were typed."""
+
+    model: str
+    data: str
+    who: str
+    time: str
+
+
+def add_new(parser: Parser) -> None:
+    parser.set_defaults(run=_new)
+    parser.add_argument("to", type=Path, nargs="?", metavar="FILE", help="where to write it (default: NAME.toml here)")
+    for name, (question, _) in QUESTIONS.items():
+        parser.add_argument(f"--{name}", default="", metavar=name.upper(), help=f"the answer to: {question}")
+    add_sets(parser)
+
+
+def _new(options: argparse.Namespace) -> int:
+    asked = {name: getattr(options, name) or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
+    wishes = RunWishes(**asked)
+    spec, cost = made(wishes, options.sets)
+    path = options.to or Path(f"{spec.run.name}.toml")
+    if path.exists():
+        raise BadInput(f"{path} exists; name another file, or remove it")
+    from peer.spec import dump
+
+    write_atomic(path, dump(spec).encode())
+    print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
+    return 0
+
+
+def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
+    """Raises BadInput where nobody can be asked."""
+    question, usual = QUESTIONS[name]
+    if not stdin.isatty():
+        raise BadInput(f"nobody can be asked here, since there is no terminal; add --{name}")
+    print(f"{question} [{usual}] ", end="", file=screen, flush=True)
+    return stdin.readline().strip() or usual
+
+
+# ---- from answers to a spec ----
+
+
+def made(wishes: RunWishes, sets: list[str]) -> tuple[RunSpec, RoundCost]:
+    """The spec, and what its round costs two homes. Raises BadInput, BadSpec, Unreachable."""
+    from peer.spec import from_mapping
+
+    policy = WHO.get(wishes.who)
+    if policy is None:
+        raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
+    table = _laid_over(_with_model(wishes.model), sets)
+    table["data"] = table.get("data", {}) | _data_of(wishes.data)
+    table["admission"] = {"policy": policy}
+    table["run"] = table["run"] | {"name": _name_of(wishes)}
+    spec = from_mapping(table, "the answers")
+    cost = _cost_of(spec)
+    spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s)))
+    from peer.plan.strategy import with_deadlines
+
+    exchange_s = max(cost.agreement.exchange, cost.agreement.reduce)
+    return with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s), cost
+
+
+def _with_model(model: str) -> dict[str, Any]:
+    """The tables of a spec, of which [model] and [start] are those of the model."""
+    from peer.spec import DRAFTS, SHIPPED
+
+    if model in (*SHIPPED, *DRAFTS):
+        return _adopted(_tables(model))
+    adopted = _adopted({"run": {"name": "new"}, "start": {"model": model}})
+    start = {"model": adopted["model"], "start": adopted["start"]}
+    whole = _tables(WHOLE) | start
+    return whole if _fits(whole) else _tables(BESIDE) | start
+
+
+def _tables(name: str) -> dict[str, Any]:
+    from peer.spec import read_text
+
+    return tomllib.loads(read_text(name))
+
+
+def _adopted(table: dict[str, Any]) -> dict[str, Any]:
+    """With what follows from the model that it starts from, which is loaded now."""
+    from tui.spec_choice import adopt, is_to_adopt
+
+    if is_to_adopt(table):
+        print(f"loading {table['start']['model']}, once", file=sys.stderr, flush=True)
+        adopt(table)
+    return table
+
+
+def _fits(table: dict[str, Any]) -> bool:
+    """Whether a home GPU trains all of it, or no adapter can be trained beside it."""
+    from peer.model_layers import ADAPTED
+    from peer.plan.model_shape import memory_of, shape_of
+    from peer.spec import from_mapping
+
+    spec = from_mapping(table)
+    return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device <= CARD_BYTES
+
+
+def _laid_over(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
+    from tui.spec_choice import parse_setting, put
+
+    for text in sets:
+        key, value = parse_setting(text)
+        put(table, key, value, text)
+    return table
+
+
+def _data_of(data: str) -> dict[str, Any]:
+    """Raises BadInput."""
+    from peer.spec_tables import HUB_NAME
+
+    if data == "stdlib":
+        return {"source": "stdlib", "path": "", "subset": ""}
+    if Path(data).expanduser().exists():
+        folder = Path(data).expanduser().resolve()
+        return {"source": "files", "path": folder.name, "subset": "", "format": _format_in(folder)}
+    if HUB_NAME.fullmatch(data):
+        return {"source": "hub", "path": data, "subset": ""}
+    raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
+
+
+def _format_in(folder: Path) -> str:
+    """`chat` where the first file of JSON lines begins with a conversation."""
+    first = min(folder.rglob("*.jsonl"), default=folder) if folder.is_dir() else folder
+    if first.suffix != ".jsonl":
+        return "text"
+    with first.open(encoding="utf-8", errors="replace") as lines:
+        line = lines.readline()
+    return "chat" if '"messages"' in line or '"conversations"' in line else "text"
+
+
+def _name_of(wishes: RunWishes) -> str:
+    """A run's name out of what is trained on what."""
+    parts = (Path(part).name.removesuffix(".gguf") for part in (wishes.model, wishes.data))
+    return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")[:64]
+
+
+def _cost_of(spec: RunSpec) -> RoundCost:
+    from peer.plan.coefficients import shipped
+    from peer.plan.home_cost import UPLOAD_BPS
+    from peer.plan.model_shape import shape_of
+    from peer.plan.peer_set import Machine, uniform_peers
+    from peer.plan.round_cost import predict
+
+    home = Machine(name="a home", upload_mbps=UPLOAD_BPS / 1e6)
+    return predict(shape_of(spec), spec, uniform_peers(2, home), shipped())
+
+
+def _rounds_of(time: str, round_s: float) -> int:
+    """Raises BadInput."""
+    from bootstrap.config import parse_duration_s
+    from peer.spec_tables import MOST_ROUNDS
+
+    if time.isdigit():
+        return min(int(time), MOST_ROUNDS)
+    return max(1, min(MOST_ROUNDS, round(parse_duration_s("--time", time) / round_s)))
+
+
+# ---- in words ----
+
+
+def about(spec: RunSpec, cost: RoundCost, wishes: RunWishes) -> list[str]:
+    """What it is and takes, a line each."""
+    from peer.plan.model_shape import memory_of, shape_of
+    from peer.plan.peer_set import HOME_FLOPS
+    from peer.plan.strategy_search import seconds
+    from tui.simulation.plan_page import as_short
+    from tui.text.units import count, format_bytes
+
+    shape = shape_of(spec)
+    memory = memory_of(shape, spec)
+    trained = f"{as_short(shape.parameters)} parameters"
+    of_what = f"{trained} of {spec.start.model}" if spec.start else f"{trained}, random to begin with"
+    if spec.adapter is not None and spec.start is not None:
+        of_what = f"an adapter of {trained} beside {spec.start.model}"
+    folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
+    return [
+        f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
+        f"memory of a peer: {format_bytes(round(memory.device))} on the device, "
+        f"{format_bytes(round(memory.anchor + memory.encoded))} beside",
+        f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
+        f"each sends {format_bytes(round(cost.traffic.up_bytes))}",
+        f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}",
+    ]
