@@ -22,6 +22,8 @@ WHOLE, BESIDE = "continue-1b", "adapter-8b"
 """Shipped specs whose values are taken where nobody is asked: of a run that trains all of a model, or an adapter."""
 CARD_BYTES = 12e9
 """Of a home GPU. What needs more to be trained whole gets an adapter."""
+FEW_FILES = 20
+"""One in so many is held out, where documents are files of somebody and not rows of a data set."""
 WHO = {"everybody": "open", "invited": "invited"}
 QUESTIONS = {
     "model": (
@@ -156,10 +158,16 @@ def _data_of(data: str) -> dict[str, Any]:
     from peer.spec_tables import HUB_NAME
 
     if data == "stdlib":
-        return {"source": "stdlib", "path": "", "subset": ""}
+        return {"source": "stdlib", "path": "", "subset": "", "held_out_every": FEW_FILES}
     if Path(data).expanduser().exists():
         folder = Path(data).expanduser().resolve()
-        return {"source": "files", "path": folder.name, "subset": "", "format": _format_in(folder)}
+        return {
+            "source": "files",
+            "path": folder.name,
+            "subset": "",
+            "format": _format_in(folder),
+            "held_out_every": FEW_FILES,
+        }
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
     raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")

@@ -33,6 +33,7 @@ def test_four_answers_make_a_run(
     assert main(["new"]) == 0
     spec = load("tiny-stdlib.toml")
     assert (spec.run.rounds, spec.admission.policy, spec.data.source) == (200, "invited", "stdlib")
+    assert spec.data.held_out_every == 20, "of some hundred files"
     assert spec.model == load("tiny").model
     told = capsys.readouterr()
     assert told.err.count("?") == 4
