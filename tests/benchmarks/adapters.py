@@ -36,7 +36,8 @@ WAYS = {
     "rounds, B": ("int4", "b"),
 }
 """By name: a way of `variants`, and what of the adapter is trained."""
-ROUNDS = 12
+ROUNDS, STEPS = 48, 10
+"""Chosen with seed 9 and four peers, over 12 rounds of 40 steps (+3.2 % for +1.4 %)."""
 BEGUN_STEPS = 400
 """Of the model beside which they lie."""
 ADAPTER = AdapterTable(rank=8, alpha=16)
@@ -94,6 +95,7 @@ def spec_of(way: str, base: RunSpec, start: StartTable, seed: int, arguments: ar
         base, run=dataclasses.replace(base.run, seed=seed, founders=arguments.peers),
         model=dataclasses.replace(base.model, config={"vocab_size": 257} | base.model.config),
         inner=dataclasses.replace(base.inner, learning_rate=arguments.rate, weight_decay=0.0),
+        round=dataclasses.replace(base.round, steps=STEPS),
         codec=dataclasses.replace(base.codec, wire=wire),
         data=dataclasses.replace(base.data, eval_sequences=512, eval_every=4),
         start=start, adapter=dataclasses.replace(ADAPTER, trains=trains),

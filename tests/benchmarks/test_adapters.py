@@ -14,7 +14,7 @@ pytestmark = pytest.mark.outside
 
 
 def test_all_ways_begin_alike_and_read_as_much(tmp_path: Path) -> None:
-    words = ["adapters", "--quick", "--peers", "2", "--out", str(tmp_path), "--set", "round.steps=3"]
+    words = ["adapters", "--quick", "--peers", "2", "--out", str(tmp_path)]
     assert main(words) == 0
     rows = {row["variant"]: row for row in json.loads((tmp_path / "adapters.json").read_text())["rows"]}
     assert list(rows) == list(WAYS)
