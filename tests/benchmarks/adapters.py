@@ -120,11 +120,12 @@ def table(rows: list[Row]) -> str:
 
 
 def bars(rows: list[Row]) -> list[Bar]:
-    one = losses(rows, "as one")
+    """Each way of averaging against the same that is trained as one."""
+    pairs = [(way, losses(rows, way), losses(rows, way.replace("rounds", "as one"))) for way in ("rounds", "rounds, B")]
     return [
         Bar(
             name=f"{way}: at most {percent(MOST)} of the loss as one", met=all(found[s] <= MOST * one[s] for s in one),
             figures=", ".join(percent(found[seed] / one[seed]) for seed in one),
         )
-        for way, found in ((way, losses(rows, way)) for way in ("rounds", "rounds, B"))
+        for way, found, one in pairs
     ]  # fmt: skip

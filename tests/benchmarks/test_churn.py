@@ -72,13 +72,13 @@ def test_the_plan() -> None:
 
 @pytest.mark.outside
 def test_a_crash_in_each_system(base: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    """Real processes, the smallest model: a peer is killed and comes back, while the others go on."""
+    """Real processes, the smallest model: a peer is killed and comes back, while the others, who are most, go on."""
     plan = dataclasses.replace(
-        Plan.read(quick=True), step_s=0.2, founders=2, seconds=10.0,
+        Plan.read(quick=True), step_s=0.2, founders=3, seconds=10.0,
         events=[{"at_s": 2.5, "crash": 1, "back_after_s": 1.0}],
     )  # fmt: skip
     spec = dataclasses.replace(
-        base, run=dataclasses.replace(base.run, founders=2), round=dataclasses.replace(base.round, takeover_s=3.0)
+        base, run=dataclasses.replace(base.run, founders=3), round=dataclasses.replace(base.round, takeover_s=0.0)
     )  # fmt: skip
     kept = churn.measure(tmp_path / "run", spec, plan, churns=(True,))
     assert [(each.system, each.churn) for each in kept] == [(churn.OURS, True), (churn.RIVAL, True)]
