@@ -5,6 +5,7 @@ command lines, and a token lets in whoever has it.
 
 `python -m peer watch INVITE` prints what happens in a run without taking part in it.
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
+`python -m peer adopt JSON` loads a model from which a run starts and prints its tables of a spec, for `spec_choice`.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
 `python -m peer chat DIR` answers standard input with the model in a folder.
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.

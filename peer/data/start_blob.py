@@ -27,7 +27,7 @@ import platformdirs
 from dht.atomic_files import raising_damaged, raising_disk_full, write_atomic
 from dht.errors import BadInput
 from peer.protocol.encoding import DIGEST_BYTES, digest_of, pack
-from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES
+from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunk_places
 
 Floats = npt.NDArray[np.float32]
 CACHE = "HOMEFIRES_CACHE"
@@ -99,10 +99,7 @@ class StartManifest:
 
     @cached_property
     def _places(self) -> tuple[tuple[int, int], ...]:
-        found = []
-        for start, end in pairwise(accumulate(self._sizes, initial=0)):
-            found += [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
-        return tuple(found)
+        return chunk_places(self._sizes)
 
     def to_bytes(self) -> bytes:
         return pack((VERSION, self.layers, self.files_bytes, CHUNK_BYTES, self.chunks))

@@ -8,6 +8,7 @@ chunk of a snapshot is checked against what voters have certified.
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from itertools import accumulate, pairwise
 
 from peer.protocol.encoding import digest_of, pack
 from peer.protocol.merkle import root
@@ -19,6 +20,15 @@ FLOAT32_BYTES = 4
 def chunks_in(elements: int) -> int:
     """Chunks of one vector of a layer of so many elements."""
     return -(-elements * FLOAT32_BYTES // CHUNK_BYTES)
+
+
+def chunk_places(sizes_bytes: Iterable[int]) -> tuple[tuple[int, int], ...]:
+    """Offset and size in bytes of each chunk of vectors of these sizes, one behind the other and each cut by itself."""
+    return tuple(
+        (at, min(CHUNK_BYTES, end - at))
+        for start, end in pairwise(accumulate(sizes_bytes, initial=0))
+        for at in range(start, end, CHUNK_BYTES)
+    )
 
 
 def layer_digest(chunks: Sequence[bytes]) -> bytes:

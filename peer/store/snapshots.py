@@ -31,7 +31,7 @@ from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, wr
 from dht.errors import BadInput, DiskFull
 from peer.codec.blockwise import Floats
 from peer.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
-from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunks_in, layer_digest, state_digest
+from peer.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunk_places, chunks_in, layer_digest, state_digest
 from peer.store.chunked_file import chunk_at, read_chunk
 from peer.store.run_directory import ChainBase
 
@@ -101,13 +101,7 @@ class SnapshotManifest:
     @cached_property
     def _places(self) -> tuple[tuple[int, int], ...]:
         """Offset and size of each chunk, in bytes."""
-        found, start = [], 0
-        for size in self.layers:
-            for _ in ("theta", "momentum"):
-                end = start + FLOAT32_BYTES * size
-                found += [(at, min(CHUNK_BYTES, end - at)) for at in range(start, end, CHUNK_BYTES)]
-                start = end
-        return tuple(found)
+        return chunk_places(FLOAT32_BYTES * size for size in self.layers for _ in ("theta", "momentum"))
 
     def to_bytes(self) -> bytes:
         return pack(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 from collections import Counter
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -16,23 +16,21 @@ from peer.data.data_shards import DATA_SHARDS
 from peer.data.read_ahead import ReadAhead
 from peer.data.sampler import ShardSampler
 from peer.spec import RunSpec
+from tests.peer.data.numbered_source import NumberedSource
 
 
-class WatchedSource:
-    """Windows that hold their own shard and position; `before` is called with each place by whoever reads it."""
+class WatchedSource(NumberedSource):
+    """`before` is called with each place by whoever reads it."""
 
     def __init__(self, before: Callable[[int, int], object] = lambda shard, position: None) -> None:
-        self.windows: Mapping[int, int] = dict.fromkeys(range(DATA_SHARDS), 10)
+        super().__init__(dict.fromkeys(range(DATA_SHARDS), 10))
         self.before = before
         self.read: Counter[tuple[int, int]] = Counter()
 
     def window(self, shard: int, position: int) -> npt.NDArray[np.int32]:
         self.before(shard, position)
         self.read[shard, position] += 1
-        return np.asarray([shard, position, 0], dtype=np.int32)
-
-    def held_out(self) -> npt.NDArray[np.int64]:
-        return np.zeros((1, 3), dtype=np.int64)
+        return super().window(shard, position)
 
 
 @pytest.fixture
