@@ -46,8 +46,7 @@ class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
-    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up", {}), ("g G", "first, last", {}))
-    BINDINGS = bindings({"escape": "give_up"})
+    BINDINGS = bindings("limits")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)

@@ -9,7 +9,7 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.widgets import Input, RichLog
 
-from tui.dashboard.keys import bindings, moving
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import FilterPanel, TextBlock, View
 from tui.dashboard.words import level_style
 from tui.swarm.snapshot import LogEntry
@@ -30,14 +30,7 @@ class LogPanel(FilterPanel):
     """A line that says what is filtered, and the log below it."""
 
     TITLE = "Log"
-    KEYS = (
-        ("l", "all, alerts, errors", {"l": "level"}),
-        ("c", "one kind of entry after the other", {"c": "kind"}),
-        ("/", "only lines with a text", {"slash": "filter"}),
-        ("g", "to the beginning; stops following", {"g": "first"}),
-        ("G", "to the end; follows", {"G": "last"}),
-    )
-    BINDINGS = bindings(moving("move"), KEYS)
+    BINDINGS = bindings("log")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)

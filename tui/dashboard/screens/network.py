@@ -9,7 +9,7 @@ from textual.app import ComposeResult
 
 from peer.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.appearance import draw_bar, draw_spark
-from tui.dashboard.keys import bindings, moving
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import Panel, PeerOpened, View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.dashboard.widgets.waterfall import natural
@@ -34,12 +34,7 @@ WITH_ADDRESS = 90
 
 class NetworkPanel(Panel):
     TITLE = "Network"
-    KEYS = (
-        ("up, down", "select a peer", moving("select")),
-        ("g G", "first, last peer", {"g": "select(-100000)", "G": "select(100000)"}),
-        ("enter", "all that is known of it", {"enter": "open"}),
-    )
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("network")
     DEFAULT_CSS = """
     NetworkPanel { overflow: hidden; }
     """

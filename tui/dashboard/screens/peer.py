@@ -28,7 +28,6 @@ MOST_PENALTIES = 64
 
 class PeerPanel(Panel):
     TITLE = "Peer"
-    KEYS = (("esc", "back", {}), ("y", "copy the id of this peer", {}))
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="peer-page")

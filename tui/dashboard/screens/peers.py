@@ -156,16 +156,7 @@ MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column
 
 class PeersPanel(FilterPanel):
     TITLE = "Peers"
-    KEYS = (
-        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected",
-         {}),
-        ("/", "filter; !word hides what has the word", {"slash": "filter"}),
-        (", .", "sort by another column", {"comma": "sort(-1)", "full_stop": "sort(1)"}),
-        ("r", "reverse the order", {"r": "reverse"}),
-        ("w", "the columns that had no room", {"w": "columns"}),
-        ("g G", "first, last", {}),
-    )  # fmt: skip
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("peers")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)

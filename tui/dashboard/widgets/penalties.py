@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.actions import SkipAction
 
-from tui.dashboard.keys import bindings, moving
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
 from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
@@ -76,10 +76,7 @@ def told_in(swarm: SwarmState, penalty: PenaltyRecord) -> Round | None:
 class Penalties(LineView, can_focus=True):
     """The list, newest first, with the selected one explained on Enter."""
 
-    BINDINGS = bindings({
-        **moving("move"), "g": "move(-100000)", "G": "move(100000)", "enter": "explain", "c": "category",
-        "escape": "close",
-    })  # fmt: skip
+    BINDINGS = bindings("rounds.penalties")
 
     def __init__(self) -> None:
         super().__init__(id="penalties")

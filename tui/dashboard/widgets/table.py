@@ -10,7 +10,7 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from tui.dashboard.keys import bindings, moving
+from tui.dashboard.keys import bindings
 from tui.dashboard.widgets.lines import LineView, StyledLine
 
 WHEEL_ROWS = 3
@@ -20,9 +20,7 @@ class RowTable(LineView, can_focus=True):
     """`show` says how many rows there are and gives each one that comes in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
-    BINDINGS = bindings(
-        {**moving("move"), "pageup": "page(-1)", "pagedown": "page(1)", "g": "go(0)", "G": "go(-1)", "enter": "enter"}
-    )
+    BINDINGS = bindings("table")
 
     @dataclass
     class Moved(Message):
