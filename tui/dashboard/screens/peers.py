@@ -217,9 +217,9 @@ class PeersPanel(FilterPanel):
         peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
-    def _row(self, row: int) -> StyledLine:
+    def _row(self, row: int) -> list[StyledLine]:
         assert self._view is not None
-        return [_cell(column, self.listed[row], self._view) for column in self.columns]
+        return [[_cell(column, self.listed[row], self._view) for column in self.columns]]
 
     def _line(self, view: View, shown: int) -> Text:
         """How many there are, and the names of the columns; the one that sorts has an arrow."""

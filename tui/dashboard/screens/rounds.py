@@ -37,7 +37,7 @@ class RoundsPanel(Panel, can_focus=False):
         if self.content_size.height:
             self._share_rows(view, waterfall, penalties)
         waterfall.show(view)
-        penalties.show(view)
+        penalties.draw_view(view)
 
     def _share_rows(self, view: View, waterfall: Waterfall, penalties: Penalties) -> None:
         gap = 0 if view.short else 1
