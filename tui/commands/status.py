@@ -18,13 +18,13 @@ from tui.commands.options import Parser, add_directory, directory
 from tui.folders import is_at_work
 from tui.swarm import figures
 from tui.swarm.reducer import apply_all, lose
+from tui.swarm.sentences import counts_as_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
 from tui.text.phrases import (
     PeerStatus,
     before_words,
     clock,
-    counts_as_words,
     devices_words,
     duty_words,
     hold_words,
@@ -33,9 +33,7 @@ from tui.text.phrases import (
     next_words,
     penalty_words,
     read_status,
-    rounds_words,
     stall_lines,
-    why_words,
 )
 from tui.text.units import format_count, format_percent, format_transfer
 

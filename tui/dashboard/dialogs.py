@@ -11,8 +11,8 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS, bindings
-from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.keys import EVERYWHERE, MY_PEER, RECORDING, bindings, keys_of
+from tui.dashboard.view import TextBlock, View
 from tui.dashboard.words import phase_style, style_of
 from tui.swarm.vocabulary import PHASES, STATES
 from tui.text.codes import PENALTY_PAGES
@@ -52,7 +52,7 @@ LEAVE = Prompt(
 class PromptScreen(ModalScreen[str | None]):
     """Dismissed with the answer of a choice, or None."""
 
-    BINDINGS = bindings({"escape": "dismiss(None)"})
+    BINDINGS = bindings("prompt")
 
     def __init__(self, asked: Prompt) -> None:
         super().__init__()
@@ -79,28 +79,28 @@ STATES_A_LINE = 4
 
 
 class Help(ModalScreen[None]):
-    BINDINGS = bindings({"escape,question_mark,q,enter": "dismiss(None)"})
+    BINDINGS = bindings("help")
 
-    def __init__(self, view: View, panel: type[Panel]) -> None:
+    def __init__(self, view: View, screen: str, title: str) -> None:
         super().__init__()
-        self._view, self._panel = view, panel
+        self._text = draw_help(view, screen, title)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="box page"):
             yield TextBlock()
 
     def on_mount(self) -> None:
-        self.query_one(TextBlock).draw(draw_help(self._view, self._panel))
+        self.query_one(TextBlock).draw(self._text)
 
 
-def draw_help(view: View, panel: type[Panel]) -> Text:
-    """Keys of this screen, of all screens, of the peer or the recording; then the signs."""
+def draw_help(view: View, screen: str, title: str) -> Text:
+    """Keys of this screen, which is called `title`, of all screens, of the peer or the recording; then the signs."""
     ink = view.ink
-    told = [(panel.TITLE, panel.KEYS)] if panel.KEYS else []
-    told += [("Everywhere", EVERYWHERE), ("Recording", RECORDING_KEYS) if view.playback else ("Your peer", PEER_KEYS)]
+    last = (RECORDING, "Recording") if view.playback else (MY_PEER, "Your peer")
     parts = [
-        (title, [Text.assemble((f"  {key:<12}", ink.good), (meaning, ink.text)) for key, meaning, _ in keys])
-        for title, keys in told
+        (name, [Text.assemble((f"  {key.name:<12}", ink.good), (key.help, ink.text)) for key in keys])
+        for where, name in ((screen, title), (EVERYWHERE, "Everywhere"), last)
+        if (keys := keys_of(where))
     ]
     if view.refusal and not view.playback:
         parts[-1][1].append(Text(f"  now off: {view.refusal}", style=ink.warn))

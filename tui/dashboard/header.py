@@ -9,11 +9,13 @@ from rich.text import Text
 
 from peer.events import RoundStalled
 from tui.dashboard.appearance import draw_bar
+from tui.dashboard.keys import keys_that_matter
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
 from tui.dashboard.words import shown_state, state_of, style_of
+from tui.swarm.sentences import rounds_words, why_words
 from tui.swarm.vocabulary import STATES
-from tui.text.phrases import OWNERS, RESUME, rounds_words, stall_brief, why_words
+from tui.text.phrases import stall_brief
 from tui.text.units import format_elapsed
 
 RUN = 8
@@ -57,59 +59,18 @@ def draw_playback(view: View) -> Text:
     return Text.assemble((left, ink.strong), (full, ink.good), (rest, ink.track), (right, ink.muted))
 
 
-def draw_keys(keys: Sequence[tuple[str, str]], view: View) -> Text:
+def draw_keys(view: View, screen: str) -> Text:
     """The keys that matter now, as many as there is room for; the first ones are the most important."""
     text, room = Text(), room_of(view)
-    for key, meaning in keys:
-        if text.cell_len + len(key) + len(meaning) + 3 > room and text:
+    for key in keys_that_matter(view, screen):
+        meaning = key.told(view)
+        if text.cell_len + len(key.name) + len(meaning) + 3 > room and text:
             break
-        text.append(key, style=view.ink.strong)
+        text.append(key.name, style=view.ink.strong)
         text.append(f" {meaning}   ", style=view.ink.muted)
     text.rstrip()
     text.truncate(room)
     return text
-
-
-def is_paused_by_owner(view: View) -> bool:
-    """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
-
-    A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
-    """
-    if view.mine is None or view.mine.state != "PAUSED":
-        return False
-    if view.status is not None and any(hold.code in OWNERS for hold in view.status.holds):
-        return True
-    return RESUME in view.mine.why
-
-
-def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
-    """(key, what it does) for the last line, the most important first."""
-    first = _of_screen(shown, editable=not view.refusal and "set" in view.takes)
-    if view.playback is not None:
-        play = "pause" if view.playback.playing else "play"
-        step = [] if shown == "rounds" else [("left right", "step")]  # there they move along the lanes
-        keys = [("q", "close"), ("space", play), *first, ("< >", "speed"), *step, ("?", "help")]
-    elif view.refusal:
-        keys = [("q", "close"), *first, ("?", "help"), ("1-7", "screens")]
-    else:
-        pause = [("p", "resume" if is_paused_by_owner(view) else "pause")] if "pause" in view.takes else []
-        finish = [("f", "finish round")] if "finish" in view.takes else []
-        snooze = [("z", "snooze")] if "snooze" in view.takes else []
-        keys = [
-            ("q", "detach, training goes on"), *pause, *first, ("?", "help"), *finish, *snooze, ("Q", "leave"),
-            ("ctrl+c", "asks which"),
-        ]  # fmt: skip
-    return [*keys, ("ctrl+p", "commands")]
-
-
-def _of_screen(shown: str, *, editable: bool) -> list[tuple[str, str]]:
-    if shown == "peers":
-        return [("enter", "details"), ("/", "filter"), (", .", "sort"), ("w", "columns")]
-    if shown == "peer":
-        return [("esc", "back"), ("y", "copy id")]
-    if shown == "limits":
-        return [("enter", "edit")] if editable else []
-    return [("/", "search"), ("l", "level")] if shown == "log" else []
 
 
 def _run_line(view: View) -> Text:

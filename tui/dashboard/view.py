@@ -16,10 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
-from tui.dashboard.keys import Key, bindings
+from tui.dashboard.keys import bindings
 from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.phrases import PeerStatus
+from tui.text.phrases import OWNERS, RESUME, PeerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,6 +66,18 @@ class View:
         return self.swarm.peers.get(self.me) if self.me else None
 
     @property
+    def is_paused_by_owner(self) -> bool:
+        """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
+
+        A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
+        """
+        if self.mine is None or self.mine.state != "PAUSED":
+            return False
+        if self.status is not None and any(hold.code in OWNERS for hold in self.status.holds):
+            return True
+        return RESUME in self.mine.why
+
+    @property
     def mini(self) -> bool:
         """Whether there is room for one column of words only."""
         return self.width < 60
@@ -86,13 +98,10 @@ class PeerOpened(Message):
 class Panel(Widget, can_focus=True):
     """One screen. Keys of a subclass' BINDINGS work while it is shown."""
 
-    BINDINGS = bindings({"down,j": "scroll_down", "up,k": "scroll_up", "pagedown": "page_down", "pageup": "page_up"})
+    BINDINGS = bindings("panel")
 
     TITLE: ClassVar[str] = ""
     """Name in the row of screens."""
-
-    KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Of this screen, for the help."""
 
     _view: View | None = None
     """What was shown last."""
@@ -122,7 +131,7 @@ class Panel(Widget, can_focus=True):
 class FilterPanel(Panel):
     """A panel with an `Input` for a filter, which is in sight while it is used."""
 
-    BINDINGS = bindings({"escape": "unfilter"})
+    BINDINGS = bindings("filter")
 
     @property
     def wanted(self) -> str:

@@ -45,14 +45,7 @@ class LearningPanel(Panel):
     """As many of the chosen charts as have room; in a small terminal their newest values in words."""
 
     TITLE = "Learning"
-    KEYS = (
-        ("x", "over tokens, rounds or time", {"x": "axis"}),
-        ("[ ]", "all of it, or the newer half", {"left_square_bracket": "zoom(-1)", "right_square_bracket": "zoom(1)"}),
-        ("g", "all of it", {"g": "zoom(-100)"}),
-        ("l n t r", "show or hide loss, norm, tokens per second, learning rate",
-         dict(zip("lntr", [f"choose('{name}')" for name in ("loss", "norm", "tokens", "rate")], strict=True))),
-    )  # fmt: skip
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("learning")
     DEFAULT_CSS = """
     LearningPanel { overflow: hidden; }
     LearningPanel #learning-head { height: 1; text-wrap: nowrap; }

@@ -47,8 +47,7 @@ class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
-    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up", {}), ("g G", "first, last", {}))
-    BINDINGS = bindings({"escape": "give_up"})
+    BINDINGS = bindings("limits")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -164,7 +163,7 @@ class LimitsPanel(Panel):
     def _selected(self) -> Row | None:
         return self._rows[self._table.cursor_row] if self._rows else None
 
-    def _row(self, number: int) -> StyledLine:
+    def _row(self, number: int) -> list[StyledLine]:
         """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
         view, row = self._view, self._rows[number]
         assert view is not None
@@ -183,7 +182,7 @@ class LimitsPanel(Panel):
             note = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
             rest = max(0, width - left - room - 2)
             pieces.append(("  " + fit(note, rest, view.glyphs.ellipsis), ink.warn if hold else ink.muted))
-        return pieces
+        return [pieces]
 
     def _head(self, view: View) -> FactSheet:
         sheet, peer = FactSheet(view, _page_width(view)), shown_peer(view)

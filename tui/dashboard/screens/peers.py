@@ -157,16 +157,7 @@ MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column
 
 class PeersPanel(FilterPanel):
     TITLE = "Peers"
-    KEYS = (
-        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected",
-         {}),
-        ("/", "filter; !word hides what has the word", {"slash": "filter"}),
-        (", .", "sort by another column", {"comma": "sort(-1)", "full_stop": "sort(1)"}),
-        ("r", "reverse the order", {"r": "reverse"}),
-        ("w", "the columns that had no room", {"w": "columns"}),
-        ("g G", "first, last", {}),
-    )  # fmt: skip
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("peers")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -227,9 +218,9 @@ class PeersPanel(FilterPanel):
         peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
-    def _row(self, row: int) -> StyledLine:
+    def _row(self, row: int) -> list[StyledLine]:
         assert self._view is not None
-        return [_cell(column, self.listed[row], self._view) for column in self.columns]
+        return [[_cell(column, self.listed[row], self._view) for column in self.columns]]
 
     def _line(self, view: View, shown: int) -> Text:
         """How many there are, and the names of the columns; the one that sorts has an arrow."""

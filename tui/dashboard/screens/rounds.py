@@ -20,16 +20,7 @@ class RoundsPanel(Panel, can_focus=False):
     of the next round will be in time."""
 
     TITLE = "Rounds"
-    KEYS = (
-        ("left, right", "move the cursor in time (shift: by ten columns)", {}),
-        ("up, down", "select a peer, or a penalty", {}),
-        ("[ ]", "more time, or more detail", {}),
-        ("g G", "to the beginning; follow again", {}),
-        ("tab", "from the lanes to the penalties", {}),
-        ("c", "penalties: all, errors, late, judge", {"c": "category"}),
-        ("enter", "lanes: all of this peer; penalties: explain", {}),
-    )
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("rounds")
     DEFAULT_CSS = """
     RoundsPanel { overflow: hidden; }
     Waterfall { height: 3; }
@@ -46,7 +37,7 @@ class RoundsPanel(Panel, can_focus=False):
         if self.content_size.height:
             self._share_rows(view, waterfall, penalties)
         waterfall.show(view)
-        penalties.show(view)
+        penalties.draw_view(view)
 
     def _share_rows(self, view: View, waterfall: Waterfall, penalties: Penalties) -> None:
         gap = 0 if view.short else 1

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from tui.dashboard.keys import bindings, moving
+from tui.dashboard.keys import bindings
 from tui.dashboard.view import PeerOpened, View
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
@@ -32,11 +32,7 @@ MIN_STATE_COLUMNS = 96
 
 
 class Waterfall(LineView, can_focus=True):
-    BINDINGS = bindings({
-        "left": "scrub(-1)", "right": "scrub(1)", "shift+left": "scrub(-10)", "shift+right": "scrub(10)",
-        **moving("select"), "left_square_bracket": "zoom(1)", "right_square_bracket": "zoom(-1)",
-        "g": "begin", "G": "follow", "enter": "open",
-    })  # fmt: skip
+    BINDINGS = bindings("rounds.lanes")
 
     def __init__(self) -> None:
         super().__init__(id="waterfall")
