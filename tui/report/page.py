@@ -8,9 +8,11 @@ from datetime import UTC, datetime
 from jinja2 import Environment, PackageLoader, StrictUndefined
 
 from tui.report.charts import ReportFigure
-from tui.swarm.snapshot import WEIGHT_ONE, SwarmState, labels_of
+from tui.swarm import figures
+from tui.swarm.snapshot import PeerView, SwarmState, labels_of
 from tui.text.codes import PENALTY_PAGES
-from tui.text.units import format_bytes, format_elapsed
+from tui.text.phrases import agreement_words, counts_words, layer_words, rounds_words, why_words
+from tui.text.units import format_bytes, format_elapsed, format_percent
 
 
 def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
@@ -25,9 +27,10 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
     def since_start(t: float) -> str:
         return format_elapsed(t - (swarm.started_t or 0.0))
 
-    def mean_share(peer: str) -> str:
-        shares = [round.weights[peer] / WEIGHT_ONE for round in swarm.history if peer in round.weights]
-        return f"{100 * sum(shares) / len(shares):.1f} %" if shares else ""
+    def doing(peer: PeerView) -> str:
+        now = swarm.last_t or 0.0
+        name, why = figures.state(swarm, peer, now).name, why_words(swarm, peer, now)
+        return f"{name}: {why}" if why else name
 
     return environment.get_template("page.html.j2").render(
         swarm=swarm,
@@ -37,7 +40,11 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
         facts=_facts(swarm, labels),
         meanings="; ".join(f"{code}: {page.short}" for code, page in sorted(PENALTY_PAGES.items()) if code in codes),
         since_start=since_start,
-        mean_share=mean_share,
+        doing=doing,
+        figures=figures,
+        percent=format_percent,
+        counts_words=counts_words,
+        layer_words=layer_words,
     )
 
 
@@ -45,41 +52,20 @@ def _facts(swarm: SwarmState, labels: Mapping[str, str]) -> dict[str, str]:
     peers, reporting = len(swarm.peers), len(swarm.reporting)
     whose = "the peer that reports" if reporting == 1 else f"the {reporting} peers that report"
     facts = {
-        "rounds committed": f"{swarm.round} of {swarm.rounds}" if swarm.rounds else str(swarm.round),
+        "committed": rounds_words(swarm),
         "peers": str(peers) if reporting == peers else f"{peers}, {reporting} of them reporting",
         "tokens": f"{swarm.tokens:,}",
-        f"sent by {'all peers' if reporting == peers else whose}": format_bytes(swarm.bytes_sent),
+        f"sent in rounds by {'all peers' if reporting == peers else whose}": format_bytes(
+            figures.round_traffic(swarm).sent
+        ),
         "time": format_elapsed(swarm.seconds),
         "held-out loss": _loss(swarm),
         "penalties": str(len(swarm.penalty_log)),
-        "bits": agreement(swarm, labels),
+        "bits": agreement_words(swarm, labels),
     }
     if swarm.skipped:
         facts["lines that could not be read"] = f"{swarm.skipped:,}"
     return facts
-
-
-def agreement(swarm: SwarmState, labels: Mapping[str, str]) -> str:
-    """Whether all who report a round report the same digest and the same state; else the first round that differs.
-
-    That one peer agrees with itself says nothing.
-    """
-    seen: dict[int, tuple[str, str, str]] = {}
-    commits = sorted(
-        (commit.round, view.peer, commit.digest, commit.state) for view in swarm.reporting for commit in view.commits
-    )
-    for round, peer, digest, state in commits:
-        first, *expected = seen.setdefault(round, (peer, digest, state))
-        if [digest, state] != expected:
-            return f"round {round} differs: {labels[first]} and {labels[peer]}"
-    if not seen:
-        return "nothing was committed"
-    _, digest, _ = seen[max(seen)]
-    reporting = len({peer for _, peer, _, _ in commits})
-    if reporting < 2:
-        return f"one peer reports: nothing to compare (digest {digest[:12]})"
-    whose = "all peers" if reporting == len(swarm.peers) else f"the {reporting} peers that report"
-    return f"equal on {whose} in every round (digest {digest[:12]})"
 
 
 def _loss(swarm: SwarmState) -> str:
