@@ -55,11 +55,6 @@ class View:
     silence: str = ""
     """Why my peer does not answer when it is asked, or empty."""
 
-    def selecting(self, peer: str) -> View:
-        """Select it; this view with it."""
-        self.select(peer)
-        return replace(self, selected=peer)
-
     @property
     def mine(self) -> PeerView | None:
         """The volunteer's own peer, once it is known."""
@@ -95,19 +90,19 @@ class PeerOpened(Message):
     peer: str
 
 
-class Panel(Widget, can_focus=True):
-    """One screen. Keys of a subclass' BINDINGS work while it is shown."""
-
-    BINDINGS = bindings("panel")
-
-    TITLE: ClassVar[str] = ""
-    """Name in the row of screens."""
+class ViewWidget(Widget):
+    """Draws a view, and again what it was shown last when its size changes."""
 
     _view: View | None = None
     """What was shown last."""
 
+    @property
+    def view(self) -> View:
+        assert self._view is not None, "keys come after the first view"
+        return self._view
+
     def show(self, view: View) -> None:
-        """Called at most twice a second, and only while this panel is visible."""
+        """Called at most twice a second, and only while it is visible."""
         self._view = view
         self.draw_view(view)
 
@@ -122,6 +117,17 @@ class Panel(Widget, can_focus=True):
     def redraw(self) -> None:
         if self._view is not None:
             self.draw_view(self._view)
+
+    on_resize = redraw
+
+
+class Panel(ViewWidget, can_focus=True):
+    """One screen. Keys of a subclass' BINDINGS work while it is shown."""
+
+    BINDINGS = bindings("panel")
+
+    TITLE: ClassVar[str] = ""
+    """Name in the row of screens."""
 
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""

@@ -27,7 +27,7 @@ class Bench(App[None]):
         self.show(ROWS)
 
     def show(self, rows: int, cursor: int | None = None) -> None:
-        self.query_one(RowTable).show(rows, self.row, cursor)
+        self.query_one(RowTable).show_rows(rows, self.row, cursor)
 
     def row(self, number: int) -> list[StyledLine]:
         self.asked.append(number)
@@ -97,7 +97,7 @@ async def test_rows_of_two_lines_below_a_heading_and_one_that_has_more() -> None
         def draw() -> list[str]:
             return [table(RowTable).render_line(y).text.strip() for y in range(HEIGHT)]
 
-        table(RowTable).show(ROWS, two_lines, 1, above=[[("heading", "")]], lines_each=2)
+        table(RowTable).show_rows(ROWS, two_lines, 1, above=[[("heading", "")]], lines_each=2)
         assert draw() == ["heading", "row 0", "of 0", "row 1", "of 1", "more", "row 2", "of 2", "row 3", "of 3"]
         for y, row in ((0, 1), (5, 1), (2, 0), (9, 3), (6, 2)):
             await pilot.click(RowTable, offset=(2, y))

@@ -94,8 +94,6 @@ class LearningPanel(Panel):
         self.chosen = self.chosen ^ {name} or self.chosen
         self.redraw()
 
-    on_resize = Panel.redraw
-
     def _fitting(self, view: View) -> list[str]:
         """The chosen charts that there is room for; none where words say more. Sets the columns of the grid."""
         chosen = [name for name in CHARTS if name in self.chosen]

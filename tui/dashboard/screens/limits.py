@@ -81,7 +81,7 @@ class LimitsPanel(Panel):
 
     def draw_view(self, view: View) -> None:
         self._rows = rows_of(view)
-        self._table.show(len(self._rows), self._row, None)
+        self._table.show_rows(len(self._rows), self._row, None)
         self.query_one("#limits-line", TextBlock).draw(self._head(view).text)
         about = self.query_one("#limits-about", TextBlock)
         about.styles.height = _about_lines(view)  # always as many: the table stays where it is
@@ -97,9 +97,7 @@ class LimitsPanel(Panel):
         self.redraw()
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
-        if self._view is None:
-            return
-        if refusal := why_fixed(self._view):
+        if refusal := why_fixed(self.view):
             self.notify(refusal, severity="warning", markup=False)
             return
         self._edited = self._rows[message.row]
@@ -136,9 +134,6 @@ class LimitsPanel(Panel):
         if self._edited is not None:
             self._close()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._place_input)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc belongs to the editor while it is open."""
         return action != "give_up" or self._edited is not None
@@ -151,9 +146,9 @@ class LimitsPanel(Panel):
 
     def _place_input(self) -> None:
         """Over the value of its line."""
-        if self._edited is None or self._view is None:
+        if self._edited is None:
             return
-        left = _left_of_value(self._view.width)
+        left = _left_of_value(self.view.width)
         self._input.styles.offset = (left, self._table.cursor_y)
         self._input.styles.width = max(1, self._table.size.width - left)
 
@@ -165,8 +160,7 @@ class LimitsPanel(Panel):
 
     def _row(self, number: int) -> list[StyledLine]:
         """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
-        view, row = self._view, self._rows[number]
-        assert view is not None
+        view, row = self.view, self._rows[number]
         ink, setting, hold = view.ink, row.setting, hold_of(row.setting, view)
         sign = f"{view.glyphs.alert if hold else ' '} "
         group = f"{row.group if row.first else '':<{GROUP}}" if view.width >= WITH_GROUPS else ""

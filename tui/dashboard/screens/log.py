@@ -74,7 +74,7 @@ class LogPanel(FilterPanel):
         self.redraw()
 
     def action_kind(self) -> None:
-        kinds = ["", *sorted({entry.code for entry in self._view.swarm.entries if entry.code})] if self._view else [""]
+        kinds = ["", *sorted({entry.code for entry in self.view.swarm.entries if entry.code})]
         self._kind = kinds[(kinds.index(self._kind) + 1) % len(kinds)] if self._kind in kinds else ""
         self.redraw()
 
@@ -116,7 +116,7 @@ class LogPanel(FilterPanel):
         return [line for key in keys for line in self._wrapped[key]]
 
     def _who(self, entry: LogEntry) -> str:
-        return self._view.swarm.label(entry.peer) if self._view is not None and entry.peer else ""
+        return self.view.swarm.label(entry.peer) if entry.peer else ""
 
     def _line(self, view: View, shown: int) -> Text:
         """12 of 40 lines · all levels · all kinds · following"""

@@ -73,19 +73,16 @@ class NetworkPanel(Panel):
             above.append([("connected with nobody", view.ink.muted)])
         above = [cut(pieces, width, view.glyphs.ellipsis) for pieces in above]
         at = next((number for number, row in enumerate(self._rows) if row["peer"] == self._selected), None)
-        self.query_one(RowTable).show(len(self._rows), self._lines_of, at, above=above)
+        self.query_one(RowTable).show_rows(len(self._rows), self._lines_of, at, above=above)
 
     def _lines_of(self, row: int) -> list[StyledLine]:
-        assert self._view is not None
-        return [_row(self._rows[row], self._view, self.content_size.width)]
+        return [_row(self._rows[row], self.view, self.content_size.width)]
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self._selected = self._rows[message.row]["peer"]
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self._rows[message.row]["peer"]))
-
-    on_resize = Panel.redraw
 
 
 def owner_of(view: View) -> PeerView | None:

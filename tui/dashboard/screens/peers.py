@@ -182,7 +182,7 @@ class PeersPanel(FilterPanel):
         self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
-        self.query_one(RowTable).show(len(self.listed), self._row, at)
+        self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
 
     def action_sort(self, step: int) -> None:
@@ -194,17 +194,15 @@ class PeersPanel(FilterPanel):
 
     def action_columns(self) -> None:
         """The columns that had no room, and at last the first ones again."""
-        if self._view is not None:
-            self._page = (self._page + 1) % len(pages_of_columns(self._view))
-            self.redraw()
+        self._page = (self._page + 1) % len(pages_of_columns(self.view))
+        self.redraw()
 
     def action_reverse(self) -> None:
         self._reversed = not self._reversed
         self.redraw()
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
-        assert self._view is not None
-        self._view.select(self.listed[message.row].peer)
+        self.view.select(self.listed[message.row].peer)
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
@@ -219,8 +217,7 @@ class PeersPanel(FilterPanel):
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
     def _row(self, row: int) -> list[StyledLine]:
-        assert self._view is not None
-        return [[_cell(column, self.listed[row], self._view) for column in self.columns]]
+        return [[_cell(column, self.listed[row], self.view) for column in self.columns]]
 
     def _line(self, view: View, shown: int) -> Text:
         """How many there are, and the names of the columns; the one that sorts has an arrow."""

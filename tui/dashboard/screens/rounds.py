@@ -37,7 +37,7 @@ class RoundsPanel(Panel, can_focus=False):
         if self.content_size.height:
             self._share_rows(view, waterfall, penalties)
         waterfall.show(view)
-        penalties.draw_view(view)
+        penalties.show(view)
 
     def _share_rows(self, view: View, waterfall: Waterfall, penalties: Penalties) -> None:
         gap = 0 if view.short else 1
@@ -60,7 +60,7 @@ class RoundsPanel(Panel, can_focus=False):
         outlook.styles.height, outlook.styles.margin = len(lines), (0, 0, below, 0)
         return len(lines) + below
 
-    on_resize = on_descendant_focus = Panel.redraw
+    on_descendant_focus = Panel.redraw
 
     def take_focus(self) -> None:
         self.query_one(Waterfall).focus(scroll_visible=False)

@@ -11,7 +11,7 @@ from rich.cells import cell_len
 from textual.actions import SkipAction
 
 from tui.dashboard.keys import bindings
-from tui.dashboard.view import View
+from tui.dashboard.view import View, ViewWidget
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.swarm.sentences import cost_words
@@ -34,7 +34,7 @@ def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyR
     return [penalty for penalty in reversed(penalties) if category in ("all", penalty_code(penalty.code).kind)]
 
 
-class Penalties(RowTable):
+class Penalties(RowTable, ViewWidget):
     """The list, newest first, with the selected one explained on Enter."""
 
     BINDINGS = bindings("rounds.penalties")
@@ -46,18 +46,16 @@ class Penalties(RowTable):
         self._chosen: PenaltyRecord | None = None
         """None: the newest, whichever that is."""
         self._listed: list[PenaltyRecord] = []
-        self._view: View | None = None
 
     def draw_view(self, view: View) -> None:
-        """Draw the penalties of a view."""
-        self._view, width = view, self.size.width
+        width = self.size.width
         self._listed = listed = narrowed(view.swarm.penalty_log, self.category)
         above = [_heading(view, listed, self.category, width, focused=self.has_focus)]
         if not listed:
             nothing = "nobody counted for less" if self.category == "all" else f"none of category {self.category}"
             above.append([(f"  {nothing}", view.ink.muted)])
         at = listed.index(self._chosen) if self._chosen in listed else 0
-        self.show(len(listed), self._lines_of, at, above=above, lines_each=_lines_each(width))
+        self.show_rows(len(listed), self._lines_of, at, above=above, lines_each=_lines_each(width))
 
     @property
     def chosen(self) -> PenaltyRecord | None:
@@ -69,9 +67,8 @@ class Penalties(RowTable):
         return 1 + max(1, len(listed) * _lines_each(self.size.width)) + (5 if self.explained else 0)
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
-        assert self._view is not None
         self._chosen = self._listed[message.row] if message.row else None
-        self._view.select(self._listed[message.row].about)
+        self.view.select(self._listed[message.row].about)
 
     def on_row_table_entered(self) -> None:
         self.explained = not self.explained
@@ -89,17 +86,12 @@ class Penalties(RowTable):
         self.explained = False
         self.redraw()
 
-    def redraw(self) -> None:
-        if self._view is not None:
-            self.draw_view(self._view)
-
-    on_focus = on_blur = on_resize = redraw
+    on_focus = on_blur = ViewWidget.redraw
 
     def _lines_of(self, row: int) -> list[StyledLine]:
-        assert self._view is not None
         penalty, width = self._listed[row], self.size.width
         explained = self.explained and row == self.cursor_row
-        return [*_row(self._view, penalty, width), *(_explanation(self._view, penalty, width) if explained else [])]
+        return [*_row(self.view, penalty, width), *(_explanation(self.view, penalty, width) if explained else [])]
 
 
 BESIDE_EVIDENCE = 138

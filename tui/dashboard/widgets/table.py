@@ -17,7 +17,7 @@ WHEEL_ROWS = 3
 
 
 class RowTable(LineView, can_focus=True):
-    """`show` says how many rows there are and gives each one that comes in sight."""
+    """`show_rows` says how many rows there are and gives each one that comes in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
     BINDINGS = bindings("table")
@@ -39,7 +39,7 @@ class RowTable(LineView, can_focus=True):
         self._above: Sequence[StyledLine] = ()
         self._lines_each, self._more_at_cursor = 1, 0
 
-    def show(
+    def show_rows(
         self, row_count: int, row: Callable[[int], Sequence[StyledLine]], cursor_row: int | None, *,
         above: Sequence[StyledLine] = (), lines_each: int = 1,
     ) -> None:  # fmt: skip

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from tui.dashboard.keys import bindings
-from tui.dashboard.view import PeerOpened, View
+from tui.dashboard.view import PeerOpened, View, ViewWidget
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
@@ -31,12 +31,11 @@ MIN_STATE_COLUMNS = 96
 """Cells from which on the state stands in words behind each lane."""
 
 
-class Waterfall(LineView, can_focus=True):
+class Waterfall(LineView, ViewWidget, can_focus=True):
     BINDINGS = bindings("rounds.lanes")
 
     def __init__(self) -> None:
         super().__init__(id="waterfall")
-        self._view: View | None = None
         self._step_s: float | None = None
         """Width of a column; None: as the rounds' duration suggests."""
         self._held: Axis | None = None
@@ -46,7 +45,7 @@ class Waterfall(LineView, can_focus=True):
 
     @property
     def axis(self) -> Axis:
-        view, columns = self._shown_view, self._columns
+        view, columns = self.view, self._columns
         if self._held is not None:
             return Axis(first=self._held.first, step_s=self._held.step_s, columns=columns)
         usual_s = view.swarm.usual_round_s
@@ -54,14 +53,16 @@ class Waterfall(LineView, can_focus=True):
         axis = lanes.ending_at(view.now, step_s, columns)
         return lanes.not_before(axis, self._first_t)
 
-    def show(self, view: View) -> None:
-        self._view = view
-        self._redraw()
+    def draw_view(self, view: View) -> None:
+        if self.size.width and self.size.height:
+            self.draw(self._compose_lines(view))
+
+    on_focus = on_blur = ViewWidget.redraw
 
     def action_scrub(self, by: int) -> None:
         """Move the cursor; to the right of what has been, follow again."""
         axis = self.axis
-        newest = axis.column_of(self._shown_view.now)
+        newest = axis.column_of(self.view.now)
         column = (self._cursor if self._held else newest) + by
         if by > 0 and column > newest:
             return self.action_follow()
@@ -73,7 +74,7 @@ class Waterfall(LineView, can_focus=True):
 
     def action_follow(self) -> None:
         self._held = None
-        self._redraw()
+        self.redraw()
 
     def action_zoom(self, steps: int) -> None:
         """Make columns wider or narrower, with what the cursor is on in the same place."""
@@ -83,28 +84,25 @@ class Waterfall(LineView, can_focus=True):
             middle_t = sum(axis.bounds(self._cursor)) / 2
             self._held = Axis(first=int(middle_t // step_s) - self._cursor, step_s=step_s, columns=axis.columns)
         self._step_s = step_s
-        self._redraw()
+        self.redraw()
 
     def action_select(self, by: int) -> None:
-        order = self._order(self._shown_view)
+        order = self._order(self.view)
         if not order:
             return
         index = order.index(self._chosen_of(order))
-        self._view = self._shown_view.selecting(order[min(max(index + by, 0), len(order) - 1)].peer)
-        self._redraw()
+        peer = order[min(max(index + by, 0), len(order) - 1)].peer
+        self.view.select(peer)
+        self.select(peer)
+        self.redraw()
 
     def action_open(self) -> None:
-        if self._shown_view.swarm.peers:
-            self.post_message(PeerOpened(self._chosen_of(self._order(self._shown_view)).peer))
-
-    @property
-    def _shown_view(self) -> View:
-        assert self._view is not None, "keys come after the first view"
-        return self._view
+        if self.view.swarm.peers:
+            self.post_message(PeerOpened(self._chosen_of(self._order(self.view)).peer))
 
     @property
     def _first_t(self) -> float:
-        view = self._shown_view
+        view = self.view
         firsts = [peer.spans[0].t for peer in view.swarm.peers.values() if peer.spans]
         return min(firsts, default=view.now)
 
@@ -123,19 +121,13 @@ class Waterfall(LineView, can_focus=True):
     def _hold(self, axis: Axis, column: int) -> None:
         self._held = axis.moved_to(column)
         self._cursor = column + axis.first - self._held.first
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if self._view is not None and self.size.width and self.size.height:
-            self.draw(self._compose_lines(self._view))
-
-    on_focus = on_blur = on_resize = _redraw
+        self.redraw()
 
     def _order(self, view: View) -> list[PeerView]:
         return order(view.swarm.peers.values(), view.me)
 
     def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
-        return next((peer for peer in order if peer.peer == self._shown_view.selected), order[0])
+        return next((peer for peer in order if peer.peer == self.view.selected), order[0])
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         order, axis, height = self._order(view), self.axis, self.size.height
@@ -159,7 +151,7 @@ class Waterfall(LineView, can_focus=True):
         if len(order) <= rows:
             self._top = 0
             return list(order)
-        pinned = 1 if order[0].peer == self._shown_view.me and rows > 1 else 0
+        pinned = 1 if order[0].peer == self.view.me and rows > 1 else 0
         index, room = max(pinned, order.index(chosen)), rows - pinned
         self._top = min(max(self._top, index - room + 1, pinned), index, len(order) - room)
         return [*order[:pinned], *order[self._top : self._top + room]]
