@@ -8,6 +8,7 @@ import time
 from dataclasses import dataclass, replace
 from pathlib import Path
 
+from dht.errors import BadInput
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
 from peer.link.cluster_invite import ClusterInvite, parse_cluster, read_cluster_text, save_line
 from tui.commands.attach import join_and_attach, require_free
@@ -26,7 +27,7 @@ from tui.commands.options import (
     look,
 )
 from tui.commands.settings import keep_for_start, values_for_start
-from tui.folders import default_directory
+from tui.folders import default_directory, is_strangers
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module, repeated
 from tui.processes.supervisor import follow, supervise
@@ -102,9 +103,12 @@ class JoinOptions:
     """Whether the peer is started again after a crash."""
 
     def place(self) -> Path:
-        """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part."""
+        """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part, and BadInput
+        for a folder of other things."""
         invite = parse(self.invite, float("-inf"))
         directory = self.directory or default_directory("runs", invite.run, invite.spec_hash)
+        if is_strangers(directory):
+            raise BadInput(f"--dir {directory} is not an empty folder, nor a peer's; name a new one")
         parse_for(directory, self.invite, time.time())
         return directory
 

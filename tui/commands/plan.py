@@ -94,7 +94,7 @@ def add_scenario(parser: argparse.ArgumentParser) -> None:
     add_sets(parser)
     text = "how many, or a TOML file of [[peer]] tables (default 4)"
     parser.add_argument("--peers", default="4", metavar="N|FILE", help=text)
-    parser.add_argument("--rounds", type=int, default=20, metavar="R", help="rounds to make (default 20)")
+    parser.add_argument("--rounds", type=int, metavar="R", help="rounds to make (default: the spec's, else 20)")
     parser.add_argument("--preset", default="", metavar="NAME", help="a network of known places, such as aws")
     text = "seconds of an inner step (default: of a home GPU)"
     parser.add_argument("--step-s", type=float, default=0.0, metavar="S", help=text)

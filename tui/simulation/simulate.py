@@ -21,6 +21,7 @@ from tui.spec_choice import choose_spec
 from tui.text.units import count, format_bytes
 
 MOST_PEERS, MOST_ROUNDS = 10_000, 100_000
+USUAL_ROUNDS = 20
 MOST_STEP_S, MOST_SPREAD = 1e6, 2.0
 """Twelve days; and a peer that is seven times as fast in one round as in another."""
 
@@ -31,7 +32,8 @@ class SimulateOptions:
     sets: tuple[str, ...] = ()
     peers: str = "4"
     """A number, or a TOML file of peers."""
-    rounds: int = 20
+    rounds: int | None = None
+    """None: as many as the spec says, or `USUAL_ROUNDS` of a run without an end."""
     preset: str = ""
     step_s: float = 0.0
     spread: float = 0.05
@@ -89,20 +91,21 @@ def _is_same(path: Path, other: Path) -> bool:
 
 def scenario_options(asked: SimulateOptions) -> ScenarioOptions:
     """What the simulator takes. Raises BadInput."""
-    _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
+    rounds = (spec.run.rounds or USUAL_ROUNDS) if asked.rounds is None else asked.rounds
+    _check(asked, rounds)
     peers, declared = _peers(asked.peers)
     return ScenarioOptions(
         spec=spec, shape=shape_of(spec), declared=declared, peers=peers, step_s=asked.step_s, spread=asked.spread,
-        upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
+        upload_mbps=asked.upload, download_mbps=asked.download, rounds=rounds, preset=asked.preset,
         churn=read_churn(asked.churn) if asked.churn else Churn(),
         attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew_s, seed=asked.seed,
     )  # fmt: skip
 
 
-def _check(asked: SimulateOptions) -> None:
-    if not 1 <= asked.rounds <= MOST_ROUNDS:
-        raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
+def _check(asked: SimulateOptions, rounds: int) -> None:
+    if not 1 <= rounds <= MOST_ROUNDS:
+        raise BadInput(f"--rounds is {rounds}; simulate 1 to {MOST_ROUNDS}")
     for name in ("step_s", "spread", "upload", "download", "skew_s"):
         if not 0 <= getattr(asked, name) < float("inf"):
             option = f"--{name.replace('_s', '-s') if name == 'step_s' else name.removesuffix('_s')}"

@@ -99,6 +99,19 @@ def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
     assert read_table(tmp_path) == chosen
 
 
+def test_a_folder_of_other_things_is_no_peers(invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key that was brought there before is."""
+    place = tmp_path / "photos"
+    place.mkdir()
+    (place / "sea.jpg").touch()
+    assert main(["join", invite, "--dir", str(place), "--yes", "--ui", "none"]) == 2
+    said = f"homefires: --dir {place} is not an empty folder, nor a peer's; name a new one\n"
+    assert capsys.readouterr().err == said
+    assert [path.name for path in place.iterdir()] == ["sea.jpg"]
+    (place / "identity.key").touch()
+    assert JoinOptions(invite=invite, directory=place).place() == place
+
+
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInvite):
         run_join(JoinOptions(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
