@@ -27,7 +27,7 @@ def describe(found: PlanAnswer) -> str:
 
 
 def _head(found: PlanAnswer) -> list[str]:
-    spec, question, choice = found.plan.spec, found.question, found.choice
+    spec, question, choice = found.question.spec, found.question, found.choice
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     lines = [
         f"{spec.run.name}: {as_short(question.shape.parameters)} parameters, {count(len(question.swarm), 'peer')}, "
@@ -93,13 +93,13 @@ def _phases(cost: RoundCost) -> str:
 
 def _caveats(found: PlanAnswer) -> list[str]:
     """What of the best strategy, or of its spec, nobody would expect."""
-    cost, chosen, before, after = found.best.cost, found.best.strategy, found.plan.spec.run, found.spec.run
+    cost, chosen, before, after = found.best.cost, found.best.strategy, found.question.spec.run, found.spec.run
     lines = []
     if cost.uncounted_s:
         lines.append(
             f"{seconds(cost.uncounted_s)} of each round count nothing: a peer's tokens beyond {MOST} × H steps do not"
         )
-    if found.plan.spec.round.pace == "time":
+    if found.question.spec.round.pace == "time":
         lines.append("rounds stay by time (round.pace): how long they take is the organiser's choice, and not compared")
     lines += _about_cuts(found)
     delay = min(MOST * chosen.steps, (cost.agreement.submit + cost.agreement.talking) / min(cost.step_s))
@@ -115,7 +115,7 @@ def _caveats(found: PlanAnswer) -> list[str]:
 
 def _about_cuts(found: PlanAnswer) -> list[str]:
     """Of micro-batches, where steps were measured with those of the spec alone."""
-    inner, chosen = found.plan.spec.inner, found.best.strategy
+    inner, chosen = found.question.spec.inner, found.best.strategy
     measured = any(machine.step_s for machine in found.question.swarm.machines)
     if not measured or inner.sequences * inner.accumulation == 1:
         return []
