@@ -14,7 +14,6 @@ import traceback
 from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
 
 from dht.errors import BadInput, DiskFull, HomefiresError
 from tui.command_line import Command, Parser, add_options, read_options
@@ -106,9 +105,14 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         print(GREETING)
         return 0
+    if arguments == ["--version"]:
+        from importlib.metadata import version  # reading it costs as much as all of --help
+
+        print(f"homefires {version('homefires')}")
+        return 0
     try:
         command = parse(arguments)
-    except SystemExit as done:  # --help and --version
+    except SystemExit as done:  # --help
         return int(done.code or 0)
     return command.run()
 
@@ -122,7 +126,7 @@ def parse(arguments: Sequence[str]) -> Command:
 def build_parser() -> Parser:
     """The whole command line. `command` says which it is."""
     parser = Parser(prog="homefires", description=DOES)
-    parser.add_argument("--version", action=_Version, help="print the version and exit")
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
     _add_debug(parser, default=False)
     groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
     for name, (module, summary) in COMMANDS.items():
@@ -152,21 +156,6 @@ def _imported(name: str) -> type[Command]:
     module = import_module(f"tui.commands.{COMMANDS[name][0]}")
     found: type[Command] = getattr(module, f"{name.title().replace(' ', '')}Command")
     return found
-
-
-class _Version(argparse.Action):
-    """`--version`, looked up only when asked for: reading package metadata costs as much as all of `--help`."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"homefires {version('homefires')}")
-        parser.exit()
 
 
 def _end_in_silence() -> int:

@@ -15,6 +15,7 @@ import difflib
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from math import inf
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_type_hints
 
@@ -43,6 +44,15 @@ class Option:
     many: bool = False
     """It takes several words at once."""
     hidden: bool = False
+    within: tuple[float, float] | None = None
+    """The least and the most; infinity is no value."""
+
+    def check(self, flag: str, value: float) -> None:
+        """Raises BadInput."""
+        least, most = self.within or (value, value)
+        if value == inf or not least <= value <= most:
+            usual = f"it must be {least:g} or more" if most == inf else f"use {least:g} to {most:,.15g}"
+            raise BadInput(f"{flag} is {f'{value:g}' if isinstance(value, float) else value}; {usual}")
 
 
 @dataclass(frozen=True)
@@ -107,7 +117,7 @@ def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance
     for name, hint, said, default in _declared(kind):
         match said:
             case Argument(metavar=metavar):
-                how = {"type": _type_of(hint), "metavar": metavar, "help": _help(said, default)}
+                how = {"type": _type_of(hint), "default": None, "metavar": metavar, "help": _help(said, default)}
                 parser.add_argument(name, nargs=_nargs(hint, default), **how)
             case Option() if (flag := _flag(name, said)) not in parser._option_string_actions:  # parts may share one
                 place = parser
@@ -149,6 +159,8 @@ def read_options(kind: type[Kind], said: Mapping[str, Any]) -> Kind:
             given[name] = read_options(hint, said)
         elif value is not None and value != []:
             given[name] = tuple(value) if isinstance(value, list) else value
+            if isinstance(how, Option) and how.within is not None:
+                how.check(_flag(name, how), value)
     return kind(**given)
 
 

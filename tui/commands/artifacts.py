@@ -28,6 +28,7 @@ EXPORT_S = AUDIT_S = 3600.0
 """Replaying the longest chain takes no longer, or something is wrong."""
 PUSH_S = CHAT_S = 86_400.0
 """An upload takes no longer, and nobody talks for longer."""
+WHAT = ("adapter", "merged", "base")
 AUDITED = "audited round"
 """How a line begins by which an audit says how far it is."""
 
@@ -44,21 +45,9 @@ class ChildCommand(FolderCommand):
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(ChildCommand):
     to: Annotated[Path | None, Option("new folder (default: DIR/export-round-N)", "OUT")] = None
-    what: Annotated[
-        str,
-        Option(
-            "of a run that starts from a model: its adapter for peft, model and adapter merged (default where an "
-            "adapter is trained), or the model from which it starts",
-            choices=("adapter", "merged", "base"),
-        ),
-    ] = ""
-    push: Annotated[
-        str, Option("upload it, too, to this public repository at huggingface.co, with your own login", "OWNER/NAME")
-    ] = ""
-    homes: Annotated[
-        tuple[Path, ...],
-        Option("where DIR is of a home of a cluster: the folders of its other homes", "DIR", many=True),
-    ] = ()
+    what: Annotated[str, Option("of a run from a model: merged is the default for an adapter", choices=WHAT)] = ""
+    push: Annotated[str, Option("upload it to this public repository at huggingface.co, too", "OWNER/NAME")] = ""
+    homes: Annotated[tuple[Path, ...], Option("of a cluster: the folders of its other homes", "DIR", many=True)] = ()
 
     def run(self) -> int:
         argv = python_module("peer", "export", *self.words())
@@ -71,16 +60,10 @@ class ChatCommand(ChildCommand):
     """Also of a checkpoint in a peer's folder, or of the folder of an export."""
 
     prompt: Annotated[str | None, Option("answer this and end (default: answer what is typed)", "TEXT")] = None
-    temperature: Annotated[
-        float, Option("0 for the likeliest token each time; the higher, the more surprising", "T")
-    ] = 0.7
-    tokens: Annotated[int, Option("of an answer at most", "N")] = 256
+    temperature: Annotated[float, Option("0: the likeliest token; more: surprises", "T", within=(0, 10))] = 0.7
+    tokens: Annotated[int, Option("of an answer at most", "N", within=(1, 100_000))] = 256
 
     def run(self) -> int:
-        if not 0 <= self.temperature <= 10:
-            raise BadInput(f"--temperature is {self.temperature:g}; use 0 to 10")
-        if not 1 <= self.tokens <= 100_000:
-            raise BadInput(f"--tokens is {self.tokens}; use 1 to 100,000")
         argv = python_module("peer", "chat", *self.words(), *(["--debug"] if self.debug else []))
         return converse(argv, CHAT_S, f"nobody talks for longer than {CHAT_S / 3600:.0f} h; begin again")
 
@@ -122,13 +105,8 @@ class CreditCommand(ChildCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class ReportCommand(FolderCommand):
-    place: Annotated[
-        Path | None,
-        Argument(f"the folder of a demo, or of several peers, or event lines; else {MEANT}", "DIR|FILE"),
-    ] = None
-    to: Annotated[
-        Path | None, Option("file to write (default: DIR/report.html, or FILE with .html at its end)", "OUT")
-    ] = None
+    place: Annotated[Path | None, Argument(f"of a demo, of several peers, event lines, or {MEANT}", "DIR|FILE")] = None
+    to: Annotated[Path | None, Option("file to write (default: DIR/report.html, or FILE.html)", "OUT")] = None
 
     def run(self) -> int:
         from tui.report.report import default_target, write_report
@@ -140,9 +118,7 @@ class ReportCommand(FolderCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class BundleCommand(FolderCommand):
-    to: Annotated[Path | None, Option("the zip file to write (default: here, with the time in its name)", "FILE")] = (
-        None
-    )
+    to: Annotated[Path | None, Option("the zip file to write (default: one here, named by the time)", "FILE")] = None
 
     def run(self) -> int:
         print(write_bundle(self.find(), self.to))

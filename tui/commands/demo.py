@@ -57,34 +57,17 @@ START_S = 180.0
 
 @dataclass(frozen=True, kw_only=True)
 class DemoCommand(Command):
-    peers: Annotated[int, Option("how many peers, 1 to 16", "N")] = 3
-    rounds: Annotated[int | None, Option("rounds to make (default: the spec's)", "R")] = None
+    peers: Annotated[int, Option("how many peers, 1 to 16", "N", within=(1, 16))] = 3
+    rounds: Annotated[int | None, Option("rounds to make (default: the spec's)", "R", within=(1, float("inf")))] = None
     seed: Annotated[int | None, Option("seed of the initial parameters and the data order", "S")] = None
     spec: Annotated[str, Option(f"{SPEC} (default tiny, on a GPU small)", "SPEC")] = ""
     sets: Sets = ()
-    data: Annotated[
-        Path | None, Option("folder or file that all peers read, for a spec on files of your own", "PATH")
-    ] = None
-    ranks: Annotated[
-        int,
-        Option(
-            "ranks of each peer, 1 to 8: processes that train its model together, each on a GPU or all on the "
-            "processor",
-            "N",
-        ),
-    ] = 1
-    stages: Annotated[
-        int,
-        Option(
-            "homes of each cluster, 2 to 8: so many of the peers train one copy of the model together, a stage each",
-            "N",
-        ),
-    ] = 1
+    data: Annotated[Path | None, Option("folder or file that all read, for a spec on files of your own", "PATH")] = None
+    ranks: Annotated[int, Option("processes of a peer, each on a GPU or all on the CPU", "N", within=(1, 8))] = 1
+    stages: Annotated[int, Option("homes of a cluster: peers that train one copy together", "N", within=(1, 8))] = 1
     """1: every peer has the whole model."""
-    devices: Annotated[
-        str, Option("where all peers train (default auto: a GPU that computes, else the processor)", choices=DEVICES)
-    ] = "auto"
-    directory: Annotated[Path | None, Option("keep everything in this new folder", "DIR", flag="--dir")] = None
+    devices: Annotated[str, Option("where all train (auto: a GPU that computes, else CPU)", choices=DEVICES)] = "auto"
+    directory: Annotated[Path | None, Option("keep everything in this new folder", "DIR", "--dir")] = None
     ui: Ui = "auto"
     look: DisplayOptions = field(default_factory=DisplayOptions)
 
@@ -102,18 +85,10 @@ class DemoCommand(Command):
         return run_demo(demo, output, spec, devices)
 
     def _check(self) -> None:
-        if not 1 <= self.peers <= 16:
-            raise BadInput(f"--peers is {self.peers}; a demo has 1 to 16")
-        if not 1 <= self.ranks <= 8:
-            raise BadInput(f"--ranks is {self.ranks}; a peer of a demo has 1 to 8")
-        if not 1 <= self.stages <= 8:
-            raise BadInput(f"--stages is {self.stages}; a cluster of a demo has 1 to 8 homes")
         if self.peers % self.stages:
             raise BadInput(f"--peers is {self.peers}; clusters of {self.stages} homes take a multiple of that")
         if self.stages > 1 and self.ranks > 1:
             raise BadInput("--stages and --ranks do not go together: a home of a cluster trains on one device")
-        if self.rounds is not None and self.rounds < 1:
-            raise BadInput(f"--rounds is {self.rounds}; a demo makes at least 1")
 
     def choose(self) -> RunSpec:
         """The spec with as many founders as peers, or clusters of them. Raises BadSpec and BadInput."""

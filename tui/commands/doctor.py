@@ -37,13 +37,8 @@ NAMES = 17
 
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
-    invite: Annotated[str, Argument(f"{INVITE} (default: the run of --dir, else only what needs no run)", "INVITE")] = (
-        ""
-    )
-    directory: Annotated[
-        Path | None,
-        Option("where the peer lives or would live (default: by run, below your data)", "DIR", flag="--dir"),
-    ] = None
+    invite: Annotated[str, Argument(f"{INVITE} (default: that of --dir)", "INVITE")] = ""
+    directory: Annotated[Path | None, Option("where the peer is, or would be (default: by run)", "DIR", "--dir")] = None
     devices: Devices = ""
     listen: Annotated[tuple[str, ...], Option("as for join; repeatable", "ADDR")] = ()
     as_json: Annotated[bool, Option("print one JSON object per check, the verdict last", flag="--json")] = False

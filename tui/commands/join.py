@@ -23,34 +23,20 @@ from tui.processes.children import Output, python_module, repeated
 from tui.processes.supervisor import follow, supervise
 from tui.terminal import choose_ui
 
+SETS = "what you allow your peer, kept from its first start on, as in --set 'schedule=22:00-07:00'; repeatable"
+
 
 @dataclass(frozen=True, kw_only=True)
 class JoinCommand(PeerOptions, Command):
     invite: Annotated[str, Argument(INVITE, "INVITE")]
     upload: Annotated[str, Option("megabits per second that your peer sends at most (default: no cap)", "MBPS")] = ""
     """The peer says what is wrong with it."""
-    download: Annotated[
-        str, Option("megabits per second that your peer takes in at most (default: no cap)", "MBPS")
-    ] = ""
-    cluster: Annotated[
-        str,
-        Option(
-            "work in the cluster of this line, or of the file that holds it: train a stage of its lead's copy "
-            "(default: in that of before, or in none)", "LINE",
-        ),
-    ] = ""  # fmt: skip
-    sets: Annotated[
-        tuple[str, ...],
-        Option(
-            "what you allow your peer, kept from its first start on, as in --set 'schedule=22:00-07:00'; repeatable",
-            "KEY=VALUE", flag="--set",
-        ),
-    ] = ()  # fmt: skip
+    download: Annotated[str, Option("megabits per second that it takes in at most (default: no cap)", "MBPS")] = ""
+    cluster: Annotated[str, Option("work in the cluster of this line, or of the file that holds it", "LINE")] = ""
+    """Empty: in that of before, or in none."""
+    sets: Annotated[tuple[str, ...], Option(SETS, "KEY=VALUE", "--set")] = ()
     yes: Yes = False
-    keep_running: Annotated[
-        bool,
-        Option("start the peer again after a crash, later and later (with systemd: homefires service install)"),
-    ] = False
+    keep_running: Annotated[bool, Option("start it again after a crash (by systemd: homefires service)")] = False
     ui: Ui = "auto"
     look: DisplayOptions = field(default_factory=DisplayOptions)
 

@@ -11,21 +11,14 @@ from typing import Annotated
 from dht.errors import BadInput, HomefiresError
 from tui.command_line import Argument, Command, Option
 
+LISTEN = "listen on this multiaddr; repeatable (default: all interfaces, a free port)"
 INVITE = "the text that begins with hf1:, or a file that holds it: what others of this machine shall not see"
 """What an invite is on a command line, which everybody on a machine can read."""
 
 AsJson = Annotated[bool, Option("print one JSON object", flag="--json")]
-Devices = Annotated[
-    str,
-    Option("auto, cpu, cuda, mps, or several GPUs that train as one peer, as in cuda:0,cuda:1 (default auto)", "D"),
-]
-Ui = Annotated[
-    str,
-    Option(
-        "a dashboard, plain lines, JSON event lines, or nothing (auto: a dashboard on a terminal, else plain)",
-        choices=("auto", "tui", "plain", "json", "none"),
-    ),
-]
+Devices = Annotated[str, Option("auto, cpu, cuda, mps, or GPUs that train as one: cuda:0,cuda:1 (default auto)", "D")]
+UI = ("auto", "tui", "plain", "json", "none")
+Ui = Annotated[str, Option("what is shown (auto: a dashboard on a terminal, else plain lines)", choices=UI)]
 Yes = Annotated[bool, Option("agree to what the run is and takes, without being asked: for services and scripts")]
 
 
@@ -42,26 +35,15 @@ class DisplayOptions:
 class PeerOptions:
     """Of a peer that is started here. Empty values leave the peer's own choice."""
 
-    directory: Annotated[
-        Path | None, Option("where it lives (default: by run, below your data)", "DIR", flag="--dir")
-    ] = None
+    directory: Annotated[Path | None, Option("where it lives (default: by run, below your data)", "DIR", "--dir")] = (
+        None
+    )
     name: Annotated[str, Option("what the others call your peer (default: the end of its id)")] = ""
     devices: Devices = ""
-    listen: Annotated[
-        tuple[str, ...],
-        Option(
-            "listen on this multiaddr (default: all interfaces, a free port), repeatable; or none: others reach this "
-            "machine through the bootstrap node",
-            "ADDR",
-        ),
-    ] = ()
+    listen: Annotated[tuple[str, ...], Option(f"{LISTEN}, or none: through the node", "ADDR")] = ()
     peers: Annotated[
-        tuple[str, ...],
-        Option(
-            "dial this peer of the run, too, such as when no address of the invite answers; repeatable",
-            "ADDR", flag="--peer",
-        ),
-    ] = ()  # fmt: skip
+        tuple[str, ...], Option("dial this peer, too, as when nobody else answers; repeatable", "ADDR", "--peer")
+    ] = ()
 
 
 # ---- which folder ----
@@ -73,7 +55,7 @@ MEANT = "the peer's folder (default: that of the peer that runs, else of the one
 class PeerCommand(Command):
     """A command about one of the peers of this machine."""
 
-    directory: Annotated[Path | None, Option(MEANT, "DIR", flag="--dir", either="peers")] = None
+    directory: Annotated[Path | None, Option(MEANT, "DIR", "--dir", either="peers")] = None
 
     def find(self) -> Path:
         """The folder of the peer that is meant. Raises BadInput if there is none, or if several peers run."""
@@ -98,9 +80,7 @@ class FolderCommand(PeerCommand):
 class PeersCommand(PeerCommand):
     """A command about one of the peers of this machine, or all of them."""
 
-    every: Annotated[
-        bool, Option("every peer of this machine, also those that do not run now", flag="--all", either="peers")
-    ] = False
+    every: Annotated[bool, Option("every peer, also those that do not run now", flag="--all", either="peers")] = False
 
     def tell(self, tell: Callable[[Path], str]) -> int:
         """Print what `tell` says of the peer that is meant, or of each with `--all`, where one that cannot be told

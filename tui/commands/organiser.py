@@ -15,7 +15,7 @@ from dht.errors import BadInput, RunMismatch
 from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump, load
 from tui.command_line import Argument, Command, Option, words_of
-from tui.commands.options import PeerCommand
+from tui.commands.options import LISTEN, PeerCommand
 from tui.folders import data_root, default_directory, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
@@ -26,49 +26,29 @@ from tui.spec_choice import Sets, Spec, choose_spec
 NONE_KEPT = RetentionOptions()
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
-Admission = Annotated[
-    bool, Option("take those peers alone whom the node admits for an invite (admission.policy of the spec)")
-]
+Admission = Annotated[bool, Option("take those alone whom the node admits for an invite (admission.policy)")]
+Also = Annotated[tuple[str, ...], Option("newcomers may dial this node or peer, too, with /p2p/…; repeatable", "ADDR")]
+LINES = ("auto", "plain", "json", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InviteOptions:
     """Which invites are printed."""
 
-    invites: Annotated[
-        int, Option("with --admission: print N invites for one peer each (default: one for all)", "N")
-    ] = 0
-    expires: Annotated[
-        str, Option("how long the invites last, such as 12h, 7d or 4w (default: as long as the run)", "TIME")
-    ] = ""
+    invites: Annotated[int, Option("with --admission: N invites for one peer each (default: one for all)", "N")] = 0
+    expires: Annotated[str, Option("how long they last, as 12h, 7d or 4w (default: as long as the run)", "TIME")] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
 class NodeOptions:
     """What is asked of a node, for `homefires bootstrap` and for `python -m bootstrap`, which says what is wrong."""
 
-    listen: Annotated[
-        tuple[str, ...],
-        Option("listen on this multiaddr (default: all interfaces, a free port, always the same); repeatable", "ADDR"),
-    ] = ()
+    listen: Annotated[tuple[str, ...], Option(LISTEN, "ADDR")] = ()
     announce: Annotated[tuple[str, ...], Option("tell others to dial this multiaddr; repeatable", "ADDR")] = ()
-    also: Annotated[
-        tuple[str, ...],
-        Option("where else newcomers may dial, with /p2p/…: another node or a peer; repeatable", "ADDR"),
-    ] = ()
-    founder: Annotated[
-        tuple[str, ...],
-        Option(
-            "only this peer, by its id, may found the run; as often as run.founders says (default: who comes first)",
-            "PEER",
-        ),
-    ] = ()
-    members_for: Annotated[
-        str, Option("with --admission: how long one lasts before the node renews it (default 30d)", "TIME")
-    ] = ""
-    health_port: Annotated[
-        int, Option("serve a health page and metrics on this port of loopback (default: none)", "PORT")
-    ] = 0
+    also: Also = ()
+    founder: Annotated[tuple[str, ...], Option("may found the run; repeatable (default: who comes first)", "PEER")] = ()
+    members_for: Annotated[str, Option("how long an admission lasts before it is renewed (default 30d)", "TIME")] = ""
+    health_port: Annotated[int, Option("serve a health page and metrics on this port of loopback", "PORT")] = 0
     invite: InviteOptions = field(default_factory=InviteOptions)
 
 
@@ -76,22 +56,13 @@ class NodeOptions:
 class BootstrapCommand(Command):
     spec: Spec
     sets: Sets = ()
-    directory: Annotated[
-        Path | None, Option("where its keys lie (default: by run, below your data)", "DIR", flag="--dir")
-    ] = None
+    directory: Annotated[Path | None, Option("where its keys lie (default: by run)", "DIR", "--dir")] = None
     admission: Admission = False
     node: NodeOptions = field(default_factory=NodeOptions)
     keep: RetentionOptions = NONE_KEPT
-    ui: Annotated[
-        str,
-        Option(
-            "plain lines, JSON event lines, or nothing on stdout (auto: plain)",
-            choices=("auto", "plain", "json", "none"),
-        ),
-    ] = "auto"
+    ui: Annotated[str, Option("plain lines, JSON lines, or nothing on stdout (auto: plain)", choices=LINES)] = "auto"
 
     def run(self) -> int:
-        self.keep.check()
         spec = node_spec(self.spec, self.sets, admission=self.admission)
         output = open_output(self.ui, sys.stdout, sys.stderr)
         return run_bootstrap(spec, output, self.node, directory=self.directory, keep=self.keep)
@@ -170,10 +141,7 @@ def describe_model(path: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OrganiserCommand(Command):
-    directory: Annotated[
-        Path | None,
-        Option("the organiser's folder (default: the node that was started last)", "DIR", flag="--dir"),
-    ] = None
+    directory: Annotated[Path | None, Option("the organiser's (default: that started last)", "DIR", "--dir")] = None
 
     def find(self) -> Path:
         return self.directory or _newest()
@@ -183,12 +151,7 @@ class OrganiserCommand(Command):
 class InviteCommand(OrganiserCommand):
     place: Annotated[Path | None, Argument("the same as --dir", "DIR")] = None
     invite: InviteOptions = field(default_factory=InviteOptions)
-    also: Annotated[
-        tuple[str, ...],
-        Option(
-            "where else newcomers may dial, with /p2p/…: a peer that runs, while your node is away; repeatable", "ADDR"
-        ),
-    ] = ()
+    also: Also = ()
 
     def run(self) -> int:
         from bootstrap.organiser import more_invites

@@ -40,13 +40,7 @@ class ServiceInstallCommand(Command):
     what: Annotated[str, Argument("an invite or a file that holds it, or with --bootstrap a run spec", "INVITE|SPEC")]
     bootstrap: Annotated[bool, Option("the node that newcomers of a run dial first")] = False
     peer: PeerOptions = field(default_factory=PeerOptions)
-    sets: Annotated[
-        tuple[str, ...],
-        Option(
-            "keep this setting of the peer in its folder, or with --bootstrap change this value of the spec; "
-            "repeatable", "KEY=VALUE", flag="--set",
-        ),
-    ] = ()  # fmt: skip
+    sets: Annotated[tuple[str, ...], Option("of the peer, or with --bootstrap of the spec", "KEY=VALUE", "--set")] = ()
     yes: Yes = False
     dry: Annotated[bool, Option("print the unit and do nothing", flag="--print")] = False
     admission: Admission = False
@@ -80,7 +74,6 @@ class ServiceInstallCommand(Command):
             raise BadInput("--set is kept in the peer's folder, not in the unit: leave it out with --print")
 
     def _install_node(self) -> int:
-        self.keep.check()
         spec = node_spec(self.what, self.sets, admission=self.admission)
         directory = place_node(self.peer.directory, spec).resolve()
         service = self._node(spec, directory)
@@ -130,9 +123,7 @@ def _carry_out(service: Service, *, dry: bool) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitCommand(Command):
-    directory: Annotated[
-        Path | None, Option("of the service in this folder (default: of each)", "DIR", flag="--dir")
-    ] = None
+    directory: Annotated[Path | None, Option("of the service in this folder (default: of each)", "DIR", "--dir")] = None
 
     def chosen(self, units: UserUnits) -> list[str]:
         return [name for name in units.names() if self.directory is None or name == unit_name(self.directory)]

@@ -33,10 +33,7 @@ WIDE = 132
 
 @dataclass(frozen=True, kw_only=True)
 class SetCommand(PeerCommand):
-    assignments: Annotated[
-        tuple[str, ...],
-        Argument("give a setting a value; without any, all are shown with what they mean", "KEY=VALUE"),
-    ] = ()
+    assignments: Annotated[tuple[str, ...], Argument("give it this value; without any all are shown", "KEY=VALUE")] = ()
     as_json: AsJson = False
 
     def run(self) -> int:

@@ -11,10 +11,11 @@ import sys
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
 from typing import Annotated
 
-from dht.errors import BadInput, HomefiresError
+from dht.errors import HomefiresError
 from dht.invite import INVITE_FILE
 from peer.events import AlertRaised, CheckpointWritten, EventLine, InviteIssued, PeerStopped
 from tui.command_line import Option, words_of
@@ -145,22 +146,11 @@ TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
 class RetentionOptions:
     """Whether checkpoints are kept, and which."""
 
-    directory: Annotated[
-        Path | None,
-        Option("keep checkpoints of the run in this folder; homefires export takes each of them", "DIR", flag="--keep"),
-    ] = None
-    last: Annotated[int, Option("the newest N of them", "N", flag="--keep-last")] = 3
-    every: Annotated[int, Option("and the first of every M rounds (default: none)", "M", flag="--keep-every")] = 0
+    directory: Annotated[Path | None, Option("keep checkpoints, for homefires export", "DIR", "--keep")] = None
+    last: Annotated[int, Option("the newest N of them", "N", "--keep-last", within=(1, inf))] = 3
+    every: Annotated[int, Option("and the first of every M rounds (0: none)", "M", "--keep-every", within=(0, inf))] = 0
     organiser: Path | None = None
     """The organiser's folder, whose key lets the watcher into a run that asks for an admission."""
-
-    def check(self) -> None:
-        """Raises BadInput."""
-        if self.last < 1 or self.every < 0:
-            raise BadInput(
-                f"--keep-last is {self.last} and --keep-every {self.every}; keep at least the last one, and every so "
-                "many rounds, or 0"
-            )
 
     def argv(self, invite: str) -> list[str]:
         whose = [invite] if self.organiser is None else organiser_words(self.organiser)

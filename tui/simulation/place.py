@@ -47,8 +47,6 @@ class Placed:
 def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
     """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
     fit together."""
-    if asked.seed < 0:
-        raise BadInput(f"--seed is {asked.seed}; it must be 0 or more")
     spec = asked.choose()
     shape = shape_of(spec, asked.parameters)
     swarm = _spread_over(asked) if asked.preset else peers_of(asked.peers, spec, asked.machine)

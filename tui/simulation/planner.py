@@ -46,8 +46,6 @@ class NoPlan:
 
 def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     """Search. Raises BadInput for peers and models that do not fit together."""
-    if not 0 <= plan.quality <= 10:
-        raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
     spec = plan.choose()
     shape = shape_of(spec, plan.parameters)
     _refuse_parts(shape, spec)

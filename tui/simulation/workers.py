@@ -14,8 +14,7 @@ from multiprocessing.connection import Connection
 from peer.simulate.grid import Chosen, Spread, shares
 from peer.simulate.grid_part import FarPart, serve
 from peer.simulate.scenario import ChurnEvent, Scenario
-
-MOST = 8
+from tui.simulation.plan_options import MOST
 
 
 def cores() -> int:

@@ -149,7 +149,7 @@ def test_several_ranks_are_on_the_processor_or_each_on_a_gpu_of_its_own(
     assert capsys.readouterr().err == said
     for ranks in ("0", "9"):
         assert main(["demo", "--ranks", ranks]) == BadInput.exit_code
-        assert f"--ranks is {ranks}; a peer of a demo has 1 to 8" in capsys.readouterr().err
+        assert f"--ranks is {ranks}; use 1 to 8" in capsys.readouterr().err
 
 
 @pytest.mark.outside
