@@ -17,7 +17,7 @@ from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from math import inf
 from types import NoneType
-from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_type_hints
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
 from dht.errors import BadInput
 
@@ -47,9 +47,11 @@ class Option:
     within: tuple[float, float] | None = None
     """The least and the most; infinity is no value."""
 
-    def check(self, flag: str, value: float) -> None:
+    def check(self, flag: str, value: Any) -> None:
         """Raises BadInput."""
-        least, most = self.within or (value, value)
+        if self.within is None:
+            return
+        least, most = self.within
         if value == inf or not least <= value <= most:
             usual = f"it must be {least:g} or more" if most == inf else f"use {least:g} to {most:,.15g}"
             raise BadInput(f"{flag} is {f'{value:g}' if isinstance(value, float) else value}; {usual}")
@@ -114,72 +116,64 @@ def _meant(word: str, known: Collection[str]) -> str:
 def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance]) -> None:
     """Have a parser take the fields of a dataclass."""
     either: dict[str, argparse._ActionsContainer] = {}
-    for name, hint, said, default in _declared(kind):
-        match said:
+    for each in _declared(kind):
+        match each.how:
             case Argument(metavar=metavar):
-                how = {"type": _type_of(hint), "default": None, "metavar": metavar, "help": _help(said, default)}
-                parser.add_argument(name, nargs=_nargs(hint, default), **how)
-            case Option() if (flag := _flag(name, said)) not in parser._option_string_actions:  # parts may share one
+                nargs = "*" if each.is_repeated else None if each.default is MISSING else "?"
+                how = {"type": each.type, "default": None, "metavar": metavar, "help": each.help}
+                parser.add_argument(each.name, nargs=nargs, **how)
+            case Option(either=word) if each.flag not in parser._option_string_actions:  # parts may share one
                 place = parser
-                if said.either:
-                    place = either.get(said.either) or parser.add_mutually_exclusive_group()
-                    either[said.either] = place
-                place.add_argument(flag, default=argparse.SUPPRESS, **_how(hint, said, default))
+                if word:
+                    place = either.get(word) or parser.add_mutually_exclusive_group()
+                    either[word] = place
+                place.add_argument(each.flag, default=argparse.SUPPRESS, **_how(each, each.how))
             case Section(title=title):
                 same = (group for group in parser._action_groups if group.title == title)
-                add_options(next(same, None) or parser.add_argument_group(title), hint)
-            case None if isinstance(hint, type) and is_dataclass(hint):
-                add_options(parser, hint)
+                add_options(next(same, None) or parser.add_argument_group(title), each.kind)
+            case None if each.is_part:
+                add_options(parser, each.kind)
 
 
-def _how(hint: Any, option: Option, default: Any) -> dict[str, Any]:
+def _how(each: _Field, option: Option) -> dict[str, Any]:
     """What `add_argument` is told of an option."""
-    text = argparse.SUPPRESS if option.hidden else _help(option, default)
-    if hint is bool:
+    text = argparse.SUPPRESS if option.hidden else each.help
+    if each.kind is bool:
         return {"action": "store_true", "help": text}
-    how = {"type": _type_of(hint), "metavar": option.metavar, "choices": option.choices, "help": text}
+    how = {"type": each.type, "metavar": option.metavar, "choices": option.choices, "help": text}
     if option.many:
         return {**how, "nargs": "+"}
-    return {**how, "action": "append"} if _is_tuple(hint) else how
-
-
-def _help(how: Option | Argument, default: Any) -> str:
-    is_told = "default" in how.help or not default or isinstance(default, bool | tuple) or default is MISSING
-    return how.help if is_told else f"{how.help} (default {default})"
+    return {**how, "action": "append"} if each.is_repeated else how
 
 
 def read_options(kind: type[Kind], said: Mapping[str, Any]) -> Kind:
-    """The dataclass, from what a parser has found; what was not said is as its fields say."""
+    """The dataclass, from what a parser has found; what was not said is as its fields say. Raises BadInput."""
     given: dict[str, Any] = {"debug": said["debug"]} if issubclass(kind, Command) else {}
-    for name, hint, how, _ in _declared(kind):
-        if how is None and not is_dataclass(hint):
-            continue
-        value = said.get(_flag(name, how).strip("-").replace("-", "_") if isinstance(how, Option) else name)
-        if isinstance(hint, type) and is_dataclass(hint):
-            given[name] = read_options(hint, said)
-        elif value is not None and value != []:
-            given[name] = tuple(value) if isinstance(value, list) else value
-            if isinstance(how, Option) and how.within is not None:
-                how.check(_flag(name, how), value)
+    for each in _declared(kind):
+        if each.is_part:
+            given[each.name] = read_options(each.kind, said)
+        elif each.how is not None and (value := said.get(each.key)) not in (None, []):
+            given[each.name] = tuple(value) if isinstance(value, list) else value
+            if isinstance(each.how, Option):
+                each.how.check(each.flag, value)
     return kind(**given)
 
 
 def words_of(options: DataclassInstance) -> list[str]:
     """The command line of these options, without arguments and without what is as by default."""
     words: list[str] = []
-    for name, hint, how, default in _declared(type(options)):
-        value = getattr(options, name)
-        if is_dataclass(hint):
+    for each in _declared(type(options)):
+        value = getattr(options, each.name)
+        if each.is_part:
             words += words_of(value)
-        elif isinstance(how, Option) and value != default:
-            flag = _flag(name, how)
+        elif isinstance(each.how, Option) and value != each.default:
             if value is True:
-                words.append(flag)
-            elif how.many:
-                words += [flag, *map(str, value)]
+                words.append(each.flag)
+            elif each.how.many:
+                words += [each.flag, *map(str, value)]
             else:
                 values = value if isinstance(value, tuple) else (value,)
-                words += [word for each in values for word in _said(flag, str(each))]
+                words += [word for one in values for word in _said(each.flag, str(one))]
     return words
 
 
@@ -187,32 +181,50 @@ def _said(flag: str, value: str) -> list[str]:
     return [f"{flag}={value}"] if value.startswith("-") else [flag, value]  # else it were an option of its own
 
 
-def _declared(kind: type[DataclassInstance]) -> Iterator[tuple[str, Any, Option | Argument | Section | None, Any]]:
-    """Of each field: name, type, how it is said, and default."""
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    name: str
+    kind: Any
+    how: Option | Argument | Section | None
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        return getattr(self.how, "flag", "") or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def key(self) -> str:
+        """Under which a parser has found it."""
+        return self.name if isinstance(self.how, Argument) else self.flag.strip("-").replace("-", "_")
+
+    @property
+    def type(self) -> Any:
+        """`int` of `int`, of `int | None` and of `tuple[int, ...]`."""
+        return next((each for each in get_args(self.kind) if each not in (NoneType, Ellipsis)), self.kind)
+
+    @property
+    def is_repeated(self) -> bool:
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it has options of its own."""
+        return is_dataclass(self.kind)
+
+    @property
+    def help(self) -> str:
+        """With the default, where nothing is said of it."""
+        text: str = getattr(self.how, "help", "")
+        is_told = "default" in text or not self.default or isinstance(self.default, bool | tuple)
+        return text if is_told or self.default is MISSING else f"{text} (default {self.default})"
+
+
+def _declared(kind: type[DataclassInstance]) -> Iterator[_Field]:
     hints = get_type_hints(kind, include_extras=True)
     for each in fields(kind):
         hint = hints[each.name]
         how = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, HOW)), None)
-        yield each.name, getattr(hint, "__origin__", hint) if how else hint, how, each.default
+        yield _Field(name=each.name, kind=get_args(hint)[0] if how else hint, how=how, default=each.default)
 
 
-HOW = Option | Argument | Section
-
-
-def _flag(name: str, option: Option) -> str:
-    return option.flag or f"--{name.replace('_', '-')}"
-
-
-def _is_tuple(hint: Any) -> bool:
-    return getattr(hint, "__origin__", None) is tuple
-
-
-def _type_of(hint: Any) -> Any:
-    """`int` of `int`, of `int | None` and of `tuple[int, ...]`."""
-    return next((each for each in get_args(hint) if each not in (NoneType, Ellipsis)), hint)
-
-
-def _nargs(hint: Any, default: Any) -> str | None:
-    if _is_tuple(hint):
-        return "*"
-    return None if default is MISSING else "?"
+HOW = (Option, Argument, Section)

@@ -26,7 +26,7 @@ from peer.plan.strategy_search import seconds
 from peer.spec import RunSpec
 from tui.simulation.machines import peers_of
 from tui.simulation.plan_options import PlaceOptions
-from tui.simulation.plan_page import as_short, assumptions, wrapped
+from tui.simulation.plan_page import as_short, assumptions, page
 from tui.text.units import EVERY_S, count, format_bytes
 
 UNKNOWN = float("inf")
@@ -118,24 +118,18 @@ def describe(found: Placed) -> str:
     lines = [
         f"{found.spec.run.name}: {as_short(found.shape.parameters)} parameters in {count(work.stages, 'stage')}, "
         f"{count(len(found.swarm), 'peer')}",
-        *wrapped(
-            f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
-            f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
-            f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps"
-        ),
+        f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
+        f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
+        f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps",
         *assumptions(found.swarm),
         "",
     ]
     for number, peers in enumerate(layout.pipelines, start=1):
-        lines += wrapped(f"pipeline {number}: {' > '.join(layout.names[peer] for peer in peers)}")
-    lines.append("")
-    for text in layout.explained().splitlines():
-        lines += wrapped(text)
-    low_s, high_s = found.between_s
-    lines += wrapped(
-        f"nine in ten steps between {seconds(low_s)} and {seconds(high_s)}, an assumption: no pipeline was measured"
-    )
-    return "\n".join([*lines, *_set_up(found)])
+        lines.append(f"pipeline {number}: {' > '.join(layout.names[peer] for peer in peers)}")
+    lines += ["", *layout.explained().splitlines()]
+    between = " and ".join(map(seconds, found.between_s))
+    lines.append(f"nine in ten steps between {between}, an assumption: no pipeline was measured")
+    return page([*lines, *_set_up(found)])
 
 
 def _set_up(found: Placed) -> list[str]:
@@ -144,17 +138,17 @@ def _set_up(found: Placed) -> list[str]:
     if stages == 1:
         return []
     if not has_head(found.shape):
-        return wrapped(
+        return [
             "no run of this spec can be set up so: the model's first and last layer are one; "
             "set model.config.tie_word_embeddings = false"
-        )
-    lines = wrapped(
+        ]
+    lines = [
         f"to set it up: run.founders = {len(layout.pipelines)}, and of each pipeline the first joins with "
         f"--set stages={stages} and gives the others the line of homefires cluster invite, for --cluster"
-    )
+    ]
     for lead, *workers in layout.pipelines:
         names = ", ".join(layout.names[peer] for peer in workers)
-        lines += wrapped(f"{layout.names[lead]} leads a cluster; in it work {names}", indent="  ")
+        lines.append(f"  {layout.names[lead]} leads a cluster; in it work {names}")
     return lines
 
 
