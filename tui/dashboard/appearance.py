@@ -7,7 +7,7 @@ does not say too. (M. Okabe, K. Ito: Color Universal Design, 2008.)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -15,6 +15,8 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
+
+from tui.swarm.vocabulary import Phase, State
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +67,6 @@ MONO_THEME = Theme(
 class Glyphs:
     """One set of characters; each is one cell wide, but for `ellipsis`."""
 
-    phases: Mapping[str, str]
-    """By the phase of a `Span`: what a lane of the Rounds screen is made of."""
-    states: Mapping[str, str]
-    """By the state of a peer."""
     sparks: str
     """From empty to full: the heights of a sparkline."""
     full: str
@@ -87,36 +85,16 @@ class Glyphs:
     ellipsis: str
     ascii: bool = False
 
-    def phase(self, phase: str) -> str:
-        """The character of a phase; a phase of a newer peer is shown as idle."""
-        return self.phases.get(phase, self.phases["idle"])
-
-    def state(self, state: str) -> str:
-        return self.states.get(state, "?")
+    def sign(self, of: Phase | State) -> str:
+        return of.ascii if self.ascii else of.glyph
 
 
 UNICODE = Glyphs(
-    phases={
-        "idle": "·", "train": "▒", "submit": "▓", "prepare": "▓", "exchange": "↑", "weigh": "Σ", "reduce": "Σ",
-        "commit": "Σ", "apply": "Σ", "late": "!", "failed": "✗", "paused": "‖", "sync": "↓", "gone": "-",
-    },
-    states={
-        "JOINING": "◌", "SYNCING": "↓", "TRAINING": "▒", "READY": "●", "AVERAGING": "Σ", "LATE": "!",
-        "PAUSED": "‖", "PENALISED": "▼", "GONE": "✗",
-    },
     sparks=" ▁▂▃▄▅▆▇█",
     full="━", rest="─", dot="·", up="↑", down="↓", arrow="→", mark="▸", alert="▲", done="✓", ellipsis="…",
 )  # fmt: skip
 
 ASCII = Glyphs(
-    phases={
-        "idle": ".", "train": "#", "submit": "=", "prepare": "=", "exchange": "^", "weigh": "+", "reduce": "+",
-        "commit": "+", "apply": "+", "late": "!", "failed": "x", "paused": "|", "sync": "v", "gone": "-",
-    },
-    states={
-        "JOINING": "o", "SYNCING": "v", "TRAINING": "#", "READY": "*", "AVERAGING": "+", "LATE": "!",
-        "PAUSED": "|", "PENALISED": "V", "GONE": "x",
-    },
     sparks=" .:-=+*%#",
     full="=", rest="-", dot="-", up="^", down="v", arrow=">", mark=">", alert="!", done="*", ellipsis="...",
     ascii=True,

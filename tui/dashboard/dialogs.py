@@ -13,7 +13,8 @@ from textual.screen import ModalScreen
 
 from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS, bindings
 from tui.dashboard.view import Panel, TextBlock, View
-from tui.dashboard.words import phase_style, state_style
+from tui.dashboard.words import phase_style, style_of
+from tui.swarm.vocabulary import PHASES, STATES
 from tui.text.codes import PENALTY_PAGES
 
 
@@ -103,7 +104,7 @@ def draw_help(view: View, panel: type[Panel]) -> Text:
     ]
     if view.refusal and not view.playback:
         parts[-1][1].append(Text(f"  now off: {view.refusal}", style=ink.warn))
-    states = [(f"{glyph} {state:<13}", state_style(state, ink)) for state, glyph in view.glyphs.states.items()]
+    states = [(f"{view.glyphs.sign(state)} {name:<13}", style_of(state.role, ink)) for name, state in STATES.items()]
     codes = [
         Text.assemble((f"  {code:<12} ", ink.warn), (advice.short, ink.text))
         for code, advice in sorted(PENALTY_PAGES.items())
@@ -116,11 +117,9 @@ def draw_help(view: View, panel: type[Panel]) -> Text:
 def _phases(view: View) -> list[Text]:
     """Each sign with every phase that it stands for."""
     by_glyph: dict[str, list[str]] = {}
-    for phase, glyph in view.glyphs.phases.items():
-        by_glyph.setdefault(glyph, []).append(phase)
-    signs = [
-        (f"{glyph} {', '.join(phases):<31}", phase_style(phases[0], view.ink)) for glyph, phases in by_glyph.items()
-    ]
+    for name, phase in PHASES.items():
+        by_glyph.setdefault(view.glyphs.sign(phase), []).append(name)
+    signs = [(f"{glyph} {', '.join(names):<31}", phase_style(names[0], view.ink)) for glyph, names in by_glyph.items()]
     return _side_by_side(signs, 2)
 
 

@@ -11,12 +11,10 @@ from peer.events import RoundStalled
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
-from tui.dashboard.words import round_of, shown_state, state_of, state_style
-from tui.text.phrases import OWNERS, RESUME, stall_brief
+from tui.dashboard.words import shown_state, state_of, style_of
+from tui.swarm.vocabulary import STATES
+from tui.text.phrases import OWNERS, RESUME, rounds_words, stall_brief, why_words
 from tui.text.units import format_elapsed
-
-STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
-"""In the order in which an overview counts them."""
 
 RUN = 8
 """Characters of the run's hash that tell runs apart."""
@@ -117,7 +115,7 @@ def _of_screen(shown: str, *, editable: bool) -> list[tuple[str, str]]:
 def _run_line(view: View) -> Text:
     ink = view.ink
     name = (f"homefires {view.swarm.run[:RUN]}".strip(), ink.strong)
-    text = Text.assemble(name, (f"  {round_of(view)}", ink.text))
+    text = Text.assemble(name, (f"  {rounds_words(view.swarm)}", ink.text))
     if view.mine is not None and not view.mini:
         text.append(f"  {view.glyphs.mark} {view.mine.label}", style=ink.mine)
     return text
@@ -134,7 +132,8 @@ def _state_line(view: View) -> Text:
     if view.mine is None:
         return _counts_line(view)
     text = state_of(view.mine, view)
-    text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
+    why = why_words(view.swarm, view.mine, view.now)
+    text.append(f"  {why}" if why else "", style=view.ink.text)
     until = view.mine.until or view.mine.deadline  # of my state, if it said so, or of the phase of the round
     left = f"{format_elapsed(until - view.now).removeprefix('0')} left" if until and until > view.now else ""
     return _sides(text, Text(left, style=view.ink.muted), view)
@@ -157,13 +156,11 @@ def _author(peer: str, view: View) -> str:
 def _counts_line(view: View) -> Text:
     """▒ 3 training  ✗ 1 gone"""
     text = Text()
-    peers = view.swarm.peers.values()
-    counts = Counter(shown_state(peer, view) for peer in peers)
-    for state in STATES:
-        if counts[state]:
-            ended_well = state == "GONE" and all(peer.stopped for peer in peers if shown_state(peer, view) == "GONE")
-            style = view.ink.muted if ended_well else state_style(state, view.ink)
-            text.append(f"{view.glyphs.state(state)} {counts[state]} {state.lower()}  ", style=style)
+    counts = Counter(shown_state(peer, view).name for peer in view.swarm.peers.values())
+    for state in STATES.values():
+        if number := counts[state.name]:
+            said = f"{view.glyphs.sign(state)} {number} {state.name.lower()}  "
+            text.append(said, style=style_of(state.role, view.ink))
     text.truncate(room_of(view))
     return text or Text("no peer has been seen yet", style=view.ink.muted)
 

@@ -23,9 +23,10 @@ from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
+from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
 from tui.text.phrases import PauseReason, hold_words
-from tui.text.units import format_bytes
+from tui.text.units import format_bytes, format_mbps, format_percent
 
 SIGN, NAME = 2, 18
 """Cells of the columns that are always there."""
@@ -299,25 +300,21 @@ def hold_of(setting: SettingInfo, view: View) -> PauseReason | None:
 
 def measured_against(name: str, peer: PeerView) -> str:
     """`83 °C now` beside `max_temperature_c`; empty if nothing is measured of what the setting is about."""
-    figures, network = peer.device_figures, peer.network
+    device, network = peer.device_figures, peer.network
     if name == "chain_mb" and network is not None:
-        return _share(network.disk_bytes, network.disk_quota_bytes)
+        share, used = figures.chain_share(peer), format_bytes(network.disk_bytes)
+        if share is None or not network.disk_bytes:
+            return f"{used} now" if network.disk_bytes else ""
+        return f"{used} of {format_bytes(network.disk_quota_bytes)}, {format_percent(share)}"
     if name in ("upload_mbps", "download_mbps"):
         points = peer.ups if name == "upload_mbps" else peer.downs
-        return f"{points[-1].value * 8 / 1e6:.1f} Mbit/s now" if points else ""
-    if figures is None:
+        return f"{format_mbps(8 * points[-1].value)} Mbit/s now" if points else ""
+    if device is None:
         return ""
-    if name == "max_temperature_c" and figures.temperature_c is not None:
-        return f"{figures.temperature_c:.0f} °C now"
-    if name == "max_power_w" and figures.power_w is not None:
-        return f"{figures.power_w:.0f} W now"
-    if name == "memory_gb" and figures.memory_bytes is not None:
-        return f"{format_bytes(figures.memory_bytes)} now"
+    if name == "max_temperature_c" and device.temperature_c is not None:
+        return f"{device.temperature_c:.0f} °C now"
+    if name == "max_power_w" and device.power_w is not None:
+        return f"{device.power_w:.0f} W now"
+    if name == "memory_gb" and device.memory_bytes is not None:
+        return f"{format_bytes(device.memory_bytes)} now"
     return ""
-
-
-def _share(used: int, quota: int) -> str:
-    """1.0 GB of 4.0 GB, 25.0 %"""
-    if not used or not quota:
-        return f"{format_bytes(used)} now" if used else ""
-    return f"{format_bytes(used)} of {format_bytes(quota)}, {100 * used / quota:.1f} %"

@@ -12,9 +12,18 @@ from tui.dashboard.appearance import draw_bar, draw_spark
 from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import Panel, PeerOpened, View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.dashboard.widgets.waterfall import natural
+from tui.swarm import figures
 from tui.swarm.snapshot import PeerView, Round
-from tui.text.units import count, format_bytes, format_line, format_transfer
+from tui.text.units import (
+    MISSING,
+    count,
+    format_bytes,
+    format_line,
+    format_mbps,
+    format_percent,
+    format_rtt,
+    format_transfer,
+)
 
 REACH = {
     "direct": "direct: others dial this machine themselves",
@@ -126,16 +135,17 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]
     if network is not None:
         sent, received = format_bytes(network.bytes_sent), format_bytes(network.bytes_received)
         lines.append(_fact("Traffic", f"{glyphs.up} {sent}  {glyphs.down} {received} since it started", view))
-        if network.upload_bps:
-            told = f"{format_line(network.upload_bps)} can be sent, and its share of the averaging follows that"
-            lines.append(_fact("Upload", told, view))
-    if owner is not None and owner.ups and owner.downs:
+    if owner is not None and (upload := figures.upload(owner)) is not None:
+        how = "measured" if upload.is_measured else "pledged"
+        told = f"{format_line(upload.bps)} can be sent ({how}), and its share of the averaging follows that"
+        lines.append(_fact("Upload", told, view))
+    if owner is not None and (rate := figures.link_rate(view.swarm, owner, view.now)) is not None:
         up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
-        words = [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)]
-        lines += _pair("Per second", up, down, words, view, width)
+        words = [f"{format_mbps(bps)} Mbit/s" for bps in (rate.sent, rate.received)]
+        lines += _pair("Now", up, down, words, view, width)
     lines += _per_round(view.swarm.history, view, width)
-    if network is not None and network.disk_quota_bytes:
-        lines.append(_disk(network, view))
+    if network is not None and owner is not None and (share := figures.chain_share(owner)) is not None:
+        lines.append(_disk(network, share, view))
     return lines
 
 
@@ -145,8 +155,8 @@ def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledL
     if not history:
         return []
     up, down = [float(told.bytes_sent) for told in history], [float(told.bytes_received) for told in history]
-    newest = history[-1]
-    words = [format_bytes(newest.bytes_sent), format_bytes(newest.bytes_received)]
+    newest, traffic = history[-1], figures.round_traffic(history[-1])
+    words = [format_bytes(traffic.sent), format_bytes(traffic.received)]
     lines = _pair("Per round", up, down, words, view, width)
     if newest.reporters > 1:
         lines[0].append((f" of {count(newest.reporters, 'peer')}", view.ink.muted))
@@ -168,11 +178,10 @@ def _pair(
     ]  # fmt: skip
 
 
-def _disk(network: NetworkMeasured, view: View) -> StyledLine:
-    share = network.disk_bytes / network.disk_quota_bytes
+def _disk(network: NetworkMeasured, share: float, view: View) -> StyledLine:
     style = view.ink.bad if share >= 1 else view.ink.warn if share >= 0.9 else view.ink.good
     told = f"{format_bytes(network.disk_bytes)} of {format_bytes(network.disk_quota_bytes)}"
-    return [*_label("Disk", view), *_bar(share, style, view), (f" {told}, {100 * share:.0f} %", view.ink.text)]
+    return [*_label("Disk", view), *_bar(share, style, view), (f" {told}, {format_percent(share)}", view.ink.text)]
 
 
 def _transfers(view: View) -> list[StyledLine]:
@@ -211,7 +220,7 @@ def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
     known = [row for row in rows if isinstance(row.get("peer"), str)]
     peers = view.swarm.peers
     return sorted(
-        known, key=lambda row: (row["peer"] not in peers, natural(view.swarm.label(row["peer"])), row["peer"])
+        known, key=lambda row: (row["peer"] not in peers, figures.natural(view.swarm.label(row["peer"])), row["peer"])
     )
 
 
@@ -247,8 +256,8 @@ def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> StyledL
     label = view.swarm.label(row["peer"]) if is_peer else NO_MEMBER
     name = fit(f"{glyphs.mark if at else ' '} {label}", name_cells, glyphs.ellipsis)
     path, path_style = _PATHS.get(row.get("relayed"), _PATHS[None])
-    rtt_s = row.get("rtt_s")
-    rtt = f"{1000 * rtt_s:.0f} ms" if isinstance(rtt_s, int | float) else "N/A"
+    rtt_s = figures.round_trip(row)
+    rtt = format_rtt(rtt_s) if rtt_s is not None else MISSING
     pieces: StyledLine = [
         (name, f"{ink.text} reverse" if at else ink.text if is_peer else ink.muted),
         (f" {path:<9}", str(getattr(ink, path_style))),

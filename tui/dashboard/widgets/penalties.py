@@ -13,8 +13,10 @@ from textual.actions import SkipAction
 from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
+from tui.swarm.snapshot import PenaltyRecord
+from tui.swarm.vocabulary import penalty_code
 from tui.text.codes import advice_of
+from tui.text.phrases import cost_words, counts_words, layer_words, until_words
 
 UNCUT = 100
 """Cells from which on hardly anything of a penalty's lines is cut, so that it need not be said again."""
@@ -26,51 +28,8 @@ CATEGORIES = ("all", "errors", "late", "judge")
 """What the list can be narrowed to."""
 
 
-def factor_words(code: str, factor: float) -> str:
-    """What is left of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
-    if factor <= 0:
-        return "counts nothing"
-    share = f"{100 * factor:.0f} %" if factor >= 0.01 else f"{100 * factor:.1g} %"
-    return f"clipped to {share}" if code == "CLIPPED" else f"counts {share}"
-
-
-def until_words(penalty: PenaltyRecord, round: int) -> str:
-    """until round 14, 3 more; or over since round 14."""
-    left = penalty.until_round - round
-    if left <= 0:
-        return f"over since round {penalty.until_round}"
-    return f"until round {penalty.until_round}, {left} more"
-
-
-def cost_words(penalty: PenaltyRecord, told: Round | None) -> str:
-    """What it weighed in the round against its share of the tokens; empty if the round is not remembered.
-
-    Where not every member's tokens are known, an equal share stands in for that of the tokens.
-    """
-    if told is None or not told.weights:
-        return ""
-    if penalty.about not in told.weights:
-        return "not in the group"
-    got = f"weighed {100 * told.weights[penalty.about] / WEIGHT_ONE:.1f} %"
-    given = [told.given.get(peer, 0) for peer in told.group]
-    if all(given):
-        return f"{got}, by tokens {100 * told.given[penalty.about] / sum(given):.1f} %"
-    return f"{got}, equal share {100 / len(told.group):.1f} %" if told.group else got
-
-
-def layer_words(layer: str) -> str:
-    return f"layer {layer}" if layer.isdigit() else layer or "whole model"
-
-
 def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyRecord]:
-    return [
-        penalty for penalty in reversed(penalties) if category == "all" or advice_of(penalty.code).category == category
-    ]
-
-
-def told_in(swarm: SwarmState, penalty: PenaltyRecord) -> Round | None:
-    """The committed round that a penalty belongs to, while it is remembered."""
-    return next((view for view in reversed(swarm.history) if view.round == penalty.imposed_in), None)
+    return [penalty for penalty in reversed(penalties) if category in ("all", penalty_code(penalty.code).kind)]
 
 
 class Penalties(LineView, can_focus=True):
@@ -195,8 +154,8 @@ def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[St
     name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
     who = ink.mine if penalty.about == view.me else ink.text
     who = f"{who} reverse" if at and "reverse" not in who else who
-    factor, until = factor_words(penalty.code, penalty.factor), until_words(penalty, swarm.round)
-    layer, cost = layer_words(penalty.layer), cost_words(penalty, told_in(swarm, penalty))
+    factor, until = counts_words(penalty), until_words(penalty, swarm.round)
+    layer, cost = layer_words(penalty.layer), cost_words(swarm, penalty)
     head: StyledLine = [
         (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, who),
         (f" {penalty.code:<12}", colour),
@@ -230,8 +189,8 @@ def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
 
 def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
     advice, ink = advice_of(penalty.code), view.ink
-    cost = cost_words(penalty, told_in(view.swarm, penalty))
-    facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]
+    cost = cost_words(view.swarm, penalty)
+    facts = [penalty.evidence, layer_words(penalty.layer), counts_words(penalty), cost]
     told = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
     rows: list[tuple[str, str, str]] = [("what  ", told, ink.text)] if width < UNCUT else []
     rows += [("why   ", advice.meaning, ink.text), ("to do ", advice.remedy, ink.text)]

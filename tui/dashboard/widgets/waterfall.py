@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 
@@ -12,9 +11,11 @@ from tui.dashboard.view import PeerOpened, View
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.dashboard.widgets.penalties import factor_words
-from tui.dashboard.words import phase_style, shown_state, state_style
+from tui.dashboard.words import phase_style, state_of
+from tui.swarm.figures import order
 from tui.swarm.snapshot import PeerView
+from tui.swarm.vocabulary import phase as phase_named
+from tui.text.phrases import counts_words
 from tui.text.units import format_elapsed, format_seconds
 
 LEGEND = (
@@ -135,7 +136,7 @@ class Waterfall(LineView, can_focus=True):
     on_focus = on_blur = on_resize = _redraw
 
     def _order(self, view: View) -> list[PeerView]:
-        return in_order(view.swarm.peers.values(), view.me)
+        return order(view.swarm.peers.values(), view.me)
 
     def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
         return next((peer for peer in order if peer.peer == self._shown_view.selected), order[0])
@@ -188,11 +189,11 @@ class Waterfall(LineView, can_focus=True):
         for begin, end in _runs(painted, cursor):
             phase = painted[begin]
             style = phase_style(phase, ink) if phase else ink.track
-            glyph = view.glyphs.phase(phase) if phase else " "
+            glyph = view.glyphs.sign(phase_named(phase)) if phase else " "
             pieces.append((glyph * (end - begin), f"{style} reverse" if begin == cursor else style))
         if self._state_width:
-            state = shown_state(peer, view)
-            pieces.append((f" {view.glyphs.state(state)} {state:<10}", state_style(state, ink)))
+            state = state_of(peer, view)
+            pieces.append((f" {state.plain:<12}", str(state.style)))
         return pieces
 
     def _told(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
@@ -204,24 +205,14 @@ class Waterfall(LineView, can_focus=True):
         head: StyledLine = [(f"{format_elapsed(t - began_t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
         if stay is None:
             return cut([*head, (" was not heard of", view.ink.muted)], self.size.width, view.glyphs.ellipsis)
-        words = lanes.WORDS.get(stay.span.phase, stay.span.phase)
+        words = phase_named(stay.span.phase).does
         what = f" {words} {view.glyphs.dot} round {stay.span.round} {view.glyphs.dot} {format_seconds(stay.seconds)}"
         pieces = [*head, (what, phase_style(stay.span.phase, view.ink) if stay.span.phase != "idle" else view.ink.text)]
         for penalty in view.swarm.penalty_log:
             if penalty.about == peer.peer and penalty.imposed_in == stay.span.round:
-                told = f"{penalty.code}, {penalty.evidence}, {factor_words(penalty.code, penalty.factor)}"
+                told = f"{penalty.code}, {penalty.evidence}, {counts_words(penalty)}"
                 pieces.append((f" {view.glyphs.dot} {told}", view.ink.warn))
         return cut(pieces, self.size.width, view.glyphs.ellipsis)
-
-
-def in_order(peers: Iterable[PeerView], me: str) -> list[PeerView]:
-    """The volunteer's own peer, then the others by name, peer-2 before peer-10."""
-    return sorted(peers, key=lambda peer: (peer.peer != me, natural(peer.label), peer.peer))
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """The key that sorts peer-2 before peer-10."""
-    return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
 
 
 def _heading(view: View, axis: Axis, width: int, *, following: bool) -> StyledLine:
@@ -242,7 +233,7 @@ def _legend(view: View, width: int) -> StyledLine:
         left -= len(word) + 4
         if left < 0:
             break
-        pieces += [(view.glyphs.phase(phase), phase_style(phase, view.ink)), (f" {word}  ", view.ink.muted)]
+        pieces += [(view.glyphs.sign(phase_named(phase)), phase_style(phase, view.ink)), (f" {word}  ", view.ink.muted)]
     return pieces
 
 
