@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="DataclassInstance")
 SECRET = re.compile(r"\b(hf1|hfc1):[\w=-]+")
 """An invite or the line of a cluster, which no error repeats."""
-CLOSE = 0.6
+CLOSE = 0.7
 """What is so much alike was meant; of 1."""
 
 

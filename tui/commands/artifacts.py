@@ -45,7 +45,7 @@ class ChildCommand(FolderCommand):
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(ChildCommand):
     to: Annotated[Path | None, Option("new folder (default: DIR/export-round-N)", "OUT")] = None
-    what: Annotated[str, Option("of a run from a model: merged is the default for an adapter", choices=WHAT)] = ""
+    what: Annotated[str, Option("an adapter, it merged with its model (default), or the model", choices=WHAT)] = ""
     push: Annotated[str, Option("upload it to this public repository at huggingface.co, too", "OWNER/NAME")] = ""
     homes: Annotated[tuple[Path, ...], Option("of a cluster: the folders of its other homes", "DIR", many=True)] = ()
 

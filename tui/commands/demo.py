@@ -66,7 +66,7 @@ class DemoCommand(Command):
     ranks: Annotated[int, Option("processes of a peer, each on a GPU or all on the CPU", "N", within=(1, 8))] = 1
     stages: Annotated[int, Option("homes of a cluster: peers that train one copy together", "N", within=(1, 8))] = 1
     """1: every peer has the whole model."""
-    devices: Annotated[str, Option("where all train (auto: a GPU that computes, else CPU)", choices=DEVICES)] = "auto"
+    devices: Annotated[str, Option("where all train (default auto: a GPU, else CPU)", choices=DEVICES)] = "auto"
     directory: Annotated[Path | None, Option("keep everything in this new folder", "DIR", "--dir")] = None
     ui: Ui = "auto"
     look: DisplayOptions = field(default_factory=DisplayOptions)

@@ -18,7 +18,7 @@ INVITE = "the text that begins with hf1:, or a file that holds it: what others o
 AsJson = Annotated[bool, Option("print one JSON object", flag="--json")]
 Devices = Annotated[str, Option("auto, cpu, cuda, mps, or GPUs that train as one: cuda:0,cuda:1 (default auto)", "D")]
 UI = ("auto", "tui", "plain", "json", "none")
-Ui = Annotated[str, Option("what is shown (auto: a dashboard on a terminal, else plain lines)", choices=UI)]
+Ui = Annotated[str, Option("what is shown (default auto: a dashboard on a terminal, else plain lines)", choices=UI)]
 Yes = Annotated[bool, Option("agree to what the run is and takes, without being asked: for services and scripts")]
 
 
@@ -35,9 +35,7 @@ class DisplayOptions:
 class PeerOptions:
     """Of a peer that is started here. Empty values leave the peer's own choice."""
 
-    directory: Annotated[Path | None, Option("where it lives (default: by run, below your data)", "DIR", "--dir")] = (
-        None
-    )
+    directory: Annotated[Path | None, Option("where it lives (default: by run, in your data)", "DIR", "--dir")] = None
     name: Annotated[str, Option("what the others call your peer (default: the end of its id)")] = ""
     devices: Devices = ""
     listen: Annotated[tuple[str, ...], Option(f"{LISTEN}, or none: through the node", "ADDR")] = ()

@@ -60,7 +60,7 @@ class BootstrapCommand(Command):
     admission: Admission = False
     node: NodeOptions = field(default_factory=NodeOptions)
     keep: RetentionOptions = NONE_KEPT
-    ui: Annotated[str, Option("plain lines, JSON lines, or nothing on stdout (auto: plain)", choices=LINES)] = "auto"
+    ui: Annotated[str, Option("what is printed (default auto: plain lines)", choices=LINES)] = "auto"
 
     def run(self) -> int:
         spec = node_spec(self.spec, self.sets, admission=self.admission)

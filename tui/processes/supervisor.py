@@ -84,9 +84,7 @@ def supervise(
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
     """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
-    with ProcessGroup() as children:
-        child = follow_child(children, children.start(name, argv, log), output)
-    return _end(children, child, output)
+    return supervise(name, argv, log, output, backoff=Backoff(most=0))
 
 
 def _end(children: ProcessGroup, child: ChildProcess, output: Output) -> int:

@@ -73,7 +73,7 @@ class SwarmOptions:
     spec: Annotated[str, Argument("a TOML file or a name", "SPEC")] = "tiny"
     sets: Sets = ()
     peers: Annotated[str, Option("how many, or a TOML file of [[peer]] tables", "N|FILE")] = "4"
-    rounds: Annotated[int | None, Option("to make (default: the spec's, else 20)", "R", within=(1, 100_000))] = None
+    rounds: Annotated[int | None, Option("rounds (default: the spec's, else 20)", "R", within=(1, 100_000))] = None
     preset: Preset = ""
     step_s: Annotated[float, Option("seconds of an inner step (default: of a home GPU)", "S", within=(0, 1e6))] = 0.0
     spread: Annotated[float, Option("how far the speed of a peer varies, as a share", "X", within=(0, 2))] = 0.05
@@ -91,4 +91,4 @@ class SimulateOptions(SwarmOptions):
     grid: Annotated[str, Option("sides of a grid of groups, as in 8x8x8 (default: as needed)", "SIDES")] = ""
     aggregate: Annotated[bool, Option("draw what most groups do from what a few did, not from every message")] = False
     processes: Annotated[int, Option("of a grid (default: one per core)", "N", within=(0, MOST))] = 0
-    events: Annotated[Path | None, Option("write the events of all peers there; of a grid, of a row", "FILE")] = None
+    events: Annotated[Path | None, Option("write there what all peers report; of a grid, one row", "FILE")] = None
