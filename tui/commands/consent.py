@@ -81,7 +81,7 @@ def _said(
     join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
 ) -> Consent:
     directory = join.place()
-    invite = parse_for(directory, join.text, time.time())
+    invite = parse_for(directory, join.invite, time.time())
     if is_agreed(directory, invite) or is_at_work(directory):
         return Consent(joins=True)
     if yes:
@@ -94,7 +94,7 @@ def _said(
     many, named = len(invite.addrs), " and the peers you named" if join.peers else ""
     asked = f"{many} address{'es' if many != 1 else ''} of the invite{named}"
     print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
-    told = introduce(join.text, join.peers)
+    told = introduce(join.invite, join.peers)
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, directory), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)

@@ -10,8 +10,7 @@ import sys
 import tempfile
 import textwrap
 import time
-from dataclasses import dataclass
-from functools import cached_property
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Any, TextIO
 
@@ -44,12 +43,8 @@ class DoctorCommand(Command):
     as_json: Annotated[bool, Option("print one JSON object per check, the verdict last", flag="--json")] = False
 
     def run(self) -> int:
-        return run_doctor(self, sys.stdout)
-
-    @cached_property
-    def text(self) -> str:
-        """The invite itself."""
-        return read_text(self.invite) if self.invite else ""
+        asked = replace(self, invite=read_text(self.invite) if self.invite else "")
+        return run_doctor(asked, sys.stdout)
 
     def argv(self, invite_file: str) -> list[str]:
         """The command line of the child. An invite that does not hold is the child's finding."""
@@ -57,7 +52,7 @@ class DoctorCommand(Command):
         place = self.directory
         if self.invite and place is None:
             with contextlib.suppress(BadInvite):
-                invite = parse(self.text, time.time())
+                invite = parse(self.invite, time.time())
                 place = default_directory("runs", invite.run, invite.spec_hash)
         words += ["--dir", str(place)] if place else []
         words += ["--set", f"settings.devices={self.devices}"] if self.devices else []
@@ -69,7 +64,7 @@ def run_doctor(asked: DoctorCommand, stream: TextIO) -> int:
 
     Raises what the child ended with if it could not examine to the end.
     """
-    with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.text) as invite_file:
+    with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.invite) as invite_file:
         argv, noise = asked.argv(invite_file), None if asked.debug else log
         with limited(argv, LIMIT_S, stdout=subprocess.PIPE, stderr=noise) as child:
             assert child.stdout is not None

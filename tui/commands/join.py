@@ -5,13 +5,12 @@ from __future__ import annotations
 import sys
 import time
 from dataclasses import dataclass, field, replace
-from functools import cached_property
 from pathlib import Path
 from typing import Annotated
 
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
-from peer.link.cluster_invite import ClusterInvite, parse_cluster, read_cluster_text, save_line
+from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
 from tui.command_line import Argument, Command, Option
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
@@ -41,10 +40,11 @@ class JoinCommand(PeerOptions, Command):
     look: DisplayOptions = field(default_factory=DisplayOptions)
 
     def run(self) -> int:
-        join, words = self, self.sets
-        cluster = self._cluster()
+        cluster = parse_cluster(read_cluster_text(self.cluster)) if self.cluster else None
+        join = replace(self, invite=read_text(self.invite), cluster=cluster.text() if cluster else "")
+        words = self.sets
         if self.keep_running:
-            words, join = (*self.settings(), *words), self.without_settings()
+            words, join = (*self.settings(), *words), join.without_settings()
         ui, settings = choose_ui(self.ui), values_for_start(words)
         is_decided = bool(cluster or join.devices or {"offload", "stages", "devices"} & settings.keys())
         said = consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
@@ -59,29 +59,21 @@ class JoinCommand(PeerOptions, Command):
             return join_and_attach(join, self.look, open_output("plain", sys.stdout, sys.stderr))
         return run_join(join, open_output(ui, sys.stdout, sys.stderr))
 
-    @cached_property
-    def text(self) -> str:
-        """The invite itself."""
-        return read_text(self.invite)
-
-    def _cluster(self) -> ClusterInvite | None:
-        return parse_cluster(read_cluster_text(self.cluster)) if self.cluster else None
-
     def place(self) -> Path:
         """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part, and BadInput
         for a folder of other things."""
-        invite = parse(self.text, float("-inf"))
+        invite = parse(self.invite, float("-inf"))
         directory = self.directory or default_directory("runs", invite.run, invite.spec_hash)
         if is_strangers(directory):
             raise BadInput(f"--dir {directory} is not an empty folder, nor a peer's; name a new one")
-        parse_for(directory, self.text, time.time())
+        parse_for(directory, self.invite, time.time())
         return directory
 
     def settle(self, directory: Path) -> None:
         """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""
-        save_in(parse_for(directory, self.text, time.time()), directory)
-        if (cluster := self._cluster()) is not None:
-            save_line(cluster, directory)
+        save_in(parse_for(directory, self.invite, time.time()), directory)
+        if self.cluster:
+            save_line(parse_cluster(self.cluster), directory)
 
     def argv(self, directory: Path) -> list[str]:
         """The command line of the peer, once it is settled."""
@@ -110,7 +102,7 @@ class JoinCommand(PeerOptions, Command):
 def run_join(join: JoinCommand, output: Output) -> int:
     """Take part in the run of the invite until interrupted. Raises BadInvite before anything is started."""
     directory = join.place()
-    invite = parse_for(directory, join.text, time.time())
+    invite = parse_for(directory, join.invite, time.time())
     output.say(f"joining {invite.run} of organiser {invite.organiser}; data in {directory}; Ctrl-C leaves")
     log = directory / "peer.log"
     join.settle(directory)

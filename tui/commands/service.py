@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import Annotated
 
 from dht.errors import BadInput
-from dht.invite import parse_for
+from dht.invite import parse_for, read_text
 from peer.spec import RunSpec
 from tui.command_line import Argument, Command, Option, Section, words_of
 from tui.commands.attach import require_free
@@ -51,7 +51,7 @@ class ServiceInstallCommand(Command):
         self._refuse_stray()
         if self.bootstrap:
             return self._install_node()
-        join = JoinCommand(invite=self.what, **vars(self.peer))
+        join = JoinCommand(invite=read_text(self.what), **vars(self.peer))
         settings = values_for_start([*join.settings(), *self.sets])
         if not self.dry and not consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr):
             return 0
@@ -99,7 +99,7 @@ class ServiceInstallCommand(Command):
 
 def _peer(join: JoinCommand) -> Service:
     directory = join.place().resolve()
-    what = f"a peer of {parse_for(directory, join.text, time.time()).run}"
+    what = f"a peer of {parse_for(directory, join.invite, time.time()).run}"
     argv = [*join.argv(directory), "--stay"]
     return Service(argv=argv, directory=directory, log=directory / "peer.log", what=what)
 
