@@ -25,11 +25,11 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from dht.errors import BadInput, DiskFull, HomefiresError
+from dht.errors import BadInput, DiskFull, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
@@ -103,11 +103,14 @@ def _settings(args: argparse.Namespace) -> PeerSettings:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from peer.data.tokenizer import require_tokenizer
     from peer.model.footprint import describe
 
     spec = load(args.spec)
     if spec.start is not None and spec.start.digest:
         _require_start(spec)
+    with suppress(Unreachable):  # its peers wait until they can have it
+        require_tokenizer(spec)
     print(describe(spec))
     return 0
 

@@ -98,8 +98,11 @@ def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared:  # fmt: skip
+    from peer.data.tokenizer import require_tokenizer
     from peer.host.device import choose_devices, telling_full, telling_lost
 
+    if cluster is None or cluster.is_lead:
+        require_tokenizer(spec)  # a name that nobody has is told before the model is built
     devices = roster.present(lambda: devices_for(spec, settings, choose_devices(settings.devices)))
     if not roster.is_whole:
         settings = of_fewer(settings, devices)
