@@ -52,7 +52,7 @@ from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.live_settings import LiveSettings
 from peer.session import Inbox, join
-from peer.settings import PeerSettings, settings_from
+from peer.settings import PeerSettings, settings_from, settings_of
 from peer.spec import RunSpec, load
 from peer.telemetry.event_log import EventLog, EventPrinter
 from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
@@ -294,12 +294,15 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
         # To leave it is sent what a person would send: the main thread takes it from there.
         leave = partial(os.kill, os.getpid(), signal.SIGTERM)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], leave)
+        before = settings_of(store.read_table(directory))
         _keep(settings, directory, session)
         publisher.start(session.warn)
         found = partial(gpus_in_use, settings.devices)
         enforcer = Enforcer(session, MachineSensors(directory, gpus=Gpus(found)), traffic)
         with measuring(session.emit, Gpus(found)), keeping(traffic), enforcing(enforcer):
             why, code = _ending(invite, me, settings, directory, session, commands)
+        if code == BadInput.exit_code and not session.has_trained and session.settings == settings:
+            _keep(before, directory, session)  # what does not work here is not for the next start
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code
 

@@ -25,7 +25,7 @@ from tui.commands.options import (
     asked,
     look,
 )
-from tui.commands.settings import keep_for_start, values_for_start
+from tui.commands.settings import kept_if_taken, values_for_start
 from tui.folders import default_directory
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module, repeated
@@ -75,10 +75,10 @@ def _join(options: argparse.Namespace) -> int:
     if settings:
         require_free(join.place())  # they are for the peer that is started here
         join.settle(join.place())  # and not for that of another run
-        keep_for_start(join.place(), settings)
-    if ui == "tui":
-        return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
-    return run_join(join, open_output(ui, sys.stdout, sys.stderr))
+    with kept_if_taken(join.place(), settings):
+        if ui == "tui":
+            return join_and_attach(join, look(options), open_output("plain", sys.stdout, sys.stderr))
+        return run_join(join, open_output(ui, sys.stdout, sys.stderr))
 
 
 @dataclass(frozen=True, kw_only=True)
