@@ -162,7 +162,7 @@ def tokenizer_of(spec: RunSpec) -> Tokenizer:
 
 def load_tokenizer(name: str) -> Tokenizer:
     """Bytes, or one of huggingface.co. Raises BadSpec or Unreachable."""
-    return ByteTokenizer() if name == "bytes" else HubTokenizer(name, _download(name))
+    return ByteTokenizer() if name == "bytes" else HubTokenizer(name, download(name))
 
 
 TABLES = ("*.json", "*.txt", "*.model", "*.jinja")
@@ -172,10 +172,10 @@ TABLES = ("*.json", "*.txt", "*.model", "*.jinja")
 def require_tokenizer(spec: RunSpec) -> None:
     """Have the tokenizer of a run on this machine, where it is one of huggingface.co. Raises BadSpec, Unreachable."""
     if spec.model.tokenizer not in ("bytes", START):
-        _download(spec.model.tokenizer)
+        download(spec.model.tokenizer)
 
 
-def _download(name: str) -> Path:
+def download(name: str) -> Path:
     """Where the files of the Hub's tokenizer OWNER/NAME lie, once they do. Raises BadSpec or Unreachable.
 
     A folder of that name where this program happens to stand is not looked at.
