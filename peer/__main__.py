@@ -60,7 +60,7 @@ from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
-USE_HUB = ("join", "export", "adopt", "describe")
+USE_HUB = ("join", "export", "adopt", "describe", "doctor")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"

@@ -73,7 +73,7 @@ class DoctorOptions:
 
 
 def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bool) -> int:
-    """Show every check as it is done; 0, or the exit code of the first that failed.
+    """Show every check as it is done; 0, or the exit code of Unfit where one failed.
 
     Raises what the child ended with if it could not examine to the end.
     """
