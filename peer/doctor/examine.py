@@ -35,7 +35,7 @@ from peer.doctor.host import (
     check_shared_memory,
     needs_of,
 )
-from peer.doctor.hub import check_hub, repositories_of
+from peer.doctor.hub_names import check_hub, repositories_of
 from peer.doctor.network import NetworkFindings, best, examine_network
 from peer.doctor.software import Device, check_devices, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge

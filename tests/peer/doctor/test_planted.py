@@ -39,7 +39,7 @@ from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
 from peer.doctor.credentials import check_identity, check_invite, check_run_of_folder
 from peer.doctor.host import RunNeeds, check_device_memory, check_disk, check_memory, check_shared_memory, needs_of
-from peer.doctor.hub import check_hub, repositories_of
+from peer.doctor.hub_names import check_hub, repositories_of
 from peer.doctor.network import check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_devices, check_libraries
 from peer.host.disk import free_disk_bytes
