@@ -34,6 +34,7 @@ from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
+from peer.audit.run_files import SignatureChecker
 from peer.control import store
 from peer.control.server import Commands, ControlServer
 from peer.data.hub_access import close_hub
@@ -54,6 +55,7 @@ from peer.live_settings import LiveSettings
 from peer.session import Inbox, join
 from peer.settings import PeerSettings, settings_from, settings_of
 from peer.spec import RunSpec, load
+from peer.store.chain_repair import repair_chain
 from peer.telemetry.event_log import EventLog, EventPrinter
 from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.telemetry.reporter import Reporter
@@ -297,9 +299,11 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
         before = settings_of(store.read_table(directory))
         _keep(settings, directory, session)
         publisher.start(session.warn)
-        found = partial(gpus_in_use, settings.devices)
-        enforcer = Enforcer(session, MachineSensors(directory, gpus=Gpus(found)), traffic)
-        with measuring(session.emit, Gpus(found)), keeping(traffic), enforcing(enforcer):
+        for found in repair_chain(directory, SignatureChecker(run)):
+            session.warn("DAMAGE", found)
+        in_use = partial(gpus_in_use, settings.devices)
+        enforcer = Enforcer(session, MachineSensors(directory, gpus=Gpus(in_use)), traffic)
+        with measuring(session.emit, Gpus(in_use)), keeping(traffic), enforcing(enforcer):
             why, code = _ending(invite, me, settings, directory, session, commands)
         if code == BadInput.exit_code and not session.has_trained and session.settings == settings:
             _keep(before, directory, session)  # what does not work here is not for the next start
