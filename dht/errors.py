@@ -16,7 +16,8 @@
     ├── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
     ├── MemoryFull                     12    no room on the training device, not even for one sequence
     ├── DeviceLost                     13    the training device, or its driver, has failed under a peer
-    └── Unfit                          14    an examination found what keeps this machine from taking part
+    ├── Unfit                          14    an examination found what keeps this machine from taking part
+    └── KeyInUse                       15    a copy of this peer's folder is at work elsewhere, and was there before
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -101,6 +102,12 @@ class Unfit(HomefiresError):
     """An examination found something that must be mended before this machine can take part."""
 
     exit_code = 14
+
+
+class KeyInUse(HomefiresError):
+    """Another process speaks with the key of this peer, and began before."""
+
+    exit_code = 15
 
 
 class BadChain(HomefiresError):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import sysconfig
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -20,9 +20,8 @@ TEXT_SUFFIXES = frozenset(
 PIECE_CHARACTERS = 1 << 18
 """Longer texts are cut at line ends into pieces of about this size, so that one large file feeds many peers."""
 LEAST_PIECE = 1 << 11
-PIECES = 512
-"""Where the files have less than so many such pieces, pieces are shorter: so some are held out, and many shards have
-one."""
+PIECES_WANTED = 128
+"""Of files that have less, pieces are shorter: so some are held out, and many shards have one."""
 
 
 def read_files(path: str, text_field: str) -> Iterator[Document]:
@@ -31,7 +30,7 @@ def read_files(path: str, text_field: str) -> Iterator[Document]:
     A text file is a document, and so is a row of a parquet file and a line of a .jsonl file.
     """
     base, names = named_files(path)
-    piece = piece_characters(sum((base / name).stat().st_size for name in names))
+    piece = piece_characters([(base / name).stat().st_size for name in names])
     for file, name in ((base / name, name) for name in names):
         if file.suffix == ".parquet":
             for where, row in rows_of(file, name, text_field):
@@ -43,9 +42,11 @@ def read_files(path: str, text_field: str) -> Iterator[Document]:
             yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"), piece)
 
 
-def piece_characters(total_bytes: int) -> int:
-    """How long a piece of a text is, in files that are so large together."""
-    return min(PIECE_CHARACTERS, max(LEAST_PIECE, total_bytes // PIECES))
+def piece_characters(sizes_bytes: Sequence[int]) -> int:
+    """How long a piece of a text is, among files of these sizes."""
+    if sum(max(1, size // PIECE_CHARACTERS) for size in sizes_bytes) >= PIECES_WANTED:
+        return PIECE_CHARACTERS
+    return max(LEAST_PIECE, min(PIECE_CHARACTERS, sum(sizes_bytes) // (4 * PIECES_WANTED)))
 
 
 def json_lines(file: Path, name: str) -> Iterator[tuple[str, Any]]:

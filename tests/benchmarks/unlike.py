@@ -42,7 +42,7 @@ def renamed(documents: Sequence[Document], names: Sequence[str], held_out_every:
     pieces, before whoever reads them cuts them under names of its own.
     """
     total, before = sum(len(document.text) for document in documents), 0
-    piece = piece_characters(sum(len(document.text.encode()) for document in documents))
+    piece = piece_characters([len(document.text.encode()) for document in documents])
     owned = [frozenset(shards_of(name, names)) for name in names]
     for place, document in enumerate(documents):
         shards = owned[min(before * len(names) // max(1, total), len(names) - 1)]

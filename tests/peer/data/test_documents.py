@@ -40,9 +40,10 @@ def test_a_long_file_feeds_many_peers(tmp_path: Path) -> None:
 
 
 def test_pieces_of_much_text_are_long() -> None:
-    """And those of little text never so short that they are no documents any more."""
-    sizes = [piece_characters(size) for size in (1000, 10**6, 10**7, 10**9)]
+    """So are those of many files; and those of little text are never so short that they are no documents any more."""
+    sizes = [piece_characters([size]) for size in (1000, 10**6, 10**7, 10**9)]
     assert sizes == [2048, 2048, 19531, PIECE_CHARACTERS]
+    assert piece_characters([10**5] * 200) == PIECE_CHARACTERS
 
 
 def test_one_text_of_a_megabyte_is_data(tmp_path: Path) -> None:
