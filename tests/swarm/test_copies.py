@@ -10,7 +10,6 @@ from pathlib import Path
 import pytest
 
 from dht.errors import KeyInUse
-from peer.testing.child_process import HANG_S
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import LOOPBACK
 from tests.swarm.conftest import LIGHT, RESTING
