@@ -165,8 +165,8 @@ class RoundCommitted(Event):
 
     `weights` are integers over 65,536 by member, `norms` what the reducers measured of each member's
     pseudo-gradient (L2, of the whole model), `tokens` what the members trained together, `given` those of each
-    member that count (empty in lines of older clients, and where nobody computed them), `uplinks` the bits per second
-    that members say they can send, of those who know it;
+    member that count, `outcomes` what the round counted for each peer that it speaks of (see `peer.credit.outcomes`;
+    both empty in lines of older clients), `uplinks` the bits per second that members say they can send, if they know;
     bytes are those of this peer's link in this round, `exposed_s` the seconds of the round in
     which this peer could make no inner step, `void` the number of parts nobody could give.
     A round lasts from anchor to anchor, so `round_s` covers catching up and measuring too.
@@ -186,6 +186,7 @@ class RoundCommitted(Event):
     void: int = 0
     norms: dict[str, float] = field(default_factory=dict)
     given: dict[str, int] = field(default_factory=dict)
+    outcomes: dict[str, str] = field(default_factory=dict)
     uplinks: dict[str, int] = field(default_factory=dict)
 
 

@@ -807,7 +807,7 @@ REPORTED: tuple[Event, ...] = (
     RoundCommitted(
         round=3, digest="d3", state="s3", group=list(NAMES), weights={NAMES[0]: 40_000, NAMES[1]: 25_536},
         penalties=[PENALTY], tokens=4096, bytes_sent=1, bytes_received=2, round_s=8.5, exposed_s=1.0, void=1,
-        norms={NAMES[0]: 3.5}, given={NAMES[0]: 4096}, uplinks={NAMES[1]: 20_000_000},
+        norms={NAMES[0]: 3.5}, given={NAMES[0]: 4096}, outcomes={NAMES[0]: "accepted"}, uplinks={NAMES[1]: 20_000_000},
     ),
     RoundForecast(
         round=4, expected_s=8.0, low_s=6.5, high_s=11.0, took_s=8.5, foretold_s=8.25, late_s=-1.5, advice="none"

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from typing import Protocol
 
-ACCEPTED, LATE, REJECTED, MISSED = "accepted", "late", "rejected", "missed"
+ACCEPTED, LATE, IDLE, REJECTED, MISSED = "accepted", "late", "idle", "rejected", "missed"
+OUTCOMES = (ACCEPTED, LATE, IDLE, REJECTED, MISSED)
 """What a committed round can count for a peer."""
 _REFUSALS = frozenset({"ANOMALY", "NONFINITE", "MISDECLARED"})
 _TARDY = frozenset({"LATE", "STALE"})
@@ -24,15 +25,18 @@ class Penalty(Protocol):
     def factor(self) -> float: ...
 
 
-def outcomes(group: Iterable[str], weights: Mapping[str, int], penalties: Iterable[Penalty]) -> dict[str, str]:
-    """What a committed round counted for each peer that it speaks of: accepted, late, rejected or missed.
+def outcomes(
+    group: Iterable[str], weights: Mapping[str, int], penalties: Iterable[Penalty], gave: Collection[str] | None = None
+) -> dict[str, str]:
+    """What a committed round counted for each peer that it speaks of, as one of `OUTCOMES`.
 
-    `group` are its members, `weights` what each of them weighed, `penalties` those that it imposed.
+    `group` are its members, `weights` what each of them weighed, `penalties` those that it imposed. `gave` are the
+    members that had something ready: who had nothing, paused or not, is idle. None: that is not known, and nobody is.
     """
     by_peer: dict[str, list[Penalty]] = {}
     for penalty in penalties:
         by_peer.setdefault(penalty.about, []).append(penalty)
-    told = {peer: _outcome(peer, weights, by_peer.get(peer, [])) for peer in group}
+    told = {peer: _outcome(peer, weights, by_peer.get(peer, []), gave) for peer in group}
     for peer, reasons in by_peer.items():
         if peer not in told:
             codes = {penalty.code for penalty in reasons}
@@ -40,11 +44,10 @@ def outcomes(group: Iterable[str], weights: Mapping[str, int], penalties: Iterab
     return told
 
 
-def _outcome(peer: str, weights: Mapping[str, int], penalties: Iterable[Penalty]) -> str:
+def _outcome(peer: str, weights: Mapping[str, int], reasons: Collection[Penalty], gave: Collection[str] | None) -> str:
     """Of a member. A refusal in one layer leaves the rest of what it gave."""
-    reasons = list(penalties)
     if any(each.code in _REFUSALS and each.factor == 0 and not each.layer for each in reasons):
         return REJECTED
     if any(each.code in _TARDY for each in reasons):
-        return LATE
+        return LATE if gave is None or peer in gave else IDLE
     return REJECTED if weights and weights.get(peer, 0) == 0 else ACCEPTED

@@ -6,6 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
+from peer.credit.outcomes import outcomes
 from peer.events import PenaltyImposed, RoundCommitted
 from peer.protocol.block import VOID, WEIGHT_ONE, Update
 from peer.protocol.layout import Part
@@ -41,7 +42,7 @@ def summarize(
         weights=weights, penalties=[asdict(penalty) for penalty in imposed], tokens=tokens_of(update, fragments),
         bytes_sent=cost.bytes_sent, bytes_received=cost.bytes_received, round_s=round(cost.round_s, 3),
         exposed_s=round(cost.exposed_s, 3), void=update.parts.count(VOID), norms=norms_of(update),
-        given=tokens_counted(update, weights, tokens_cap, fragments),
+        given=tokens_counted(update, weights, tokens_cap, fragments), outcomes=outcomes_of(update, weights),
         uplinks={header.peer: header.bandwidth_bps for header in update.members if header.bandwidth_bps},
     )  # fmt: skip
     return committed, imposed
@@ -56,6 +57,12 @@ def penalties_of(update: Update, layers: Sequence[str] = ()) -> list[PenaltyImpo
         )
         for peer, code, factor, until_round, layer, evidence in update.penalties
     ]  # fmt: skip
+
+
+def outcomes_of(update: Update, weights: Mapping[str, int]) -> dict[str, str]:
+    """What a decided round, in which members weighed this, counted for everybody that it speaks of."""
+    gave = {header.peer for header in update.members if header.root}
+    return outcomes([header.peer for header in update.members], weights, penalties_of(update), gave)
 
 
 def tokens_of(update: Update, fragments: int) -> int:

@@ -19,8 +19,7 @@ from typing import Self
 
 import msgpack
 
-from peer.credit.outcomes import ACCEPTED, LATE, MISSED, REJECTED, outcomes
-from peer.credit.summary import penalties_of, tokens_counted, weights_of
+from peer.credit.summary import outcomes_of, tokens_counted, weights_of
 from peer.protocol.block import Update
 from peer.protocol.encoding import DIGEST_BYTES, digest_of, integer, octets, pack, row, rows, text
 from peer.protocol.head import ChainHead
@@ -70,16 +69,10 @@ class Counting:
         """What one round counted for everybody that it speaks of."""
         weights = weights_of(update, self.parts[(update.round - 1) % len(self.parts)])
         tokens = tokens_counted(update, weights, self.tokens_cap, len(self.parts))
-        gave = {header.peer for header in update.members if header.root}
-        told = outcomes([header.peer for header in update.members], weights, penalties_of(update))
         return {
-            peer: Credit(
-                tokens=tokens.get(peer, 0), weight=weights.get(peer, 0), accepted=int(outcome == ACCEPTED),
-                late=int(outcome == LATE and peer in gave), idle=int(outcome == LATE and peer not in gave),
-                rejected=int(outcome == REJECTED), missed=int(outcome == MISSED),
-            )
-            for peer, outcome in told.items()
-        }  # fmt: skip
+            peer: Credit(tokens=tokens.get(peer, 0), weight=weights.get(peer, 0), **{outcome: 1})
+            for peer, outcome in outcomes_of(update, weights).items()
+        }
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,7 +12,6 @@ from peer.watch.verified_chain import commit_events
 from tests.peer.rounds.build import HEAD, block, header, measured_by_all, update
 
 ROUND_S = 30.0
-CAME_LATE = "had nothing ready"
 
 
 def rounds_told(count: int) -> list[list[Event]]:

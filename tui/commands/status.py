@@ -2,22 +2,24 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from dht.errors import BadInput
 from peer.control.client import ControlClient, Reply
 from peer.events import event_files, printable, read_lines
-from tui.commands.options import Parser, add_directory, directory
+from tui.command_line import Argument, Command
+from tui.commands.options import AsJson, PeerCommand
 from tui.folders import is_at_work
-from tui.swarm.reducer import apply_all
-from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState, to_json
+from tui.swarm import figures
+from tui.swarm.reducer import apply_all, lose
+from tui.swarm.sentences import counts_as_words, rounds_words, why_words
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
 from tui.text.phrases import (
     PeerStatus,
@@ -29,21 +31,20 @@ from tui.text.phrases import (
     length_words,
     margin_words,
     next_words,
+    penalty_words,
     read_status,
     stall_lines,
 )
-from tui.text.units import format_transfer
+from tui.text.units import format_count, format_percent, format_transfer
 
 
-def add_status(parser: Parser) -> None:
-    parser.set_defaults(run=_status)
-    add_directory(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+@dataclass(frozen=True, kw_only=True)
+class StatusCommand(PeerCommand):
+    as_json: AsJson = False
 
-
-def _status(options: argparse.Namespace) -> int:
-    print(describe_directory(directory(options), as_json=options.json))
-    return 0
+    def run(self) -> int:
+        print(describe_directory(self.find(), as_json=self.as_json))
+        return 0
 
 
 def describe_directory(directory: Path, *, as_json: bool, now: float | None = None) -> str:
@@ -57,22 +58,18 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
         inside = sorted(path.parent.name for path in directory.glob("*/events.jsonl"))
         hint = f"; look at one of {', '.join(inside)} in it" if inside else ""
         raise BadInput(f"{directory} holds no events of a peer{hint}")
-    alive = is_at_work(directory)
+    mine, alive = swarm.reporting[-1], is_at_work(directory)
     reply = ControlClient(directory).request("status") if alive else Reply(ok=False)
     said, status = reply.fields, read_status(reply.fields)
+    if not alive and not mine.stopped and mine.state != "GONE":
+        swarm = lose(swarm, mine.peer, now)
+    elif said.get("peer") == mine.peer:  # what it says now, where that is newer than its file
+        newer = {name: said[name] for name in ("state", "why", "step", "steps") if said.get(name)}
+        swarm = replace(swarm, peers={**swarm.peers, mine.peer: replace(mine, **newer)})
     if as_json:
-        mine = swarm.reporting[-1]
-        known = {
-            "directory": str(directory), "alive": alive, "control": dict(said) or None,
-            "credit": _credit_to_json(swarm, mine), "forecast": _forecast_to_json(mine) if alive else None,
-            "stalled": asdict(mine.stalled) if alive and mine.stalled is not None else None,
-        }  # fmt: skip
-        held = {
-            "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,
-            "next": next_words(status, now),
-        }  # fmt: skip
-        return json.dumps(known | held | to_json(swarm), allow_nan=False)
-    lines = describe(_at(swarm, said), alive, status, now)
+        about = _about_peer(swarm, alive, said, status, now)
+        return json.dumps({"directory": str(directory)} | about | to_json(swarm, now), allow_nan=False)
+    lines = describe(swarm, alive, status, now)
     if not alive:
         lines[1:1] = _at_next_start(directory, now)
     if alive and not reply.ok:
@@ -96,38 +93,35 @@ def _at_next_start(directory: Path, now: float) -> list[str]:
     return []
 
 
-def _at(swarm: SwarmState, said: Mapping[str, Any]) -> SwarmState:
-    """What the peer says now, where that is newer than its file; unchanged if it did not answer."""
-    mine = swarm.reporting[-1]
-    if not said or said.get("peer") != mine.peer:
-        return swarm
-    newer = replace(mine, **{name: said[name] for name in ("state", "why", "step", "steps") if said.get(name)})
-    return replace(swarm, peers={**swarm.peers, mine.peer: newer})
-
-
 def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> list[str]:
     """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
-    lines = [f"{mine.label}: {_doing(mine, alive)}", *_held(mine, status, now)]
+    why = why_words(swarm, mine, now)
+    lines = [f"{mine.label}: {figures.state(swarm, mine, now).name}{f' ({why})' if why else ''}"]
+    lines += _held(mine, status, now)
     lines += stall_lines(mine.stalled) if alive and mine.stalled is not None else []
-    step = f", step {mine.step} of {mine.steps}" if mine.steps else ""
-    lines.append(f"run {swarm.run}, round {mine.round}{step}")
+    step = f", step {mine.step} of {mine.steps}" if alive and mine.steps else ""
+    doing = f", in round {figures.in_round(mine)}{step}" if alive else ""
+    lines.append(f"run {swarm.run}: {rounds_words(swarm)}{doing}")
     if devices := devices_words(mine.devices, mine.sharding) or mine.device:
         lines.append(f"trains on {devices}")
     if mine.transfer is not None:
         lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
-    if mine.loss is not None:
-        lines.append(f"training loss {mine.loss:.3f}, {mine.tokens_per_s:,.0f} tokens/s")
-    if swarm.losses:
-        round, loss = swarm.losses[-1]
-        lines.append(f"held-out loss {loss:.3f} at round {round}")
-    lines += _outlook(mine) if alive else []
+    loss, speed = figures.own_loss(swarm, mine, now), figures.device_speed(swarm, mine, now)
+    computes = f", {format_count(speed)} tokens/s while it computes" if speed is not None else ""
+    lines += [f"training loss {loss:.3f}{computes}"] if loss is not None else []
+    if (measured := figures.held_out(swarm)) is not None:
+        lines.append(f"held-out loss {measured.value:.3f} at round {measured.round}")
+    lines += _outlook(swarm, mine, now) if alive else []
     lines += [_given(swarm, mine)] if mine.tokens else []
-    lines += [_counted(mine)] if mine.accepted + mine.late + mine.rejected + mine.missed else []
-    lines += [_penalty(swarm, penalty) for penalty in swarm.lasting]
-    others = [view.label for view in swarm.peers.values() if view is not mine and view.state != "GONE"]
-    if others:
-        lines.append(f"with {', '.join(others)}")
+    if counted := counts_as_words(mine):
+        share = figures.weight(swarm, mine.peer)
+        weight = f"; weight {format_percent(share)} in round {swarm.history[-1].round}" if share is not None else ""
+        lines.append(f"rounds: {counted}{weight}")
+    lines += [f"penalty: {swarm.label(each.about)} {each.code} {penalty_words(each)}" for each in swarm.lasting]
+    others = [view for view in figures.order(swarm.peers.values()) if view is not mine]
+    if here := [view.label for view in others if figures.state(swarm, view, now).is_here]:
+        lines.append(f"with {', '.join(here)}")
     if mine.alerts:
         lines.append(f"last alert: {mine.alerts[-1]}")
     return lines
@@ -140,71 +134,89 @@ def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
     return [*said, *filter(None, (duty_words(status), next_words(status, now)))]
 
 
-def _outlook(view: PeerView) -> list[str]:
+def _outlook(swarm: SwarmState, view: PeerView, now: float) -> list[str]:
     """What it expects of the round that it trains for, beside what the last one took."""
-    if (forecast := view.expected) is None:
+    if (forecast := figures.forecast_now(swarm, view, now)) is None:
         return []
     told = f"round {forecast.round}: {length_words(forecast)}; {margin_words(forecast)}"
     return [told, before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
 
 
 def _given(swarm: SwarmState, view: PeerView) -> str:
-    share = f", {100 * view.tokens / swarm.tokens:.1f} % of all" if swarm.tokens else ""
-    return f"gave {view.tokens:,} tokens{share}, by its log; by the certificates of the chain: homefires credit DIR"
+    share = figures.token_share(swarm, view)
+    part = f", {format_percent(share)} of all" if share is not None else ""
+    return f"gave {view.tokens:,} tokens{part}, by its log; by the certificates of the chain: homefires credit DIR"
 
 
-def _credit_to_json(swarm: SwarmState, view: PeerView) -> dict[str, Any]:
-    """What this peer gave in the rounds that its log tells, and what they counted for it."""
+def _about_peer(
+    swarm: SwarmState, alive: bool, said: Mapping[str, Any], status: PeerStatus, now: float
+) -> dict[str, Any]:
+    mine = swarm.reporting[-1]
+    forecast = figures.forecast_now(swarm, mine, now) if alive else None
+    late_s = forecast.late_s if forecast is not None else None
     return {
-        "tokens": view.tokens, "share": view.tokens / swarm.tokens if swarm.tokens else None, "weight": view.weight,
-        "accepted": view.accepted, "late": view.late, "rejected": view.rejected, "missed": view.missed,
+        "alive": alive, "control": dict(said) or None,
+        "credit": {"tokens": mine.tokens, "share": figures.token_share(swarm, mine),
+                   "weight": figures.weight(swarm, mine.peer), **figures.counts(mine)},
+        # How long before the others wait no more its part is there.
+        "forecast": asdict(forecast) | {"margin_s": None if late_s is None else -late_s} if forecast else None,
+        "stalled": asdict(mine.stalled) if alive and mine.stalled is not None else None,
+        "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,
+        "next": next_words(status, now),
     }  # fmt: skip
 
 
-def _forecast_to_json(view: PeerView) -> dict[str, Any] | None:
-    """Of the round that it trains for; `margin_s` is how long before the others wait no more its part is there."""
-    if (forecast := view.expected) is None:
-        return None
-    return asdict(forecast) | {"margin_s": None if forecast.late_s is None else -forecast.late_s}
+def to_json(swarm: SwarmState, now: float) -> dict[str, Any]:
+    """The swarm without its long histories. The keys are a format that scripts read."""
+    penalties = [asdict(penalty) for penalty in swarm.lasting]
+    return {
+        "run": swarm.run, "round": swarm.round, "rounds": swarm.rounds,
+        "losses": [list(pair) for pair in swarm.losses],
+        "source_losses": [[round, dict(losses)] for round, losses in swarm.source_losses], "tokens": swarm.tokens,
+        "tokens_per_s": figures.throughput(swarm),
+        "penalties": [{name: row[name] for name in _IMPOSED} for row in penalties], "lasting": penalties,
+        "bytes_sent": swarm.bytes_sent, "skipped": swarm.skipped, "started_t": swarm.started_t, "last_t": swarm.last_t,
+        "peers": [_peer_to_json(swarm, view, now) for view in swarm.peers.values()],
+    }  # fmt: skip
 
 
-def _counted(view: PeerView) -> str:
-    """rounds: 13 accepted, 3 late, 1 rejected, 2 missed; weight 26 % in the last one"""
-    counts = [(view.accepted, "accepted"), (view.late, "late"), (view.rejected, "rejected"), (view.missed, "missed")]
-    weight = f"; weight {100 * view.weight:.0f} % in the last one" if view.weight is not None else ""
-    return f"rounds: {', '.join(f'{number} {word}' for number, word in counts if number)}{weight}"
+_IMPOSED = ("about", "code", "layer", "evidence", "factor", "until_round")
+"""What the update itself says of a penalty."""
+_HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs", "evaluated"})
 
 
-def _penalty(swarm: SwarmState, penalty: PenaltyRecord) -> str:
-    """penalty: peer-3 ANOMALY in model.norm, norm 0.11 where 0.02 is usual, counted 0 %, until round 19"""
-    where = f" in {penalty.layer}" if penalty.layer else ""
-    counted = f"counted {100 * penalty.factor:.0f} %, until round {penalty.until_round}"
-    return f"penalty: {swarm.label(penalty.about)} {penalty.code}{where}, {penalty.evidence}, {counted}"
+def _peer_to_json(swarm: SwarmState, view: PeerView, now: float) -> dict[str, Any]:
+    row: dict[str, Any] = {
+        each.name: _plain(getattr(view, each.name)) for each in fields(view) if each.name not in _HISTORIES
+    }
+    last = asdict(view.commits[-1]) if view.commits else None
+    live = {"tokens_per_s": figures.device_speed(swarm, view, now) or 0.0, "loss": figures.own_loss(swarm, view, now)}
+    shown = {"shown": figures.state(swarm, view, now).name, "weight": figures.weight(swarm, view.peer)}
+    return row | live | shown | {"behind": swarm.behind(view.peer), "last_commit": last}
 
 
-def _doing(view: PeerView, alive: bool) -> str:
-    why = f" ({view.why})" if view.why else ""
-    if alive:
-        return f"{view.state}{why}"
-    if view.stopped:
-        return f"stopped{why}"
-    return f"not running; it ended without a word while {view.state or 'starting'}{why}"
+def _plain(value: Any) -> Any:
+    """What JSON can say: events and stages as objects."""
+    if isinstance(value, Mapping):
+        return {name: _plain(each) for name, each in value.items()}
+    if isinstance(value, tuple | list):
+        return [_plain(each) for each in value]
+    return asdict(value) if is_dataclass(value) and not isinstance(value, type) else value
 
 
 WIDTH = 96
 """Characters of a line of prose."""
 
 
-def add_explain(parser: Parser) -> None:
-    parser.set_defaults(run=_explain)
-    parser.add_argument("code", nargs="?", metavar="CODE", help="as it is printed, or an exit code; none lists all")
+@dataclass(frozen=True, kw_only=True)
+class ExplainCommand(Command):
+    code: Annotated[str | None, Argument("as it is printed, or an exit code; none lists all", "CODE")] = None
 
+    def run(self) -> int:
+        from tui.text.codes import explain, list_all
 
-def _explain(options: argparse.Namespace) -> int:
-    from tui.text.codes import explain, list_all
-
-    if options.code is None:
-        print(*list_all(), sep="\n")
-    else:
-        print(*(textwrap.fill(line, columns(WIDTH)) for line in explain(options.code)), sep="\n")
-    return 0
+        if self.code is None:
+            print(*list_all(), sep="\n")
+        else:
+            print(*(textwrap.fill(line, columns(WIDTH)) for line in explain(self.code)), sep="\n")
+        return 0

@@ -30,15 +30,8 @@ from dht.errors import HomefiresError
 from peer.control.client import Reply
 from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
 from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
-from tui.dashboard.header import (
-    draw_header,
-    draw_keys,
-    draw_playback,
-    draw_tabs,
-    is_paused_by_owner,
-    keys_that_matter,
-)
-from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, SCREEN_NAMES
+from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs
+from tui.dashboard.keys import BINDINGS, PLAYBACK_ACTIONS, SCREEN_NAMES, keys_that_matter
 from tui.dashboard.poller import StatusPoller, done_words
 from tui.dashboard.screens.curves import LearningPanel
 from tui.dashboard.screens.home import HomePanel
@@ -147,15 +140,15 @@ class Dashboard(App[ExitReason]):
         return [*super().get_line_filters(), *self._filters_of_mine]
 
     def get_system_commands(self, screen: Screen[object]) -> Iterable[SystemCommand]:
-        """What the palette offers: the screens, and everything that has a key."""
+        """What the palette offers: the screens, and what the last line names on all of them."""
         for number, (name, panel) in enumerate(SCREENS.items(), start=1):
             yield SystemCommand(panel.TITLE, f"Show this screen (key {number})", partial(self.action_show, name))
-        yield SystemCommand("Help", "Every key, and what the signs mean (key ?)", self.action_help)
-        yield SystemCommand("Pause or resume", "Training on this machine (key p)", self.action_pause)
-        yield SystemCommand("Finish the round", "Then pause (key f)", self.action_finish)
-        yield SystemCommand("Snooze", "Pause for 1 h, again 3 h, again 8 h (key z)", self.action_snooze)
-        yield SystemCommand("Detach", "Close the dashboard; training goes on (key q)", self.action_detach)
-        yield SystemCommand("Leave the run", "After a question (key Q)", self.action_leave)
+        view = self.view()
+        for key in keys_that_matter(view, ""):
+            if len(key.actions) == 1:
+                (action,) = key.actions.values()
+                title, help = key.told(view).capitalize(), f"{key.help} (key {key.name})"
+                yield SystemCommand(title, help, partial(self.run_action, action))
 
     # Time passes
 
@@ -240,7 +233,7 @@ class Dashboard(App[ExitReason]):
         current = self._came_from if shown == DETAIL else shown
         self.query_one("#header", TextBlock).draw(draw_header(view))
         self.query_one("#tabs", TextBlock).draw(draw_tabs(titles, current, view))
-        self.query_one("#keys", TextBlock).draw(draw_keys(keys_that_matter(view, shown), view))
+        self.query_one("#keys", TextBlock).draw(draw_keys(view, shown))
         if view.playback is not None:
             self.query_one("#playback", TextBlock).draw(draw_playback(view))
 
@@ -263,7 +256,7 @@ class Dashboard(App[ExitReason]):
         self.action_show("log")
 
     def action_help(self) -> None:
-        self.push_screen(Help(self.view(), PANELS[self._shown]))
+        self.push_screen(Help(self.view(), self._shown, PANELS[self._shown].TITLE))
 
     def action_copy(self) -> None:
         """The id of the peer that is looked at goes to the clipboard of the terminal."""
@@ -285,7 +278,7 @@ class Dashboard(App[ExitReason]):
     # What a peer is told
 
     def action_pause(self) -> None:
-        self._tell("resume" if is_paused_by_owner(self.view()) else "pause")
+        self._tell("resume" if self.view().is_paused_by_owner else "pause")
 
     def action_finish(self) -> None:
         self._tell("finish")

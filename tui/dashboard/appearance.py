@@ -7,7 +7,7 @@ does not say too. (M. Okabe, K. Ito: Color Universal Design, 2008.)
 from __future__ import annotations
 
 import itertools
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich.cells import cell_len
@@ -15,6 +15,8 @@ from rich.segment import Segment
 from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
+
+from tui.swarm.vocabulary import Phase, ShownState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -65,10 +67,6 @@ MONO_THEME = Theme(
 class Glyphs:
     """One set of characters; each is one cell wide, but for `ellipsis`."""
 
-    phases: Mapping[str, str]
-    """By the phase of a `Span`: what a lane of the Rounds screen is made of."""
-    states: Mapping[str, str]
-    """By the state of a peer."""
     sparks: str
     """From empty to full: the heights of a sparkline."""
     full: str
@@ -87,36 +85,25 @@ class Glyphs:
     ellipsis: str
     ascii: bool = False
 
-    def phase(self, phase: str) -> str:
-        """The character of a phase; a phase of a newer peer is shown as idle."""
-        return self.phases.get(phase, self.phases["idle"])
+    def sign(self, of: Phase | ShownState) -> str:
+        return of.ascii if self.ascii else of.glyph
 
-    def state(self, state: str) -> str:
-        return self.states.get(state, "?")
+    @property
+    def dots(self) -> tuple[int, int]:
+        """Dots of a cell, across and down: those of a Braille character, or one full stop."""
+        return (1, 1) if self.ascii else (2, 4)
+
+    def dotted(self, bits: int) -> str:
+        """The character with these dots."""
+        return " " if not bits else "." if self.ascii else chr(0x2800 + bits)
 
 
 UNICODE = Glyphs(
-    phases={
-        "idle": "·", "train": "▒", "submit": "▓", "prepare": "▓", "exchange": "↑", "weigh": "Σ", "reduce": "Σ",
-        "commit": "Σ", "apply": "Σ", "late": "!", "failed": "✗", "paused": "‖", "sync": "↓", "gone": "-",
-    },
-    states={
-        "JOINING": "◌", "SYNCING": "↓", "TRAINING": "▒", "READY": "●", "AVERAGING": "Σ", "LATE": "!",
-        "PAUSED": "‖", "PENALISED": "▼", "GONE": "✗",
-    },
     sparks=" ▁▂▃▄▅▆▇█",
     full="━", rest="─", dot="·", up="↑", down="↓", arrow="→", mark="▸", alert="▲", done="✓", ellipsis="…",
 )  # fmt: skip
 
 ASCII = Glyphs(
-    phases={
-        "idle": ".", "train": "#", "submit": "=", "prepare": "=", "exchange": "^", "weigh": "+", "reduce": "+",
-        "commit": "+", "apply": "+", "late": "!", "failed": "x", "paused": "|", "sync": "v", "gone": "-",
-    },
-    states={
-        "JOINING": "o", "SYNCING": "v", "TRAINING": "#", "READY": "*", "AVERAGING": "+", "LATE": "!",
-        "PAUSED": "|", "PENALISED": "V", "GONE": "x",
-    },
     sparks=" .:-=+*%#",
     full="=", rest="-", dot="-", up="^", down="v", arrow=">", mark=">", alert="!", done="*", ellipsis="...",
     ascii=True,
@@ -138,33 +125,39 @@ def draw_curve(values: Sequence[float], width: int, rows: int, glyphs: Glyphs) -
     """A line through all values, evenly spaced, in `rows` lines of `width` cells; the greatest value is at the top."""
     if width < 1 or len(values) < 2:
         return []
-    across, up = (1, 1) if glyphs.ascii else (2, 4)
-    heights = _interpolate(values, across * width, up * rows)
-    cells = [[0] * width for _ in range(rows)]
-    for column, (height, before) in enumerate(zip(heights, [heights[0], *heights], strict=False)):
-        for level in range(min(height, before + 1), max(height, before - 1) + 1):
-            row, dot = divmod(up * rows - 1 - level, up)
-            cells[row][column // across] |= 1 if glyphs.ascii else BRAILLE[dot][column % across]
-    first = ord("*") - 1 if glyphs.ascii else 0x2800
-    return ["".join(chr(first + dots) if dots else " " for dots in line) for line in cells]
+    across, down = glyphs.dots
+    known = _resample(values, across * width)
+    low, high = min(known), max(known)
+    top = high if high > low else low + 1.0
+    dots = [
+        (place(number, 0, len(known) - 1, across * width), place(value, top, low, down * rows))
+        for number, value in enumerate(known)
+    ]
+    cells = trace(dots, glyphs)
+    return ["".join(glyphs.dotted(cells.get((column, row), 0)) for column in range(width)) for row in range(rows)]
 
 
-BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
+_BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of the dots of a Braille character, by row and column."""
 
 
-def _interpolate(values: Sequence[float], columns: int, levels: int) -> list[int]:
-    """A level from 0 on for each column, on the straight lines between the values."""
-    known = _resample(values, columns)
-    low, high = min(known), max(known)
-    scale = (levels - 1) / (high - low) if high > low else 0.0
-    heights = []
-    for column in range(columns):
-        place = column * (len(known) - 1) / max(1, columns - 1)
-        left = min(int(place), len(known) - 2)
-        value = known[left] + (place - left) * (known[left + 1] - known[left])
-        heights.append(round((value - low) * scale))
-    return heights
+def trace(dots: Sequence[tuple[int, int]], glyphs: Glyphs) -> dict[tuple[int, int], int]:
+    """The straight lines from dot to dot, from the top left: by column and row of a cell the bits of its dots."""
+    across, down = glyphs.dots
+    cells: dict[tuple[int, int], int] = {}
+    for (x, y), (next_x, next_y) in itertools.pairwise([*dots[:1], *dots]):
+        steps = max(abs(next_x - x), abs(next_y - y), 1)
+        for step in range(1, steps + 1):
+            at_x, at_y = x + round((next_x - x) * step / steps), y + round((next_y - y) * step / steps)
+            cell = at_x // across, at_y // down
+            cells[cell] = cells.get(cell, 0) | _BRAILLE[at_y % down][at_x % across]
+    return cells
+
+
+def place(value: float, first: float, last: float, places: int) -> int:
+    """Which of so many places, from 0 on, is that of a value between the first and the last one's."""
+    share = (value - first) / (last - first) if last != first else 0.0
+    return min(max(round(share * (places - 1)), 0), places - 1)
 
 
 def _resample(values: Sequence[float], width: int) -> list[float]:

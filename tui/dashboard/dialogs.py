@@ -11,9 +11,10 @@ from textual.app import ComposeResult
 from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
-from tui.dashboard.keys import EVERYWHERE, PEER_KEYS, RECORDING_KEYS, bindings
-from tui.dashboard.view import Panel, TextBlock, View
-from tui.dashboard.words import phase_style, state_style
+from tui.dashboard.keys import EVERYWHERE, MY_PEER, RECORDING, bindings, keys_of
+from tui.dashboard.view import TextBlock, View
+from tui.dashboard.words import phase_style, style_of
+from tui.swarm.vocabulary import PHASES, STATES
 from tui.text.codes import PENALTY_PAGES
 
 
@@ -51,7 +52,7 @@ LEAVE = Prompt(
 class PromptScreen(ModalScreen[str | None]):
     """Dismissed with the answer of a choice, or None."""
 
-    BINDINGS = bindings({"escape": "dismiss(None)"})
+    BINDINGS = bindings("prompt")
 
     def __init__(self, asked: Prompt) -> None:
         super().__init__()
@@ -78,32 +79,32 @@ STATES_A_LINE = 4
 
 
 class Help(ModalScreen[None]):
-    BINDINGS = bindings({"escape,question_mark,q,enter": "dismiss(None)"})
+    BINDINGS = bindings("help")
 
-    def __init__(self, view: View, panel: type[Panel]) -> None:
+    def __init__(self, view: View, screen: str, title: str) -> None:
         super().__init__()
-        self._view, self._panel = view, panel
+        self._text = draw_help(view, screen, title)
 
     def compose(self) -> ComposeResult:
         with VerticalScroll(classes="box page"):
             yield TextBlock()
 
     def on_mount(self) -> None:
-        self.query_one(TextBlock).draw(draw_help(self._view, self._panel))
+        self.query_one(TextBlock).draw(self._text)
 
 
-def draw_help(view: View, panel: type[Panel]) -> Text:
-    """Keys of this screen, of all screens, of the peer or the recording; then the signs."""
+def draw_help(view: View, screen: str, title: str) -> Text:
+    """Keys of this screen, which is called `title`, of all screens, of the peer or the recording; then the signs."""
     ink = view.ink
-    told = [(panel.TITLE, panel.KEYS)] if panel.KEYS else []
-    told += [("Everywhere", EVERYWHERE), ("Recording", RECORDING_KEYS) if view.playback else ("Your peer", PEER_KEYS)]
+    last = (RECORDING, "Recording") if view.playback else (MY_PEER, "Your peer")
     parts = [
-        (title, [Text.assemble((f"  {key:<12}", ink.good), (meaning, ink.text)) for key, meaning, _ in keys])
-        for title, keys in told
+        (name, [Text.assemble((f"  {key.name:<12}", ink.good), (key.help, ink.text)) for key in keys])
+        for where, name in ((screen, title), (EVERYWHERE, "Everywhere"), last)
+        if (keys := keys_of(where))
     ]
     if view.refusal and not view.playback:
         parts[-1][1].append(Text(f"  now off: {view.refusal}", style=ink.warn))
-    states = [(f"{glyph} {state:<13}", state_style(state, ink)) for state, glyph in view.glyphs.states.items()]
+    states = [(f"{view.glyphs.sign(state)} {name:<13}", style_of(state.role, ink)) for name, state in STATES.items()]
     codes = [
         Text.assemble((f"  {code:<12} ", ink.warn), (advice.short, ink.text))
         for code, advice in sorted(PENALTY_PAGES.items())
@@ -116,11 +117,9 @@ def draw_help(view: View, panel: type[Panel]) -> Text:
 def _phases(view: View) -> list[Text]:
     """Each sign with every phase that it stands for."""
     by_glyph: dict[str, list[str]] = {}
-    for phase, glyph in view.glyphs.phases.items():
-        by_glyph.setdefault(glyph, []).append(phase)
-    signs = [
-        (f"{glyph} {', '.join(phases):<31}", phase_style(phases[0], view.ink)) for glyph, phases in by_glyph.items()
-    ]
+    for name, phase in PHASES.items():
+        by_glyph.setdefault(view.glyphs.sign(phase), []).append(name)
+    signs = [(f"{glyph} {', '.join(names):<31}", phase_style(names[0], view.ink)) for glyph, names in by_glyph.items()]
     return _side_by_side(signs, 2)
 
 

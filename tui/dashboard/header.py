@@ -9,14 +9,14 @@ from rich.text import Text
 
 from peer.events import RoundStalled
 from tui.dashboard.appearance import draw_bar
+from tui.dashboard.keys import keys_that_matter
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
-from tui.dashboard.words import round_of, shown_state, state_of, state_style
-from tui.text.phrases import OWNERS, RESUME, stall_brief
+from tui.dashboard.words import shown_state, state_of, style_of
+from tui.swarm.sentences import rounds_words, why_words
+from tui.swarm.vocabulary import STATES
+from tui.text.phrases import stall_brief
 from tui.text.units import format_elapsed
-
-STATES = ("TRAINING", "READY", "AVERAGING", "SYNCING", "JOINING", "LATE", "PENALISED", "PAUSED", "GONE")
-"""In the order in which an overview counts them."""
 
 RUN = 8
 """Characters of the run's hash that tell runs apart."""
@@ -59,65 +59,24 @@ def draw_playback(view: View) -> Text:
     return Text.assemble((left, ink.strong), (full, ink.good), (rest, ink.track), (right, ink.muted))
 
 
-def draw_keys(keys: Sequence[tuple[str, str]], view: View) -> Text:
+def draw_keys(view: View, screen: str) -> Text:
     """The keys that matter now, as many as there is room for; the first ones are the most important."""
     text, room = Text(), room_of(view)
-    for key, meaning in keys:
-        if text.cell_len + len(key) + len(meaning) + 3 > room and text:
+    for key in keys_that_matter(view, screen):
+        meaning = key.told(view)
+        if text.cell_len + len(key.name) + len(meaning) + 3 > room and text:
             break
-        text.append(key, style=view.ink.strong)
+        text.append(key.name, style=view.ink.strong)
         text.append(f" {meaning}   ", style=view.ink.muted)
     text.rstrip()
     text.truncate(room)
     return text
 
 
-def is_paused_by_owner(view: View) -> bool:
-    """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
-
-    A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
-    """
-    if view.mine is None or view.mine.state != "PAUSED":
-        return False
-    if view.status is not None and any(hold.code in OWNERS for hold in view.status.holds):
-        return True
-    return RESUME in view.mine.why
-
-
-def keys_that_matter(view: View, shown: str) -> Sequence[tuple[str, str]]:
-    """(key, what it does) for the last line, the most important first."""
-    first = _of_screen(shown, editable=not view.refusal and "set" in view.takes)
-    if view.playback is not None:
-        play = "pause" if view.playback.playing else "play"
-        step = [] if shown == "rounds" else [("left right", "step")]  # there they move along the lanes
-        keys = [("q", "close"), ("space", play), *first, ("< >", "speed"), *step, ("?", "help")]
-    elif view.refusal:
-        keys = [("q", "close"), *first, ("?", "help"), ("1-7", "screens")]
-    else:
-        pause = [("p", "resume" if is_paused_by_owner(view) else "pause")] if "pause" in view.takes else []
-        finish = [("f", "finish round")] if "finish" in view.takes else []
-        snooze = [("z", "snooze")] if "snooze" in view.takes else []
-        keys = [
-            ("q", "detach, training goes on"), *pause, *first, ("?", "help"), *finish, *snooze, ("Q", "leave"),
-            ("ctrl+c", "asks which"),
-        ]  # fmt: skip
-    return [*keys, ("ctrl+p", "commands")]
-
-
-def _of_screen(shown: str, *, editable: bool) -> list[tuple[str, str]]:
-    if shown == "peers":
-        return [("enter", "details"), ("/", "filter"), (", .", "sort"), ("w", "columns")]
-    if shown == "peer":
-        return [("esc", "back"), ("y", "copy id")]
-    if shown == "limits":
-        return [("enter", "edit")] if editable else []
-    return [("/", "search"), ("l", "level")] if shown == "log" else []
-
-
 def _run_line(view: View) -> Text:
     ink = view.ink
     name = (f"homefires {view.swarm.run[:RUN]}".strip(), ink.strong)
-    text = Text.assemble(name, (f"  {round_of(view)}", ink.text))
+    text = Text.assemble(name, (f"  {rounds_words(view.swarm)}", ink.text))
     if view.mine is not None and not view.mini:
         text.append(f"  {view.glyphs.mark} {view.mine.label}", style=ink.mine)
     return text
@@ -134,7 +93,8 @@ def _state_line(view: View) -> Text:
     if view.mine is None:
         return _counts_line(view)
     text = state_of(view.mine, view)
-    text.append(f"  {view.mine.why}" if view.mine.why else "", style=view.ink.text)
+    why = why_words(view.swarm, view.mine, view.now)
+    text.append(f"  {why}" if why else "", style=view.ink.text)
     until = view.mine.until or view.mine.deadline  # of my state, if it said so, or of the phase of the round
     left = f"{format_elapsed(until - view.now).removeprefix('0')} left" if until and until > view.now else ""
     return _sides(text, Text(left, style=view.ink.muted), view)
@@ -157,13 +117,11 @@ def _author(peer: str, view: View) -> str:
 def _counts_line(view: View) -> Text:
     """▒ 3 training  ✗ 1 gone"""
     text = Text()
-    peers = view.swarm.peers.values()
-    counts = Counter(shown_state(peer, view) for peer in peers)
-    for state in STATES:
-        if counts[state]:
-            ended_well = state == "GONE" and all(peer.stopped for peer in peers if shown_state(peer, view) == "GONE")
-            style = view.ink.muted if ended_well else state_style(state, view.ink)
-            text.append(f"{view.glyphs.state(state)} {counts[state]} {state.lower()}  ", style=style)
+    counts = Counter(shown_state(peer, view).name for peer in view.swarm.peers.values())
+    for state in STATES.values():
+        if number := counts[state.name]:
+            said = f"{view.glyphs.sign(state)} {number} {state.name.lower()}  "
+            text.append(said, style=style_of(state.role, view.ink))
     text.truncate(room_of(view))
     return text or Text("no peer has been seen yet", style=view.ink.muted)
 

@@ -16,10 +16,10 @@ from textual.widget import Widget
 from textual.widgets import Input, Static
 
 from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
-from tui.dashboard.keys import Key, bindings
+from tui.dashboard.keys import bindings
 from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.phrases import PeerStatus
+from tui.text.phrases import OWNERS, RESUME, PeerStatus
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -55,15 +55,22 @@ class View:
     silence: str = ""
     """Why my peer does not answer when it is asked, or empty."""
 
-    def selecting(self, peer: str) -> View:
-        """Select it; this view with it."""
-        self.select(peer)
-        return replace(self, selected=peer)
-
     @property
     def mine(self) -> PeerView | None:
         """The volunteer's own peer, once it is known."""
         return self.swarm.peers.get(self.me) if self.me else None
+
+    @property
+    def is_paused_by_owner(self) -> bool:
+        """Whether my peer can be resumed: it is snoozed, or its owner paused it. One whose disk is full cannot.
+
+        A peer that has not answered is judged by its reason, which says how a pause of its owner is ended.
+        """
+        if self.mine is None or self.mine.state != "PAUSED":
+            return False
+        if self.status is not None and any(hold.code in OWNERS for hold in self.status.holds):
+            return True
+        return RESUME in self.mine.why
 
     @property
     def mini(self) -> bool:
@@ -83,22 +90,19 @@ class PeerOpened(Message):
     peer: str
 
 
-class Panel(Widget, can_focus=True):
-    """One screen. Keys of a subclass' BINDINGS work while it is shown."""
-
-    BINDINGS = bindings({"down,j": "scroll_down", "up,k": "scroll_up", "pagedown": "page_down", "pageup": "page_up"})
-
-    TITLE: ClassVar[str] = ""
-    """Name in the row of screens."""
-
-    KEYS: ClassVar[tuple[Key, ...]] = ()
-    """Of this screen, for the help."""
+class ViewWidget(Widget):
+    """Draws a view, and again what it was shown last when its size changes."""
 
     _view: View | None = None
     """What was shown last."""
 
+    @property
+    def view(self) -> View:
+        assert self._view is not None, "keys come after the first view"
+        return self._view
+
     def show(self, view: View) -> None:
-        """Called at most twice a second, and only while this panel is visible."""
+        """Called at most twice a second, and only while it is visible."""
         self._view = view
         self.draw_view(view)
 
@@ -114,6 +118,17 @@ class Panel(Widget, can_focus=True):
         if self._view is not None:
             self.draw_view(self._view)
 
+    on_resize = redraw
+
+
+class Panel(ViewWidget, can_focus=True):
+    """One screen. Keys of a subclass' BINDINGS work while it is shown."""
+
+    BINDINGS = bindings("panel")
+
+    TITLE: ClassVar[str] = ""
+    """Name in the row of screens."""
+
     def take_focus(self) -> None:
         """The person came to this screen: focus what the arrow keys should move."""
         self.focus(scroll_visible=False)
@@ -122,7 +137,7 @@ class Panel(Widget, can_focus=True):
 class FilterPanel(Panel):
     """A panel with an `Input` for a filter, which is in sight while it is used."""
 
-    BINDINGS = bindings({"escape": "unfilter"})
+    BINDINGS = bindings("filter")
 
     @property
     def wanted(self) -> str:

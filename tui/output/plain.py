@@ -8,29 +8,24 @@ from __future__ import annotations
 from typing import NamedTuple, TextIO
 
 from peer.events import (
-    AlertRaised,
-    ClusterFormed,
     Evaluated,
     EventLine,
     InviteIssued,
-    MessageRefused,
-    PeerStarted,
     PeerStateChanged,
-    PeerStopped,
-    PenaltyImposed,
-    RoundAborted,
     RoundCommitted,
     SampleWritten,
-    SettingsChanged,
     TransferProgressed,
     printable,
 )
-from peer.settings import changes
 from tui.processes.children import Output
+from tui.swarm import figures
 from tui.swarm.reducer import apply
-from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.phrases import devices_words, with_end
-from tui.text.units import Bar, count, format_bytes, format_elapsed, format_transfer
+from tui.swarm.sentences import loss_words, round_words
+from tui.swarm.snapshot import LogEntry, PeerView, Round, SwarmState
+from tui.swarm.vocabulary import PENALTY_CODES, STATES, state_named
+from tui.text.codes import BROKEN_RULES
+from tui.text.phrases import with_end
+from tui.text.units import Bar, count, format_elapsed, format_transfer
 
 HEARTBEAT_S = 60.0
 """A line is printed after this long without one."""
@@ -47,17 +42,17 @@ SAMPLE_SHOWN = 200
 WATCHER = "watch"
 """The name of who tells of a swarm and is nobody in it."""
 
-_CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
+_OWN_LINES = frozenset({"COMMITTED", "EVALUATED", "CHECKPOINT", "INVITE", *STATES})
+"""Entries of the log that have lines of their own here, or none."""
 
 
 class _Pending(NamedTuple):
-    """A committed round whose line waits for the held-out loss; `training_loss` is the peers' mean at the commit."""
+    """A committed round whose line waits for the held-out loss."""
 
     t: float
-    event: RoundCommitted
+    told: Round
     training_loss: float | None
-    is_measured: bool
-    """Whether the teller took part, and knows what the round cost it."""
+    """At the commit."""
 
 
 class PlainOutput(Output):
@@ -80,42 +75,21 @@ class PlainOutput(Output):
     def show(self, line: EventLine) -> None:
         before, self._swarm = self._swarm, apply(self._swarm, line)
         self._said_t = self._said_t or line.t
+        for entry in _new_entries(before, self._swarm):
+            self._show_entry(entry, is_old=_is_syncing(before, line))
         match line.event:
             case RoundCommitted() as event if _is_news(before, event) and not _is_syncing(before, line):
                 self._flush_round(line.t)
-                self._pending = _Pending(line.t, event, self._training_loss(), bool(line.peer))
+                self._await_evaluation(line.t, event)
             case Evaluated() as event if event.loss is not None and event.round not in dict(before.losses):
                 self._show_evaluation(line.t, event)
             case SampleWritten(round=round, prompt=prompt, text=text):
                 shown = text if len(text) <= SAMPLE_SHOWN else f"{text[:SAMPLE_SHOWN]}…"
                 self._print(line.t, f"{self._round(round)} · {prompt!r} goes on: {shown!r}")
-            case PenaltyImposed() as event if event in self._swarm.penalties and event not in before.penalties:
-                if line.peer or not _is_syncing(before, line):  # a watcher that catches up tells of old rounds
-                    self._print(line.t, self._penalty(event))
-            case RoundAborted() as event:
-                self._print(line.t, f"{self._who(line)}: round {event.round + 1} is tried again: {event.why}")
-            case MessageRefused() as event:
-                what = f"what {self._swarm.label(event.about)} sent for round {event.round + 1}"
-                self._print(line.t, f"{self._who(line)}: {event.rule} refuses {what}: {event.why}")
-            case AlertRaised() as event:
-                self._print(line.t, f"{self._who(line)}: {event.level}: {event.text}")
-            case PeerStarted() as event:
-                devices = devices_words(event.devices, event.sharding) or event.device
-                parts = [f"{self._who(line)}: started", devices]
-                parts += [f"{event.parameters:,} parameters"] if event.parameters else []
-                self._print(line.t, " · ".join(part for part in parts if part))
-            case ClusterFormed(lead=lead, stages=stages) if lead == line.peer:
-                homes = ", ".join(f"{self._swarm.label(row['peer'])} {row['layers']}" for row in stages)
-                self._print(line.t, f"{self._who(line)}: leads a cluster: {homes}")
-            case SettingsChanged() as event:
-                self._show_settings(before, line, event)
             case PeerStateChanged() as event:
                 self._show_state(before, line, event)
             case TransferProgressed(what="snapshot") as event:
                 self._show_snapshot(line, event)
-            case PeerStopped() as event if line.peer:
-                self._flush_round(line.t)
-                self._print(line.t, f"{self._who(line)}: stopped: {event.why}")
             case InviteIssued() as event:
                 self._print(line.t, f"invite: {event.invite}")
 
@@ -132,11 +106,22 @@ class PlainOutput(Output):
         if self._pending is not None:
             self._flush_round(self._pending.t)
 
+    def _show_entry(self, entry: LogEntry, *, is_old: bool) -> None:
+        """As the Log screen has it. `is_old`: whoever tells it catches up, so a penalty is one of long ago."""
+        is_penalty = entry.code in PENALTY_CODES
+        if is_old if is_penalty else entry.code in _OWN_LINES or (entry.code == "STOPPED" and not entry.peer):
+            return
+        if entry.code == "STOPPED":
+            self._flush_round(entry.t)
+        alert = "" if entry.level == "info" or entry.code in ("STOPPED", "ABORTED") else f"{entry.level}: "
+        kind = f"{entry.code}: " if is_penalty or entry.code in BROKEN_RULES else alert
+        self._print(entry.t, f"{self._swarm.label(entry.peer) or WATCHER}: {kind}{entry.text}")
+
     def _show_state(self, before: SwarmState, line: EventLine, event: PeerStateChanged) -> None:
         old = _teller(before, line)
         if old is not None and (old.state, old.why) == (event.state, event.why):
             return
-        if self._terse and old is not None and {old.state, event.state} <= _CYCLE:
+        if self._terse and old is not None and not (state_named(old.state).notable or state_named(event.state).notable):
             return
         if self._terse_sync(before, line):
             return
@@ -145,11 +130,6 @@ class PlainOutput(Output):
         view = _teller(self._swarm, line)
         received = f" · {format_transfer(view.transfer)}" if view is not None and view.transfer is not None else ""
         self._print(line.t, f"{self._who(line)}: {said}{received}")
-
-    def _show_settings(self, before: SwarmState, line: EventLine, event: SettingsChanged) -> None:
-        known = _teller(before, line)
-        for change in changes(known.settings if known is not None else {}, event.settings):
-            self._print(line.t, f"{self._who(line)}: {change}")
 
     def _show_snapshot(self, line: EventLine, event: TransferProgressed) -> None:
         bar = self._bars.get(line.peer)
@@ -169,39 +149,20 @@ class PlainOutput(Output):
         return False
 
     def _show_evaluation(self, t: float, event: Evaluated) -> None:
-        if self._pending is not None and self._pending.event.round == event.round:
+        if self._pending is not None and self._pending.told.round == event.round:
             self._flush_round(t)
         else:
-            self._print(t, f"{self._round(event.round)} · held-out loss {event.loss:.3f}{self._sources(event.round)}")
+            self._print(t, f"{self._round(event.round)} · {loss_words(self._swarm, event.round)}")
+
+    def _await_evaluation(self, t: float, event: RoundCommitted) -> None:
+        told = next((told for told in reversed(self._swarm.history) if told.digest == event.digest), None)
+        if told is not None:
+            self._pending = _Pending(t, told, figures.training_loss(self._swarm))
 
     def _flush_round(self, t: float) -> None:
-        if self._pending is None:
-            return
-        (_, event, training, is_measured), self._pending = self._pending, None
-        told_s = next((view.round_s for view in reversed(self._swarm.history) if view.round == event.round), 0.0)
-        round_s = event.round_s if is_measured else told_s
-        held_out = dict(self._swarm.losses).get(event.round)
-        parts = [
-            self._round(event.round),
-            count(len(event.group), "peer"),
-            f"held-out loss {held_out:.3f}{self._sources(event.round)}" if held_out is not None else "",
-            f"training loss {training:.3f}" if training is not None else "",
-            f"{round_s:.1f} s" if is_measured or round_s else "",
-            f"{format_bytes(event.bytes_sent)} up" if is_measured else "",
-            count(event.void, "void part") if event.void else "",
-            f"digest {event.digest[:8]}",
-        ]
-        self._print(t, " · ".join(part for part in parts if part))
-
-    def _sources(self, round: int) -> str:
-        words = self._swarm.sources_in_words(round)
-        return f" ({words})" if words else ""
-
-    def _penalty(self, event: PenaltyImposed) -> str:
-        """round 12: peer-3 LATE, 12 of 24 parts came in time, counted 50 %, until round 13."""
-        imposed, who = f"round {event.until_round - 1}", self._swarm.label(event.about)
-        counted = f"counted {100 * event.factor:.0f} %"
-        return f"{imposed}: {who} {event.code}, {event.evidence}, {counted}, until round {event.until_round}"
+        if self._pending is not None:
+            (_, told, training), self._pending = self._pending, None
+            self._print(t, f"{self._round(told.round)} · {round_words(self._swarm, told, training)}")
 
     def _heartbeat(self) -> str:
         swarm = self._swarm
@@ -212,12 +173,9 @@ class PlainOutput(Output):
         if training:
             slowest = min(training, key=lambda view: (view.round, view.step))
             parts += [f"step {slowest.step}/{slowest.steps} of {slowest.label}"]
-            parts += [f"{sum(view.tokens_per_s for view in training):,.0f} tokens/s"]
+            speed = figures.throughput(swarm)
+            parts += [f"{speed:,.0f} tokens/s counted"] if speed is not None else []
         return " · ".join(parts)
-
-    def _training_loss(self) -> float | None:
-        losses = [view.loss for view in self._swarm.reporting if view.loss is not None and not view.stopped]
-        return sum(losses) / len(losses) if losses else None
 
     def _round(self, round: int) -> str:
         return f"round {round}/{self._rounds}" if self._rounds else f"round {round}"
@@ -229,6 +187,16 @@ class PlainOutput(Output):
         self._said_t = max(t, self._said_t)
         started_t = self._swarm.started_t
         self.say(f"{format_elapsed(t - (t if started_t is None else started_t))}  {text}")
+
+
+def _new_entries(before: SwarmState, after: SwarmState) -> list[LogEntry]:
+    """What the log has beyond what it had, in order."""
+    last, new = before.entries[-1] if before.entries else None, list[LogEntry]()
+    for entry in reversed(after.entries):
+        if entry is last:
+            break
+        new.append(entry)
+    return new[::-1]
 
 
 def _is_news(swarm: SwarmState, event: RoundCommitted) -> bool:

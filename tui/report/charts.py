@@ -23,6 +23,7 @@ from matplotlib.ticker import MaxNLocator
 
 from tui.report.lane_chart import BLUE, COLOURS, GREEN, INK, LINES, MARKERS, ORANGE, SKY, draw_lanes, shorten
 from tui.swarm.snapshot import WEIGHT_ONE, Point, Round, SwarmState, labels_of
+from tui.swarm.vocabulary import penalty_code
 from tui.text.units import count
 
 Labels = Mapping[str, str]
@@ -31,8 +32,6 @@ WIDE = (11.0, 3.8)
 """Inches."""
 MANY = 8
 """With more peers than this a chart shows what they have in common instead of each."""
-JUDGED = ("ANOMALY", "CLIPPED", "NONFINITE")
-"""Penalties for what was measured of a contribution."""
 
 SETTINGS: dict[Any, Any] = {
     "svg.fonttype": "none",
@@ -117,7 +116,7 @@ def _norms(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
         (round.round, round.norms[penalty.about])
         for round in swarm.history
         for penalty in round.penalties
-        if penalty.code in JUDGED and round.norms.get(penalty.about, 0) > 0
+        if penalty_code(penalty.code).kind != "late" and round.norms.get(penalty.about, 0) > 0
     ]
     axes.plot(*zip(*odd, strict=True) if odd else ((), ()), "o", markersize=13, fillstyle="none", color=INK)
     axes.set(xlabel="round", ylabel="L2 norm of the pseudo-gradient", yscale="log")

@@ -10,6 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
 from tui.swarm.snapshot import PeerView, SwarmState
+from tui.swarm.vocabulary import PENALTY_CODES, PHASES, penalty_code
 from tui.text.units import count
 
 INK = "#010203"
@@ -30,9 +31,6 @@ MOST_BARS = 20_000
 """In all lanes together: of many lanes each is coarser."""
 UNITS = (("hours", 3600.0, 4 * 3600.0), ("minutes", 60.0, 600.0), ("seconds", 1.0, 0.0))
 """(Name, seconds, from which length of the chart on)."""
-LETTERS = {
-    "ABSENT": "X", "ANOMALY": "A", "CLIPPED": "C", "LATE": "L", "MISDECLARED": "M", "NONFINITE": "N", "STALE": "S",
-}  # fmt: skip
 MOST_LETTERS = 300
 
 
@@ -54,7 +52,7 @@ PAUSED = Kind(name="paused", colour=PINK, height=0.25, hatch="||||")
 GONE = Kind(name="gone", colour=RED, height=0.08)
 KINDS = {
     "train": TRAIN, "sync": SYNC, "late": LATE, "failed": LATE, "paused": PAUSED, "gone": GONE,
-    **dict.fromkeys(("submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply"), AVERAGE),
+    **{name: AVERAGE for name, phase in PHASES.items() if phase.exchanges},
 }  # fmt: skip
 """By phase. A peer that is idle leaves its lane empty."""
 
@@ -87,8 +85,8 @@ def draw_lanes(swarm: SwarmState, labels: Mapping[str, str]) -> tuple[Figure, st
 
 
 def _caption(swarm: SwarmState, left_out: int) -> str:
-    codes = sorted({penalty.code for penalty in swarm.penalty_log} & set(LETTERS))
-    letters = ", ".join(f"{LETTERS[code]} {code}" for code in codes)
+    codes = sorted({penalty.code for penalty in swarm.penalty_log} & set(PENALTY_CODES))
+    letters = ", ".join(f"{PENALTY_CODES[code].letter} {code}" for code in codes)
     parts = [
         "What each peer did when; where a lane is empty it waited.",
         f"Letters are penalties: {letters}." if letters else "",
@@ -149,7 +147,7 @@ def _draw_letters(axes: Axes, swarm: SwarmState, rows: Mapping[str, int], time: 
     shown = [each for each in swarm.penalty_log if each.about in rows and each.t >= time.first_t][-MOST_LETTERS:]
     for penalty in shown:
         place = (time.x(penalty.t), rows[penalty.about] - 0.36)
-        letter = LETTERS.get(penalty.code, "?")
+        letter = penalty_code(penalty.code).letter
         axes.annotate(letter, place, ha="center", va="bottom", fontsize=9, fontweight="bold")
 
 

@@ -11,10 +11,8 @@ from peer.events import event_files
 from peer.telemetry.event_tail import EventTail
 from tui.folders import is_locked
 from tui.sources.source import PeerCommands
-from tui.swarm.builder import SnapshotBuilder
-from tui.swarm.reducer import apply_all
+from tui.swarm.reducer import apply_all, lose
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.swarm.timeline import add_span
 
 SLICE = 250
 """Lines that one `advance` takes in at most: it must not keep a screen waiting."""
@@ -99,8 +97,7 @@ class LiveSource:
         silent = self._silent()
         for view in silent:
             if view.state != "GONE":
-                why = f"it ended without a word while {view.state or 'starting'}"
-                self._swarm = _without_peer(self._swarm, view.peer, now_s, why)
+                self._swarm = lose(self._swarm, view.peer, now_s)
         views = [self._swarm.peers[view.peer] for view in self._swarm.reporting]
         if any(not view.stopped and view.peer not in {each.peer for each in silent} for view in views):
             self.ended = ""
@@ -118,12 +115,3 @@ class LiveSource:
             return is_locked(self._lock)
         lock = Path(view.directory) / "run" / "lock"
         return not view.directory or not lock.exists() or is_locked(lock)
-
-
-def _without_peer(swarm: SwarmState, peer: str, now_s: float, why: str) -> SwarmState:
-    draft = SnapshotBuilder(swarm)
-    view = draft.peer(peer)
-    view.state, view.why, view.until, view.phase = "GONE", why, None, ""
-    add_span(view.spans, now_s, "gone", view.round + 1)
-    draft.note(now_s, "error", peer, "GONE", why)
-    return draft.freeze()

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
-from peer.events import PenaltyImposed, SampleWritten
+from peer.events import SampleWritten
 from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 from tui.swarm.timeline import PEER_POINTS, add_point
 
@@ -42,13 +42,14 @@ class SnapshotBuilder:
         self.run, self.round, self.rounds = swarm.run, swarm.round, swarm.rounds
         self.tokens, self.skipped = swarm.tokens, swarm.skipped
         self.started_t, self.last_t = swarm.started_t, swarm.last_t
-        self.penalties: tuple[PenaltyImposed, ...] = swarm.penalties
-        self.losses, self.source_losses = dict(swarm.losses), dict(swarm.source_losses)
+        self.bytes_sent, self.bytes_received = swarm.bytes_sent, swarm.bytes_received
+        self.source_losses = dict(swarm.source_losses)
         self.samples: tuple[SampleWritten, ...] = swarm.samples
         self.history = {view.round: view for view in swarm.history}
         self.penalty_log = list(swarm.penalty_log)
         self.aborted = swarm.aborted
-        self.evaluations, self.training = list(swarm.evaluations), list(swarm.training)
+        self.evaluated = {point.round: point for point in swarm.evaluations}
+        self.training = list(swarm.training)
         self.speeds = list(swarm.speeds)
         self.entries = list(swarm.entries)
         self._told: dict[tuple[str, str, str, int], PenaltyRecord] | None = None
@@ -92,7 +93,6 @@ class SnapshotBuilder:
             return
         keys = {penalty_key(penalty) for penalty in penalties}
         self.penalty_log = [known for known in self.penalty_log if penalty_key(known) not in keys]
-        self.penalties = tuple(known for known in self.penalties if penalty_key(known) not in keys)
         self._told = None
 
     def note(self, t: float, level: str, peer: str, code: str, text: str) -> None:
@@ -111,16 +111,21 @@ class SnapshotBuilder:
         return replace(
             self._before, narrator=self._narrator,
             run=self.run, peers=MappingProxyType(self.peers), round=self.round, rounds=self.rounds, tokens=self.tokens,
-            losses=tuple(sorted(self.losses.items())[-MAX_LOSSES:]), penalties=self.penalties,
+            bytes_sent=self.bytes_sent, bytes_received=self.bytes_received,
             source_losses=tuple(sorted(self.source_losses.items(), key=lambda item: item[0])[-MAX_LOSSES:]),
             samples=self.samples[-MAX_SAMPLES:], penalty_log=tuple(self.penalty_log[-MAX_PENALTIES:]),
             history=tuple(self.history[round] for round in sorted(self.history)), aborted=self.aborted,
-            evaluations=tuple(self.evaluations), training=tuple(self.training), speeds=tuple(self.speeds),
+            evaluations=self._evaluations(), training=tuple(self.training), speeds=tuple(self.speeds),
             entries=tuple(self.entries[-MAX_ENTRIES:]), skipped=self.skipped, started_t=self.started_t,
             last_t=self.last_t,
         )  # fmt: skip
 
+    def _evaluations(self) -> tuple[Point, ...]:
+        """By round: the first one, from which progress is measured, and the newest."""
+        points = tuple(self.evaluated[round] for round in sorted(self.evaluated))
+        return points if len(points) <= MAX_LOSSES else (points[0], *points[1 - MAX_LOSSES :])
 
-def penalty_key(penalty: PenaltyRecord | PenaltyImposed) -> tuple[str, str, str, int]:
+
+def penalty_key(penalty: PenaltyRecord) -> tuple[str, str, str, int]:
     """What makes a penalty one, however many peers tell it."""
     return penalty.about, penalty.code, penalty.layer, penalty.until_round

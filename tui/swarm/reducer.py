@@ -47,19 +47,13 @@ from tui.swarm.builder import SnapshotBuilder
 from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
 from tui.swarm.snapshot import PeerView, StageView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
+from tui.swarm.vocabulary import phase, state_named
+from tui.text.phrases import devices_words
 
 MAX_ALERTS = 16
 """Alerts of one peer that are kept, the newest last."""
 TRAFFIC_POINTS = 64
 MAX_TRANSFERS = 8
-
-_CYCLE = frozenset({"TRAINING", "READY", "AVERAGING"})
-"""Each round goes through these: their changes are not in the log."""
-_STANDING = frozenset({"SYNCING", "PAUSED"})
-"""In these a lane shows the state, whatever phase the round is in."""
-_PHASE_OF_STATE = {
-    "JOINING": "idle", "SYNCING": "sync", "TRAINING": "train", "LATE": "late", "PAUSED": "paused", "GONE": "gone",
-}  # fmt: skip
 
 
 def apply(swarm: SwarmState, line: EventLine) -> SwarmState:
@@ -106,6 +100,17 @@ def _take_nameless(draft: SnapshotBuilder, t: float, event: Event) -> None:
             draft.note(t, "error" if exit_code else "info", "", "STOPPED", why)
 
 
+def lose(swarm: SwarmState, peer: str, t: float) -> SwarmState:
+    """The swarm in which a peer has ended without a word."""
+    draft = SnapshotBuilder(swarm)
+    view = draft.peer(peer)
+    why = f"it ended without a word while {view.state or 'starting'}{f': {view.why}' if view.why else ''}"
+    view.state, view.why, view.until, view.phase = "GONE", why, None, ""
+    add_span(view.spans, t, "gone", view.round + 1)
+    draft.note(t, "error", peer, "GONE", why)
+    return draft.freeze()
+
+
 # ---- what a peer says of itself ----
 
 
@@ -117,7 +122,7 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     peer.parameters, peer.directory = event.parameters, event.directory
     peer.settings = MappingProxyType(event.settings)
     peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
-    peer.step = peer.steps = peer.bytes_sent = peer.bytes_received = peer.exit_code = 0
+    peer.step = peer.steps = peer.exit_code = 0
     peer.tokens_now = peer.tokens_ahead = 0
     peer.loss, peer.tokens_per_s = None, 0.0
     peer.commits, peer.alerts, peer.stopped = [], [], False
@@ -126,8 +131,9 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     peer.started_t = t
     draft.rounds = event.rounds or draft.rounds
     add_span(peer.spans, t, "idle", peer.round + 1)
-    said = ("started", event.version, event.device, event.sharding)
-    draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, said)))
+    devices = devices_words(event.devices, event.sharding) or event.device
+    size = f"{event.parameters:,} parameters" if event.parameters else ""
+    draft.note(t, "info", peer.peer, "STARTED", " · ".join(filter(None, ("started", devices, size))))
 
 
 def _take_cluster(draft: SnapshotBuilder, peer: PeerView, t: float, event: ClusterFormed) -> None:
@@ -137,7 +143,8 @@ def _take_cluster(draft: SnapshotBuilder, peer: PeerView, t: float, event: Clust
     rows = [row for row in event.stages if isinstance(row.get("peer"), str)]
     peer.lead = ""
     peer.stages = tuple(StageView(peer=row["peer"], layers=str(row.get("layers", ""))) for row in rows)
-    draft.note(t, "info", peer.peer, "CLUSTER", f"leads a cluster of {len(rows)} homes")
+    homes = ", ".join(f"{draft.peer(stage.peer).label} {stage.layers}" for stage in peer.stages)
+    draft.note(t, "info", peer.peer, "CLUSTER", f"leads a cluster: {homes}")
 
 
 def _take_stages(draft: SnapshotBuilder, peer: PeerView, t: float, event: StagesMeasured) -> None:
@@ -164,24 +171,23 @@ def _take_settings(draft: SnapshotBuilder, peer: PeerView, t: float, event: Sett
 
 
 def _take_state(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerStateChanged) -> None:
-    if (
-        event.state != "GONE"
-        and {peer.state, event.state} - _CYCLE
-        and (peer.state, peer.why) != (event.state, event.why)
-    ):
-        level = "warning" if event.state in ("LATE", "PAUSED", "PENALISED") else "info"
-        draft.note(t, level, peer.peer, event.state, event.why)
+    state = state_named(event.state)
+    is_news = (peer.state, peer.why) != (event.state, event.why)
+    if is_news and state.is_here and (state.notable or state_named(peer.state).notable):
+        draft.note(t, "warning" if state.urgency > 2 or event.state == "PAUSED" else "info", peer.peer, event.state,
+                   event.why)  # fmt: skip
     peer.state, peer.why, peer.until = event.state, event.why, event.until
     if event.state != "SYNCING":
         peer.transfer = None
-    if (phase := _PHASE_OF_STATE.get(event.state)) is not None:
-        add_span(peer.spans, t, phase, peer.round + 1)
+    if state.phase:
+        add_span(peer.spans, t, state.phase, peer.round + 1)
 
 
 def _take_round_start(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundStarted) -> None:
     if event.round != peer.round:
         peer.step = peer.tokens_now = peer.tokens_ahead = 0
     peer.round, peer.steps = event.round, event.steps
+    draft.round = max(draft.round, event.round)
     peer.phase, peer.deadline = "", None
     _return(peer)
     add_span(peer.spans, t, "train", event.round + 1)
@@ -195,6 +201,7 @@ def _take_progress(draft: SnapshotBuilder, peer: PeerView, t: float, event: Inne
         peer.tokens_ahead += event.tokens  # made while the round is agreed, for the one after it
     else:
         peer.round, peer.tokens_now = event.round, peer.tokens_now + event.tokens
+        draft.round = max(draft.round, event.round)  # it stands on that anchor, maybe since a life before
     peer.loss, peer.learning_rate, peer.tokens_per_s = event.loss, event.learning_rate, event.tokens_per_s
     _return(peer)
     if event.loss is not None:
@@ -208,7 +215,7 @@ def _take_progress(draft: SnapshotBuilder, peer: PeerView, t: float, event: Inne
 def _take_phase(draft: SnapshotBuilder, peer: PeerView, t: float, event: PhaseEntered) -> None:
     peer.phase, peer.deadline, peer.ballot = event.phase, event.deadline, event.ballot
     peer.coordinator = event.coordinator or peer.coordinator
-    if peer.state not in _STANDING:
+    if not _stands(peer):
         add_span(peer.spans, t, event.phase, event.round + 1)
 
 
@@ -216,8 +223,6 @@ def _take_commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundC
     peer.round = event.round
     peer.step = peer.step if peer.tokens_ahead else 0
     peer.phase, peer.deadline, peer.ballot, peer.stalled = "", None, 0, None
-    peer.bytes_sent += event.bytes_sent
-    peer.bytes_received += event.bytes_received
     if peer.state != "SYNCING":
         add_span(peer.spans, t, "paused" if peer.state == "PAUSED" else "idle", event.round + 1)
     for member, upload_bps in event.uplinks.items():
@@ -227,24 +232,22 @@ def _take_commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundC
 
 def _take_abort(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundAborted) -> None:
     note_abort(draft, event)
-    if peer.state not in _STANDING:
+    if not _stands(peer):
         add_span(peer.spans, t, "failed", event.round + 1)
     draft.note(t, "warning", peer.peer, "ABORTED", f"round {event.round + 1} is tried again: {event.why}")
 
 
 def _take_refusal(draft: SnapshotBuilder, peer: PeerView, t: float, event: MessageRefused) -> None:
     draft.note(
-        t, "warning", event.about, event.rule, f"what it sent for round {event.round + 1} is refused: {event.why}"
-    )
+        t, "warning", event.about, event.rule,
+        f"what it sent for round {event.round + 1} is refused by {peer.label}: {event.why}",
+    )  # fmt: skip
 
 
 def _take_penalty(draft: SnapshotBuilder, peer: PeerView, t: float, event: PenaltyImposed) -> None:
     imposed_in = min(event.until_round - 1, peer.round + 1)
-    if is_excused(draft, event, imposed_in):
-        return
-    if event.until_round > draft.round and event not in draft.penalties:
-        draft.penalties = (*draft.penalties, event)
-    impose(draft, t, event, imposed_in)
+    if not is_excused(draft, event, imposed_in):
+        impose(draft, t, event, imposed_in)
 
 
 def _take_evaluation(draft: SnapshotBuilder, peer: PeerView, t: float, event: Evaluated) -> None:
@@ -357,6 +360,12 @@ _TAKERS: dict[type[Event], Callable[[SnapshotBuilder, PeerView, float, Any], Non
 }
 
 
+def _stands(peer: PeerView) -> bool:
+    """Whether its lane shows its state, whatever phase the round is in."""
+    state = state_named(peer.state)
+    return state.is_here and phase(state.phase).stands
+
+
 def _return(peer: PeerView) -> None:
     """Others took it for gone, and it trains."""
     if peer.state == "GONE":
@@ -372,10 +381,11 @@ def reduce_reported(draft: SnapshotBuilder, peer: PeerView, t: float, event: Rep
         return
     peer.started_t = t if peer.started_t is None else peer.started_t
     peer.name = short_name(event.name) or peer.name
-    phase, peer.state = _stage(event)
-    peer.why = "sits this round out" if event.ready and not event.steps else ""
+    doing, peer.state = _stage(event)
+    peer.why = "sits this round out" if peer.state == "PAUSED" else ""
+    peer.stopped = event.leaving
     peer.round, peer.step = event.round, event.steps
-    add_span(peer.spans, t, phase, event.round + 1)
+    add_span(peer.spans, t, doing, event.round + 1)
     if event.ready and event.tokens:
         peer.tokens_now = event.tokens
     speed = event.tokens_per_s or _estimate_speed(peer, t, event)

@@ -2,24 +2,24 @@
 
 from __future__ import annotations
 
+import statistics
 from dataclasses import replace
 from types import MappingProxyType
 
-from peer.credit.outcomes import ACCEPTED, LATE, outcomes
+from peer.credit.outcomes import ACCEPTED, IDLE, LATE, OUTCOMES, outcomes
 from peer.events import PenaltyImposed, RoundAborted, RoundCommitted
 from tui.swarm.builder import MAX_ROUNDS, SnapshotBuilder
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round
-from tui.swarm.timeline import SWARM_POINTS, add_point, add_span, drop_rounds, mark_tardy
+from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, Round
+from tui.swarm.timeline import SWARM_POINTS, add_span, drop_rounds, mark_tardy
+from tui.swarm.vocabulary import penalty_code
+from tui.text.phrases import penalty_words
+from tui.text.units import count
 
 MAX_COMMITS = 4096
 """Of one peer that are kept, the newest last."""
 MAX_ABORTED = 64
-NOTHING_READY = "had nothing ready"
-"""Evidence of a LATE that says that a member gave nothing at all."""
 SILENT_S = 5.0
 """Who did not answer the others, and was not heard of for this long, is gone."""
-
-_PHASE_OF_CODE = {"LATE": "late", "ABSENT": "failed"}
 
 
 def commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
@@ -39,9 +39,6 @@ def commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitt
     else:
         draft.round = max(draft.round, event.round)
     _count_round(draft, peer, t, event)
-    # They are told after the round: what was told before is over when the swarm has moved on.
-    if draft.penalties:
-        draft.penalties = tuple(penalty for penalty in draft.penalties if penalty.until_round > draft.round)
 
 
 def impose(draft: SnapshotBuilder, t: float, event: PenaltyImposed, imposed_in: int) -> PenaltyRecord:
@@ -52,23 +49,20 @@ def impose(draft: SnapshotBuilder, t: float, event: PenaltyImposed, imposed_in: 
     )  # fmt: skip
     if (known := draft.tell(penalty)) is not penalty:
         return known
-    where = f"in {event.layer}: " if event.layer else ""
-    text = f"{where}{event.evidence}; counted {event.factor:.0%}, until round {event.until_round}"
-    draft.note(t, "error" if event.code == "MISDECLARED" else "warning", event.about, event.code, text)
-    if (phase := _PHASE_OF_CODE.get(event.code)) is not None:
+    code = penalty_code(event.code)
+    draft.note(t, code.level, event.about, event.code, penalty_words(penalty))
+    if code.phase:
         peer = draft.peer(event.about)
-        mark_tardy(peer.spans, t, phase, imposed_in)
-        if phase == "failed" and t - (peer.seen_t or 0.0) >= SILENT_S and peer.state != "GONE":
+        mark_tardy(peer.spans, t, code.phase, imposed_in)
+        if code.phase == "failed" and t - (peer.seen_t or 0.0) >= SILENT_S and peer.state != "GONE":
             peer.state, peer.why, peer.until = "GONE", f"did not answer in round {imposed_in}", None
     return penalty
 
 
 def is_excused(draft: SnapshotBuilder, event: PenaltyImposed, imposed_in: int) -> bool:
-    """Whether this only says that somebody who had paused gave nothing. It counts for nothing, and is no fault."""
-    if event.code != "LATE" or event.evidence != NOTHING_READY:
-        return False
-    peer = draft.peers.get(event.about)
-    if peer is None:
+    """Whether this only says that somebody who had paused gave nothing: that is no fault, and never LATE."""
+    told, peer = draft.history.get(imposed_in), draft.peers.get(event.about)
+    if told is None or peer is None or told.outcomes.get(event.about) != IDLE:
         return False
     return peer.state == "PAUSED" or any(
         span.phase == "paused" and span.round == imposed_in for span in reversed(peer.spans)
@@ -86,7 +80,7 @@ def note_reported_loss(draft: SnapshotBuilder, t: float, peer: PeerView, round: 
     """A held-out loss that a peer says it measured, as another heard it: it never replaces what is known."""
     if round > draft.round:
         peer.evaluated = Point(t=t, round=round, tokens=draft.tokens, value=loss)
-    elif round not in draft.losses:
+    elif round not in draft.evaluated:
         note_evaluation(draft, t, peer.peer, round, loss)
 
 
@@ -101,15 +95,15 @@ def _take_heard(draft: SnapshotBuilder, t: float, round: int) -> None:
 
 def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, loss: float) -> None:
     """The held-out loss of an anchor; what is said of it later replaces what was said before."""
-    if draft.losses.get(round) == loss:
+    known = draft.evaluated.get(round)
+    if known is not None and known.value == loss:
         return
-    draft.losses[round] = loss
-    point = Point(t=t, round=round, tokens=draft.tokens, value=loss)
-    same = next((index for index, known in enumerate(draft.evaluations) if known.round == round), None)
-    if same is not None:
-        draft.evaluations[same] = replace(point, t=draft.evaluations[same].t)
-    elif not draft.evaluations or draft.evaluations[-1].round < round:
-        add_point(draft.evaluations, point, SWARM_POINTS)
+    after = [point for later, point in draft.evaluated.items() if later > round]
+    # Told after a later anchor's: a curve goes forward only.
+    first_t = min((point.t for point in after), default=t)
+    tokens = min((point.tokens for point in after), default=draft.tokens)
+    point = Point(t=min(t, first_t), round=round, tokens=tokens, value=loss)
+    draft.evaluated[round] = point if known is None else replace(known, value=loss)
     draft.note(t, "info", peer, "EVALUATED", f"held-out loss {loss:.3f} at round {round}")
 
 
@@ -119,9 +113,7 @@ def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, los
 def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     known = draft.history.get(event.round)
     if known is not None and known.digest == event.digest:
-        if not _is_narrator(peer):
-            draft.history[event.round] = _with_report(known, event)
-        _plot_training(draft, peer, t, draft.history[event.round])
+        _take_report(draft, peer, t, event)
         return
     if known is None and len(draft.history) >= MAX_ROUNDS and event.round < min(draft.history):
         return
@@ -130,57 +122,68 @@ def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundC
             return
         _undo(draft, known)
     _add_round(draft, peer, t, event)
+    _take_report(draft, peer, t, event)
 
 
-def _with_report(view: Round, event: RoundCommitted) -> Round:
+def _with_report(view: Round, peer: PeerView, event: RoundCommitted) -> Round:
+    sent, received = view.traffic.get(peer.peer, (0, 0))
+    traffic = {**view.traffic, peer.peer: (sent + event.bytes_sent, received + event.bytes_received)}
     count = view.reporters + 1
     return replace(
-        view,
-        reporters=count,
-        exposed_s=view.exposed_s + (event.exposed_s - view.exposed_s) / count,
-        bytes_sent=view.bytes_sent + event.bytes_sent,
-        bytes_received=view.bytes_received + event.bytes_received,
-    )
+        view, reporters=count, exposed_s=view.exposed_s + (event.exposed_s - view.exposed_s) / count,
+        bytes_sent=view.bytes_sent + event.bytes_sent, bytes_received=view.bytes_received + event.bytes_received,
+        traffic=MappingProxyType(traffic),
+    )  # fmt: skip
 
 
 def _add_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
     measured_s = _measure(draft, peer, t, event.round)
     round_s = event.round_s if measured_s is None else measured_s
-    members = f"{len(event.group)} peer{'s' * (len(event.group) != 1)}"
     took = f"{round_s:.1f} s, " if round_s else ""
-    text = f"round {event.round}: {members}, {took}digest {event.digest[:8]}"
+    text = f"round {event.round}: {count(len(event.group), 'peer')}, {took}digest {event.digest[:8]}"
     draft.note(t, "info", peer.peer, "COMMITTED", text)
     imposed = [PenaltyImposed(**row) for row in event.penalties]
-    excused = {each.about for each in imposed if is_excused(draft, each, event.round)}
+    told = {who: outcome for who, outcome in event.outcomes.items() if outcome in OUTCOMES}
+    told = told or outcomes(event.group, event.weights, imposed)  # as older clients leave it to their readers
+    # What the chain says, before what the peers themselves told of training.
+    claims = {who: draft.peer(who).tokens_now if told[who] in (ACCEPTED, LATE) else 0 for who in told}
+    counted = {who: event.given.get(who, 0) for who in told} if event.given else claims
+    tokens = sum(counted.values()) if event.given else event.tokens
+    view = draft.history[event.round] = Round(
+        round=event.round, t=t, digest=event.digest, group=tuple(event.group),
+        weights=MappingProxyType(event.weights), norms=MappingProxyType(event.norms), tokens=tokens,
+        median_norm=statistics.median(event.norms.values()) if event.norms else None,
+        round_s=round_s, exposed_s=0.0, void=event.void, bytes_sent=0, bytes_received=0, penalties=(),
+        aborted=sum(round == event.round for round, _ in draft.aborted), counted=MappingProxyType(counted),
+        outcomes=MappingProxyType(told), reporters=0, live=_is_live(peer),
+    )  # fmt: skip
     penalties = tuple(
         impose(draft, t, each, event.round) for each in imposed if not is_excused(draft, each, event.round)
     )
-    excused -= {each.about for each in penalties}
-    counted = outcomes(event.group, event.weights, penalties)
-    told = {who: outcome for who, outcome in counted.items() if who not in excused}
-    given = {who: draft.peer(who).tokens_now for who in told}
-    counting = {who: given[who] if outcome in (ACCEPTED, LATE) else 0 for who, outcome in told.items()}
-    if event.given:  # what the chain says, before what the peers themselves told of training
-        counting = {who: event.given.get(who, 0) for who in told}
-    draft.history[event.round] = Round(
-        round=event.round, t=t, digest=event.digest, group=tuple(event.group),
-        weights=MappingProxyType(event.weights), norms=MappingProxyType(event.norms), tokens=event.tokens,
-        round_s=round_s, exposed_s=event.exposed_s, void=event.void, bytes_sent=event.bytes_sent,
-        bytes_received=event.bytes_received, penalties=penalties,
-        aborted=sum(round == event.round for round, _ in draft.aborted),
-        given=MappingProxyType(given), counted=MappingProxyType(counting), outcomes=MappingProxyType(told),
-        reporters=0 if _is_narrator(peer) else 1, live=_is_live(peer),
-    )  # fmt: skip
+    draft.history[event.round] = replace(view, penalties=penalties)
     draft.aborted = tuple(tried for tried in draft.aborted if tried[0] > event.round)
     if len(draft.history) > MAX_ROUNDS:
         del draft.history[min(draft.history)]
-    draft.tokens += event.tokens
+    draft.tokens += tokens
     for who, outcome in told.items():
-        _count_for_peer(draft, draft.peer(who), t, event, outcome, counting[who], live=_is_live(peer))
-    _plot_training(draft, peer, t, draft.history[event.round])
+        _count_for_peer(draft, draft.peer(who), t, event, outcome, counted[who], live=_is_live(peer))
     if measured_s is not None or (event.round == 1 and _is_live(peer)):
         _plot_speed(draft, t, draft.history[event.round])
     _take_heard(draft, t, event.round)
+
+
+def _take_report(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
+    """What the round was for who tells it; a watcher takes no part."""
+    view = draft.history[event.round]
+    if not _is_narrator(peer):
+        draft.history[event.round] = _with_report(view, peer, event)
+        _add_traffic(draft, peer, event.bytes_sent, event.bytes_received)
+    _plot_training(draft, peer, t, view)
+
+
+def _add_traffic(draft: SnapshotBuilder, peer: PeerView, sent: int, received: int) -> None:
+    peer.bytes_sent, peer.bytes_received = peer.bytes_sent + sent, peer.bytes_received + received
+    draft.bytes_sent, draft.bytes_received = draft.bytes_sent + sent, draft.bytes_received + received
 
 
 def _measure(draft: SnapshotBuilder, peer: PeerView, t: float, round: int) -> float | None:
@@ -208,9 +211,7 @@ def _count_for_peer(
     setattr(peer, outcome, getattr(peer, outcome) + 1)
     peer.tokens += tokens
     peer.tokens_now, peer.tokens_ahead = peer.tokens_ahead, 0
-    weight, norm = event.weights.get(peer.peer), event.norms.get(peer.peer)
-    if weight is not None:
-        peer.weight = weight / WEIGHT_ONE
+    norm = event.norms.get(peer.peer)
     if norm is not None:
         peer.norm = norm
         draft.plot(peer.norms, t, event.round, norm)
@@ -262,6 +263,8 @@ def _undo(draft: SnapshotBuilder, view: Round) -> None:
     """As if the round had not been: its counts are taken back, and its points in the curves."""
     del draft.history[view.round]
     draft.tokens -= view.tokens
+    for who, (sent, received) in view.traffic.items():
+        _add_traffic(draft, draft.peer(who), -sent, -received)
     kept = {penalty for other in draft.history.values() for penalty in other.penalties}
     draft.take_back(set(view.penalties) - kept)
     for points in (draft.training, draft.speeds):

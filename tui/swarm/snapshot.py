@@ -6,7 +6,6 @@ plain log, the demo's verdict and `status --json` read the same snapshot.
 
 from __future__ import annotations
 
-import dataclasses
 import statistics
 from collections import Counter
 from collections.abc import Mapping
@@ -54,29 +53,23 @@ class Span:
     round: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PenaltyRecord:
+@dataclass(frozen=True, kw_only=True)
+class PenaltyRecord(PenaltyImposed):
     """A penalty as it was told first, by the update of `imposed_in` or by a member after that round."""
 
     t: float
     imposed_in: int
-    about: str
-    code: str
-    layer: str
-    evidence: str
-    factor: float
-    until_round: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Round:
     """A committed round, once for all peers that report it.
 
-    `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `given` the
-    tokens that each member trained, as far as it said. `round_s` lasts from when the round before was first told, or
-    is what the teller measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their
-    sum; a watcher knows neither, and is none. `aborted` counts the tries that ended without a decision, `outcomes`
-    says what it counted for each peer: accepted, late, rejected or missed.
+    `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `counted` the
+    tokens that it counted for each peer and `tokens` their sum, `outcomes` what it counted as (`peer.credit.outcomes`).
+    `round_s` lasts from when the round before was first told, or is what the teller measured; 0 if that is not known.
+    `exposed_s` is the mean of all `reporters`, bytes are their sum and `traffic` what each of them sent and received;
+    a watcher knows neither, and is none. `aborted` counts the tries that ended without a decision.
     """
 
     round: int
@@ -93,11 +86,11 @@ class Round:
     bytes_received: int
     penalties: tuple[PenaltyRecord, ...]
     aborted: int
-    given: Mapping[str, int]
+    counted: Mapping[str, int]
     outcomes: Mapping[str, str]
     reporters: int
-    counted: Mapping[str, int] = field(default_factory=lambda: MappingProxyType({}))
-    """The tokens of each peer that the round counted."""
+    median_norm: float | None = None
+    traffic: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
     live: bool = True
     """Told when it happened, not by a peer that was catching up."""
 
@@ -183,6 +176,7 @@ class PeerView:
     """Round trips to others in seconds, by peer id, as it has told."""
     learning_rate: float | None = None
     bytes_sent: int = 0
+    """In committed rounds, as it has told."""
     bytes_received: int = 0
     commits: list[CommittedAnchor] = field(default_factory=list)
     """By round, the newest ones. A peer that changed over to another branch has committed anew: what came before
@@ -191,12 +185,12 @@ class PeerView:
     """Committed rounds in which what it gave counted, and came in time."""
     late: int = 0
     """Committed rounds in which it came late, or with old work."""
+    idle: int = 0
+    """Committed rounds in which it had nothing ready: it was paused, or had just come."""
     rejected: int = 0
     """Committed rounds in which it counted nothing, for what was measured of it."""
     missed: int = 0
     """Committed rounds in which it was expected and did not answer."""
-    weight: float | None = None
-    """Its share (0 to 1) of the last round it was in."""
     norm: float | None = None
     """Of its pseudo-gradient, as last measured."""
     tokens: int = 0
@@ -250,12 +244,6 @@ class PeerView:
         return self.round
 
     @property
-    def expected(self) -> RoundForecast | None:
-        """What it expects of the round that it trains for; None if it has just come, rests, or is gone."""
-        is_of_now = self.forecast is not None and self.forecast.round == self.round + 1
-        return self.forecast if is_of_now and self.state not in ("PAUSED", "SYNCING", "GONE") else None
-
-    @property
     def homes(self) -> int:
         """How many train what counts as this peer's."""
         return max(1, len(self.stages))
@@ -277,14 +265,13 @@ class SwarmState:
     round: int = 0
     rounds: int = 0
     """The length of the run, 0 if it has none or nobody said."""
-    losses: tuple[tuple[int, float], ...] = ()
-    """(round, held-out nats per token) of evaluated anchors, by round."""
     source_losses: tuple[tuple[int, Mapping[str, float]], ...] = ()
     """Likewise of each source of a mix, by its name; empty for a run on one source."""
     tokens: int = 0
-    """Trained by the members of all committed rounds together; of two branches, what was said later."""
-    penalties: tuple[PenaltyImposed, ...] = ()
-    """Those that last now, in the order in which members told them."""
+    """Counted by all committed rounds, for all peers; of two branches, what was said later."""
+    bytes_sent: int = 0
+    """By all reporting peers in the committed rounds."""
+    bytes_received: int = 0
     penalty_log: tuple[PenaltyRecord, ...] = ()
     """Every penalty once, the newest last."""
     history: tuple[Round, ...] = ()
@@ -317,10 +304,10 @@ class SwarmState:
         told = (view.stalled for view in self.reporting if view.state != "GONE")
         return next((event for event in told if event is not None and event.round >= self.round), None)
 
-    @property
-    def bytes_sent(self) -> int:
-        """Upload of all reporting peers in the committed rounds."""
-        return sum(view.bytes_sent for view in self.reporting)
+    @cached_property
+    def losses(self) -> tuple[tuple[int, float], ...]:
+        """(round, held-out nats per token) of evaluated anchors, by round."""
+        return tuple((point.round, point.value) for point in self.evaluations)
 
     @property
     def seconds(self) -> float:
@@ -358,39 +345,6 @@ class SwarmState:
         """Rounds that a peer is behind the newest committed anchor; 0 for one that nothing is known of."""
         view = self.peers.get(peer)
         return max(0, self.round - view.committed) if view else 0
-
-
-def to_json(swarm: SwarmState) -> dict[str, Any]:
-    """What `status --json` prints, without the long histories."""
-    return {
-        "run": swarm.run,
-        "round": swarm.round,
-        "rounds": swarm.rounds,
-        "losses": [list(pair) for pair in swarm.losses],
-        "source_losses": [[round, dict(losses)] for round, losses in swarm.source_losses],
-        "tokens": swarm.tokens,
-        "penalties": [dataclasses.asdict(penalty) for penalty in swarm.penalties],
-        "lasting": [dataclasses.asdict(penalty) for penalty in swarm.lasting],
-        "bytes_sent": swarm.bytes_sent,
-        "skipped": swarm.skipped,
-        "started_t": swarm.started_t,
-        "last_t": swarm.last_t,
-        "peers": [_peer_to_json(swarm, view) for view in swarm.peers.values()],
-    }
-
-
-_HISTORIES = frozenset({"commits", "norms", "losses", "speeds", "learning_rates", "spans", "ups", "downs", "evaluated"})
-
-
-def _peer_to_json(swarm: SwarmState, view: PeerView) -> dict[str, Any]:
-    row = {each.name: getattr(view, each.name) for each in dataclasses.fields(view) if each.name not in _HISTORIES}
-    for name in ("transfer", "network", "device_figures", "forecast", "stalled"):
-        row[name] = dataclasses.asdict(row[name]) if row[name] is not None else None
-    row["settings"] = dict(view.settings)
-    row["distances"] = dict(view.distances)
-    row["transfers"] = {what: dataclasses.asdict(transfer) for what, transfer in view.transfers.items()}
-    last = dataclasses.asdict(view.commits[-1]) if view.commits else None
-    return row | {"behind": swarm.behind(view.peer), "last_commit": last}
 
 
 def labels_of(swarm: SwarmState) -> dict[str, str]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from tui.swarm.snapshot import Point, Span
+from tui.swarm.vocabulary import phase as phase_named
 
 SWARM_POINTS = 1024
 """Of a curve of the whole swarm."""
@@ -13,9 +14,6 @@ MAX_SPANS = 512
 
 LONG_S = 1.0
 """Over a shorter time no speed is computed."""
-
-_EXCHANGE = frozenset({"submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply"})
-_STANDING = frozenset({"gone", "paused", "sync"})
 
 
 def add_point(points: list[Point], point: Point, limit: int) -> None:
@@ -65,17 +63,17 @@ def mark_tardy(spans: list[Span], t: float, phase: str, round: int) -> None:
     """
     of_round = [index for index, span in enumerate(spans) if span.round == round]
     sending = [index for index in of_round if spans[index].phase == "exchange"]
-    if not sending and (not spans or (spans[-1].round <= round and spans[-1].phase not in _STANDING)):
+    if not sending and (not spans or (spans[-1].round <= round and not phase_named(spans[-1].phase).stands)):
         add_span(spans, t, phase, round)
         return
     for index in sending or of_round[-1:]:
-        if spans[index].phase not in _STANDING:
+        if not phase_named(spans[index].phase).stands:
             spans[index] = Span(t=spans[index].t, phase=phase, round=round)
 
 
 def is_exchanging(spans: list[Span]) -> bool:
     """Whether the peer is between the end of its training and the next anchor."""
-    return bool(spans) and spans[-1].phase in _EXCHANGE
+    return bool(spans) and phase_named(spans[-1].phase).exchanges
 
 
 def training_began(spans: list[Span], round: int) -> float | None:

@@ -21,8 +21,6 @@ class CodePage:
     """In sentences; empty where the line says it all."""
     remedy: str = ""
     """What to do; empty where nothing need be done."""
-    category: str = ""
-    """Of a penalty: errors, late or judge."""
 
 
 def _read() -> Iterator[Mapping[str, CodePage]]:
@@ -39,13 +37,11 @@ KINDS: Mapping[str, Mapping[str, CodePage]] = {
 }  # fmt: skip
 """A code can be of several kinds."""
 
-UNKNOWN = CodePage(
-    category="errors", short="", meaning="This client does not know the code; a newer one may.", remedy="Update."
-)
+UNKNOWN = CodePage(short="", meaning="This client does not know the code; a newer one may.", remedy="Update.")
 
 
 def advice_of(code: str) -> CodePage:
-    """What a penalty means; an unknown one is an error that a newer client explains."""
+    """What a penalty means."""
     return PENALTY_PAGES.get(code, UNKNOWN)
 
 

@@ -1,4 +1,4 @@
-"""What keeps a peer from training, as `status` answers it, and what its round is forecast to take: in words."""
+"""Every sentence about a peer, a round or a penalty: screens, the plain log, `status` and the report say it alike."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import RoundForecast, RoundStalled, printable
-from tui.text.units import format_seconds
+from peer.events import PenaltyImposed, RoundForecast, RoundStalled, printable
+from tui.text.units import count, format_seconds
 
 OWNERS = frozenset({"PAUSED", "SNOOZED"})
 """Holds that `resume` ends."""
@@ -183,3 +183,32 @@ def stall_brief(stalled: RoundStalled, label: str) -> str:
 def stall_lines(stalled: RoundStalled) -> list[str]:
     """Why a round comes to nothing, and where its rule is explained."""
     return [stalled.why, *([f"what that means: homefires explain {stalled.rule}"] if stalled.rule else [])]
+
+
+# ---- penalties ----
+
+
+def counts_words(penalty: PenaltyImposed) -> str:
+    """What is left of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
+    if penalty.factor <= 0:
+        return "counts nothing"
+    percent = f"{100 * penalty.factor:{'.0f' if penalty.factor >= 0.01 else '.1g'}} %"
+    return f"clipped to {percent}" if penalty.code == "CLIPPED" else f"counts {percent}"
+
+
+def until_words(penalty: PenaltyImposed, round: int) -> str:
+    """until round 14, 3 rounds left; or over since round 14."""
+    left = penalty.until_round - round
+    if left <= 0:
+        return f"over since round {penalty.until_round}"
+    return f"until round {penalty.until_round}, {count(left, 'round')} left"
+
+
+def layer_words(layer: str) -> str:
+    return f"layer {layer}" if layer.isdigit() else layer or "whole model"
+
+
+def penalty_words(penalty: PenaltyImposed) -> str:
+    """in model.norm: norm 0.11 where 0.02 is usual; counts nothing, until round 19"""
+    where = f"in {penalty.layer}: " if penalty.layer else ""
+    return f"{where}{penalty.evidence}; {counts_words(penalty)}, until round {penalty.until_round}"

@@ -4,6 +4,9 @@ from __future__ import annotations
 
 from peer.events import TransferProgressed
 
+MISSING = "N/A"
+"""A figure that is not known."""
+
 EVERY_S = 5.0
 """A bar is drawn this often."""
 WIDTH = 24
@@ -55,7 +58,13 @@ def format_line(bps: int) -> str:
     return f"{bps / 1e6:.3g} Mbit/s{' or more' if bps >= FASTEST_BPS else ''}"
 
 
-def format_bytes(count: int) -> str:
+def format_mbps(bps: float) -> str:
+    """Megabits per second, without the unit: 0.4, 18."""
+    megabits = bps / 1e6
+    return f"{megabits:.0f}" if megabits >= 9.95 else f"{megabits:.1f}"
+
+
+def format_bytes(count: float) -> str:
     """Decimal units, one decimal: 61.2 kB."""
     size = float(count)
     for unit in ("B", "kB", "MB", "GB"):
@@ -82,3 +91,53 @@ def format_seconds(seconds: float) -> str:
     if seconds < 10:
         return f"{seconds:.2g} s" if seconds < 1 else f"{seconds:.3g} s" if seconds % 1 else f"{seconds:.0f} s"
     return f"{seconds:.0f} s" if seconds < 120 else format_elapsed(seconds)
+
+
+def format_count(number: float) -> str:
+    """Three digits and a unit: 950, 12.3k, 4.56M, 1.20B."""
+    for unit, scale in (("", 1.0), ("k", 1e3), ("M", 1e6), ("B", 1e9), ("T", 1e12)):
+        size = number / scale
+        if abs(size) < 999.5 or unit == "T":
+            digits = 0 if not unit or size >= 99.95 else 1 if size >= 9.995 else 2
+            return f"{size:.{digits}f}{unit}"
+    raise AssertionError("unreachable")
+
+
+def format_percent(share: float | None) -> str:
+    """33.4 % of 0.334."""
+    return MISSING if share is None else f"{100 * share:.1f} %"
+
+
+def format_ago(seconds: float | None) -> str:
+    """How long ago, coarse enough that it changes rarely: now, 20 s, 4 min, 3 h."""
+    if seconds is None:
+        return "never"
+    if seconds < 10:
+        return "now"
+    if seconds < 60:
+        return f"{10 * int(seconds / 10)} s"
+    if seconds < 3600:
+        return f"{int(seconds / 60)} min"
+    return f"{int(seconds / 3600)} h"
+
+
+def format_round(seconds: float | None) -> str:
+    """How long a round took, as `12.3 s`; N/A if nobody told when it began."""
+    return f"{seconds:.1f} s" if seconds else MISSING
+
+
+def format_rtt(seconds: float) -> str:
+    """A round trip: 12 ms, 1.20 s."""
+    return f"{1000 * seconds:.0f} ms" if seconds < 1 else f"{seconds:.2f} s"
+
+
+def format_uptime(seconds: float) -> str:
+    """5 min, 3.2 h, 4.1 d."""
+    if seconds < 5400:
+        return f"{int(seconds / 60)} min"
+    return f"{seconds / 3600:.1f} h" if seconds < 48 * 3600 else f"{seconds / 86400:.1f} d"
+
+
+def format_loss(nats: float | None) -> str:
+    """Of a token: 2.345."""
+    return MISSING if nats is None else f"{nats:.3f}"

@@ -82,8 +82,8 @@ def test_a_running_peer_in_words(tmp_path: Path) -> None:
     assert text == (
         "alice: TRAINING (round 3 began)\n"
         f"this is what it wrote last: it takes no commands now (no peer runs in {tmp_path})\n"
-        "run tiny, round 3, step 20 of 50\n"
-        "training loss 2.113, 1,234 tokens/s\n"
+        "run tiny: 3 rounds, in round 4, step 20 of 50\n"
+        "training loss 2.113, 1.23k tokens/s while it computes\n"
         "held-out loss 2.050 at round 3\n"
         "with bob\n"
         "last alert: warning: the disk is nearly full"
@@ -94,12 +94,12 @@ def test_a_peer_that_was_killed_is_not_said_to_train(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", *STORY)
     os.close(lock(tmp_path))
     first = describe_directory(tmp_path, as_json=False).splitlines()[0]
-    assert first == "alice: not running; it ended without a word while TRAINING (round 3 began)"
+    assert first == "alice: GONE (it ended without a word while TRAINING: round 3 began)"
 
 
 def test_a_peer_that_left_says_why(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", *STORY, PeerStopped(why="asked to leave"))
-    assert describe_directory(tmp_path, as_json=False).startswith("alice: stopped (asked to leave)\n")
+    assert describe_directory(tmp_path, as_json=False).startswith("alice: LEFT (asked to leave)\n")
 
 
 @pytest.mark.parametrize(
@@ -124,7 +124,8 @@ def test_a_peer_that_is_down_says_how_it_starts(tmp_path: Path, wished: Desired,
 def test_json_is_one_object(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl", *STORY)
     row = json.loads(describe_directory(tmp_path, as_json=True))
-    assert (row["alive"], row["run"], row["peers"][0]["loss"]) == (False, "tiny", 2.113)
+    assert (row["alive"], row["run"], row["losses"][-1]) == (False, "tiny", [3, 2.05])
+    assert (row["peers"][0]["shown"], row["peers"][0]["loss"]) == ("GONE", None), "who is gone has no live figures"
 
 
 def test_a_line_that_is_cut_off_is_skipped(tmp_path: Path) -> None:
@@ -140,7 +141,7 @@ def test_a_peer_that_catches_up_says_what_it_received(tmp_path: Path) -> None:
         TransferProgressed(what="updates", source="bob", bytes_done=7_100_000, bytes_total=23_500_000),
     )  # fmt: skip
     text = describe_directory(tmp_path, as_json=False)
-    assert "SYNCING (round 12 of 40 from bob)" in text
+    assert "SYNCING: round 12 of 40 from bob)" in text
     assert "received 7.1 MB of 23.5 MB of updates from bob" in text
 
 
@@ -159,9 +160,9 @@ def test_penalties_that_last_are_told_with_their_evidence_and_end(tmp_path: Path
     )  # fmt: skip
     write(tmp_path / "events.jsonl", *STORY, committed(anomaly), anomaly)
     text = describe_directory(tmp_path, as_json=False)
-    said = "norm 0.11 where 0.02 is usual, counted 25 %, until round 5"
-    assert f"penalty: bob ANOMALY in model.norm, {said}" in text
-    assert "rounds: 1 accepted; weight 92 % in the last one" in text
+    said = "norm 0.11 where 0.02 is usual; counts 25 %, until round 5"
+    assert f"penalty: bob ANOMALY in model.norm: {said}" in text
+    assert "rounds: 1 accepted; weight 91.6 % in round 4" in text
     row = json.loads(describe_directory(tmp_path, as_json=True))
     assert [(each["about"], each["until_round"]) for each in row["lasting"]] == [("QmBob", 5)]
     write(tmp_path / "events.jsonl", *STORY, committed(anomaly), anomaly, replace(committed(), round=5))
@@ -189,7 +190,7 @@ def test_rotated_files_are_read_oldest_first(tmp_path: Path) -> None:
     write(tmp_path / "events.jsonl.2", *STORY[:1])
     write(tmp_path / "events.jsonl.1", PeerStateChanged(state="READY", why="old"))
     write(tmp_path / "events.jsonl", PeerStateChanged(state="AVERAGING", why="new"))
-    assert "AVERAGING (new)" in describe_directory(tmp_path, as_json=False)
+    assert "AVERAGING: new)" in describe_directory(tmp_path, as_json=False)
 
 
 def test_a_peers_name_cannot_write_escapes(tmp_path: Path) -> None:
@@ -299,7 +300,8 @@ def test_what_a_peer_gave_is_said_and_where_that_is_certified(tmp_path: Path) ->
     assert "homefires credit" in text
     row = json.loads(describe_directory(tmp_path, as_json=True))["credit"]
     assert row == {
-        "tokens": 1000, "share": 0.25, "weight": 60_000 / 65_536, "accepted": 1, "late": 0, "rejected": 0, "missed": 0,
+        "tokens": 1000, "share": 0.25, "weight": 60_000 / 65_536, "accepted": 1, "late": 0, "idle": 0,
+        "rejected": 0, "missed": 0,
     }  # fmt: skip
 
 
@@ -311,10 +313,11 @@ def test_a_running_peer_says_whether_its_part_will_be_in_time(tmp_path: Path) ->
     assert json.loads(describe_directory(tmp_path, as_json=True))["forecast"] is None
     descriptor = lock(tmp_path)
     try:
-        text = describe_directory(tmp_path, as_json=False)
-        row = json.loads(describe_directory(tmp_path, as_json=True))["forecast"]
+        text = describe_directory(tmp_path, as_json=False, now=1010.0)
+        row = json.loads(describe_directory(tmp_path, as_json=True, now=1010.0))["forecast"]
+        over = describe_directory(tmp_path, as_json=False, now=1010.0 + 71.0 + 16.0)
         write(tmp_path / "events.jsonl", *STORY, GIVEN, replace(EXPECTED, late_s=3.0, advice="min_step_s is 2 s"))
-        late = describe_directory(tmp_path, as_json=False)
+        late = describe_directory(tmp_path, as_json=False, now=1010.0)
     finally:
         os.close(descriptor)
     assert (
@@ -322,6 +325,7 @@ def test_a_running_peer_says_whether_its_part_will_be_in_time(tmp_path: Path) ->
         "round 4 took 61 s (60 s foretold)\n"
     ) in text
     assert (row["round"], row["expected_s"], row["low_s"], row["high_s"], row["margin_s"]) == (5, 62, 55, 71, 12)
+    assert "nine in ten" not in over, "a forecast ends when its time has passed"
     assert "its part will be 3 s late\n" in late
     assert "what helps: min_step_s is 2 s\n" in late
 

@@ -71,14 +71,13 @@ def swarm_of(peers: int, rounds: int = 6, *, penalties: Sequence[PenaltyRecord] 
         peers=MappingProxyType({peer: peer_view(number, rounds) for number, peer in enumerate(ids, start=1)}),
         history=tuple(round_view(number, ids) for number in range(1, rounds + 1)),
         evaluations=curve(rounds, 5.0), training=curve(rounds, 5.2), speeds=curve(rounds, 900.0),
-        losses=tuple((point.round, point.value) for point in curve(rounds, 5.0)),
         penalty_log=tuple(penalties),
     )  # fmt: skip
 
 
 def peer_view(number: int, rounds: int) -> PeerView:
     return PeerView(
-        peer=peer_id(number), name=f"peer-{number}", reports=True, state="TRAINING", round=rounds, phase="", weight=0.5,
+        peer=peer_id(number), name=f"peer-{number}", reports=True, state="TRAINING", round=rounds, phase="",
         spans=spans_of(number, rounds), losses=curve(rounds, 5.3), norms=curve(rounds, 8.0),
         speeds=curve(rounds, 400.0), learning_rates=curve(rounds, 0.001), started_t=START,
         seen_t=START + rounds * ROUND_S,
@@ -102,8 +101,9 @@ def round_view(number: int, ids: Sequence[str], *, weights: Sequence[int] = (), 
         round=number, t=START + number * ROUND_S, digest=f"{number:064x}", group=tuple(ids),
         weights=MappingProxyType(dict(zip(ids, weights, strict=True))),
         norms=MappingProxyType({peer: 8.0 + index for index, peer in enumerate(ids)}), tokens=sum(given),
+        median_norm=8.0 + (len(ids) - 1) / 2,
         round_s=ROUND_S, exposed_s=1.0, void=0, bytes_sent=100_000, bytes_received=90_000, penalties=(), aborted=0,
-        given=MappingProxyType(dict(zip(ids, given, strict=True))), outcomes=MappingProxyType({}), reporters=len(ids),
+        counted=MappingProxyType(dict(zip(ids, given, strict=True))), outcomes=MappingProxyType({}), reporters=len(ids),
     )  # fmt: skip
 
 

@@ -44,7 +44,7 @@ async def test_the_header_tells_run_rounds_my_state_and_why() -> None:
         first, second = text_of(app).splitlines()[:2]
         assert f"{source.swarm.round} of 20 rounds" in first
         assert "peer-2" in first
-        assert shown_state(mine, app.view()) in second
+        assert shown_state(mine, app.view()).name in second
         assert mine.why in second
 
 

@@ -9,8 +9,9 @@ import pytest
 
 from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
-from tui.dashboard.screens.curves import LearningPanel, Medians
+from tui.dashboard.screens.curves import LearningPanel
 from tui.dashboard.widgets.chart import SeriesChart
+from tui.swarm import figures
 from tui.swarm.snapshot import SwarmState
 
 
@@ -122,8 +123,5 @@ async def test_nothing_is_drawn_again_while_nothing_changes(monkeypatch: pytest.
         assert len(drawn) == 4
 
 
-def test_the_median_norm_of_each_round_is_counted_once() -> None:
-    swarm, medians = swarm_of(5), Medians()
-    assert [point.value for point in medians.points(swarm)] == [10.0] * 6
-    spoilt = replace(swarm, history=tuple(replace(told, norms={"a": 1.0}) for told in swarm.history))
-    assert [point.value for point in medians.points(spoilt)] == [10.0] * 6  # the same digests: the same norms
+def test_the_norm_is_the_median_of_each_round() -> None:
+    assert [point.value for point in figures.tokens_norms(swarm_of(5))] == [10.0] * 6

@@ -3,12 +3,11 @@ from __future__ import annotations
 from dataclasses import replace
 
 import pytest
-from textual.widgets import RichLog
 
 from tests.tui.dashboard.canned import START, Canned, peer_id, swarm_of
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.screens.log import _appended
+from tui.dashboard.screens import log
 from tui.swarm.snapshot import LogEntry, SwarmState
 
 
@@ -95,17 +94,19 @@ async def test_it_follows_until_somebody_goes_up() -> None:
         assert "happening 0 " in text_of(app)
 
 
-async def test_only_what_is_new_is_written() -> None:
+async def test_only_what_is_new_is_wrapped(monkeypatch: pytest.MonkeyPatch) -> None:
     entries = [entry(number) for number in range(100)]
     source = Canned(swarm_with(*entries))
     app = shown(source)
+    wrapped: list[LogEntry] = []
+    wrap = log._lines_of
+    monkeypatch.setattr(log, "_lines_of", lambda entry, who, view: wrapped.append(entry) or wrap(entry, who, view))
     async with opened(app) as pilot:
         await press(pilot, "6")
-        written: list[object] = []
-        app.query_one(RichLog).write = lambda text, **_: written.append(text)  # type: ignore[assignment, misc, return-value]
-        source.swarm = swarm_with(*entries, entry(100))
+        assert wrapped == entries
+        source.swarm = swarm_with(*entries[1:], entry(100))
         app.tick()
-        assert len(written) == 1
+        assert wrapped[100:] == [entry(100)]
 
 
 async def test_lines_that_could_not_be_read_are_counted() -> None:
@@ -113,12 +114,3 @@ async def test_lines_that_could_not_be_read_are_counted() -> None:
     async with opened(app) as pilot:
         await press(pilot, "6")
         assert "3 lines could not be read" in text_of(app)
-
-
-def test_what_is_new_in_a_list_that_dropped_its_oldest() -> None:
-    entries = [entry(number) for number in range(6)]
-    assert _appended(entries[:4], entries[2:]) == entries[4:]
-    assert _appended([], entries) == entries
-    assert _appended(entries, entries) == []
-    assert _appended(entries[:3], entries[4:]) is None
-    assert _appended(entries, entries[:2]) is None

@@ -48,7 +48,7 @@ async def test_traffic_disk_and_what_arrives_from_whom() -> None:
         text = text_of(app)
     for fact in (
         "↑ 123.5 MB  ↓ 98.8 MB since it started", "18.4 Mbit/s can be sent",
-        "↑ 100.0 kB", "of 5 peers", "812.0 MB of 4.1 GB, 20 %",
+        "↑ 100.0 kB", "of 5 peers", "812.0 MB of 4.1 GB, 19.8 %",
         "25 %  snapshot, 100.0 MB of 400.0 MB from peer-2, peer-3", "/ip4/10.0.0.2/tcp/4001", "2.0 MB",
     ):  # fmt: skip
         assert fact in text

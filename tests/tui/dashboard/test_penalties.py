@@ -8,16 +8,12 @@ from peer.aggregation import evidence
 from peer.protocol import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
-from tui.dashboard.widgets.penalties import (
-    CATEGORIES,
-    Penalties,
-    cost_words,
-    factor_words,
-    layer_words,
-    narrowed,
-    until_words,
-)  # fmt: skip
-from tui.text.codes import PENALTY_PAGES, advice_of
+from tui.dashboard.widgets.penalties import CATEGORIES, Penalties, narrowed
+from tui.swarm.sentences import cost_words
+from tui.swarm.snapshot import Round, SwarmState
+from tui.swarm.vocabulary import PENALTY_CODES, penalty_code
+from tui.text.codes import PENALTY_PAGES
+from tui.text.phrases import counts_words, layer_words, until_words
 
 SOME = (
     penalty(),
@@ -35,28 +31,32 @@ SOME = (
     ],
 )  # fmt: skip
 def test_the_factor_in_words(code: str, factor: float, words: str) -> None:
-    assert factor_words(code, factor) == words
+    assert counts_words(penalty(code, factor=factor)) == words
 
 
 def test_how_long_a_penalty_lasts() -> None:
     lasting = penalty(until=14)
-    assert until_words(lasting, 11) == "until round 14, 3 more"
+    assert until_words(lasting, 11) == "until round 14, 3 rounds left"
     assert until_words(lasting, 14) == "over since round 14"
+
+
+def swarm_that_made(*rounds: Round) -> SwarmState:
+    return SwarmState(history=rounds)
 
 
 def test_the_cost_is_the_weight_against_the_share_of_the_tokens() -> None:
     told = round_view(3, [peer_id(1), peer_id(2)], weights=(49152, 16384), given=(1000, 1000))
-    assert cost_words(penalty("CLIPPED"), told) == "weighed 25.0 %, by tokens 50.0 %"
+    assert cost_words(swarm_that_made(told), penalty("CLIPPED")) == "weighed 25.0 %, by tokens 50.0 %"
 
 
 def test_the_cost_falls_back_to_an_equal_share_where_tokens_are_not_known() -> None:
     told = round_view(3, [peer_id(1), peer_id(2)], weights=(49152, 16384), given=(1000, 0))
-    assert cost_words(penalty("CLIPPED"), told) == "weighed 25.0 %, equal share 50.0 %"
+    assert cost_words(swarm_that_made(told), penalty("CLIPPED")) == "weighed 25.0 %, equal share 50.0 %"
 
 
 def test_who_was_not_in_the_group_or_whose_round_is_forgotten() -> None:
-    assert cost_words(penalty("ABSENT", about=9), round_view(3, [peer_id(1)])) == "not in the group"
-    assert cost_words(penalty(), None) == ""
+    assert cost_words(swarm_that_made(round_view(3, [peer_id(1)])), penalty("ABSENT", about=9)) == "not in the group"
+    assert cost_words(swarm_that_made(), penalty()) == ""
 
 
 def test_the_whole_model_and_a_number_are_named() -> None:
@@ -66,9 +66,9 @@ def test_the_whole_model_and_a_number_are_named() -> None:
 def test_every_code_that_can_be_imposed_is_explained_and_in_a_category() -> None:
     codes = {imposed.ABSENT, imposed.LATE, imposed.STALE, imposed.CLIPPED, imposed.MISDECLARED}
     codes |= {evidence.ANOMALY, evidence.CLIPPED, evidence.NONFINITE, evidence.STALE}
-    assert set(PENALTY_PAGES) == codes
-    assert {advice.category for advice in PENALTY_PAGES.values()} == set(CATEGORIES) - {"all"}
-    assert advice_of("NEWER").category == "errors"
+    assert set(PENALTY_PAGES) == set(PENALTY_CODES) == codes
+    assert {code.kind for code in PENALTY_CODES.values()} == set(CATEGORIES) - {"all"}
+    assert penalty_code("NEWER").kind == "errors"
 
 
 def test_categories_narrow_the_list_newest_first() -> None:

@@ -11,8 +11,8 @@ from tests.tui.dashboard.screen import text_of
 from tui.dashboard.appearance import MONO
 from tui.dashboard.screens.rounds import RoundsPanel, share_rows
 from tui.dashboard.widgets.penalties import Penalties
-from tui.dashboard.widgets.waterfall import Waterfall, in_order
-from tui.swarm.snapshot import PeerView, SwarmState
+from tui.dashboard.widgets.waterfall import Waterfall
+from tui.swarm.snapshot import SwarmState
 
 SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
 
@@ -184,11 +184,6 @@ async def test_a_name_in_wide_characters_or_markup_keeps_lanes_aligned() -> None
     assert "[b]家火" in "".join(lines)
     assert "TRAINING" in lines[0]
     assert "TRAINING" in lines[1]
-
-
-def test_numbers_in_names_are_in_order() -> None:
-    peers = [PeerView(peer=name, name=name) for name in ("peer-10", "peer-2", "b", "2")]
-    assert [peer.name for peer in in_order(peers, "b")] == ["b", "2", "peer-2", "peer-10"]
 
 
 @pytest.mark.parametrize(

@@ -27,11 +27,11 @@ class Bench(App[None]):
         self.show(ROWS)
 
     def show(self, rows: int, cursor: int | None = None) -> None:
-        self.query_one(RowTable).show(rows, self.row, cursor)
+        self.query_one(RowTable).show_rows(rows, self.row, cursor)
 
-    def row(self, number: int) -> StyledLine:
+    def row(self, number: int) -> list[StyledLine]:
         self.asked.append(number)
-        return [(f"row {number}", "bold")]
+        return [[(f"row {number}", "bold")]]
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self.told.append(message)
@@ -82,6 +82,28 @@ async def test_mouse_and_wheel() -> None:
         assert app.query_one(RowTable).cursor_row == 7
         app.query_one(RowTable).on_mouse_scroll_up()
         assert app.query_one(RowTable).cursor_row == 4
+
+
+async def test_rows_of_two_lines_below_a_heading_and_one_that_has_more() -> None:
+    """What is in sight, and what a click on each of its lines selects."""
+    app = Bench()
+    table = app.query_one
+    async with app.run_test(size=(20, HEIGHT)) as pilot:
+
+        def two_lines(number: int) -> list[StyledLine]:
+            more = [[("more", "")]] if number == table(RowTable).cursor_row else []
+            return [[(f"row {number}", "")], [(f"of {number}", "")], *more]
+
+        def draw() -> list[str]:
+            return [table(RowTable).render_line(y).text.strip() for y in range(HEIGHT)]
+
+        table(RowTable).show_rows(ROWS, two_lines, 1, above=[[("heading", "")]], lines_each=2)
+        assert draw() == ["heading", "row 0", "of 0", "row 1", "of 1", "more", "row 2", "of 2", "row 3", "of 3"]
+        for y, row in ((0, 1), (5, 1), (2, 0), (9, 3), (6, 2)):
+            await pilot.click(RowTable, offset=(2, y))
+            assert table(RowTable).cursor_row == row, y
+        await pilot.press("G")
+        assert draw()[-3:] == ["row 99", "of 99", "more"]
 
 
 async def test_fewer_rows_keep_the_cursor_inside_and_none_need_no_cursor() -> None:

@@ -10,7 +10,9 @@ import pytest
 from tests.tui.dashboard.canned import ROUND_S, START, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.view import View
-from tui.dashboard.words import shown_state, shown_why, sort_peers, state_of
+from tui.dashboard.words import state_of
+from tui.swarm import figures
+from tui.swarm.sentences import why_words
 from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState
 
 HEARD_T = START + 60.0
@@ -24,9 +26,8 @@ def swarm_with(*penalties: PenaltyRecord, rounds: int = 6, **changes: object) ->
 
 
 def shown(swarm: SwarmState, now: float = HEARD_T) -> tuple[str, str]:
-    view = View(swarm=swarm, now=now)
     peer = swarm.peers[peer_id(2)]
-    return shown_state(peer, view), shown_why(peer, view)
+    return figures.state(swarm, peer, now).name, why_words(swarm, peer, now)
 
 
 # ---- who left without a word ----
@@ -89,12 +90,11 @@ def test_a_penalty_that_is_over_is_none() -> None:
 
 def test_who_needs_a_look_comes_first() -> None:
     swarm = swarm_with(penalty("ANOMALY", told=6, until=7))
-    view = View(swarm=swarm, now=HEARD_T)
 
     def order(peers: list[PeerView]) -> list[str]:
         return [peer.label for peer in peers]
 
-    assert order(sort_peers(swarm.peers.values(), view)) == ["peer-2", "peer-1", "peer-3"]
+    assert order(figures.by_urgency(swarm, HEARD_T)) == ["peer-2", "peer-1", "peer-3"]
 
 
 async def test_the_screens_with_peers_show_it() -> None:

@@ -248,7 +248,7 @@ def test_a_killed_peer_is_gone_within_seconds_and_says_what_it_was_at(tmp_path: 
         process.wait(10)
     assert source.advance(100.5).peers["A"].state == "AVERAGING"
     mine = source.advance(101.0).peers["A"]
-    assert source.ended == "it ended without a word while AVERAGING"
+    assert source.ended == "it ended without a word while AVERAGING: round 1"
     assert (mine.state, mine.why, mine.spans[-1].phase, mine.spans[-1].t) == ("GONE", source.ended, "gone", 101.0)
     assert [entry.code for entry in source.advance(103.0).entries].count("GONE") == 1
 

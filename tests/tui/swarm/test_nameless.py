@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from peer.events import AlertRaised, EventLine, PeerStateChanged, RoundCommitted
-from tests.tui.watched import CAME_LATE, ROUND_S, lines_of, round_told, watched
+from tests.tui.watched import ROUND_S, lines_of, round_told, watched
 from tui.output.plain import PlainOutput
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
@@ -23,7 +23,7 @@ def test_rounds_and_penalties_count_and_the_watcher_is_no_peer(swarm: SwarmState
     assert sorted(swarm.peers) == ["p0", "p1", "p2"]
     assert (swarm.round, swarm.rounds, [view.round for view in swarm.history]) == (5, 40, [1, 2, 3, 4, 5])
     assert [(each.about, each.code, each.imposed_in) for each in swarm.penalty_log] == [("p1", "LATE", 1)]
-    assert (swarm.peers["p1"].late, swarm.peers["p1"].accepted) == (1, 4)
+    assert (swarm.peers["p1"].idle, swarm.peers["p1"].accepted) == (1, 4)
     assert swarm.history[-1].weights["p0"] > 0
     assert swarm.behind("p0") == 0
     assert {"STARTED", "SYNCING", "COMMITTED", "LATE"} <= {entry.code for entry in swarm.entries}
@@ -67,7 +67,7 @@ def test_the_plain_log_of_a_watcher() -> None:
     assert "watch: JOINING: looking for the run" in text
     assert "watch: READY: watching" in text
     assert "round 4 · 3 peers · 30.0 s · digest" in text
-    assert " up" not in text
+    assert "sent" not in text
     assert "round 1 ·" not in text  # it was caught up with
     assert "LATE" not in text
 
@@ -79,5 +79,5 @@ def test_the_plain_log_tells_a_penalty_of_a_round_that_comes_live() -> None:
     for line in lines_of([(0.0, ready), *((1.0, event) for event in round_told(1))]):
         output.show(line)
     output.close()
-    assert f"round 1: p1 LATE, {CAME_LATE}, counted 0 %, until round 2" in stream.getvalue()
+    assert "p1: LATE: had nothing ready; counts nothing, until round 2" in stream.getvalue()
     assert "round 1 · 3 peers · digest" in stream.getvalue()

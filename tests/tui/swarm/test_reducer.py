@@ -35,9 +35,11 @@ from peer.events import (
     read_line,
 )
 from tests.tui.many_lines import make_lines
-from tui.swarm.builder import MAX_ENTRIES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS
+from tui.commands.status import to_json
+from tui.swarm import figures
+from tui.swarm.builder import MAX_ENTRIES, MAX_LOSSES, MAX_PEERS, MAX_PENALTIES, MAX_ROUNDS
 from tui.swarm.reducer import NAME_CELLS, apply, apply_all, short_name
-from tui.swarm.snapshot import PeerView, SwarmState, to_json
+from tui.swarm.snapshot import PeerView, SwarmState
 from tui.swarm.timeline import MAX_SPANS, PEER_POINTS, SWARM_POINTS
 
 RECORDING = Path(__file__).parents[1] / "recordings" / "demo.jsonl"
@@ -148,7 +150,7 @@ def test_whatever_a_line_holds_nothing_is_raised_and_every_line_counts(texts: li
     lines = [read_line(text) for text in texts]
     swarm = apply_all(SwarmState(), lines)
     assert swarm.skipped == lines.count(None)
-    told = json.dumps(to_json(swarm), allow_nan=False)
+    told = json.dumps(to_json(swarm, 0.0), allow_nan=False)
     assert json.loads(told)["skipped"] == swarm.skipped
     told.encode()
 
@@ -189,7 +191,8 @@ def test_what_is_kept_is_bounded_however_long_a_run_lasts() -> None:
     assert len(swarm.peers) == MAX_PEERS
     assert len(alice.spans) == MAX_SPANS
     assert all(len(points) <= PEER_POINTS for points in (alice.losses, alice.norms, alice.speeds))
-    assert all(len(points) <= SWARM_POINTS for points in (swarm.training, swarm.speeds, swarm.evaluations))
+    assert all(len(points) <= SWARM_POINTS for points in (swarm.training, swarm.speeds))
+    assert len(swarm.evaluations) <= MAX_LOSSES
     assert (swarm.tokens, alice.late) == (2499 * 1000, 2499)
 
 
@@ -208,7 +211,7 @@ def test_a_round_counts_once_however_many_peers_report_it() -> None:
     assert swarm.tokens == 2000
     assert [point.value for point in swarm.speeds] == [1000 / 8.0, 1000 / 10.0]
     assert counts(swarm, "A") == counts(swarm, "B") == (2, 0, 0, 0)
-    assert (swarm.peers["A"].weight, swarm.peers["A"].norm) == (40_000 / 65_536, 3.0)
+    assert (figures.weight(swarm, "A"), swarm.peers["A"].norm) == (40_000 / 65_536, 3.0)
 
 
 @pytest.mark.parametrize(
@@ -236,7 +239,7 @@ def test_what_a_round_counted_for_a_member(imposed: list[PenaltyImposed], outcom
 def test_a_member_that_weighs_nothing_was_rejected() -> None:
     swarm = folded(line(committed(1, weights={"A": 65_536, "B": 0})))
     assert counts(swarm, "B") == (0, 0, 1, 0)
-    assert swarm.peers["B"].weight == 0.0
+    assert figures.weight(swarm, "B") == 0.0
 
 
 def test_who_was_expected_and_did_not_answer_missed_the_round() -> None:
@@ -274,7 +277,7 @@ def test_tokens_of_a_peer_are_those_of_rounds_that_counted() -> None:
         line(progressed(1, tokens=70)),
     )
     assert (swarm.peers["A"].tokens, swarm.peers["A"].tokens_now, swarm.peers["B"].tokens) == (500, 70, 0)
-    assert swarm.history[0].given == {"A": 500, "B": 400}
+    assert swarm.history[0].counted == {"A": 500, "B": 0}
 
 
 def test_what_is_trained_while_a_round_is_agreed_counts_for_the_next() -> None:
@@ -289,7 +292,7 @@ def test_what_is_trained_while_a_round_is_agreed_counts_for_the_next() -> None:
     assert (ahead.round, ahead.step, ahead.tokens_now, ahead.tokens_ahead) == (0, 1, 500, 40)
     swarm = folded(*begun, line(committed(1)), line(RoundStarted(round=1, steps=9)))
     after = swarm.peers["A"]
-    assert swarm.history[0].given["A"] == 500
+    assert swarm.history[0].counted["A"] == 500
     assert (after.round, after.step, after.tokens, after.tokens_now, after.tokens_ahead) == (1, 1, 500, 40, 0)
     assert swarm.behind("A") == 0
 
@@ -341,7 +344,7 @@ def test_each_penalty_is_in_the_log_once_with_the_round_that_told_it() -> None:
     ]
     assert swarm.lasting == ()
     assert [entry.text for entry in swarm.entries if entry.code == "LATE"] == [
-        "as measured; counted 50%, until round 5"
+        "as measured; counts 50 %, until round 5"
     ]
 
 
@@ -507,12 +510,14 @@ def test_a_name_takes_at_most_so_many_columns(name: str, shown: str) -> None:
 def test_a_forecast_is_of_the_round_in_training() -> None:
     """One of a round that is over says nothing any more, nor that of a peer that rests or has started anew."""
     forecast = RoundForecast(round=2, expected_s=60.0, low_s=50.0, high_s=70.0, took_s=61.0)
-    swarm = folded(line(PeerStarted(name="a", version="0")), line(committed(1)), line(forecast))
-    assert swarm.peers["A"].expected == forecast
-    assert to_json(swarm)["peers"][0]["forecast"]["expected_s"] == 60.0
+    training = PeerStateChanged(state="TRAINING", why="")
+    swarm = folded(line(PeerStarted(name="a", version="0")), line(training), line(committed(1)), line(forecast))
+    assert figures.forecast_now(swarm, swarm.peers["A"], 0.0) == forecast
+    assert to_json(swarm, 0.0)["peers"][0]["forecast"]["expected_s"] == 60.0
     paused = PeerStateChanged(state="PAUSED", why="its owner paused it")
     for event in (committed(2), paused, PeerStarted(name="a", version="0"), PeerStopped(why="left")):
-        assert apply(swarm, line(event)).peers["A"].expected is None
+        after = apply(swarm, line(event))
+        assert figures.forecast_now(after, after.peers["A"], 0.0) is None
 
 
 def test_random_order_of_the_lines_of_different_peers_leads_to_the_same_counts() -> None:
@@ -542,7 +547,7 @@ def test_a_refusal_is_in_the_log_of_whom_it_is_about() -> None:
     swarm = folded(line(MessageRefused(round=3, about="B", rule="RANGES", why="it read shard 9")))
     entry = swarm.entries[-1]
     assert (entry.peer, entry.code, entry.level) == ("B", "RANGES", "warning")
-    assert entry.text == "what it sent for round 4 is refused: it read shard 9"
+    assert entry.text == "what it sent for round 4 is refused by A: it read shard 9"
 
 
 def test_a_standstill_lasts_until_the_next_commit_or_start() -> None:

@@ -64,7 +64,6 @@ def test_the_penalties_of_undone_rounds_go_and_those_of_others_stay() -> None:
         line(committed(2, digest="other")),
     )  # fmt: skip
     assert [each.until_round for each in swarm.penalty_log] == [2]
-    assert swarm.penalties == ()
     assert swarm.lasting == ()
 
 
@@ -73,7 +72,7 @@ def test_a_penalty_that_the_other_branch_imposes_too_is_told_anew() -> None:
     swarm = folded(line(committed(1)), line(committed(2, same), t=110), line(same, t=110))
     swarm = folded(line(committed(2, same, digest="other"), t=150), line(same, t=150), after=swarm)
     assert [(each.t, each.imposed_in) for each in swarm.penalty_log] == [(150, 2)]
-    assert swarm.penalties == (same,)
+    assert [each.until_round for each in swarm.lasting] == [9]
 
 
 # ---- a pause is no fault ----
@@ -82,7 +81,7 @@ def test_a_penalty_that_the_other_branch_imposes_too_is_told_anew() -> None:
 def paused_round(by: str = "A") -> list[EventLine]:
     """B pauses and gives nothing to round 2; it is a member that weighs nothing."""
     row = late("B", 3)
-    weightless = {"group": ["A", "B"], "weights": {"A": 65_536, "B": 0}}
+    weightless = {"weights": {"A": 65_536, "B": 0}, "outcomes": {"A": "accepted", "B": "idle"}}
     return [line(committed(2, row, **weightless), peer=by, t=120), line(row, peer=by, t=120)]
 
 
@@ -100,8 +99,8 @@ def test_a_pause_shows_as_one_in_its_lane_round_after_round() -> None:
 def test_who_paused_is_not_late() -> None:
     swarm = folded(line(committed(1)), state("PAUSED", peer="B", t=105), *paused_round())
     bob = swarm.peers["B"]
-    assert (swarm.penalties, swarm.penalty_log, swarm.history[-1].penalties) == ((), (), ())
-    assert (bob.accepted, bob.late, bob.rejected, bob.missed) == (1, 0, 0, 0)
+    assert (swarm.penalty_log, swarm.history[-1].penalties) == ((), ())
+    assert (bob.accepted, bob.late, bob.idle, bob.rejected, bob.missed) == (1, 0, 1, 0, 0)
     assert "LATE" not in [entry.code for entry in swarm.entries]
     assert {span.phase for span in bob.spans} == {"paused"}
 
@@ -109,7 +108,7 @@ def test_who_paused_is_not_late() -> None:
 def test_who_tells_it_after_the_pause_changes_nothing() -> None:
     swarm = folded(line(committed(1), t=101), line(committed(1), peer="B", t=101), state("PAUSED", peer="B", t=105))
     swarm = folded(*paused_round(), state("TRAINING", peer="B", t=121), *paused_round("C"), after=swarm)
-    assert (swarm.penalties, swarm.penalty_log, swarm.peers["B"].late) == ((), (), 0)
+    assert (swarm.penalty_log, swarm.peers["B"].late) == ((), 0)
 
 
 def test_who_is_heard_to_sit_out_is_paused_and_not_late() -> None:
@@ -120,9 +119,10 @@ def test_who_is_heard_to_sit_out_is_paused_and_not_late() -> None:
     assert folded(heard(-1, about="B", ready=True)).peers["B"].state == "READY"
 
 
-def test_who_did_not_pause_and_has_nothing_is_late() -> None:
+def test_who_did_not_pause_and_has_nothing_is_late_with_a_round_that_counts_as_idle() -> None:
     swarm = folded(line(committed(1)), state("TRAINING", peer="B", t=105), *paused_round())
-    assert ([each.code for each in swarm.penalty_log], len(swarm.penalties), swarm.peers["B"].late) == (["LATE"], 1, 1)
+    assert ([each.code for each in swarm.penalty_log], len(swarm.lasting)) == (["LATE"], 1)
+    assert (swarm.peers["B"].late, swarm.peers["B"].idle) == (0, 1)
 
 
 def test_who_paused_is_late_with_what_came_too_late() -> None:

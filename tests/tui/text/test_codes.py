@@ -16,8 +16,8 @@ from peer.refusals import RULES
 from peer.settings import KNOWN
 from tests.tui.fake_control import SETTINGS
 from tui.cli import main
-from tui.dashboard.header import STATES as COUNTED
 from tui.processes.children import INTERRUPTED
+from tui.swarm.vocabulary import STATES as NAMED
 from tui.text.codes import (
     ALERTS,
     BROKEN_RULES,
@@ -112,7 +112,7 @@ def test_every_exit_code_is_explained() -> None:
 
 
 def test_every_state_is_explained() -> None:
-    assert set(COUNTED) == set(STATES)
+    assert set(NAMED) == set(STATES)
 
 
 def test_every_reason_to_pause_is_explained() -> None:

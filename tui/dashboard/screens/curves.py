@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Callable, Sequence
 from functools import partial
 
@@ -15,9 +14,9 @@ from tui.dashboard.keys import bindings
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.chart import Plot, Series, SeriesChart, decimate, nice_ticks, time_ticks
 from tui.dashboard.widgets.lines import fit
-from tui.dashboard.words import format_count
-from tui.swarm.snapshot import PeerView, Point, Round, SwarmState
-from tui.text.units import format_elapsed
+from tui.swarm import figures
+from tui.swarm.snapshot import PeerView, Point, SwarmState
+from tui.text.units import format_count, format_elapsed
 
 CHARTS = ("loss", "norm", "tokens", "rate")
 """In the order in which they get room."""
@@ -46,14 +45,7 @@ class LearningPanel(Panel):
     """As many of the chosen charts as have room; in a small terminal their newest values in words."""
 
     TITLE = "Learning"
-    KEYS = (
-        ("x", "over tokens, rounds or time", {"x": "axis"}),
-        ("[ ]", "all of it, or the newer half", {"left_square_bracket": "zoom(-1)", "right_square_bracket": "zoom(1)"}),
-        ("g", "all of it", {"g": "zoom(-100)"}),
-        ("l n t r", "show or hide loss, norm, tokens per second, learning rate",
-         dict(zip("lntr", [f"choose('{name}')" for name in ("loss", "norm", "tokens", "rate")], strict=True))),
-    )  # fmt: skip
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("learning")
     DEFAULT_CSS = """
     LearningPanel { overflow: hidden; }
     LearningPanel #learning-head { height: 1; text-wrap: nowrap; }
@@ -66,7 +58,6 @@ class LearningPanel(Panel):
         self.axis = AXES[0]
         self.zoom = 0
         self.chosen = set(CHARTS)
-        self._medians = Medians()
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="learning-head")
@@ -102,8 +93,6 @@ class LearningPanel(Panel):
         """Show or hide a chart; the last one stays."""
         self.chosen = self.chosen ^ {name} or self.chosen
         self.redraw()
-
-    on_resize = Panel.redraw
 
     def _fitting(self, view: View) -> list[str]:
         """The chosen charts that there is room for; none where words say more. Sets the columns of the grid."""
@@ -162,7 +151,7 @@ class LearningPanel(Panel):
             common = [("held-out", swarm.evaluations, "o", 1, True), ("training", swarm.training, "+", 2, False)]
             own = peer.losses if peer else ()
         elif name == "norm":
-            common, own = [("median", self._medians.points(swarm), "+", 2, False)], peer.norms if peer else ()
+            common, own = [("median", figures.tokens_norms(swarm), "+", 2, False)], peer.norms if peer else ()
         elif name == "tokens":
             common, own = [("swarm", swarm.speeds, "+", 2, False)], peer.speeds if peer else ()
         else:
@@ -186,30 +175,6 @@ class LearningPanel(Panel):
 def peer_of(view: View) -> PeerView | None:
     """Whose own curves are drawn: the volunteer's, or without one the peer that is selected."""
     return view.mine or view.swarm.peers.get(view.selected)
-
-
-class Medians:
-    """The median over the members of each round of what was measured of their pseudo-gradients.
-
-    Remembers what it counted: with hundreds of rounds and peers that takes longer than a screen may.
-    """
-
-    def __init__(self) -> None:
-        self._known: dict[str, float] = {}
-
-    def points(self, swarm: SwarmState) -> list[Point]:
-        """One point per remembered round that was measured."""
-        tokens = {point.round: point.tokens for point in (*swarm.training, *swarm.speeds)}
-        measured = [told for told in swarm.history if told.norms and told.round in tokens]
-        self._known = {told.digest: self._median(told) for told in measured}
-        return [
-            Point(t=told.t, round=told.round, tokens=tokens[told.round], value=self._known[told.digest])
-            for told in measured
-        ]
-
-    def _median(self, told: Round) -> float:
-        known = self._known.get(told.digest)
-        return statistics.median(told.norms.values()) if known is None else known
 
 
 def _whole(value: float) -> str:

@@ -13,21 +13,35 @@ from textual.app import ComposeResult
 from peer.events import DeviceMeasured, RoundForecast
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.view import Panel, TextBlock, View
-from tui.dashboard.widgets.facts import TALL, FactSheet, add_holds, add_penalty, has_holds
+from tui.dashboard.widgets.facts import TALL, FactSheet, Piece, add_holds, add_penalty, has_holds
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
-from tui.dashboard.words import MISSING, format_count, format_percent, format_round, level_style, sort_peers, state_of
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, SwarmState
+from tui.dashboard.words import level_style, shown_state, state_of
+from tui.swarm import figures
+from tui.swarm.sentences import rounds_words
+from tui.swarm.snapshot import PeerView, SwarmState
+from tui.swarm.vocabulary import STAGES, phase
 from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import before_words, length_brief, length_words, margin_brief, margin_words, stall_lines
-from tui.text.units import count, format_bytes, format_elapsed, format_seconds, format_transfer
-
-STAGES = (
-    ("train", frozenset({""})),
-    ("wait", frozenset({"submit", "prepare"})),
-    ("average", frozenset({"exchange", "weigh", "reduce", "commit"})),
-    ("apply", frozenset({"apply"})),
+from tui.text.phrases import (
+    before_words,
+    counts_words,
+    length_brief,
+    length_words,
+    margin_brief,
+    margin_words,
+    stall_lines,
 )
-"""What a round consists of for a volunteer, and the phases that each stage stands for."""
+from tui.text.units import (
+    MISSING,
+    count,
+    format_bytes,
+    format_count,
+    format_elapsed,
+    format_loss,
+    format_percent,
+    format_round,
+    format_seconds,
+    format_transfer,
+)
 
 TWO_COLUMNS = 120
 """Cells from which the page has two columns."""
@@ -74,35 +88,39 @@ class HomePanel(Panel):
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
     sheet.heading("Round")
+    if not shown_state(mine, view).is_here:
+        sheet.row("rounds", rounds_words(view.swarm))
+        return
     steps = f" {mine.step} of {mine.steps}" if mine.steps else ""
     full, rest = draw_bar(mine.step / max(1, mine.steps), min(64, sheet.room - 12), view.glyphs)
     bar = Text.assemble((full, view.ink.good), (rest, view.ink.track), (steps, view.ink.text))
-    sheet.row(f"round {mine.round + 1}", bar)
+    sheet.row(f"round {figures.in_round(mine)}", bar)
     if mine.stalled is not None and not view.mini:
         sheet.prose("", mine.stalled.why, view.ink.bad)
-    current = next((number for number, (_, phases) in enumerate(STAGES) if mine.phase in phases), 0)
+    current = phase(mine.phase).stage or "train"
     if view.mini:
-        sheet.row("stage", (STAGES[current][0], view.ink.strong), mine.phase)
+        sheet.row("stage", (current, view.ink.strong), mine.phase)
         add_outlook(sheet, view, mine)
         return
     stages = Text()
-    for number, (name, _) in enumerate(STAGES):
-        style = view.ink.strong if number == current else view.ink.muted
+    for number, name in enumerate(STAGES):
+        style = view.ink.strong if name == current else view.ink.muted
         stages.append(f" {view.glyphs.arrow} " if number else "", style=view.ink.track)
-        stages.append(f"{view.glyphs.done} {name}" if number < current else name, style=style)
-    sheet.row("stage", stages, mine.phase if mine.phase and mine.phase != STAGES[current][0] else "")
+        stages.append(f"{view.glyphs.done} {name}" if number < STAGES.index(current) else name, style=style)
+    sheet.row("stage", stages, mine.phase if mine.phase and mine.phase != current else "")
     add_outlook(sheet, view, mine)
 
 
 def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("Learning")
-    loss = f"{mine.loss:.3f}" if mine.loss is not None else MISSING
-    held_out = [f"held out {loss:.3f} at round {round}" for round, loss in view.swarm.losses[-1:]]
-    sheet.row("loss", (loss, view.ink.strong), *held_out)
+    held_out = figures.held_out(view.swarm)
+    told = f"held out {held_out.value:.3f} at round {held_out.round}" if held_out is not None else ""
+    sheet.row("loss", (format_loss(figures.own_loss(view.swarm, mine, view.now)), view.ink.strong), told)
     sheet.curve(mine.losses)
     _add_sources(sheet, view.swarm)
-    speed = f"{format_count(mine.tokens_per_s)} tokens/s" if mine.tokens_per_s else MISSING
-    sheet.trend("speed", speed, mine.speeds)
+    speed = figures.device_speed(view.swarm, mine, view.now)
+    told = f"{format_count(speed)} tokens/s while it computes" if speed is not None else MISSING
+    sheet.trend("speed", told, mine.speeds)
     add_sample(sheet, view)
 
 
@@ -124,37 +142,37 @@ def _add_sources(sheet: FactSheet, swarm: SwarmState) -> None:
 
 def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("This machine", mine.device)
-    add_devices(sheet, mine)
+    add_devices(sheet, view, mine)
     sheet.row("network", *traffic_facts(mine, view))
     if mine.transfer is not None:
         sheet.row("receiving", f"{mine.transfer.what} {format_transfer(mine.transfer)}")
 
 
-def add_devices(sheet: FactSheet, peer: PeerView) -> None:
+def add_devices(sheet: FactSheet, view: View, peer: PeerView) -> None:
     """Which they are and how they share the model, where there are several, and what training takes of each."""
     if len(peer.devices) > 1:
         sheet.row("devices", ", ".join(peer.devices), peer.sharding)
     elif peer.sharding:
         sheet.row("layers", peer.sharding)
-    for label, facts in device_facts(peer.device_figures):
+    for label, facts in device_facts(figures.gauges(view.swarm, peer, view.now)):
         sheet.row(label, *facts)
 
 
-def device_facts(figures: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
+def device_facts(measured: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
     """(label, facts) of what training takes; a figure that the machine does not give is N/A."""
-    if figures is None:
+    if measured is None:
         return []
     rows = []
-    if figures.cpu_percent is not None or figures.memory_bytes is not None:
-        rows.append(("processor", [_figure(figures.cpu_percent, "%"), f"memory {_bytes(figures.memory_bytes)}"]))
-    if figures.gpus:
-        return [*rows, *((gpu["device"], _gauge(gpu)) for gpu in figures.gpus)]
-    if figures.vram_bytes is not None or figures.gpu_percent is not None:
-        vram = f"{_bytes(figures.vram_used_bytes)} of {_bytes(figures.vram_bytes)}"
-        rows.append(("GPU", [_figure(figures.gpu_percent, "%"), vram]))
-        power = f"{_figure(figures.power_w, '')} of {_figure(figures.power_limit_w, 'W')}"
-        heat = [_figure(figures.temperature_c, "°C"), power, f"fan {_figure(figures.fan_percent, '%')}"]
-        rows.append(("", [*heat, f"throttled: {figures.throttled}" if figures.throttled else ""]))
+    if measured.cpu_percent is not None or measured.memory_bytes is not None:
+        rows.append(("processor", [_figure(measured.cpu_percent, "%"), f"memory {_bytes(measured.memory_bytes)}"]))
+    if measured.gpus:
+        return [*rows, *((gpu["device"], _gauge(gpu)) for gpu in measured.gpus)]
+    if measured.vram_bytes is not None or measured.gpu_percent is not None:
+        vram = f"{_bytes(measured.vram_used_bytes)} of {_bytes(measured.vram_bytes)}"
+        rows.append(("GPU", [_figure(measured.gpu_percent, "%"), vram]))
+        power = f"{_figure(measured.power_w, '')} of {_figure(measured.power_limit_w, 'W')}"
+        heat = [_figure(measured.temperature_c, "°C"), power, f"fan {_figure(measured.fan_percent, '%')}"]
+        rows.append(("", [*heat, f"throttled: {measured.throttled}" if measured.throttled else ""]))
     return rows
 
 
@@ -167,29 +185,41 @@ def _gauge(gpu: Mapping[str, Any]) -> list[str]:
 
 
 def traffic_facts(peer: PeerView, view: View) -> list[str]:
-    """What went up and down since its start, and how others reach it."""
-    network, glyphs = peer.network, view.glyphs
-    sent = network.bytes_sent if network else peer.bytes_sent
-    received = network.bytes_received if network else peer.bytes_received
-    reach = (network.reach if network else "") or "reach unknown"
-    return [f"{glyphs.up} {format_bytes(sent)}", f"{glyphs.down} {format_bytes(received)}", reach]
+    """What its link carried, or what its rounds took where nobody measured the link; and how others reach it."""
+    traffic, since = figures.link_traffic(peer), "since it started"
+    if traffic is None:
+        traffic, since = figures.round_traffic(peer), "in rounds"
+    reach = (peer.network.reach if peer.network is not None else "") or "reach unknown"
+    return [*_up_and_down(traffic, view), since, reach]
+
+
+def _up_and_down(traffic: figures.Volume, view: View) -> list[str]:
+    return [f"{view.glyphs.up} {format_bytes(traffic.sent)}", f"{view.glyphs.down} {format_bytes(traffic.received)}"]
 
 
 def _add_credit(sheet: FactSheet, view: View, mine: PeerView) -> None:
     sheet.heading("You")
-    share = f"{format_percent(mine.weight)} of the last round" if mine.weight is not None else "not in a round yet"
-    part = f"{format_percent(mine.tokens / view.swarm.tokens)} of the swarm's" if view.swarm.tokens else ""
+    weight = figures.weight(view.swarm, mine.peer)
+    share = f"{format_percent(weight)} of the last round" if weight is not None else "no round yet"
+    part = f"{format_percent(figures.token_share(view.swarm, mine))} of the swarm's" if view.swarm.tokens else ""
     sheet.row("given", (f"{format_count(mine.tokens)} tokens", view.ink.strong), part)
     sheet.row("weight", (share, view.ink.strong))
-    late = (f"{mine.late} late", view.ink.warn if mine.late else view.ink.text)
-    rejected = (f"{mine.rejected} rejected", view.ink.warn if mine.rejected else view.ink.text)
-    missed = (f"{mine.missed} missed" if mine.missed else "", view.ink.warn)
-    sheet.row("rounds", f"{mine.accepted} {'ok' if view.mini else 'accepted'}", late, rejected, missed)
+    sheet.row("rounds", *outcome_facts(mine, view))
+
+
+def outcome_facts(peer: PeerView, view: View) -> list[Piece]:
+    """In how many rounds what it gave counted, and in how many not; what never happened is left out."""
+    facts: list[Piece] = []
+    for word, number in figures.counts(peer).items():
+        if number or word == "accepted":
+            short = "ok" if view.mini and word == "accepted" else word
+            facts.append((f"{number} {short}", view.ink.text if word in ("accepted", "idle") else view.ink.warn))
+    return facts
 
 
 def add_penalties(sheet: FactSheet, view: View) -> None:
     """Those that last now: those of my peer, or of all where there is none."""
-    lasting = [penalty for penalty in view.swarm.lasting if view.mine is None or penalty.about == view.me]
+    lasting = figures.active_penalties(view.swarm, view.me if view.mine is not None else "")
     sheet.heading("Penalties" if view.mine is None else "Penalties against you")
     if not lasting and not view.mini:
         sheet.nothing("penalties", "none lasts now")
@@ -239,37 +269,36 @@ def add_swarm(sheet: FactSheet, view: View) -> None:
     if last is not None:
         void = (count(last.void, "void part"), ink.warn) if last.void else ""
         tokens = f"{format_count(last.tokens)} tokens"
-        sheet.row("last", format_round(last.round_s), count(len(last.group), "peer"), tokens, void)
+        sheet.row("last", format_round(figures.round_seconds(last)), count(len(last.group), "peer"), tokens, void)
         sheet.row("anchor", last.digest[:12], f"{last.aborted} tries aborted" if last.aborted else "")
     sheet.heading("Learning")
-    held_out = f"{swarm.losses[-1][1]:.3f}" if swarm.losses else MISSING
-    sheet.row(
-        "held out", (held_out, ink.strong), f"nats per token at round {swarm.losses[-1][0]}" if swarm.losses else ""
-    )
+    held_out = figures.held_out(swarm)
+    where = f"nats per token at round {held_out.round}" if held_out is not None else ""
+    sheet.row("held out", (format_loss(held_out.value if held_out is not None else None), ink.strong), where)
     sheet.curve(swarm.evaluations)
     _add_sources(sheet, swarm)
-    sheet.trend("training", f"{swarm.training[-1].value:.3f}" if swarm.training else MISSING, swarm.training)
-    speed = f"{format_count(swarm.speeds[-1].value)} tokens/s" if swarm.speeds else MISSING
-    sheet.trend("speed", speed, swarm.speeds)
+    sheet.trend("training", format_loss(figures.training_loss(swarm)), swarm.training)
+    speed = figures.throughput(swarm)
+    sheet.trend("speed", f"{format_count(speed)} tokens/s counted" if speed is not None else MISSING, swarm.speeds)
     add_sample(sheet, view)
     sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
-    received = sum(peer.bytes_received for peer in swarm.reporting)
-    sheet.row("traffic", f"{glyphs.up} {format_bytes(swarm.bytes_sent)}", f"{glyphs.down} {format_bytes(received)}")
+    sheet.row("traffic", *_up_and_down(figures.round_traffic(swarm), view), "in rounds")
 
 
 def add_peers(sheet: FactSheet, view: View) -> None:
     """One line per peer, those that need a look first."""
     swarm = view.swarm
-    sheet.heading("Peers", f"{len(swarm.peers)}")
-    shown = sort_peers(swarm.peers.values(), view)[:MOST_PEERS]
+    sheet.heading("Peers", f"{len(swarm.peers)}: weight in the last round, tokens/s while it computes")
+    shown = figures.by_urgency(swarm, view.now)[:MOST_PEERS]
     name = min(15, max(8, sheet.width - OTHER_CELLS))
     for peer in shown:
         behind, state = swarm.behind(peer.peer), state_of(peer, view)
+        speed = figures.device_speed(swarm, peer, view.now)
         sheet.line(
             state, " " * max(1, STATE_CELLS - state.cell_len),
             (fit(peer.label, name, view.glyphs.ellipsis), view.ink.text),
-            (f"{format_percent(peer.weight):>8}", view.ink.text),
-            (f"{format_count(peer.tokens_per_s):>6} tok/s", view.ink.muted),
+            (f"{format_percent(figures.weight(swarm, peer.peer)):>8}", view.ink.text),
+            (f"{format_count(speed):>6} tok/s" if speed is not None else " " * 12, view.ink.muted),
             (f"  {behind} behind" if behind else "", view.ink.warn),
         )  # fmt: skip
     if len(swarm.peers) > len(shown):
@@ -288,16 +317,18 @@ def add_rounds(sheet: FactSheet, view: View) -> None:
         if view.mine is None:
             loss = f"{losses[done.round]:>9.3f}" if done.round in losses else " " * 9
             sheet.line(number, f"{count(len(done.group), 'peer'):<9}", f"{format_count(done.tokens):>6} tokens",
-                       f"{format_round(done.round_s):>10}", (loss, view.ink.strong))  # fmt: skip
+                       f"{format_round(figures.round_seconds(done)):>10}", (loss, view.ink.strong))  # fmt: skip
             continue
         if view.me not in done.weights:
             sheet.line(number, ("not in the group", view.ink.warn))
             continue
         mine = [penalty for penalty in done.penalties if penalty.about == view.me]
-        codes = ", ".join(f"{penalty.code} counts {100 * penalty.factor:.0f} %" for penalty in mine)
-        share = (f"{format_percent(done.weights[view.me] / WEIGHT_ONE):>7}", view.ink.strong)
-        tokens = f"{format_count(done.given.get(view.me, 0)):>8} tokens"
-        sheet.line(number, share, tokens, f"{format_round(done.round_s):>10}", (f"  {codes}", view.ink.warn))
+        codes = ", ".join(f"{penalty.code} {counts_words(penalty)}" for penalty in mine)
+        share = (f"{format_percent(figures.weight(view.swarm, view.me, done)):>7}", view.ink.strong)
+        tokens = f"{format_count(done.counted.get(view.me, 0)):>8} tokens"
+        sheet.line(
+            number, share, tokens, f"{format_round(figures.round_seconds(done)):>10}", (f"  {codes}", view.ink.warn)
+        )
     if not view.swarm.history:
         sheet.nothing("rounds", "none is committed yet")
 
@@ -316,7 +347,7 @@ def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
     if peer is not None and peer.stalled is not None and roomy:
         said = (text for told in stall_lines(peer.stalled) for text in textwrap.wrap(told, max(20, width - 2)))
         return [_line([("  ", ""), (text, view.ink.bad)], width, view) for text in islice(said, MOST_STALL)]
-    forecast = peer.expected if peer is not None else None
+    forecast = figures.forecast_now(view.swarm, peer, view.now) if peer is not None else None
     if peer is None or forecast is None or not (roomy or forecast.advice):
         return []
     words, style = margin_words(forecast), _style(forecast, view)
@@ -328,7 +359,7 @@ def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
         (f"Round {forecast.round}{whose}", view.ink.strong),
         (f" {length_words(forecast)}", view.ink.text),
     ]
-    if (so_far := _so_far(view, forecast)) is not None:
+    if (so_far := figures.so_far_seconds(view.swarm, forecast, view.now)) is not None:
         over = so_far > forecast.high_s
         head.append((f"{dot}{format_seconds(so_far)} so far", view.ink.warn if over else view.ink.muted))
     margin: StyledLine = [("  ", ""), (words, style), (f"{dot}{before_words(forecast)}", view.ink.muted)]
@@ -340,20 +371,12 @@ def draw_outlook(view: View, width: int, *, roomy: bool) -> list[Text]:
 
 def add_outlook(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """The same on the first screen; on the smallest page only what needs a look."""
-    forecast = mine.expected
+    forecast = figures.forecast_now(view.swarm, mine, view.now)
     if forecast is None or (view.mini and not forecast.advice):
         return
     sheet.row("forecast", (margin_brief(forecast), _style(forecast, view)), length_brief(forecast))
     if forecast.advice and not view.mini:
         sheet.prose("", forecast.advice, view.ink.warn)
-
-
-def _so_far(view: View, forecast: RoundForecast) -> float | None:
-    """Whole seconds since the round before was committed; None if that was not told."""
-    last = view.swarm.history[-1] if view.swarm.history else None
-    if last is None or last.round != forecast.round - 1:
-        return None
-    return max(0.0, float(int(view.now - last.t)))
 
 
 def _style(forecast: RoundForecast, view: View) -> str:

@@ -23,9 +23,10 @@ from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
+from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
 from tui.text.phrases import PauseReason, hold_words
-from tui.text.units import format_bytes
+from tui.text.units import format_bytes, format_mbps, format_percent
 
 SIGN, NAME = 2, 18
 """Cells of the columns that are always there."""
@@ -46,8 +47,7 @@ class LimitsPanel(Panel):
     """My peer's settings; in a recording those of the selected peer."""
 
     TITLE = "Limits"
-    KEYS = (("enter", "edit the value; enter gives it to the peer, esc gives up", {}), ("g G", "first, last", {}))
-    BINDINGS = bindings({"escape": "give_up"})
+    BINDINGS = bindings("limits")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -81,7 +81,7 @@ class LimitsPanel(Panel):
 
     def draw_view(self, view: View) -> None:
         self._rows = rows_of(view)
-        self._table.show(len(self._rows), self._row, None)
+        self._table.show_rows(len(self._rows), self._row, None)
         self.query_one("#limits-line", TextBlock).draw(self._head(view).text)
         about = self.query_one("#limits-about", TextBlock)
         about.styles.height = _about_lines(view)  # always as many: the table stays where it is
@@ -97,9 +97,7 @@ class LimitsPanel(Panel):
         self.redraw()
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
-        if self._view is None:
-            return
-        if refusal := why_fixed(self._view):
+        if refusal := why_fixed(self.view):
             self.notify(refusal, severity="warning", markup=False)
             return
         self._edited = self._rows[message.row]
@@ -136,9 +134,6 @@ class LimitsPanel(Panel):
         if self._edited is not None:
             self._close()
 
-    def on_resize(self) -> None:
-        self.call_after_refresh(self._place_input)
-
     def check_action(self, action: str, parameters: tuple[object, ...]) -> bool | None:
         """Esc belongs to the editor while it is open."""
         return action != "give_up" or self._edited is not None
@@ -151,9 +146,9 @@ class LimitsPanel(Panel):
 
     def _place_input(self) -> None:
         """Over the value of its line."""
-        if self._edited is None or self._view is None:
+        if self._edited is None:
             return
-        left = _left_of_value(self._view.width)
+        left = _left_of_value(self.view.width)
         self._input.styles.offset = (left, self._table.cursor_y)
         self._input.styles.width = max(1, self._table.size.width - left)
 
@@ -163,10 +158,9 @@ class LimitsPanel(Panel):
     def _selected(self) -> Row | None:
         return self._rows[self._table.cursor_row] if self._rows else None
 
-    def _row(self, number: int) -> StyledLine:
+    def _row(self, number: int) -> list[StyledLine]:
         """▲ when  schedule  mon-fri 22:00-07:00  outside its hours; trains again at 22:00"""
-        view, row = self._view, self._rows[number]
-        assert view is not None
+        view, row = self.view, self._rows[number]
         ink, setting, hold = view.ink, row.setting, hold_of(row.setting, view)
         sign = f"{view.glyphs.alert if hold else ' '} "
         group = f"{row.group if row.first else '':<{GROUP}}" if view.width >= WITH_GROUPS else ""
@@ -182,7 +176,7 @@ class LimitsPanel(Panel):
             note = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
             rest = max(0, width - left - room - 2)
             pieces.append(("  " + fit(note, rest, view.glyphs.ellipsis), ink.warn if hold else ink.muted))
-        return pieces
+        return [pieces]
 
     def _head(self, view: View) -> FactSheet:
         sheet, peer = FactSheet(view, _page_width(view)), shown_peer(view)
@@ -299,25 +293,21 @@ def hold_of(setting: SettingInfo, view: View) -> PauseReason | None:
 
 def measured_against(name: str, peer: PeerView) -> str:
     """`83 °C now` beside `max_temperature_c`; empty if nothing is measured of what the setting is about."""
-    figures, network = peer.device_figures, peer.network
+    device, network = peer.device_figures, peer.network
     if name == "chain_mb" and network is not None:
-        return _share(network.disk_bytes, network.disk_quota_bytes)
+        share, used = figures.chain_share(peer), format_bytes(network.disk_bytes)
+        if share is None or not network.disk_bytes:
+            return f"{used} now" if network.disk_bytes else ""
+        return f"{used} of {format_bytes(network.disk_quota_bytes)}, {format_percent(share)}"
     if name in ("upload_mbps", "download_mbps"):
         points = peer.ups if name == "upload_mbps" else peer.downs
-        return f"{points[-1].value * 8 / 1e6:.1f} Mbit/s now" if points else ""
-    if figures is None:
+        return f"{format_mbps(8 * points[-1].value)} Mbit/s now" if points else ""
+    if device is None:
         return ""
-    if name == "max_temperature_c" and figures.temperature_c is not None:
-        return f"{figures.temperature_c:.0f} °C now"
-    if name == "max_power_w" and figures.power_w is not None:
-        return f"{figures.power_w:.0f} W now"
-    if name == "memory_gb" and figures.memory_bytes is not None:
-        return f"{format_bytes(figures.memory_bytes)} now"
+    if name == "max_temperature_c" and device.temperature_c is not None:
+        return f"{device.temperature_c:.0f} °C now"
+    if name == "max_power_w" and device.power_w is not None:
+        return f"{device.power_w:.0f} W now"
+    if name == "memory_gb" and device.memory_bytes is not None:
+        return f"{format_bytes(device.memory_bytes)} now"
     return ""
-
-
-def _share(used: int, quota: int) -> str:
-    """1.0 GB of 4.0 GB, 25.0 %"""
-    if not used or not quota:
-        return f"{format_bytes(used)} now" if used else ""
-    return f"{format_bytes(used)} of {format_bytes(quota)}, {100 * used / quota:.1f} %"

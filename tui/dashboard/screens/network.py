@@ -9,12 +9,21 @@ from textual.app import ComposeResult
 
 from peer.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.appearance import draw_bar, draw_spark
-from tui.dashboard.keys import bindings, moving
 from tui.dashboard.view import Panel, PeerOpened, View
-from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.dashboard.widgets.waterfall import natural
+from tui.dashboard.widgets.lines import StyledLine, cut, fit
+from tui.dashboard.widgets.table import RowTable
+from tui.swarm import figures
 from tui.swarm.snapshot import PeerView, Round
-from tui.text.units import count, format_bytes, format_line, format_transfer
+from tui.text.units import (
+    MISSING,
+    count,
+    format_bytes,
+    format_line,
+    format_mbps,
+    format_percent,
+    format_rtt,
+    format_transfer,
+)
 
 REACH = {
     "direct": "direct: others dial this machine themselves",
@@ -34,68 +43,46 @@ WITH_ADDRESS = 90
 
 class NetworkPanel(Panel):
     TITLE = "Network"
-    KEYS = (
-        ("up, down", "select a peer", moving("select")),
-        ("g G", "first, last peer", {"g": "select(-100000)", "G": "select(100000)"}),
-        ("enter", "all that is known of it", {"enter": "open"}),
-    )
-    BINDINGS = bindings({}, KEYS)
     DEFAULT_CSS = """
     NetworkPanel { overflow: hidden; }
     """
 
     def __init__(self, *, id: str | None = None) -> None:
         super().__init__(id=id)
+        self._rows: list[Mapping[str, Any]] = []
         self._selected = ""
-        self._top = 0
 
     def compose(self) -> ComposeResult:
-        yield LineView()
+        yield RowTable()
+
+    def take_focus(self) -> None:
+        self.query_one(RowTable).focus(scroll_visible=False)
 
     def draw_view(self, view: View) -> None:
-        if self.content_size.width and self.content_size.height:
-            self.query_one(LineView).draw(self._compose_lines(view))
-
-    def action_select(self, by: int) -> None:
-        assert self._view is not None
-        rows = _rows_of(owner_of(self._view), self._view)
-        if not rows:
-            return
-        peers = [row["peer"] for row in rows]
-        index = peers.index(self._selected) if self._selected in peers else -1 if by > 0 else 0
-        self._selected = peers[min(max(index + by, 0), len(peers) - 1)]
-        self.redraw()
-
-    def action_open(self) -> None:
-        if self._selected:
-            self.post_message(PeerOpened(self._selected))
-
-    on_resize = Panel.redraw
-
-    def _compose_lines(self, view: View) -> list[StyledLine]:
         width, height = self.content_size.width, self.content_size.height
         owner = owner_of(view)
-        facts = [*_verdict(owner, view), *_traffic(owner, view, width), *_transfers(view)]
+        above = [*_verdict(owner, view), *_traffic(owner, view, width), *_transfers(view)]
         if height < 12:
-            facts = facts[: max(2, height // 2)]
+            above = above[: max(2, height // 2)]
         elif width >= 60:
-            facts = [*facts, []]
-        table = self._table(owner, view, width, height - len(facts))
-        return [cut(pieces, width, view.glyphs.ellipsis) for pieces in (*facts, *table)]
+            above.append([])
+        self._rows = _rows_of(owner, view)
+        if self._rows:
+            above.append(_heading(len(self._rows), width, view))
+        elif owner is not None:
+            above.append([("connected with nobody", view.ink.muted)])
+        above = [cut(pieces, width, view.glyphs.ellipsis) for pieces in above]
+        at = next((number for number, row in enumerate(self._rows) if row["peer"] == self._selected), None)
+        self.query_one(RowTable).show_rows(len(self._rows), self._lines_of, at, above=above)
 
-    def _table(self, owner: PeerView | None, view: View, width: int, height: int) -> list[StyledLine]:
-        rows = _rows_of(owner, view)
-        if owner is None or height < 2:
-            return []
-        if not rows:
-            return [[("connected with nobody", view.ink.muted)]]
-        room = height - 1
-        peers = [row["peer"] for row in rows]
-        index = peers.index(self._selected) if self._selected in peers else 0
-        self._top = min(max(self._top, index - room + 1), index, max(0, len(rows) - room))
-        shown = rows[self._top : self._top + room]
-        head = _heading(len(rows), self._top, len(shown), width, view)
-        return [head, *(_row(row, view, width, at=row["peer"] == self._selected) for row in shown)]
+    def _lines_of(self, row: int) -> list[StyledLine]:
+        return [_row(self._rows[row], self.view, self.content_size.width)]
+
+    def on_row_table_moved(self, message: RowTable.Moved) -> None:
+        self._selected = self._rows[message.row]["peer"]
+
+    def on_row_table_entered(self, message: RowTable.Entered) -> None:
+        self.post_message(PeerOpened(self._rows[message.row]["peer"]))
 
 
 def owner_of(view: View) -> PeerView | None:
@@ -126,16 +113,17 @@ def _traffic(owner: PeerView | None, view: View, width: int) -> list[StyledLine]
     if network is not None:
         sent, received = format_bytes(network.bytes_sent), format_bytes(network.bytes_received)
         lines.append(_fact("Traffic", f"{glyphs.up} {sent}  {glyphs.down} {received} since it started", view))
-        if network.upload_bps:
-            told = f"{format_line(network.upload_bps)} can be sent, and its share of the averaging follows that"
-            lines.append(_fact("Upload", told, view))
-    if owner is not None and owner.ups and owner.downs:
+    if owner is not None and (upload := figures.upload(owner)) is not None:
+        how = "measured" if upload.is_measured else "pledged"
+        told = f"{format_line(upload.bps)} can be sent ({how}), and its share of the averaging follows that"
+        lines.append(_fact("Upload", told, view))
+    if owner is not None and (rate := figures.link_rate(view.swarm, owner, view.now)) is not None:
         up, down = ([point.value for point in points] for points in (owner.ups, owner.downs))
-        words = [f"{format_bytes(round(curve[-1]))}/s" for curve in (up, down)]
-        lines += _pair("Per second", up, down, words, view, width)
+        words = [f"{format_mbps(bps)} Mbit/s" for bps in (rate.sent, rate.received)]
+        lines += _pair("Now", up, down, words, view, width)
     lines += _per_round(view.swarm.history, view, width)
-    if network is not None and network.disk_quota_bytes:
-        lines.append(_disk(network, view))
+    if network is not None and owner is not None and (share := figures.chain_share(owner)) is not None:
+        lines.append(_disk(network, share, view))
     return lines
 
 
@@ -145,8 +133,8 @@ def _per_round(history: Sequence[Round], view: View, width: int) -> list[StyledL
     if not history:
         return []
     up, down = [float(told.bytes_sent) for told in history], [float(told.bytes_received) for told in history]
-    newest = history[-1]
-    words = [format_bytes(newest.bytes_sent), format_bytes(newest.bytes_received)]
+    newest, traffic = history[-1], figures.round_traffic(history[-1])
+    words = [format_bytes(traffic.sent), format_bytes(traffic.received)]
     lines = _pair("Per round", up, down, words, view, width)
     if newest.reporters > 1:
         lines[0].append((f" of {count(newest.reporters, 'peer')}", view.ink.muted))
@@ -168,11 +156,10 @@ def _pair(
     ]  # fmt: skip
 
 
-def _disk(network: NetworkMeasured, view: View) -> StyledLine:
-    share = network.disk_bytes / network.disk_quota_bytes
+def _disk(network: NetworkMeasured, share: float, view: View) -> StyledLine:
     style = view.ink.bad if share >= 1 else view.ink.warn if share >= 0.9 else view.ink.good
     told = f"{format_bytes(network.disk_bytes)} of {format_bytes(network.disk_quota_bytes)}"
-    return [*_label("Disk", view), *_bar(share, style, view), (f" {told}, {100 * share:.0f} %", view.ink.text)]
+    return [*_label("Disk", view), *_bar(share, style, view), (f" {told}, {format_percent(share)}", view.ink.text)]
 
 
 def _transfers(view: View) -> list[StyledLine]:
@@ -211,7 +198,7 @@ def _rows_of(owner: PeerView | None, view: View) -> list[Mapping[str, Any]]:
     known = [row for row in rows if isinstance(row.get("peer"), str)]
     peers = view.swarm.peers
     return sorted(
-        known, key=lambda row: (row["peer"] not in peers, natural(view.swarm.label(row["peer"])), row["peer"])
+        known, key=lambda row: (row["peer"] not in peers, figures.natural(view.swarm.label(row["peer"])), row["peer"])
     )
 
 
@@ -221,10 +208,9 @@ def _columns(width: int) -> tuple[int, int]:
     return name, width - name - 47 if width >= WITH_ADDRESS else 0
 
 
-def _heading(rows: int, top: int, shown: int, width: int, view: View) -> StyledLine:
+def _heading(rows: int, width: int, view: View) -> StyledLine:
     name, address = _columns(width)
-    which = f"{rows}" if shown == rows else f"{top + 1}-{top + shown} of {rows}"
-    title = fit(f"  Peers {view.glyphs.dot} {which}", name + 9, view.glyphs.ellipsis)
+    title = fit(f"  Peers {view.glyphs.dot} {rows}", name + 9, view.glyphs.ellipsis)
     figures = (
         f"{'rtt':>8}" if width < 60 else f"{view.glyphs.up + ' sent':>11}{view.glyphs.down + ' received':>12}{'rtt':>9}"
     )
@@ -240,17 +226,16 @@ _PATHS: Mapping[object, tuple[str, str]] = {
 }  # fmt: skip
 
 
-def _row(row: Mapping[str, Any], view: View, width: int, *, at: bool) -> StyledLine:
+def _row(row: Mapping[str, Any], view: View, width: int) -> StyledLine:
     ink, glyphs = view.ink, view.glyphs
     name_cells, address_cells = _columns(width)
     is_peer = row["peer"] in view.swarm.peers
     label = view.swarm.label(row["peer"]) if is_peer else NO_MEMBER
-    name = fit(f"{glyphs.mark if at else ' '} {label}", name_cells, glyphs.ellipsis)
     path, path_style = _PATHS.get(row.get("relayed"), _PATHS[None])
-    rtt_s = row.get("rtt_s")
-    rtt = f"{1000 * rtt_s:.0f} ms" if isinstance(rtt_s, int | float) else "N/A"
+    rtt_s = figures.round_trip(row)
+    rtt = format_rtt(rtt_s) if rtt_s is not None else MISSING
     pieces: StyledLine = [
-        (name, f"{ink.text} reverse" if at else ink.text if is_peer else ink.muted),
+        (fit(f"  {label}", name_cells, glyphs.ellipsis), ink.text if is_peer else ink.muted),
         (f" {path:<9}", str(getattr(ink, path_style))),
     ]  # fmt: skip
     if address_cells:

@@ -4,23 +4,25 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from tui.dashboard.screens.home import add_devices, traffic_facts
+from tui.dashboard.screens.home import add_devices, outcome_facts, traffic_facts
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_penalty
-from tui.dashboard.widgets.penalties import cost_words, told_in
-from tui.dashboard.words import (
+from tui.dashboard.words import shown_state, state_of
+from tui.swarm import figures
+from tui.swarm.sentences import cost_words, why_words
+from tui.swarm.snapshot import PeerView
+from tui.text.codes import PENALTY_PAGES
+from tui.text.units import (
     MISSING,
     format_ago,
+    format_bytes,
     format_count,
+    format_line,
+    format_loss,
     format_percent,
+    format_transfer,
     format_uptime,
-    shown_state,
-    shown_why,
-    state_of,
 )
-from tui.swarm.snapshot import WEIGHT_ONE, PeerView, Point
-from tui.text.codes import PENALTY_PAGES
-from tui.text.units import format_bytes, format_line, format_transfer
 
 MOST_PENALTIES = 64
 """Of one peer that are listed, the newest first."""
@@ -28,7 +30,6 @@ MOST_PENALTIES = 64
 
 class PeerPanel(Panel):
     TITLE = "Peer"
-    KEYS = (("esc", "back", {}), ("y", "copy the id of this peer", {}))
 
     def compose(self) -> ComposeResult:
         yield TextBlock(id="peer-page")
@@ -48,7 +49,7 @@ def draw_peer(sheet: FactSheet, view: View, peer: PeerView) -> None:
                (f"  {peer.peer}", view.ink.muted))  # fmt: skip
     seen = format_ago(None if peer.seen_t is None else view.now - peer.seen_t)
     ago = f"seen {seen}{'' if seen in ('now', 'never') else ' ago'}"
-    sheet.row("state", state_of(peer, view), shown_why(peer, view), (ago, view.ink.muted))
+    sheet.row("state", state_of(peer, view), why_words(view.swarm, peer, view.now), (ago, view.ink.muted))
     _add_cluster(sheet, view, peer)
     _add_rounds(sheet, view, peer)
     _add_work(sheet, view, peer)
@@ -59,26 +60,25 @@ def draw_peer(sheet: FactSheet, view: View, peer: PeerView) -> None:
 def _add_rounds(sheet: FactSheet, view: View, peer: PeerView) -> None:
     behind = view.swarm.behind(peer.peer)
     where = (f"{behind} behind", view.ink.warn) if behind else ("up to date", view.ink.muted)
-    sheet.row("round", f"{peer.round}", f"step {peer.step} of {peer.steps}" if peer.steps else "", where)
-    late = (f"{peer.late} late", view.ink.warn if peer.late else view.ink.text)
-    rejected = (f"{peer.rejected} rejected", view.ink.warn if peer.rejected else view.ink.text)
-    sheet.row("counted", f"{peer.accepted} accepted", late, rejected, f"{peer.missed} missed")
-    history = [done for done in view.swarm.history if peer.peer in done.weights]
-    weights = [done.weights[peer.peer] / WEIGHT_ONE for done in history]
-    shares = [Point(t=at.t, round=at.round, tokens=0, value=share) for at, share in zip(history, weights, strict=True)]
-    sheet.trend("weight", format_percent(peer.weight), shares, f"of round {history[-1].round}" if history else "")
+    is_here = shown_state(peer, view).is_here
+    step = f"step {peer.step} of {peer.steps}" if peer.steps and is_here else ""
+    doing = f"in round {figures.in_round(peer)}" if is_here else ""
+    sheet.row("rounds", f"{figures.anchor(peer)} committed", doing, step, where)
+    sheet.row("counted", *outcome_facts(peer, view))
+    newest = f"of round {view.swarm.history[-1].round}" if view.swarm.history else ""
+    weight = format_percent(figures.weight(view.swarm, peer.peer))
+    sheet.trend("weight", weight, figures.weights(view.swarm, peer.peer), newest)
 
 
 def _add_work(sheet: FactSheet, view: View, peer: PeerView) -> None:
     norm = f"{peer.norm:.3g}" if peer.norm is not None else MISSING
-    group = sorted(view.swarm.history[-1].norms.values()) if view.swarm.history else []
-    usual = f"the group's median is {group[len(group) // 2]:.3g}" if group else ""
-    sheet.trend("norm", norm, peer.norms, usual)
-    loss = f"{peer.loss:.3f}" if peer.loss is not None else MISSING
-    sheet.trend("loss", loss, peer.losses)
-    speed = f"{format_count(peer.tokens_per_s)} tokens/s" if peer.tokens_per_s else MISSING
-    sheet.trend("speed", speed, peer.speeds)
-    rate = f"learning rate {peer.learning_rate:.2g}" if peer.learning_rate is not None else ""
+    median = view.swarm.history[-1].median_norm if view.swarm.history else None
+    sheet.trend("norm", norm, peer.norms, f"the group's median is {median:.3g}" if median is not None else "")
+    sheet.trend("loss", format_loss(figures.own_loss(view.swarm, peer, view.now)), peer.losses)
+    speed = figures.device_speed(view.swarm, peer, view.now)
+    told = f"{format_count(speed)} tokens/s while it computes" if speed is not None else MISSING
+    sheet.trend("speed", told, peer.speeds)
+    rate = f"learning rate {peer.learning_rate:.2g}" if peer.learning_rate is not None and speed is not None else ""
     sheet.row("given", f"{format_count(peer.tokens)} tokens in committed rounds", rate)
 
 
@@ -87,11 +87,12 @@ def _add_machine(sheet: FactSheet, view: View, peer: PeerView) -> None:
     version = f"homefires {peer.version}" if peer.version else ""
     if peer.device or version:
         sheet.row("machine", peer.device, version, uptime)
-    add_devices(sheet, peer)
+    add_devices(sheet, view, peer)
     if peer.reports:
         sheet.row("network", *traffic_facts(peer, view))
-    if peer.upload_bps:
-        sheet.row("line", f"{format_line(peer.upload_bps)} up", "its share of the averaging follows that")
+    if (upload := figures.upload(peer)) is not None:
+        how = "measured" if upload.is_measured else "pledged"
+        sheet.row("line", f"{format_line(upload.bps)} up, {how}", "its share of the averaging follows that")
     if peer.network is not None:
         sheet.row("address", *peer.network.addresses[:2])
     if peer.transfer is not None:
@@ -111,7 +112,7 @@ def _add_cluster(sheet: FactSheet, view: View, peer: PeerView) -> None:
         name = home.label if home is not None else stage.peer[-8:]
         computes = f"{1e3 * stage.compute_s:.0f} ms a micro-batch" if stage.compute_s is not None else ""
         sends = f"sends {format_bytes(round(stage.wire_bytes))} of it on" if stage.wire_bytes else ""
-        state = shown_state(home, view) if home is not None else ""
+        state = shown_state(home, view).name if home is not None else ""
         sheet.row(f"stage {number}", name, stage.layers, state, computes, sends)
 
 
@@ -123,7 +124,7 @@ def _add_penalties(sheet: FactSheet, view: View, peer: PeerView) -> None:
     explained: set[str] = set()
     for penalty in list(reversed(mine))[:MOST_PENALTIES]:
         add_penalty(sheet, view, penalty, f"round {penalty.imposed_in} ", view.ink.text)
-        if cost := cost_words(penalty, told_in(view.swarm, penalty)):
+        if cost := cost_words(view.swarm, penalty):
             sheet.prose("", cost, view.ink.text)
         if penalty.code not in explained and not view.mini and penalty.code in PENALTY_PAGES:
             sheet.prose("", PENALTY_PAGES[penalty.code].short, view.ink.muted)

@@ -19,20 +19,21 @@ from tui.dashboard.keys import bindings
 from tui.dashboard.view import FilterPanel, PeerOpened, TextBlock, View
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
-from tui.dashboard.words import (
-    active_penalties_of,
+from tui.dashboard.words import shown_state, state_of
+from tui.swarm import figures
+from tui.swarm.snapshot import PeerView
+from tui.text.units import (
+    count,
     format_ago,
     format_count,
+    format_loss,
+    format_mbps,
     format_percent,
     format_rtt,
     format_uptime,
-    shown_state,
-    state_of,
 )
-from tui.swarm.snapshot import PeerView
-from tui.text.units import count
 
-SortKey = float | str
+SortKey = float | str | tuple[tuple[int, int, str], ...]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -48,7 +49,7 @@ class Column:
 
 
 def _penalty(peer: PeerView, view: View) -> Text | str:
-    lasting = active_penalties_of(peer.peer, view)
+    lasting = figures.active_penalties(view.swarm, peer.peer)
     if not lasting:
         return ""
     worst = min(lasting, key=lambda penalty: (penalty.factor, -penalty.until_round))
@@ -70,30 +71,29 @@ def _name(peer: PeerView, view: View) -> Text | str:
 
 def _rate(peer: PeerView, view: View) -> str:
     """Up and down between the last two measurements, in megabits per second."""
-    if not peer.ups or not peer.downs:
-        return ""
-    return f"{_mbps(peer.ups[-1].value)}/{_mbps(peer.downs[-1].value)}"
-
-
-def _mbps(bytes_per_s: float) -> str:
-    megabits = 8e-6 * bytes_per_s
-    return f"{megabits:.0f}" if megabits >= 9.95 else f"{megabits:.1f}"
-
-
-def _link(peer: PeerView, view: View) -> dict[str, object]:
-    """What my peer measured of its connection to this one."""
-    network = view.mine.network if view.mine is not None else None
-    rows = network.peers if network is not None else []
-    return next((row for row in rows if row.get("peer") == peer.peer), {})
+    rate = figures.link_rate(view.swarm, peer, view.now)
+    return f"{format_mbps(rate.sent)}/{format_mbps(rate.received)}" if rate is not None else ""
 
 
 def _rtt_s(peer: PeerView, view: View) -> float | None:
-    rtt_s = _link(peer, view).get("rtt_s")
-    return rtt_s if isinstance(rtt_s, int | float) else None
+    """As my peer measured it."""
+    return figures.round_trip(figures.connection(view.mine, peer.peer))
+
+
+def _speed(peer: PeerView, view: View) -> float:
+    return figures.device_speed(view.swarm, peer, view.now) or 0.0
+
+
+def _weight(peer: PeerView, view: View) -> float | None:
+    return figures.weight(view.swarm, peer.peer)
+
+
+def _loss(peer: PeerView, view: View) -> float | None:
+    return figures.own_loss(view.swarm, peer, view.now)
 
 
 def _path(peer: PeerView, view: View) -> str:
-    row = _link(peer, view)
+    row = figures.connection(view.mine, peer.peer)
     if row:
         return "R" if row.get("relayed") else "D"
     return peer.network.reach[:1].upper() if peer.network is not None else ""
@@ -108,21 +108,22 @@ def _uptime(peer: PeerView, view: View) -> float:
 
 
 COLUMNS = (
-    Column(name="state", width=11, least_width=0, cell=state_of, order=shown_state),
-    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: peer.label),
+    Column(name="state", width=11, least_width=0, cell=state_of,
+           order=lambda peer, view: shown_state(peer, view).name),
+    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: figures.natural(peer.label)),
     Column(name="tok/s", width=6, least_width=0, right=True,
-           cell=lambda peer, view: format_count(peer.tokens_per_s) if peer.tokens_per_s else "",
-           order=lambda peer, view: peer.tokens_per_s),
+           cell=lambda peer, view: format_count(speed) if (speed := _speed(peer, view)) else "", order=_speed),
     Column(name="behind", width=6, least_width=0, right=True, cell=_behind,
            order=lambda peer, view: view.swarm.behind(peer.peer)),
     Column(name="weight", width=6, least_width=80, right=True,
-           cell=lambda peer, view: format_percent(peer.weight) if peer.weight is not None else "",
-           order=lambda peer, view: peer.weight or 0.0),
+           cell=lambda peer, view: "" if (weight := _weight(peer, view)) is None else format_percent(weight),
+           order=lambda peer, view: _weight(peer, view) or 0.0),
     Column(name="seen", width=6, least_width=80, right=True,
            cell=lambda peer, view: format_ago(_seen(peer, view)),
            order=lambda peer, view: -1.0 if _seen(peer, view) is None else _seen(peer, view) or 0.0),
     Column(name="penalty", width=12, least_width=80, cell=_penalty,
-           order=lambda peer, view: min((each.factor for each in active_penalties_of(peer.peer, view)), default=2.0)),
+           order=lambda peer, view: min(
+               (each.factor for each in figures.active_penalties(view.swarm, peer.peer)), default=2.0)),
     Column(name="device", width=8, least_width=120, cell=lambda peer, view: peer.device,
            order=lambda peer, view: peer.device),
     Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
@@ -138,8 +139,8 @@ COLUMNS = (
            cell=lambda peer, view: f"{peer.norm:.3g}" if peer.norm is not None else "",
            order=lambda peer, view: peer.norm or 0.0),
     Column(name="loss", width=6, least_width=160, right=True,
-           cell=lambda peer, view: f"{peer.loss:.3f}" if peer.loss is not None else "",
-           order=lambda peer, view: peer.loss or 0.0),
+           cell=lambda peer, view: "" if (loss := _loss(peer, view)) is None else format_loss(loss),
+           order=lambda peer, view: _loss(peer, view) or 0.0),
     Column(name="client", width=6, least_width=160, cell=lambda peer, view: peer.version,
            order=lambda peer, view: peer.version),
     Column(name="id", width=8, least_width=160, cell=lambda peer, view: Text(peer.peer[-8:], style=view.ink.muted),
@@ -156,16 +157,7 @@ MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column
 
 class PeersPanel(FilterPanel):
     TITLE = "Peers"
-    KEYS = (
-        ("enter", "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected",
-         {}),
-        ("/", "filter; !word hides what has the word", {"slash": "filter"}),
-        (", .", "sort by another column", {"comma": "sort(-1)", "full_stop": "sort(1)"}),
-        ("r", "reverse the order", {"r": "reverse"}),
-        ("w", "the columns that had no room", {"w": "columns"}),
-        ("g G", "first, last", {}),
-    )  # fmt: skip
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("peers")
 
     def __init__(self, *, id: str) -> None:
         super().__init__(id=id)
@@ -190,7 +182,7 @@ class PeersPanel(FilterPanel):
         self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
-        self.query_one(RowTable).show(len(self.listed), self._row, at)
+        self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
 
     def action_sort(self, step: int) -> None:
@@ -202,17 +194,15 @@ class PeersPanel(FilterPanel):
 
     def action_columns(self) -> None:
         """The columns that had no room, and at last the first ones again."""
-        if self._view is not None:
-            self._page = (self._page + 1) % len(pages_of_columns(self._view))
-            self.redraw()
+        self._page = (self._page + 1) % len(pages_of_columns(self.view))
+        self.redraw()
 
     def action_reverse(self) -> None:
         self._reversed = not self._reversed
         self.redraw()
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
-        assert self._view is not None
-        self._view.select(self.listed[message.row].peer)
+        self.view.select(self.listed[message.row].peer)
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
@@ -222,13 +212,12 @@ class PeersPanel(FilterPanel):
         column = next(each for each in COLUMNS if each.name == self.sort)
         rows = (peer for peer in view.swarm.peers.values() if peer.lead not in view.swarm.peers or peer.peer == view.me)
         peers = [peer for peer in rows if matches(peer, self.wanted, view)]
-        peers.sort(key=lambda peer: (peer.label, peer.peer))
+        peers = figures.order(peers)
         peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
-    def _row(self, row: int) -> StyledLine:
-        assert self._view is not None
-        return [_cell(column, self.listed[row], self._view) for column in self.columns]
+    def _row(self, row: int) -> list[StyledLine]:
+        return [[_cell(column, self.listed[row], self.view) for column in self.columns]]
 
     def _line(self, view: View, shown: int) -> Text:
         """How many there are, and the names of the columns; the one that sorts has an arrow."""
@@ -272,6 +261,6 @@ def matches(peer: PeerView, wanted: str, view: View) -> bool:
     word = wanted.removeprefix("!").strip().lower()
     if not word:
         return True
-    codes = " ".join(penalty.code for penalty in active_penalties_of(peer.peer, view))
-    held = word in f"{peer.label} {peer.state} {shown_state(peer, view)} {codes} {peer.peer} {peer.device}".lower()
+    codes = " ".join(penalty.code for penalty in figures.active_penalties(view.swarm, peer.peer))
+    held = word in f"{peer.label} {peer.state} {shown_state(peer, view).name} {codes} {peer.peer} {peer.device}".lower()
     return held != wanted.startswith("!")

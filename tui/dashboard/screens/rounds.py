@@ -20,16 +20,7 @@ class RoundsPanel(Panel, can_focus=False):
     of the next round will be in time."""
 
     TITLE = "Rounds"
-    KEYS = (
-        ("left, right", "move the cursor in time (shift: by ten columns)", {}),
-        ("up, down", "select a peer, or a penalty", {}),
-        ("[ ]", "more time, or more detail", {}),
-        ("g G", "to the beginning; follow again", {}),
-        ("tab", "from the lanes to the penalties", {}),
-        ("c", "penalties: all, errors, late, judge", {"c": "category"}),
-        ("enter", "lanes: all of this peer; penalties: explain", {}),
-    )
-    BINDINGS = bindings({}, KEYS)
+    BINDINGS = bindings("rounds")
     DEFAULT_CSS = """
     RoundsPanel { overflow: hidden; }
     Waterfall { height: 3; }
@@ -69,7 +60,7 @@ class RoundsPanel(Panel, can_focus=False):
         outlook.styles.height, outlook.styles.margin = len(lines), (0, 0, below, 0)
         return len(lines) + below
 
-    on_resize = on_descendant_focus = Panel.redraw
+    on_descendant_focus = Panel.redraw
 
     def take_focus(self) -> None:
         self.query_one(Waterfall).focus(scroll_visible=False)

@@ -6,13 +6,12 @@ Series differ by marker as well as by colour. A chart without points, or in no s
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from rich.cells import cell_len
 
-from tui.dashboard.appearance import BRAILLE
+from tui.dashboard.appearance import Glyphs, place, trace
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import LineView, StyledLine
 
@@ -120,46 +119,43 @@ def markers_of(series: Series) -> Coordinates:
 
 @dataclass(frozen=True, kw_only=True)
 class Frame:
-    """The cells of a plot, each of `across` × `down` dots, and what lies where in them."""
+    """The cells of a plot, each of several dots, and what lies where in them."""
 
     chart: Plot
     columns: int
     rows: int
-    across: int
-    down: int
+    glyphs: Glyphs
 
     def dot(self, point: tuple[float, float]) -> tuple[int, int]:
         """(x, y) of the dot that shows a point, from the top left."""
         bottom, top = self.chart.heights
-        return (
-            _scaled(point[0], self.chart.low, self.chart.high, self.columns * self.across),
-            _scaled(point[1], top, bottom, self.rows * self.down),
-        )
+        across, down = self.glyphs.dots
+        x = place(point[0], self.chart.low, self.chart.high, self.columns * across)
+        return x, place(point[1], top, bottom, self.rows * down)
 
     def cell(self, point: tuple[float, float]) -> tuple[int, int]:
         """(column, row) of the cell that shows a point."""
-        x, y = self.dot(point)
-        return x // self.across, y // self.down
+        (x, y), (across, down) = self.dot(point), self.glyphs.dots
+        return x // across, y // down
 
 
 def draw(chart: Plot, columns: int, rows: int, view: View) -> list[StyledLine]:
     """`rows` lines of `columns` cells: the curves in Braille dots (full stops on an ASCII terminal), labels around."""
-    across, down = (1, 1) if view.glyphs.ascii else (2, 4)
-    frame = Frame(chart=chart, columns=columns - LABEL_CELLS, rows=rows - 1, across=across, down=down)
+    frame = Frame(chart=chart, columns=columns - LABEL_CELLS, rows=rows - 1, glyphs=view.glyphs)
     ticks = {frame.cell((chart.low, tick))[1]: tick for tick in nice_ticks(*chart.heights, max(2, frame.rows // 3))}
-    cells = _curves(frame, view)
+    cells = _curves(frame)
     lines = [_row(row, cells, ticks.get(row), frame, view) for row in range(frame.rows)]
     return [*lines, [(" " * LABEL_CELLS, ""), (x_labels(chart, frame.columns), view.ink.muted)]]
 
 
-def _curves(frame: Frame, view: View) -> dict[tuple[int, int], tuple[str, str]]:
+def _curves(frame: Frame) -> dict[tuple[int, int], tuple[str, str]]:
     """What is drawn in which (column, row): a character and its style."""
-    bits: dict[tuple[int, int], tuple[int, str]] = {}
+    bits: dict[tuple[int, int], int] = {}
+    cells: dict[tuple[int, int], tuple[str, str]] = {}
     for series in frame.chart.drawn:
-        for x, y in _line([frame.dot(point) for point in series.points]):
-            cell = x // frame.across, y // frame.down
-            bits[cell] = bits.get(cell, (0, ""))[0] | BRAILLE[y % frame.down][x % frame.across], series.style
-    cells = {cell: ("." if view.glyphs.ascii else chr(0x2800 + dots), style) for cell, (dots, style) in bits.items()}
+        for cell, dots in trace([frame.dot(point) for point in series.points], frame.glyphs).items():
+            bits[cell] = bits.get(cell, 0) | dots
+            cells[cell] = frame.glyphs.dotted(bits[cell]), series.style
     for series in frame.chart.drawn:
         cells |= {frame.cell(point): (series.marker, series.style) for point in markers_of(series)}
     return cells
@@ -191,25 +187,11 @@ def x_labels(chart: Plot, width: int) -> str:
     free = 0
     for tick in chart.x_ticks(chart.low, chart.high, max(2, width // 12)):
         label = chart.x_label(tick)
-        column = min(_scaled(tick, chart.low, chart.high, width), width - len(label))
+        column = min(place(tick, chart.low, chart.high, width), width - len(label))
         if column >= free:
             row[column : column + len(label)] = label
             free = column + len(label) + 1
     return "".join(row)
-
-
-def _scaled(value: float, first: float, last: float, cells: int) -> int:
-    share = (value - first) / (last - first) if last != first else 0.0
-    return min(max(round(share * (cells - 1)), 0), cells - 1)
-
-
-def _line(dots: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """All dots of the straight lines from dot to dot."""
-    yield from dots[:1]
-    for (x, y), (next_x, next_y) in pairwise(dots):
-        steps = max(abs(next_x - x), abs(next_y - y))
-        for step in range(1, steps + 1):
-            yield x + round((next_x - x) * step / steps), y + round((next_y - y) * step / steps)
 
 
 class SeriesChart(LineView):

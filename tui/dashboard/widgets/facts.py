@@ -12,10 +12,8 @@ from rich.text import Text
 
 from tui.dashboard.appearance import draw_curve, draw_spark
 from tui.dashboard.view import View
-from tui.dashboard.widgets.penalties import layer_words
-from tui.dashboard.words import rounds_left
 from tui.swarm.snapshot import PenaltyRecord, Point
-from tui.text.phrases import duty_words, hold_words, next_words
+from tui.text.phrases import counts_words, duty_words, hold_words, layer_words, next_words, until_words
 
 GUTTER, NARROW_GUTTER = 12, 10
 """Cells of the labels, on a wide and on a narrow page."""
@@ -150,11 +148,11 @@ def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:
 
 
 def add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, about: str, style: str) -> None:
-    """LATE peer-3 counts 50 % until round 13, 1 round left; below it the evidence. `about`: whose, or of which round"""
+    """LATE peer-3 counts 50 %, until round 13, 1 round left; below it the evidence. `about`: whose or which round."""
     ink, lasts = view.ink, penalty.until_round > view.swarm.round
     sheet.line(
         (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted), (about, ink.strong),
-        f"counts {100 * penalty.factor:.0f} % ",
-        (rounds_left(penalty.until_round, view), ink.text if lasts else ink.muted),
+        f"{counts_words(penalty)}, ",
+        (until_words(penalty, view.swarm.round), ink.text if lasts else ink.muted),
     )  # fmt: skip
     sheet.prose("", f"{layer_words(penalty.layer)}: {penalty.evidence}", style)

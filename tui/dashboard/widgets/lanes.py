@@ -13,20 +13,8 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from tui.swarm.snapshot import Round, Span
+from tui.swarm.vocabulary import phase as phase_named
 
-WORDS = {
-    "idle": "waits", "train": "trains", "submit": "prepares its update", "prepare": "waits for the group",
-    "exchange": "sends its update", "weigh": "averages: norms are compared", "reduce": "averages",
-    "commit": "averages: votes are counted", "apply": "applies the update", "late": "is late",
-    "failed": "failed: it did not answer, or the try was given up", "paused": "is paused",
-    "sync": "catches up", "gone": "is gone",
-}  # fmt: skip
-"""What a peer does in a phase, for people."""
-
-_RANK = {
-    "failed": 9, "late": 8, "paused": 7, "sync": 6, "weigh": 5, "reduce": 5, "commit": 5, "apply": 5, "exchange": 4,
-    "submit": 3, "prepare": 3, "train": 2, "idle": 1, "gone": 0,
-}  # fmt: skip
 _NEVER_HIDDEN = frozenset({"failed", "late"})
 
 ENOUGH = 1 / 8
@@ -166,4 +154,4 @@ def _claim(phase: str, share: float) -> tuple[bool, int, float, str]:
     Of those that have not enough the longest shows.
     """
     enough = phase in _NEVER_HIDDEN or share >= ENOUGH
-    return enough, _RANK.get(phase, _RANK["idle"]) if enough else -1, share, phase
+    return enough, phase_named(phase).rank if enough else -1, share, phase

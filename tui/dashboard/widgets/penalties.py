@@ -10,11 +10,15 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 from textual.actions import SkipAction
 
-from tui.dashboard.keys import bindings, moving
-from tui.dashboard.view import View
-from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, Round, SwarmState
+from tui.dashboard.keys import bindings
+from tui.dashboard.view import View, ViewWidget
+from tui.dashboard.widgets.lines import StyledLine, cut, fit
+from tui.dashboard.widgets.table import RowTable
+from tui.swarm.sentences import cost_words
+from tui.swarm.snapshot import PenaltyRecord
+from tui.swarm.vocabulary import penalty_code
 from tui.text.codes import advice_of
+from tui.text.phrases import counts_words, layer_words, until_words
 
 UNCUT = 100
 """Cells from which on hardly anything of a penalty's lines is cut, so that it need not be said again."""
@@ -26,60 +30,14 @@ CATEGORIES = ("all", "errors", "late", "judge")
 """What the list can be narrowed to."""
 
 
-def factor_words(code: str, factor: float) -> str:
-    """What is left of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
-    if factor <= 0:
-        return "counts nothing"
-    share = f"{100 * factor:.0f} %" if factor >= 0.01 else f"{100 * factor:.1g} %"
-    return f"clipped to {share}" if code == "CLIPPED" else f"counts {share}"
-
-
-def until_words(penalty: PenaltyRecord, round: int) -> str:
-    """until round 14, 3 more; or over since round 14."""
-    left = penalty.until_round - round
-    if left <= 0:
-        return f"over since round {penalty.until_round}"
-    return f"until round {penalty.until_round}, {left} more"
-
-
-def cost_words(penalty: PenaltyRecord, told: Round | None) -> str:
-    """What it weighed in the round against its share of the tokens; empty if the round is not remembered.
-
-    Where not every member's tokens are known, an equal share stands in for that of the tokens.
-    """
-    if told is None or not told.weights:
-        return ""
-    if penalty.about not in told.weights:
-        return "not in the group"
-    got = f"weighed {100 * told.weights[penalty.about] / WEIGHT_ONE:.1f} %"
-    given = [told.given.get(peer, 0) for peer in told.group]
-    if all(given):
-        return f"{got}, by tokens {100 * told.given[penalty.about] / sum(given):.1f} %"
-    return f"{got}, equal share {100 / len(told.group):.1f} %" if told.group else got
-
-
-def layer_words(layer: str) -> str:
-    return f"layer {layer}" if layer.isdigit() else layer or "whole model"
-
-
 def narrowed(penalties: Sequence[PenaltyRecord], category: str) -> list[PenaltyRecord]:
-    return [
-        penalty for penalty in reversed(penalties) if category == "all" or advice_of(penalty.code).category == category
-    ]
+    return [penalty for penalty in reversed(penalties) if category in ("all", penalty_code(penalty.code).kind)]
 
 
-def told_in(swarm: SwarmState, penalty: PenaltyRecord) -> Round | None:
-    """The committed round that a penalty belongs to, while it is remembered."""
-    return next((view for view in reversed(swarm.history) if view.round == penalty.imposed_in), None)
-
-
-class Penalties(LineView, can_focus=True):
+class Penalties(RowTable, ViewWidget):
     """The list, newest first, with the selected one explained on Enter."""
 
-    BINDINGS = bindings({
-        **moving("move"), "g": "move(-100000)", "G": "move(100000)", "enter": "explain", "c": "category",
-        "escape": "close",
-    })  # fmt: skip
+    BINDINGS = bindings("rounds.penalties")
 
     def __init__(self) -> None:
         super().__init__(id="penalties")
@@ -87,86 +45,53 @@ class Penalties(LineView, can_focus=True):
         self.explained = False
         self._chosen: PenaltyRecord | None = None
         """None: the newest, whichever that is."""
-        self._top = 0
-        self._view: View | None = None
-        self._drawn: tuple[object, ...] = ()
+        self._listed: list[PenaltyRecord] = []
 
-    def show(self, view: View) -> None:
-        """Draw the penalties of a view, if anything in them changed."""
-        self._view = view
-        swarm = view.swarm
-        names = tuple(swarm.label(penalty.about) for penalty in swarm.penalty_log[-64:])
-        key = (
-            swarm.penalty_log, swarm.round, len(swarm.history), names, view.me, self.size, view.glyphs, view.ink,
-            self.category, self.explained, self._chosen, self.has_focus,
-        )  # fmt: skip
-        if key != self._drawn:
-            self._drawn = key
-            self.draw(self._compose_lines(view))
+    def draw_view(self, view: View) -> None:
+        width = self.size.width
+        self._listed = listed = narrowed(view.swarm.penalty_log, self.category)
+        above = [_heading(view, listed, self.category, width, focused=self.has_focus)]
+        if not listed:
+            nothing = "nobody counted for less" if self.category == "all" else f"none of category {self.category}"
+            above.append([(f"  {nothing}", view.ink.muted)])
+        at = listed.index(self._chosen) if self._chosen in listed else 0
+        self.show_rows(len(listed), self._lines_of, at, above=above, lines_each=_lines_each(width))
 
     @property
     def chosen(self) -> PenaltyRecord | None:
         """The penalty that is selected, None if there is none in this category."""
-        listed = self._listed()
-        return self._chosen if self._chosen in listed else next(iter(listed), None)
+        return self._listed[self.cursor_row] if self._listed else None
 
     def rows_wanted(self, view: View) -> int:
         listed = narrowed(view.swarm.penalty_log, self.category)
         return 1 + max(1, len(listed) * _lines_each(self.size.width)) + (5 if self.explained else 0)
 
-    def action_move(self, by: int) -> None:
-        listed = self._listed()
-        if not listed:
-            return
-        index = listed.index(self.chosen) if self.chosen in listed else 0
-        index = min(max(index + by, 0), len(listed) - 1)
-        self._chosen = listed[index] if index else None
-        assert self._view is not None
-        self._view = self._view.selecting(listed[index].about)
-        self._redraw()
+    def on_row_table_moved(self, message: RowTable.Moved) -> None:
+        self._chosen = self._listed[message.row] if message.row else None
+        self.view.select(self._listed[message.row].about)
 
-    def action_explain(self) -> None:
-        self.explained = not self.explained and self.chosen is not None
-        self._redraw()
+    def on_row_table_entered(self) -> None:
+        self.explained = not self.explained
+        self.redraw()
 
     def action_category(self) -> None:
         self.category = CATEGORIES[(CATEGORIES.index(self.category) + 1) % len(CATEGORIES)]
         self._chosen = None
-        self._redraw()
+        self.redraw()
 
     def action_close(self) -> None:
         """Close the explanation; without one, Esc is the application's."""
         if not self.explained:
             raise SkipAction
         self.explained = False
-        self._redraw()
+        self.redraw()
 
-    def _listed(self) -> list[PenaltyRecord]:
-        return narrowed(self._view.swarm.penalty_log, self.category) if self._view else []
+    on_focus = on_blur = ViewWidget.redraw
 
-    def _redraw(self) -> None:
-        if self._view is not None:
-            self.show(self._view)
-
-    on_focus = on_blur = on_resize = _redraw
-
-    def _compose_lines(self, view: View) -> list[StyledLine]:
-        listed, width = self._listed(), self.size.width
-        heading = _heading(view, listed, self.category, width, focused=self.has_focus)
-        if not listed:
-            nothing = "nobody counted for less" if self.category == "all" else f"none of category {self.category}"
-            return [heading, [(f"  {nothing}", view.ink.muted)]]
-        chosen = self.chosen or listed[0]
-        index = listed.index(chosen)
-        explanation = _explanation(view, chosen, width) if self.explained else []
-        room = max(1, (self.size.height - 1 - len(explanation)) // _lines_each(width))
-        self._top = min(max(self._top, index - room + 1), index, max(0, len(listed) - room))
-        lines = [heading]
-        for penalty in listed[self._top : self._top + room]:
-            at = penalty == chosen and (self.has_focus or self.explained)
-            lines += _row(view, penalty, width, at=at)
-            lines += explanation if penalty == chosen else []
-        return lines
+    def _lines_of(self, row: int) -> list[StyledLine]:
+        penalty, width = self._listed[row], self.size.width
+        explained = self.explained and row == self.cursor_row
+        return [*_row(self.view, penalty, width), *(_explanation(self.view, penalty, width) if explained else [])]
 
 
 BESIDE_EVIDENCE = 138
@@ -186,19 +111,17 @@ def _heading(view: View, listed: list[PenaltyRecord], category: str, width: int,
     return [(title, ink.strong if focused else ink.text), (f" {rule} ", ink.track), (hint, ink.muted)]
 
 
-def _row(view: View, penalty: PenaltyRecord, width: int, *, at: bool) -> list[StyledLine]:
+def _row(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
     ink, glyphs, swarm = view.ink, view.glyphs, view.swarm
     lasts = penalty.until_round > swarm.round
     colour = (ink.bad if penalty.factor <= 0 else ink.warn) if lasts else ink.muted
-    sign = glyphs.mark if at else glyphs.alert if lasts else " "
     told = f"{penalty.imposed_in:<4} " if width < 60 else f"round {penalty.imposed_in:<4} "
     name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
     who = ink.mine if penalty.about == view.me else ink.text
-    who = f"{who} reverse" if at and "reverse" not in who else who
-    factor, until = factor_words(penalty.code, penalty.factor), until_words(penalty, swarm.round)
-    layer, cost = layer_words(penalty.layer), cost_words(penalty, told_in(swarm, penalty))
+    factor, until = counts_words(penalty), until_words(penalty, swarm.round)
+    layer, cost = layer_words(penalty.layer), cost_words(swarm, penalty)
     head: StyledLine = [
-        (f"{sign} ", ink.strong if at else colour), (told, ink.muted), (name, who),
+        (f"{glyphs.alert if lasts else ' '} ", colour), (told, ink.muted), (name, who),
         (f" {penalty.code:<12}", colour),
     ]  # fmt: skip
     if width < 60:
@@ -230,8 +153,8 @@ def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
 
 def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
     advice, ink = advice_of(penalty.code), view.ink
-    cost = cost_words(penalty, told_in(view.swarm, penalty))
-    facts = [penalty.evidence, layer_words(penalty.layer), factor_words(penalty.code, penalty.factor), cost]
+    cost = cost_words(view.swarm, penalty)
+    facts = [penalty.evidence, layer_words(penalty.layer), counts_words(penalty), cost]
     told = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
     rows: list[tuple[str, str, str]] = [("what  ", told, ink.text)] if width < UNCUT else []
     rows += [("why   ", advice.meaning, ink.text), ("to do ", advice.remedy, ink.text)]

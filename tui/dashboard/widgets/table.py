@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import ClassVar
 
@@ -10,19 +10,17 @@ from rich.style import Style
 from textual import events
 from textual.message import Message
 
-from tui.dashboard.keys import bindings, moving
+from tui.dashboard.keys import bindings
 from tui.dashboard.widgets.lines import LineView, StyledLine
 
 WHEEL_ROWS = 3
 
 
 class RowTable(LineView, can_focus=True):
-    """`show` says how many rows there are and gives each one that comes in sight."""
+    """`show_rows` says how many rows there are and gives each one that comes in sight."""
 
     COMPONENT_CLASSES: ClassVar[set[str]] = {"table--cursor"}
-    BINDINGS = bindings(
-        {**moving("move"), "pageup": "page(-1)", "pagedown": "page(1)", "g": "go(0)", "G": "go(-1)", "enter": "enter"}
-    )
+    BINDINGS = bindings("table")
 
     @dataclass
     class Moved(Message):
@@ -37,23 +35,36 @@ class RowTable(LineView, can_focus=True):
         self.row_count = 0
         self.cursor_row = 0
         self._top = 0
-        self._row: Callable[[int], StyledLine] | None = None
+        self._row: Callable[[int], Sequence[StyledLine]] = lambda row: ()
+        self._above: Sequence[StyledLine] = ()
+        self._lines_each, self._more_at_cursor = 1, 0
 
-    def show(self, row_count: int, row: Callable[[int], StyledLine], cursor_row: int | None) -> None:
-        """Draw `row_count` rows with the cursor on one of them, or where it was if None."""
-        self.row_count, self._row = row_count, row
+    def show_rows(
+        self, row_count: int, row: Callable[[int], Sequence[StyledLine]], cursor_row: int | None, *,
+        above: Sequence[StyledLine] = (), lines_each: int = 1,
+    ) -> None:  # fmt: skip
+        """Draw `row_count` rows below the lines `above`, with the cursor on one of them, or where it was if None.
+
+        A row has `lines_each` lines. The one at the cursor may have more.
+        """
+        self.row_count, self._row, self._above, self._lines_each = row_count, row, above, lines_each
         self._put_cursor(self.cursor_row if cursor_row is None else cursor_row)
         self._paint()
 
     def line_style(self, y: int) -> Style:
         style = super().line_style(y)
-        at_cursor = self.row_count and y + self._top == self.cursor_row
+        at_cursor = self.row_count and self.cursor_y <= y < self.cursor_y + self._lines_each
         return style + self.get_component_rich_style("table--cursor") if at_cursor else style
 
     @property
     def cursor_y(self) -> int:
-        """The line of this widget that the cursor is on."""
-        return self.cursor_row - self._top
+        """The first line of this widget that the cursor is on."""
+        return len(self._above) + (self.cursor_row - self._top) * self._lines_each
+
+    @property
+    def _room(self) -> int:
+        """Rows that are in sight."""
+        return max(1, (self.size.height - len(self._above) - self._more_at_cursor) // self._lines_each)
 
     def action_enter(self) -> None:
         if self.row_count:
@@ -63,14 +74,18 @@ class RowTable(LineView, can_focus=True):
         self._move_to(self.cursor_row + by)
 
     def action_page(self, direction: int) -> None:
-        self._move_to(self.cursor_row + direction * max(1, self.size.height - 1))
+        self._move_to(self.cursor_row + direction * max(1, self._room - 1))
 
     def action_go(self, row: int) -> None:
         """To a row from the top, or if negative from the end."""
         self._move_to(row if row >= 0 else self.row_count + row)
 
     def on_click(self, event: events.Click) -> None:
-        self._move_to(self._top + event.y)
+        y, ends_y = event.y, self.cursor_y + self._lines_each
+        if y >= ends_y:
+            y = max(ends_y - 1, y - self._more_at_cursor)
+        if y >= len(self._above):
+            self._move_to(self._top + (y - len(self._above)) // self._lines_each)
 
     def on_mouse_scroll_down(self) -> None:
         self.action_move(WHEEL_ROWS)
@@ -98,14 +113,14 @@ class RowTable(LineView, can_focus=True):
     def _put_cursor(self, row: int) -> None:
         """Where the cursor is, within the table, and the rows around it that are in sight."""
         before = self.cursor_row, self._top
-        height = max(1, self.size.height)
         self.cursor_row = min(max(row, 0), max(0, self.row_count - 1))
-        top = min(self._top, max(0, self.row_count - height))
-        self._top = min(max(top, self.cursor_row - height + 1), self.cursor_row)
+        self._more_at_cursor = len(self._row(self.cursor_row)) - self._lines_each if self.row_count else 0
+        top = min(self._top, max(0, self.row_count - self._room))
+        self._top = min(max(top, self.cursor_row - self._room + 1), self.cursor_row)
         if before != (self.cursor_row, self._top):
             self.refresh()
 
     def _paint(self) -> None:
-        if self._row is not None and self.size.height:
-            last = min(self._top + self.size.height, self.row_count)
-            self.draw([self._row(row) for row in range(self._top, last)])
+        if self.size.height:
+            rows = range(self._top, min(self._top + self._room, self.row_count))
+            self.draw([*self._above, *(line for row in rows for line in self._row(row))])

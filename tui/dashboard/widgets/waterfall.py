@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from rich.cells import cell_len
 
-from tui.dashboard.keys import bindings, moving
-from tui.dashboard.view import PeerOpened, View
+from tui.dashboard.keys import bindings
+from tui.dashboard.view import PeerOpened, View, ViewWidget
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.dashboard.widgets.penalties import factor_words
-from tui.dashboard.words import phase_style, shown_state, state_style
+from tui.dashboard.words import phase_style, state_of
+from tui.swarm.figures import order
 from tui.swarm.snapshot import PeerView
+from tui.swarm.vocabulary import phase as phase_named
+from tui.text.phrases import counts_words
 from tui.text.units import format_elapsed, format_seconds
 
 LEGEND = (
@@ -30,16 +31,11 @@ MIN_STATE_COLUMNS = 96
 """Cells from which on the state stands in words behind each lane."""
 
 
-class Waterfall(LineView, can_focus=True):
-    BINDINGS = bindings({
-        "left": "scrub(-1)", "right": "scrub(1)", "shift+left": "scrub(-10)", "shift+right": "scrub(10)",
-        **moving("select"), "left_square_bracket": "zoom(1)", "right_square_bracket": "zoom(-1)",
-        "g": "begin", "G": "follow", "enter": "open",
-    })  # fmt: skip
+class Waterfall(LineView, ViewWidget, can_focus=True):
+    BINDINGS = bindings("rounds.lanes")
 
     def __init__(self) -> None:
         super().__init__(id="waterfall")
-        self._view: View | None = None
         self._step_s: float | None = None
         """Width of a column; None: as the rounds' duration suggests."""
         self._held: Axis | None = None
@@ -49,7 +45,7 @@ class Waterfall(LineView, can_focus=True):
 
     @property
     def axis(self) -> Axis:
-        view, columns = self._shown_view, self._columns
+        view, columns = self.view, self._columns
         if self._held is not None:
             return Axis(first=self._held.first, step_s=self._held.step_s, columns=columns)
         usual_s = view.swarm.usual_round_s
@@ -57,14 +53,16 @@ class Waterfall(LineView, can_focus=True):
         axis = lanes.ending_at(view.now, step_s, columns)
         return lanes.not_before(axis, self._first_t)
 
-    def show(self, view: View) -> None:
-        self._view = view
-        self._redraw()
+    def draw_view(self, view: View) -> None:
+        if self.size.width and self.size.height:
+            self.draw(self._compose_lines(view))
+
+    on_focus = on_blur = ViewWidget.redraw
 
     def action_scrub(self, by: int) -> None:
         """Move the cursor; to the right of what has been, follow again."""
         axis = self.axis
-        newest = axis.column_of(self._shown_view.now)
+        newest = axis.column_of(self.view.now)
         column = (self._cursor if self._held else newest) + by
         if by > 0 and column > newest:
             return self.action_follow()
@@ -76,7 +74,7 @@ class Waterfall(LineView, can_focus=True):
 
     def action_follow(self) -> None:
         self._held = None
-        self._redraw()
+        self.redraw()
 
     def action_zoom(self, steps: int) -> None:
         """Make columns wider or narrower, with what the cursor is on in the same place."""
@@ -86,28 +84,25 @@ class Waterfall(LineView, can_focus=True):
             middle_t = sum(axis.bounds(self._cursor)) / 2
             self._held = Axis(first=int(middle_t // step_s) - self._cursor, step_s=step_s, columns=axis.columns)
         self._step_s = step_s
-        self._redraw()
+        self.redraw()
 
     def action_select(self, by: int) -> None:
-        order = self._order(self._shown_view)
+        order = self._order(self.view)
         if not order:
             return
         index = order.index(self._chosen_of(order))
-        self._view = self._shown_view.selecting(order[min(max(index + by, 0), len(order) - 1)].peer)
-        self._redraw()
+        peer = order[min(max(index + by, 0), len(order) - 1)].peer
+        self.view.select(peer)
+        self.select(peer)
+        self.redraw()
 
     def action_open(self) -> None:
-        if self._shown_view.swarm.peers:
-            self.post_message(PeerOpened(self._chosen_of(self._order(self._shown_view)).peer))
-
-    @property
-    def _shown_view(self) -> View:
-        assert self._view is not None, "keys come after the first view"
-        return self._view
+        if self.view.swarm.peers:
+            self.post_message(PeerOpened(self._chosen_of(self._order(self.view)).peer))
 
     @property
     def _first_t(self) -> float:
-        view = self._shown_view
+        view = self.view
         firsts = [peer.spans[0].t for peer in view.swarm.peers.values() if peer.spans]
         return min(firsts, default=view.now)
 
@@ -126,19 +121,13 @@ class Waterfall(LineView, can_focus=True):
     def _hold(self, axis: Axis, column: int) -> None:
         self._held = axis.moved_to(column)
         self._cursor = column + axis.first - self._held.first
-        self._redraw()
-
-    def _redraw(self) -> None:
-        if self._view is not None and self.size.width and self.size.height:
-            self.draw(self._compose_lines(self._view))
-
-    on_focus = on_blur = on_resize = _redraw
+        self.redraw()
 
     def _order(self, view: View) -> list[PeerView]:
-        return in_order(view.swarm.peers.values(), view.me)
+        return order(view.swarm.peers.values(), view.me)
 
     def _chosen_of(self, order: Sequence[PeerView]) -> PeerView:
-        return next((peer for peer in order if peer.peer == self._shown_view.selected), order[0])
+        return next((peer for peer in order if peer.peer == self.view.selected), order[0])
 
     def _compose_lines(self, view: View) -> list[StyledLine]:
         order, axis, height = self._order(view), self.axis, self.size.height
@@ -162,7 +151,7 @@ class Waterfall(LineView, can_focus=True):
         if len(order) <= rows:
             self._top = 0
             return list(order)
-        pinned = 1 if order[0].peer == self._shown_view.me and rows > 1 else 0
+        pinned = 1 if order[0].peer == self.view.me and rows > 1 else 0
         index, room = max(pinned, order.index(chosen)), rows - pinned
         self._top = min(max(self._top, index - room + 1, pinned), index, len(order) - room)
         return [*order[:pinned], *order[self._top : self._top + room]]
@@ -188,11 +177,11 @@ class Waterfall(LineView, can_focus=True):
         for begin, end in _runs(painted, cursor):
             phase = painted[begin]
             style = phase_style(phase, ink) if phase else ink.track
-            glyph = view.glyphs.phase(phase) if phase else " "
+            glyph = view.glyphs.sign(phase_named(phase)) if phase else " "
             pieces.append((glyph * (end - begin), f"{style} reverse" if begin == cursor else style))
         if self._state_width:
-            state = shown_state(peer, view)
-            pieces.append((f" {view.glyphs.state(state)} {state:<10}", state_style(state, ink)))
+            state = state_of(peer, view)
+            pieces.append((f" {state.plain:<12}", str(state.style)))
         return pieces
 
     def _told(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
@@ -204,24 +193,14 @@ class Waterfall(LineView, can_focus=True):
         head: StyledLine = [(f"{format_elapsed(t - began_t)}  ", view.ink.muted), (peer.label, view.ink.strong)]
         if stay is None:
             return cut([*head, (" was not heard of", view.ink.muted)], self.size.width, view.glyphs.ellipsis)
-        words = lanes.WORDS.get(stay.span.phase, stay.span.phase)
+        words = phase_named(stay.span.phase).does
         what = f" {words} {view.glyphs.dot} round {stay.span.round} {view.glyphs.dot} {format_seconds(stay.seconds)}"
         pieces = [*head, (what, phase_style(stay.span.phase, view.ink) if stay.span.phase != "idle" else view.ink.text)]
         for penalty in view.swarm.penalty_log:
             if penalty.about == peer.peer and penalty.imposed_in == stay.span.round:
-                told = f"{penalty.code}, {penalty.evidence}, {factor_words(penalty.code, penalty.factor)}"
+                told = f"{penalty.code}, {penalty.evidence}, {counts_words(penalty)}"
                 pieces.append((f" {view.glyphs.dot} {told}", view.ink.warn))
         return cut(pieces, self.size.width, view.glyphs.ellipsis)
-
-
-def in_order(peers: Iterable[PeerView], me: str) -> list[PeerView]:
-    """The volunteer's own peer, then the others by name, peer-2 before peer-10."""
-    return sorted(peers, key=lambda peer: (peer.peer != me, natural(peer.label), peer.peer))
-
-
-def natural(name: str) -> tuple[tuple[int, int, str], ...]:
-    """The key that sorts peer-2 before peer-10."""
-    return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
 
 
 def _heading(view: View, axis: Axis, width: int, *, following: bool) -> StyledLine:
@@ -242,7 +221,7 @@ def _legend(view: View, width: int) -> StyledLine:
         left -= len(word) + 4
         if left < 0:
             break
-        pieces += [(view.glyphs.phase(phase), phase_style(phase, view.ink)), (f" {word}  ", view.ink.muted)]
+        pieces += [(view.glyphs.sign(phase_named(phase)), phase_style(phase, view.ink)), (f" {word}  ", view.ink.muted)]
     return pieces
 
 

@@ -1,0 +1,285 @@
+"""Every figure that people are shown, defined once: screens, the plain log, `status` and the report ask here.
+
+`now` is Unix time, that of the wall or of a recording's playhead. None: the figure is not known, or there is none,
+since who is gone or rests has no live figures.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from peer.events import DeviceMeasured, RoundForecast
+from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, SwarmState
+from tui.swarm.vocabulary import STATES, ShownState, penalty_code, state_named
+
+SILENT_S = 60.0
+"""Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
+
+# ---- what a peer does ----
+
+
+def state(swarm: SwarmState, peer: PeerView, now: float) -> ShownState:
+    """What a peer does, as people are told it.
+
+    Its own word, but: who made all rounds has finished, and who stopped in good order has left; who is known by
+    hearsay only and was not heard of for long is gone; and who takes part under a penalty that lasts is LATE or, for
+    what was measured of its work, PENALISED.
+    """
+    if (peer.stopped and peer.exit_code == 0) or (peer.state != "GONE" and silent_since(swarm, peer, now) is not None):
+        has_finished = bool(swarm.rounds) and anchor(peer) >= swarm.rounds
+        return STATES["FINISHED" if has_finished else "LEFT" if peer.stopped else "GONE"]
+    own = state_named(peer.state)
+    lasting = swarm.active_penalties_of.get(peer.peer, ())
+    if not lasting or not own.takes_part:
+        return own
+    return STATES["LATE" if all(penalty_code(each.code).kind == "late" for each in lasting) else "PENALISED"]
+
+
+def silent_since(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
+    """Since when nothing is heard of who left without a word; None if it left with one, or is there.
+
+    Before the first round nobody has anything to say.
+    """
+    if peer.reports or peer.state == "GONE" or peer.seen_t is None or not swarm.history:
+        return None
+    return peer.seen_t if now - peer.seen_t > max(SILENT_S, 2 * swarm.usual_round_s) else None
+
+
+def anchor(peer: PeerView) -> int:
+    """The newest round that it has committed."""
+    return peer.committed
+
+
+def in_round(peer: PeerView) -> int:
+    """The round that it works for: the one that leads to the next anchor."""
+    return anchor(peer) + 1
+
+
+def order(peers: Iterable[PeerView], me: str = "") -> list[PeerView]:
+    """The volunteer's own peer, then the others by name, peer-2 before peer-10."""
+    return sorted(peers, key=lambda peer: (peer.peer != me, natural(peer.label), peer.peer))
+
+
+def by_urgency(swarm: SwarmState, now: float) -> list[PeerView]:
+    """Those that need a look first; alike ones in order."""
+    return sorted(order(swarm.peers.values()), key=lambda peer: -state(swarm, peer, now).urgency)
+
+
+def natural(name: str) -> tuple[tuple[int, int, str], ...]:
+    """The key that sorts peer-2 before peer-10."""
+    return tuple((1, 0, part) if not part.isdigit() else (0, int(part), "") for part in re.split(r"(\d+)", name))
+
+
+# ---- how fast ----
+
+
+def throughput(swarm: SwarmState) -> float | None:
+    """Tokens that the newest timed round counted, per second of it."""
+    return swarm.speeds[-1].value if swarm.speeds else None
+
+
+def device_speed(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
+    """Tokens per second of a peer while it computes. Rounds count less: averaging and waiting take time, too."""
+    return peer.tokens_per_s or None if state(swarm, peer, now).takes_part else None
+
+
+def round_seconds(round: Round) -> float | None:
+    """From when the round before was first told until it was."""
+    return round.round_s or None
+
+
+def usual_round_seconds(swarm: SwarmState) -> float | None:
+    return swarm.usual_round_s or None
+
+
+def so_far_seconds(swarm: SwarmState, forecast: RoundForecast, now: float) -> float | None:
+    """Whole seconds that the round of a forecast lasts by now; None if its beginning was not told."""
+    last = swarm.history[-1] if swarm.history else None
+    if last is None or last.round != forecast.round - 1:
+        return None
+    return max(0.0, float(int(now - last.t)))
+
+
+def forecast_now(swarm: SwarmState, peer: PeerView, now: float) -> RoundForecast | None:
+    """What a peer expects of the round that it trains for; None once that lasts so long that it was wrong: beyond its
+    upper bound by as much as lies between its bounds."""
+    forecast = peer.forecast
+    if forecast is None or forecast.round != peer.round + 1 or not state(swarm, peer, now).takes_part:
+        return None
+    so_far_s = so_far_seconds(swarm, forecast, now)
+    is_over = so_far_s is not None and so_far_s > 2 * forecast.high_s - forecast.low_s
+    return None if is_over else forecast
+
+
+def seconds_left(swarm: SwarmState, now: float) -> float | None:
+    """Until the run is over, at its usual pace; None for a run without end, and where no round was timed."""
+    usual_s = usual_round_seconds(swarm)
+    if not swarm.rounds or usual_s is None or not swarm.history:
+        return None
+    begun_s = min(usual_s, max(0.0, now - swarm.history[-1].t))
+    return max(0.0, (swarm.rounds - swarm.round) * usual_s - begun_s)
+
+
+# ---- what a peer gives ----
+
+
+def weight(swarm: SwarmState, peer: str, round: Round | None = None) -> float | None:
+    """Its share (0 to 1) of a round, the newest unless one is named; 0 if it was no member, None without a round."""
+    told = round or (swarm.history[-1] if swarm.history else None)
+    return told.weights.get(peer, 0) / WEIGHT_ONE if told is not None and told.weights else None
+
+
+def weights(swarm: SwarmState, peer: str) -> list[Point]:
+    """Its share of each remembered round that it was a member of."""
+    return [
+        Point(t=told.t, round=told.round, tokens=0, value=told.weights[peer] / WEIGHT_ONE)
+        for told in swarm.history
+        if peer in told.weights
+    ]
+
+
+def mean_weight(swarm: SwarmState, peer: str) -> float | None:
+    """Over all remembered rounds, also those without it: the means of all peers add up to 1."""
+    told = [round for round in swarm.history if round.weights]
+    return sum(round.weights.get(peer, 0) for round in told) / WEIGHT_ONE / len(told) if told else None
+
+
+def token_share(swarm: SwarmState, peer: PeerView) -> float | None:
+    """Its share of all tokens that rounds counted."""
+    return peer.tokens / swarm.tokens if swarm.tokens else None
+
+
+def counts(peer: PeerView) -> Mapping[str, int]:
+    """In how many committed rounds what it gave counted as what."""
+    return {name: getattr(peer, name) for name in ("accepted", "late", "idle", "rejected", "missed")}
+
+
+def active_penalties(swarm: SwarmState, peer: str = "") -> tuple[PenaltyRecord, ...]:
+    """Those that last now, of one peer or of all."""
+    return swarm.active_penalties_of.get(peer, ()) if peer else swarm.lasting
+
+
+def tokens_norms(swarm: SwarmState) -> list[Point]:
+    """The median norm of each remembered round that was measured, over the tokens of the run."""
+    tokens = {point.round: point.tokens for point in (*swarm.training, *swarm.speeds)}
+    return [
+        Point(t=told.t, round=told.round, tokens=tokens[told.round], value=told.median_norm)
+        for told in swarm.history
+        if told.median_norm is not None and told.round in tokens
+    ]
+
+
+# ---- what is learned ----
+
+
+def held_out(swarm: SwarmState) -> Point | None:
+    """The newest held-out loss, nats per token."""
+    return swarm.evaluations[-1] if swarm.evaluations else None
+
+
+def training_loss(swarm: SwarmState) -> float | None:
+    """Mean of the reporting peers when the newest round was committed, nats per token."""
+    return swarm.training[-1].value if swarm.training else None
+
+
+def own_loss(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
+    """A peer's own training loss, nats per token, while it takes part."""
+    return peer.loss if state(swarm, peer, now).is_here else None
+
+
+# ---- links and machines ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class Volume:
+    """Bytes, or bits per second."""
+
+    sent: float
+    received: float
+
+
+def round_traffic(of: SwarmState | Round | PeerView) -> Volume:
+    """Bytes of committed rounds, of those who report: of the run, of one round, or of one peer."""
+    return Volume(sent=of.bytes_sent, received=of.bytes_received)
+
+
+def link_traffic(peer: PeerView) -> Volume | None:
+    """Bytes of all that its link carried since it started."""
+    network = peer.network
+    return Volume(sent=network.bytes_sent, received=network.bytes_received) if network is not None else None
+
+
+def link_rate(swarm: SwarmState, peer: PeerView, now: float) -> Volume | None:
+    """Bits per second of its link between the last two measurements."""
+    if not peer.ups or not peer.downs or not state(swarm, peer, now).is_here:
+        return None
+    return Volume(sent=8 * peer.ups[-1].value, received=8 * peer.downs[-1].value)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Upload:
+    """Bits per second that a peer can send, and whether that was measured or only pledged."""
+
+    bps: int
+    is_measured: bool
+
+
+def upload(peer: PeerView) -> Upload | None:
+    """Measured, else as pledged."""
+    if peer.network is not None and peer.network.upload_bps:
+        return Upload(bps=peer.network.upload_bps, is_measured=True)
+    return Upload(bps=peer.upload_bps, is_measured=False) if peer.upload_bps else None
+
+
+def connection(owner: PeerView | None, peer: str) -> Mapping[str, Any]:
+    """What `owner` measured of its connection with a peer; empty if nothing."""
+    rows = owner.network.peers if owner is not None and owner.network is not None else []
+    return next((row for row in rows if row.get("peer") == peer), {})
+
+
+def round_trip(row: Mapping[str, Any]) -> float | None:
+    """Seconds, of a connection."""
+    rtt_s = row.get("rtt_s")
+    return float(rtt_s) if isinstance(rtt_s, int | float) else None
+
+
+def chain_share(peer: PeerView) -> float | None:
+    """How full what the chain may take on disk is."""
+    network = peer.network
+    return network.disk_bytes / network.disk_quota_bytes if network is not None and network.disk_quota_bytes else None
+
+
+def gauges(swarm: SwarmState, peer: PeerView, now: float) -> DeviceMeasured | None:
+    """What training takes of its machine, while it runs."""
+    return peer.device_figures if state(swarm, peer, now).is_here else None
+
+
+# ---- whether all have the same bits ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class EqualBits:
+    """What those who report say of the anchors. `differs` is the first round of which two say otherwise, if any."""
+
+    reporting: int
+    digest: str = ""
+    """Of the newest anchor."""
+    differs: int | None = None
+    between: tuple[str, str] = ("", "")
+
+
+def agreement(swarm: SwarmState) -> EqualBits:
+    """Whether all who report a round report the same digest and the same state. One peer alone says nothing."""
+    seen: dict[int, tuple[str, str, str]] = {}
+    told = sorted(
+        (commit.round, view.peer, commit.digest, commit.state) for view in swarm.reporting for commit in view.commits
+    )
+    reporting = len({peer for _, peer, _, _ in told})
+    for round, peer, digest, bits in told:
+        first, *expected = seen.setdefault(round, (peer, digest, bits))
+        if [digest, bits] != expected:
+            return EqualBits(reporting=reporting, differs=round, between=(first, peer))
+    return EqualBits(reporting=reporting, digest=seen[max(seen)][1] if seen else "")
