@@ -131,6 +131,26 @@ def test_who_paused_is_late_with_what_came_too_late() -> None:
     assert swarm.peers["B"].late == 1
 
 
+# ---- traffic ----
+
+
+def test_the_traffic_of_rounds_outlasts_a_restart_and_is_taken_back_with_its_round() -> None:
+    before = [line(committed(1)), line(committed(1), peer="B"), line(committed(2))]
+    swarm = folded(*before, line(PeerStarted(name="a", version="0")), line(committed(3)))
+    assert (swarm.bytes_sent, swarm.bytes_received) == (40, 80)
+    assert (swarm.peers["A"].bytes_sent, swarm.peers["B"].bytes_sent) == (30, 10)
+    assert sum(told.bytes_sent for told in swarm.history) == 40
+    forked = folded(*before, line(committed(2, digest="other", bytes_sent=1)))
+    assert (forked.bytes_sent, forked.peers["A"].bytes_sent) == (21, 11)
+
+
+def test_the_tokens_of_a_run_are_the_sum_of_what_counted_for_peers() -> None:
+    """Pledged are more: what of them was refused counts for nobody."""
+    swarm = folded(line(committed(1, tokens=1000, given={"A": 600, "B": 0})))
+    assert (swarm.tokens, swarm.history[-1].tokens, swarm.peers["A"].tokens) == (600, 600, 600)
+    assert [point.value for point in swarm.speeds] == [600 / 8.0]
+
+
 # ---- how long a round took ----
 
 
