@@ -11,14 +11,20 @@ import errno
 import os
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 from importlib import import_module
-from typing import NoReturn
 
 from dht.errors import BadInput, DiskFull, HomefiresError
-from tui.commands.options import Parser, add_command, add_debug
+from tui.command_line import Command, Parser, add_options, read_options
 
+DOES = "Train one language model on many home GPUs over the internet."
+GREETING = f"""{DOES}
+
+  homefires demo         trains a small model with several peers on this machine, in two minutes
+  homefires join INVITE  takes part in the run of somebody who gave you an invite
+
+All commands: homefires --help"""
 COMMANDS = {
     "demo": ("demo", "train a small model with several peers on this machine"),
     "join": ("join", "take part in the run of an invite"),
@@ -26,10 +32,7 @@ COMMANDS = {
     "attach": ("attach", "show the dashboard of a peer of this machine"),
     "new": ("new", "write the spec of a run, by four questions"),
     "bootstrap": ("organiser", "start a run: the node that newcomers dial first"),
-    "status": (
-        "status",
-        "say what a peer of this machine does, what it gave, and whether its part of the round will be in time",
-    ),
+    "status": ("status", "say what a peer of this machine does, what it gave, and whether its part will be in time"),
     "pause": ("control", "have the peer of this machine give what it has made and train no more, until it is resumed"),
     "resume": ("control", "have the paused peer of this machine train again"),
     "finish": ("control", "have the peer of this machine complete its round, then pause"),
@@ -44,21 +47,24 @@ COMMANDS = {
     "doctor": ("doctor", "say what keeps this machine from taking part, and what to do"),
     "explain": ("status", "say what a code means: of a penalty, an alert, a pause, a state or an exit"),
     "credit": ("artifacts", "say what each peer has put into a run, from the certificates of its chain"),
-    "bundle": (
-        "artifacts",
-        "collect events, logs and versions for a bug report, without keys, addresses or names of this machine",
-    ),
-    "service": ("service", "have systemd run a peer from login or boot on"),
+    "bundle": ("artifacts", "collect events, logs and versions for a bug report, without keys, addresses and names"),
+    "service": ("", "have systemd run a peer from login or boot on"),
+    "service install": ("service", "write a unit for a peer, or for an organiser's node, and start it"),
+    "service status": ("service", "say what the installed services do"),
+    "service remove": ("service", "stop a service and take its unit away"),
     "identity": ("artifacts", "show, save or bring back the key of a peer of this machine"),
+    "identity export": ("artifacts", "write the key to a new file that a passphrase opens"),
+    "identity import": ("artifacts", "put the key of such a file into a folder that has none"),
     "invite": ("organiser", "print more invites to a run of yours"),
-    "cluster": ("organiser", "have friends train a part of your peer's copy of the model"),
+    "cluster": ("", "have friends train a part of your peer's copy of the model"),
+    "cluster invite": ("organiser", "print the line for friends who would train a stage of your copy"),
     "members": ("organiser", "say who is admitted to a run of yours, or end an admission"),
     "quarantine": ("organiser", "have nobody in a run of yours work with a peer any more"),
     "plan": ("plan", "say what a run will cost on some peers, and how to set it up"),
     "simulate": ("plan", "simulate a run on peers that one does not have"),
     "place": ("plan", "say which peer would hold which stage of a model that is cut over several of them"),
-}
-"""By name: the module of `tui.commands` that has it, as `add_NAME`, and what it does."""
+}  # fmt: skip
+"""By name: the module of `tui.commands` that has it, and what it does. Without a module it is only made of others."""
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,43 +102,60 @@ def main(argv: Sequence[str] | None = None) -> int:
 
 
 def _run(arguments: list[str]) -> int:
+    if not arguments:
+        print(GREETING)
+        return 0
+    if arguments == ["--version"]:
+        from importlib.metadata import version  # reading it costs as much as all of --help
+
+        print(f"homefires {version('homefires')}")
+        return 0
     try:
-        options = build_parser().parse_args(arguments)
-    except SystemExit as done:  # --help and --version
+        command = parse(arguments)
+    except SystemExit as done:  # --help
         return int(done.code or 0)
-    command: Callable[[argparse.Namespace], int] = options.run
-    return command(options)
+    return command.run()
+
+
+def parse(arguments: Sequence[str]) -> Command:
+    """What a command line asks for. Raises BadInput, and SystemExit once help was printed."""
+    said = vars(build_parser().parse_args(arguments))
+    return read_options(_imported(said["command"]), said)
 
 
 def build_parser() -> Parser:
-    """The whole command line. `options.run` is the function of the command."""
-    parser = Parser(prog="homefires", description="Train one language model on many home GPUs over the internet.")
-    parser.add_argument("--version", action=_Version, help="print the version and exit")
-    add_debug(parser, default=False)
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    """The whole command line. `command` says which it is."""
+    parser = Parser(prog="homefires", description=DOES)
+    parser.add_argument("--version", action="store_true", help="print the version and exit")
+    _add_debug(parser, default=False)
+    groups = {"": parser.add_subparsers(metavar="COMMAND", required=True)}
     for name, (module, summary) in COMMANDS.items():
-        add_command(commands, name, summary).fill = partial(_fill, module, name)
+        group, _, last = name.rpartition(" ")
+        added = groups[group].add_parser(last, help=summary, description=f"{summary[0].upper()}{summary[1:]}.")
+        _add_debug(added, default=argparse.SUPPRESS)
+        actions = [other.removeprefix(f"{name} ") for other in COMMANDS if other.startswith(f"{name} ")]
+        if actions:
+            groups[name] = added.add_subparsers(metavar="|".join(actions), required=not module)
+        if module:
+            added.set_defaults(command=name)
+            added.fill = partial(_fill, name)
     return parser
 
 
-def _fill(module: str, name: str, parser: Parser) -> None:
+def _add_debug(parser: Parser, default: bool | str) -> None:
+    parser.add_argument("--debug", action="store_true", default=default, help="show tracebacks")
+
+
+def _fill(name: str, parser: Parser) -> None:
     """What the command takes is known to its module, which is imported when it is typed."""
-    getattr(import_module(f"tui.commands.{module}"), f"add_{name}")(parser)
+    add_options(parser, _imported(name))
 
 
-class _Version(argparse.Action):
-    """`--version`, looked up only when asked for: reading package metadata costs as much as all of `--help`."""
-
-    def __init__(self, option_strings: Sequence[str], dest: str, help: str | None = None) -> None:
-        super().__init__(option_strings, dest=argparse.SUPPRESS, default=argparse.SUPPRESS, nargs=0, help=help)
-
-    def __call__(
-        self, parser: argparse.ArgumentParser, namespace: argparse.Namespace, values: object, option: str | None = None
-    ) -> NoReturn:
-        from importlib.metadata import version
-
-        print(f"homefires {version('homefires')}")
-        parser.exit()
+def _imported(name: str) -> type[Command]:
+    """That of `service install` is `ServiceInstallCommand`."""
+    module = import_module(f"tui.commands.{COMMANDS[name][0]}")
+    found: type[Command] = getattr(module, f"{name.title().replace(' ', '')}Command")
+    return found
 
 
 def _end_in_silence() -> int:

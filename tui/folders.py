@@ -19,6 +19,9 @@ from dht.errors import BadInput
 REPORTED, AGREED = "events.jsonl", "consent.json"
 """A folder is a peer's once somebody has agreed to its run there, or a peer has said something."""
 
+OF_PEERS = frozenset({REPORTED, AGREED, "identity.key", "settings.toml", "desired.json", "genesis", "run"})
+"""What of a peer may be the first in its folder, and does not lie in folders of other things."""
+
 
 def runs() -> Path:
     """Where the folders of peers lie, and the links to those that lie elsewhere."""
@@ -28,6 +31,14 @@ def runs() -> Path:
 def is_peers(folder: Path) -> bool:
     """Whether this is the folder of a peer, at work or not."""
     return (folder / REPORTED).is_file() or (folder / AGREED).is_file()
+
+
+def is_strangers(folder: Path) -> bool:
+    """Whether somebody keeps other things there, or it is no folder at all."""
+    if not folder.is_dir():
+        return folder.exists()
+    inside = {path.name for path in folder.iterdir()}
+    return bool(inside) and inside.isdisjoint(OF_PEERS)
 
 
 def is_at_work(folder: Path) -> bool:

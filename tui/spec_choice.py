@@ -5,14 +5,22 @@ from __future__ import annotations
 import json
 import tomllib
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dht.errors import BadInput
+from tui.command_line import Argument, Option
 from tui.processes.children import python_module
 from tui.processes.tools import answer
 
 if TYPE_CHECKING:
     from peer.spec import RunSpec
+
+SPEC = "a TOML file, or the name of a shipped one, such as micro, tiny, smollm2-135m-code"
+Spec = Annotated[str, Argument(SPEC, "SPEC")]
+Sets = Annotated[
+    tuple[str, ...],
+    Option("change one value of the spec, as in --set round.steps=50; repeatable", "TABLE.KEY=VALUE", flag="--set"),
+]
 
 
 def choose_spec(
@@ -29,11 +37,9 @@ def choose_spec(
     table = parse_tables(read_text(name_or_path), name_or_path)
     if not is_to_adopt(table):
         from_mapping(table, name_or_path)  # names the file in its errors, before anything is laid over it
-    for text in sets:
-        key, value = parse_setting(text)
-        put(table, key, value, text)
+    lay_over(table, sets)
     for key, value in (fixed or {}).items():
-        put(table, key, value, key)
+        _put(table, key, value, key)
     if is_to_adopt(table) and not (drafts and "architecture" in table.get("model", {})):
         adopt(table)
     return from_mapping(table, name_or_path if not sets else f"{name_or_path} with --set {' --set '.join(sets)}")
@@ -58,7 +64,14 @@ def adopt(table: dict[str, Any]) -> None:
     table["start"] |= found["start"]
 
 
-def parse_setting(text: str) -> tuple[str, Any]:
+def lay_over(table: dict[str, Any], sets: Sequence[str]) -> None:
+    """Apply `table.key=value` texts. Raises BadInput."""
+    for text in sets:
+        key, value = _parse_setting(text)
+        _put(table, key, value, text)
+
+
+def _parse_setting(text: str) -> tuple[str, Any]:
     """`round.steps=50` → ("round.steps", 50). The value is TOML; a bare word is a string."""
     key, equals, value = text.partition("=")
     key, value = key.strip(), value.strip()
@@ -70,7 +83,7 @@ def parse_setting(text: str) -> tuple[str, Any]:
         return key, value
 
 
-def put(table: dict[str, Any], key: str, value: Any, text: str) -> None:
+def _put(table: dict[str, Any], key: str, value: Any, text: str) -> None:
     *path, last = key.split(".")
     for step in path:
         table = table.setdefault(step, {})

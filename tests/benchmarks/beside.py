@@ -8,8 +8,9 @@ import json
 from tests.benchmarks import published
 from tests.benchmarks.compared import compare
 from tests.benchmarks.rivals_report import describe
-from tui.commands.plan import add_scenario
-from tui.simulation.simulate import SimulateOptions, scenario_options
+from tui.command_line import add_options, read_options
+from tui.simulation.plan_options import SwarmOptions
+from tui.simulation.simulate import scenario_options
 
 
 def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
@@ -17,7 +18,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     commands.add_parser("papers", help="the figures of papers beside ours; some seconds").set_defaults(run=_papers)
     summary = "gossip and delayed Nesterov beside rounds: how fast, and how far, of 2 to 64 peers"
     parser = commands.add_parser("rivals", help=summary)
-    add_scenario(parser)
+    add_options(parser, SwarmOptions)
     parser.add_argument("--json", action="store_true", help="print one JSON object")
     parser.set_defaults(run=_rivals)
 
@@ -28,8 +29,6 @@ def _papers(options: argparse.Namespace) -> int:
 
 
 def _rivals(options: argparse.Namespace) -> int:
-    words = {name: value for name, value in vars(options).items() if name not in ("command", "run", "json", "skew")}
-    words |= {"sets": tuple(options.sets), "skew_s": options.skew}
-    found = compare(scenario_options(SimulateOptions(**words)))
+    found = compare(scenario_options(read_options(SwarmOptions, vars(options))))
     print(json.dumps(found.plain()) if options.json else describe(found), end="\n" if options.json else "")
     return 0

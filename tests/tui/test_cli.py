@@ -70,14 +70,29 @@ def test_help_answers_at_once(command: str) -> None:
 
 def test_every_command_explains_itself(capsys: pytest.CaptureFixture[str]) -> None:
     """Each is listed with a summary, and its own help says the same with all that it takes."""
-    (actions,) = tui.cli.build_parser()._subparsers._group_actions  # type: ignore[union-attr]
-    summaries = {row.dest: row.help or "" for row in actions._choices_actions}  # type: ignore[attr-defined]
-    assert set(COMMANDS) < set(summaries)
-    for name, summary in summaries.items():
-        assert tui.cli.main([name, "--help"]) == 0
+    assert tui.cli.main(["--help"]) == 0
+    listed = capsys.readouterr().out
+    for name, (_, summary) in tui.cli.COMMANDS.items():
+        assert " " in name or f"    {name} " in listed.replace("\n", " ")
+        assert tui.cli.main([*name.split(), "--help"]) == 0
         told = capsys.readouterr().out
         assert told.startswith(f"usage: homefires {name}")
         assert f"{summary[0].upper()}{summary[1:]}." in " ".join(told.split())
+
+
+def test_who_says_nothing_is_greeted(capsys: pytest.CaptureFixture[str]) -> None:
+    """With the two commands that matter."""
+    assert tui.cli.main([]) == 0
+    told = capsys.readouterr().out
+    assert len(told.splitlines()) < 10
+    assert all(words in told for words in ("homefires demo", "homefires join INVITE", "homefires --help"))
+
+
+def test_no_error_repeats_an_invite(capsys: pytest.CaptureFixture[str]) -> None:
+    """Whoever sees a screen, or a log, would be let in."""
+    for words in (["watch", "hf1:ab", "hf1:secret-1"], ["demo", "--peers", "hf1:secret-1"], ["hfc1:secret-1"]):
+        assert tui.cli.main(words) == 2
+        assert "secret" not in capsys.readouterr().err
 
 
 def children_s() -> float:
@@ -90,8 +105,12 @@ def children_s() -> float:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        ([], ["COMMAND", "--help"]),
-        (["dmeo"], ["'dmeo'", "'demo'"]),
+        (["dmeo"], ["'dmeo'", "did you mean 'demo'? see homefires --help"]),
+        (["jion"], ["'jion'", "did you mean 'join'?"]),
+        (["service", "instal"], ["did you mean 'install'? see homefires service --help"]),
+        (["demo", "--per", "3"], ["'--per'", "did you mean '--peers'? see homefires demo --help"]),
+        (["members", "x", "--end", "it", "--renew"], ["--renew", "not allowed with argument --end"]),
+        (["export", "here", "--dir", "there"], ["the folder is here, and --dir there"]),
         (["demo", "--peers", "many"], ["--peers", "'many'"]),
         (["demo", "--peers", "17"], ["--peers is 17", "1 to 16"]),
         (["demo", "--rounds", "0"], ["--rounds is 0"]),
@@ -146,22 +165,22 @@ def test_debug_adds_the_traceback_on_either_side_of_the_command() -> None:
 def test_the_exit_code_is_that_of_the_error(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fail(options: object) -> int:
+    def fail(directory: Path, *, as_json: bool) -> str:
         raise RoundsFailed("round 7: peer-2 differs")
 
-    monkeypatch.setattr(tui.commands.status, "_status", fail)
-    assert tui.cli.main(["status"]) == 7
+    monkeypatch.setattr(tui.commands.status, "describe_directory", fail)
+    assert tui.cli.main(["status", "--dir", "."]) == 7
     assert capsys.readouterr().err == "homefires: round 7: peer-2 differs\n"
 
 
 def test_a_bug_is_one_line_and_its_traceback_lies_in_a_log(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
 ) -> None:
-    def fail(options: object) -> int:
+    def fail(directory: Path, *, as_json: bool) -> str:
         raise KeyError("ours")
 
-    monkeypatch.setattr(tui.commands.status, "_status", fail)
-    assert tui.cli.main(["status"]) == 1
+    monkeypatch.setattr(tui.commands.status, "describe_directory", fail)
+    assert tui.cli.main(["status", "--dir", "."]) == 1
     log = tmp_path / "data" / "homefires" / "error.log"
     assert capsys.readouterr().err == f"homefires: this is a bug: KeyError: 'ours'; the details are in {log}\n"
     assert "Traceback" in log.read_text()
@@ -210,10 +229,10 @@ def test_a_full_disk_is_no_bug(
 ) -> None:
     """It has an exit code of its own, whoever met it."""
 
-    def fail(options: object) -> int:
+    def fail(directory: Path, *, as_json: bool) -> str:
         raise OSError(code, os.strerror(code))
 
-    monkeypatch.setattr(tui.commands.status, "_status", fail)
-    assert tui.cli.main(["status"]) == DiskFull.exit_code
+    monkeypatch.setattr(tui.commands.status, "describe_directory", fail)
+    assert tui.cli.main(["status", "--dir", "."]) == DiskFull.exit_code
     assert capsys.readouterr().err == "homefires: the disk is full; make room, or write to another disk\n"
     assert not list(tmp_path.rglob("error.log"))

@@ -17,9 +17,10 @@ from dht.process import lock_directory
 from peer.control import store
 from peer.limits.desired_state import Intent
 from tests.tui.fake_control import FakePeer, serving
-from tui.cli import main
+from tui.cli import main, parse
 from tui.commands.consent import consents
-from tui.commands.join import JoinOptions
+from tui.commands.join import JoinCommand
+from tui.commands.options import FolderCommand, PeerCommand
 from tui.folders import folder_meant, note_folder, peer_folders, runs
 
 Said = pytest.CaptureFixture[str]
@@ -112,6 +113,19 @@ def test_the_one_that_runs_is_meant_else_the_one_that_reported_last() -> None:
 # ---- folders elsewhere ----
 
 
+@pytest.mark.parametrize("name", ["export", "chat", "audit", "credit", "report", "bundle", "status", "attach"])
+def test_every_command_means_the_same_folder(two: list[FakePeer], name: str) -> None:
+    """Without one, the peer's that runs; of two it asks which. Where a folder is taken alone, `--dir` does as well."""
+    command = parse([name])
+    assert isinstance(command, PeerCommand)
+    with pytest.raises(BadInput, match="2 peers run on this machine; name one of them: --dir"):
+        command.find()
+    for words in (["--dir", "here"], *([["here"]] if isinstance(command, FolderCommand) else [])):
+        named = parse([name, *words])
+        assert isinstance(named, PeerCommand)
+        assert named.find() == Path("here")
+
+
 def test_a_folder_elsewhere_is_found_once_noted(tmp_path: Path) -> None:
     """By its own path, each once; a disk that is not there now is no folder, and is one again when it is back."""
     here, there = folder("here"), tmp_path / "disk" / "peer"
@@ -132,20 +146,20 @@ def test_a_folder_elsewhere_is_found_once_noted(tmp_path: Path) -> None:
 
 
 @pytest.fixture
-def join(tmp_path: Path) -> JoinOptions:
+def join(tmp_path: Path) -> JoinCommand:
     identity = Identity.from_seed(b"i" * 32)
     addrs = (f"/ip4/127.0.0.1/tcp/4001/p2p/{identity.peer_id}",)
-    return JoinOptions(
+    return JoinCommand(
         invite=issue(identity, run="mine", spec_hash=b"\xab" * 32, addrs=addrs), directory=tmp_path / "elsewhere"
     )
 
 
-def test_whoever_joins_elsewhere_finds_the_peer_without_naming_it(join: JoinOptions) -> None:
+def test_whoever_joins_elsewhere_finds_the_peer_without_naming_it(join: JoinCommand) -> None:
     assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     assert folder_meant() == join.directory
 
 
-def test_a_home_that_cannot_be_written_to_keeps_nobody_from_joining(join: JoinOptions, tmp_path: Path) -> None:
+def test_a_home_that_cannot_be_written_to_keeps_nobody_from_joining(join: JoinCommand, tmp_path: Path) -> None:
     """It is said that the folder must be named."""
     (tmp_path / "data").write_text("a file")
     assert consents(join, yes=True, stdin=io.StringIO(), screen=(screen := io.StringIO()))

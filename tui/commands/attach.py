@@ -5,10 +5,10 @@ The dashboard reads the peer's run directory and writes to its control socket; t
 
 from __future__ import annotations
 
-import argparse
 import subprocess
 import time
 from contextlib import closing
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -17,13 +17,13 @@ from dht.invite import parse_for
 from peer.events import PeerStarted, PeerStopped, read_lines
 from peer.telemetry.event_tail import EventTail
 from tui.commands.control import after_leaving
-from tui.commands.options import DisplayOptions, Parser, add_directory, add_look, directory, look
+from tui.commands.options import DisplayOptions, PeerCommand
 from tui.folders import folder_meant, is_at_work, quoted
 from tui.processes.children import INTERRUPTED, Output, failure_of, start_lasting
 from tui.terminal import require_terminal
 
 if TYPE_CHECKING:
-    from tui.commands.join import JoinOptions
+    from tui.commands.join import JoinCommand
     from tui.dashboard.app import ExitReason
     from tui.sources.source import EventSource
 
@@ -33,16 +33,14 @@ STOP_S = 30.0
 """A peer that was asked to leave has ended after this long."""
 
 
-def add_attach(parser: Parser) -> None:
-    parser.set_defaults(run=_attach)
-    add_directory(parser)
-    add_look(parser)
+@dataclass(frozen=True, kw_only=True)
+class AttachCommand(PeerCommand):
+    look: DisplayOptions = field(default_factory=DisplayOptions)
 
-
-def _attach(options: argparse.Namespace) -> int:
-    require_terminal()
-    print(attach(directory(options), look(options)))
-    return 0
+    def run(self) -> int:
+        require_terminal()
+        print(attach(self.find(), self.look))
+        return 0
 
 
 def attach(directory: Path, look: DisplayOptions) -> str:
@@ -71,7 +69,7 @@ def show_source(source: EventSource, look: DisplayOptions) -> ExitReason:
     return run_dashboard(source, read_only=look.read_only, ascii_only=look.ascii_only, mono=look.mono)
 
 
-def join_and_attach(join: JoinOptions, look: DisplayOptions, output: Output) -> int:
+def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> int:
     """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code.
 
     Raises DirectoryBusy if one runs there already, and what the peer failed with.

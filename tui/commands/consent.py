@@ -26,7 +26,7 @@ from tui.processes.tools import answer
 from tui.text.units import format_bytes
 
 if TYPE_CHECKING:
-    from tui.commands.join import JoinOptions
+    from tui.commands.join import JoinCommand
 
 FILE = AGREED
 VERSION = 1
@@ -59,12 +59,12 @@ class Consent:
 
 
 def consents(
-    join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
+    join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
     is_decided: bool = False,
 ) -> Consent:  # fmt: skip
     """Whether the owner of this machine wants it to join; remembered if so. `is_decided`: how it trains was said.
 
-    Its folder is found from then on by commands that do not name it. Raises BadInvite as `JoinOptions.place` does,
+    Its folder is found from then on by commands that do not name it. Raises BadInvite as `JoinCommand.place` does,
     BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
     """
     said = _said(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce, is_decided=is_decided)
@@ -78,7 +78,7 @@ def consents(
 
 
 def _said(
-    join: JoinOptions, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
+    join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
 ) -> Consent:
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())

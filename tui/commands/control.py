@@ -6,17 +6,17 @@ whoever pauses it, or changes what it is allowed, must not find it training all 
 
 from __future__ import annotations
 
-import argparse
 import json
 import time
 from collections.abc import Mapping
-from functools import partial
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any, ClassVar
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
 from peer.control.client import ControlClient, Reply, name_of, note_of
-from tui.commands.options import Parser, add_directory, tell_each
+from tui.command_line import Argument
+from tui.commands.options import PeerCommand, PeersCommand
 from tui.folders import is_at_work, is_peers, quoted
 from tui.processes.children import python_module
 from tui.processes.systemd import UserUnits, unit_name
@@ -39,32 +39,37 @@ KEPT = {
 """What it means for one that does not run."""
 
 
-OF_ALL = frozenset({"pause", "resume"})
-"""Commands that know `--all`."""
+@dataclass(frozen=True, kw_only=True)
+class PauseCommand(PeersCommand):
+    order: ClassVar = "pause"
+
+    def run(self) -> int:
+        return self.tell(lambda folder: command(folder, self.order))
 
 
-def _add_order(cmd: str, parser: Parser) -> None:
-    parser.set_defaults(run=_tell, cmd=cmd)
-    add_directory(parser, every=cmd in OF_ALL)
+class ResumeCommand(PauseCommand):
+    order = "resume"
 
 
-add_pause, add_resume, add_finish, add_leave = (
-    partial(_add_order, cmd) for cmd in ("pause", "resume", "finish", "leave")
-)
+@dataclass(frozen=True, kw_only=True)
+class FinishCommand(PeerCommand):
+    order: ClassVar = "finish"
+
+    def run(self) -> int:
+        print(command(self.find(), self.order))
+        return 0
 
 
-def _tell(options: argparse.Namespace) -> int:
-    return tell_each(options, lambda folder: command(folder, options.cmd))
+class LeaveCommand(FinishCommand):
+    order = "leave"
 
 
-def add_snooze(parser: Parser) -> None:
-    parser.set_defaults(run=_snooze)
-    parser.add_argument("hours", nargs="?", type=float, default=1.0, metavar="HOURS", help="how long (default 1)")
-    add_directory(parser, every=True)
+@dataclass(frozen=True, kw_only=True)
+class SnoozeCommand(PeersCommand):
+    hours: Annotated[float, Argument("how long", "HOURS")] = 1.0
 
-
-def _snooze(options: argparse.Namespace) -> int:
-    return tell_each(options, lambda folder: snooze(folder, options.hours, time.time()))
+    def run(self) -> int:
+        return self.tell(lambda folder: snooze(folder, self.hours, time.time()))
 
 
 def command(directory: Path, cmd: str) -> str:

@@ -6,23 +6,23 @@ they report, and check at the end that every peer committed every round with the
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import os
 import sys
 import tempfile
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TextIO
+from typing import Annotated, TextIO
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump
-from tui.commands.options import Parser, add_look, add_spec_options, add_ui, asked, look
+from tui.command_line import Command, Option, words_of
+from tui.commands.options import DisplayOptions, Ui
 from tui.output.output import open_output
 from tui.processes.children import (
     INTERRUPTED,
@@ -36,13 +36,14 @@ from tui.processes.children import (
     python_module,
 )
 from tui.processes.device_probe import DEVICES, find_device, share_devices
-from tui.spec_choice import choose_spec
+from tui.spec_choice import SPEC, Sets, choose_spec
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import choose_ui
 from tui.text.units import format_bytes
 
+Devices = Sequence[Sequence[str]]
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 FINGERPRINT = "FINGERPRINT"
 """The code under which a bootstrap node says how joiners see its organiser: nobody joins a demo."""
@@ -54,68 +55,40 @@ START_S = 180.0
 """Peers must have begun round 0 after this long: they load torch and the data first."""
 
 
-def add_demo(parser: Parser) -> None:
-    parser.set_defaults(run=_demo)
-    parser.add_argument("--peers", type=int, default=3, metavar="N", help="how many peers, 1 to 16 (default 3)")
-    parser.add_argument("--rounds", type=int, metavar="R", help="rounds to make (default: the spec's)")
-    parser.add_argument("--seed", type=int, metavar="S", help="seed of the initial parameters and the data order")
-    add_spec_options(parser, "--spec")
-    text = "folder or file that all peers read, for a spec on files of your own"
-    parser.add_argument("--data", type=Path, metavar="PATH", help=text)
-    text = "ranks of each peer, 1 to 8: processes that train its model together, each on a GPU or all on the processor"
-    parser.add_argument("--ranks", type=int, default=1, metavar="N", help=text)
-    text = "homes of each cluster, 2 to 8: so many of the peers train one copy of the model together, a stage each"
-    parser.add_argument("--stages", type=int, default=1, metavar="N", help=text)
-    text = "where all peers train (default auto: a GPU that computes, else the processor)"
-    parser.add_argument("--devices", choices=DEVICES, default="auto", help=text)
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="keep everything in this new folder")
-    add_ui(parser)
-    add_look(parser)
-
-
-def _demo(options: argparse.Namespace) -> int:
-    if not 1 <= options.peers <= 16:
-        raise BadInput(f"--peers is {options.peers}; a demo has 1 to 16")
-    if not 1 <= options.ranks <= 8:
-        raise BadInput(f"--ranks is {options.ranks}; a peer of a demo has 1 to 8")
-    _check_stages(options)
-    if options.rounds is not None and options.rounds < 1:
-        raise BadInput(f"--rounds is {options.rounds}; a demo makes at least 1")
-    found = find_device(options.devices)
-    devices = share_devices(found, options.peers, options.ranks)
-    name = options.spec or ("small" if found.is_gpu else "tiny")
-    demo = asked(DemoOptions, options, directory=options.dir, devices=devices, spec=name, data=options.data)
-    spec = demo.choose()
-    rounds, flags = spec.run.rounds, look(options).options()
-    output = open_output(choose_ui(options.ui), sys.stdout, sys.stderr, rounds=rounds, terse=True, options=flags)
-    if found.note:
-        output.say(found.note)
-    return run_demo(demo, output, spec)
-
-
-def _check_stages(options: argparse.Namespace) -> None:
-    if not 1 <= options.stages <= 8:
-        raise BadInput(f"--stages is {options.stages}; a cluster of a demo has 1 to 8 homes")
-    if options.peers % options.stages:
-        raise BadInput(f"--peers is {options.peers}; clusters of {options.stages} homes take a multiple of that")
-    if options.stages > 1 and options.ranks > 1:
-        raise BadInput("--stages and --ranks do not go together: a home of a cluster trains on one device")
-
-
 @dataclass(frozen=True, kw_only=True)
-class DemoOptions:
-    peers: int = 3
-    stages: int = 1
-    """Homes of each cluster; 1: every peer has the whole model."""
-    spec: str = "tiny"
-    rounds: int | None = None
-    seed: int | None = None
-    sets: tuple[str, ...] = ()
-    devices: tuple[tuple[str, ...], ...] = ()
-    """Of each peer, as `settings.devices`; empty: it chooses."""
-    data: Path | None = None
-    """What they read, where the spec is on files; as `settings.data_path`."""
-    directory: Path | None = None
+class DemoCommand(Command):
+    peers: Annotated[int, Option("how many peers, 1 to 16", "N", within=(1, 16))] = 3
+    rounds: Annotated[int | None, Option("rounds to make (default: the spec's)", "R", within=(1, float("inf")))] = None
+    seed: Annotated[int | None, Option("seed of the initial parameters and the data order", "S")] = None
+    spec: Annotated[str, Option(f"{SPEC} (default tiny, on a GPU small)", "SPEC")] = ""
+    sets: Sets = ()
+    data: Annotated[Path | None, Option("folder or file that all read, for a spec on files of your own", "PATH")] = None
+    ranks: Annotated[int, Option("processes of a peer, each on a GPU or all on the CPU", "N", within=(1, 8))] = 1
+    stages: Annotated[int, Option("homes of a cluster: peers that train one copy together", "N", within=(1, 8))] = 1
+    """1: every peer has the whole model."""
+    devices: Annotated[str, Option("where all train (default auto: a GPU, else CPU)", choices=DEVICES)] = "auto"
+    directory: Annotated[Path | None, Option("keep everything in this new folder", "DIR", "--dir")] = None
+    ui: Ui = "auto"
+    look: DisplayOptions = field(default_factory=DisplayOptions)
+
+    def run(self) -> int:
+        self._check()
+        found = find_device(self.devices)
+        devices = share_devices(found, self.peers, self.ranks)
+        demo = replace(self, spec=self.spec or ("small" if found.is_gpu else "tiny"))
+        spec = demo.choose()
+        output = open_output(
+            choose_ui(self.ui), sys.stdout, sys.stderr, rounds=spec.run.rounds, terse=True, options=words_of(self.look)
+        )
+        if found.note:
+            output.say(found.note)
+        return run_demo(demo, output, spec, devices)
+
+    def _check(self) -> None:
+        if self.peers % self.stages:
+            raise BadInput(f"--peers is {self.peers}; clusters of {self.stages} homes take a multiple of that")
+        if self.stages > 1 and self.ranks > 1:
+            raise BadInput("--stages and --ranks do not go together: a home of a cluster trains on one device")
 
     def choose(self) -> RunSpec:
         """The spec with as many founders as peers, or clusters of them. Raises BadSpec and BadInput."""
@@ -134,14 +107,17 @@ class DemoOptions:
         return spec
 
 
-def run_demo(demo: DemoOptions, output: Output, spec: RunSpec) -> int:
-    """Run it to its end; the exit code. Raises RoundsFailed if not every round committed alike."""
+def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices = ()) -> int:
+    """Run it to its end; the exit code. `devices` of each peer, as `settings.devices`; none: it chooses.
+
+    Raises RoundsFailed if not every round committed alike.
+    """
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
         output.say(
-            f"{demo.peers} peers train {spec.run.name}{_where(demo)} for {spec.run.rounds} rounds in {directory}"
+            f"{demo.peers} peers train {spec.run.name}{_where(devices)} for {spec.run.rounds} rounds in {directory}"
         )
-        story, children = tell(demo, output, spec, directory)
+        story, children = tell(demo, output, spec, directory, devices)
     if children.interrupts:
         return INTERRUPTED
     fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends)
@@ -153,14 +129,16 @@ def run_demo(demo: DemoOptions, output: Output, spec: RunSpec) -> int:
     return 0
 
 
-def _where(demo: DemoOptions) -> str:
-    own = demo.devices[0] if demo.devices else ()
+def _where(devices: Devices) -> str:
+    own = devices[0] if devices else ()
     if len(own) > 1:
         return f" on {len(own)} {'processor ranks' if own[0] == 'cpu' else 'GPUs'} each"
     return f" on {own[0]}" if own else ""
 
 
-def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> tuple[DemoRun, ProcessGroup]:
+def tell(
+    demo: DemoCommand, output: Output, spec: RunSpec, directory: Path, devices: Devices
+) -> tuple[DemoRun, ProcessGroup]:
     """Everything that happens until all children are gone and the output is closed."""
     went_well = False
     try:
@@ -169,7 +147,7 @@ def tell(demo: DemoOptions, output: Output, spec: RunSpec, directory: Path) -> t
             output.begin(events)
             story = DemoRun(children, output, merged, spec, directory)
             story.start_bootstrap()
-            story.run_peers(demo.peers, demo.devices, demo.data, demo.stages)
+            story.run_peers(demo.peers, devices, demo.data, demo.stages)
         went_well = not children.interrupts and not story.fault
     finally:
         output.close(at_once=not went_well)

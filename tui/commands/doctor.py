@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import argparse
 import contextlib
 import json
 import signal
@@ -11,14 +10,15 @@ import sys
 import tempfile
 import textwrap
 import time
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import IO, Any, TextIO
+from typing import IO, Annotated, Any, TextIO
 
 from dht.errors import BadInvite, HomefiresError
 from dht.invite import as_temporary_file, parse, read_text
 from peer.events import printable
-from tui.commands.options import INVITE, Parser, add_addresses, add_device_names
+from tui.command_line import Argument, Command, Option
+from tui.commands.options import INVITE, Devices
 from tui.folders import default_directory
 from tui.processes.children import failure_said, python_module, repeated
 from tui.processes.tools import answer, limited
@@ -34,30 +34,17 @@ MARKS = 8
 NAMES = 17
 
 
-def add_doctor(parser: Parser) -> None:
-    parser.set_defaults(run=_doctor)
-    text = f"{INVITE} (default: the run of --dir, else only what needs no run)"
-    parser.add_argument("invite", nargs="?", default="", metavar="INVITE", help=text)
-    text = "where the peer lives or would live (default: by run, below your data)"
-    parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
-    add_device_names(parser)
-    add_addresses(parser, "--listen", "as for join; repeatable")
-    parser.add_argument("--json", action="store_true", help="print one JSON object per check, the verdict last")
-
-
-def _doctor(options: argparse.Namespace) -> int:
-    invite = read_text(options.invite) if options.invite else ""
-    asked = DoctorOptions(invite=invite, directory=options.dir, devices=options.devices, listen=tuple(options.listen))
-    return run_doctor(asked, sys.stdout, as_json=options.json, debug=options.debug)
-
-
 @dataclass(frozen=True, kw_only=True)
-class DoctorOptions:
-    invite: str = ""
-    directory: Path | None = None
-    devices: str = ""
-    """As `settings.devices`, with commas."""
-    listen: tuple[str, ...] = ()
+class DoctorCommand(Command):
+    invite: Annotated[str, Argument(f"{INVITE} (default: that of --dir)", "INVITE")] = ""
+    directory: Annotated[Path | None, Option("where the peer is, or would be (default: by run)", "DIR", "--dir")] = None
+    devices: Devices = ""
+    listen: Annotated[tuple[str, ...], Option("as for join; repeatable", "ADDR")] = ()
+    as_json: Annotated[bool, Option("print one JSON object per check, the verdict last", flag="--json")] = False
+
+    def run(self) -> int:
+        asked = replace(self, invite=read_text(self.invite) if self.invite else "")
+        return run_doctor(asked, sys.stdout)
 
     def argv(self, invite_file: str) -> list[str]:
         """The command line of the child. An invite that does not hold is the child's finding."""
@@ -72,16 +59,16 @@ class DoctorOptions:
         return python_module("peer", "doctor", *words, *repeated("--listen", self.listen))
 
 
-def run_doctor(asked: DoctorOptions, stream: TextIO, *, as_json: bool, debug: bool) -> int:
+def run_doctor(asked: DoctorCommand, stream: TextIO) -> int:
     """Show every check as it is done; 0, or the exit code of the first that failed.
 
     Raises what the child ended with if it could not examine to the end.
     """
     with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.invite) as invite_file:
-        argv, noise = asked.argv(invite_file), None if debug else log
+        argv, noise = asked.argv(invite_file), None if asked.debug else log
         with limited(argv, LIMIT_S, stdout=subprocess.PIPE, stderr=noise) as child:
             assert child.stdout is not None
-            is_finished = _show(child.stdout, stream, as_json=as_json)
+            is_finished = _show(child.stdout, stream, as_json=asked.as_json)
             code = child.wait()
         if is_finished:
             return code
@@ -136,13 +123,10 @@ def _failure(code: int, said: str) -> HomefiresError:
     return failure_said("examination", code, said)
 
 
-def add_devices(parser: Parser) -> None:
-    parser.set_defaults(run=_devices)
-
-
-def _devices(options: argparse.Namespace) -> int:
-    print(list_devices())
-    return 0
+class DevicesCommand(Command):
+    def run(self) -> int:
+        print(list_devices())
+        return 0
 
 
 def list_devices() -> str:

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-import argparse
 import re
 import sys
 import tomllib
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TextIO
+from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
-from tui.commands.options import Parser, add_sets
+from tui.command_line import Argument, Command, Option
+from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
 
 if TYPE_CHECKING:
     from peer.plan.round_cost import RoundCost
@@ -42,36 +42,33 @@ QUESTIONS = {
 """By option: what is asked, and what an empty line says."""
 
 
+def _answer(name: str) -> Option:
+    return Option(f"the answer to: {QUESTIONS[name][0]}", name.upper())
+
+
 @dataclass(frozen=True, kw_only=True)
-class RunWishes:
-    """The four answers, as they were typed."""
+class NewCommand(Command):
+    """The four answers, as they were typed; empty: not yet."""
 
-    model: str
-    data: str
-    who: str
-    time: str
+    to: Annotated[Path | None, Argument("where to write it (default: NAME.toml here)", "FILE")] = None
+    model: Annotated[str, _answer("model")] = ""
+    data: Annotated[str, _answer("data")] = ""
+    who: Annotated[str, _answer("who")] = ""
+    time: Annotated[str, _answer("time")] = ""
+    sets: Sets = ()
 
+    def run(self) -> int:
+        from peer.spec import dump
 
-def add_new(parser: Parser) -> None:
-    parser.set_defaults(run=_new)
-    parser.add_argument("to", type=Path, nargs="?", metavar="FILE", help="where to write it (default: NAME.toml here)")
-    for name, (question, _) in QUESTIONS.items():
-        parser.add_argument(f"--{name}", default="", metavar=name.upper(), help=f"the answer to: {question}")
-    add_sets(parser)
-
-
-def _new(options: argparse.Namespace) -> int:
-    asked = {name: getattr(options, name) or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
-    wishes = RunWishes(**asked)
-    spec, cost = made(wishes, options.sets)
-    path = options.to or Path(f"{spec.run.name}.toml")
-    if path.exists():
-        raise BadInput(f"{path} exists; name another file, or remove it")
-    from peer.spec import dump
-
-    write_atomic(path, dump(spec).encode())
-    print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
-    return 0
+        answers: dict[str, Any] = {name: getattr(self, name) or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
+        wishes = replace(self, **answers)
+        spec, cost = made(wishes)
+        path = self.to or Path(f"{spec.run.name}.toml")
+        if path.exists():
+            raise BadInput(f"{path} exists; name another file, or remove it")
+        write_atomic(path, dump(spec).encode())
+        print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
+        return 0
 
 
 def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
@@ -86,14 +83,14 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
 # ---- from answers to a spec ----
 
 
-def made(wishes: RunWishes, sets: list[str]) -> tuple[RunSpec, RoundCost]:
+def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
     """The spec, and what its round costs two homes. Raises BadInput, BadSpec, Unreachable."""
     from peer.spec import from_mapping
 
     policy = WHO.get(wishes.who)
     if policy is None:
         raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
-    table = _laid_over(_with_model(wishes.model), sets)
+    lay_over(table := _with_model(wishes.model), wishes.sets)
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
     table["admission"] = {"policy": policy}
     table["run"] = table["run"] | {"name": _name_of(wishes)}
@@ -126,8 +123,6 @@ def _tables(name: str) -> dict[str, Any]:
 
 def _adopted(table: dict[str, Any]) -> dict[str, Any]:
     """With what follows from the model that it starts from, which is loaded now."""
-    from tui.spec_choice import adopt, is_to_adopt
-
     if is_to_adopt(table):
         print(f"loading {table['start']['model']}, once", file=sys.stderr, flush=True)
         adopt(table)
@@ -142,15 +137,6 @@ def _fits(table: dict[str, Any]) -> bool:
 
     spec = from_mapping(table)
     return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device <= CARD_BYTES
-
-
-def _laid_over(table: dict[str, Any], sets: list[str]) -> dict[str, Any]:
-    from tui.spec_choice import parse_setting, put
-
-    for text in sets:
-        key, value = parse_setting(text)
-        put(table, key, value, text)
-    return table
 
 
 def _data_of(data: str) -> dict[str, Any]:
@@ -183,7 +169,7 @@ def _format_in(folder: Path) -> str:
     return "chat" if '"messages"' in line or '"conversations"' in line else "text"
 
 
-def _name_of(wishes: RunWishes) -> str:
+def _name_of(wishes: NewCommand) -> str:
     """A run's name out of what is trained on what."""
     parts = (Path(part).name.removesuffix(".gguf") for part in (wishes.model, wishes.data))
     return re.sub(r"[^a-z0-9.]+", "-", "-".join(parts).lower()).strip("-.")[:64]
@@ -213,7 +199,7 @@ def _rounds_of(time: str, round_s: float) -> int:
 # ---- in words ----
 
 
-def about(spec: RunSpec, cost: RoundCost, wishes: RunWishes) -> list[str]:
+def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     """What it is and takes, a line each."""
     from peer.plan.model_shape import memory_of, shape_of
     from peer.plan.peer_set import HOME_FLOPS

@@ -4,87 +4,77 @@ members, peers that nobody shall work with; and the line with which friends trai
 
 from __future__ import annotations
 
-import argparse
-import dataclasses
 import sys
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 from pathlib import Path
+from typing import Annotated
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, RunMismatch
 from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump, load
-from tui.commands.options import (
-    LINES_UI_CHOICES,
-    Parser,
-    add_addresses,
-    add_command,
-    add_keep,
-    add_spec_options,
-    add_ui,
-    asked,
-    keep,
-)
-from tui.folders import data_root, default_directory, folder_meant, namesakes
+from tui.command_line import Argument, Command, Option, words_of
+from tui.commands.options import LISTEN, PeerCommand
+from tui.folders import data_root, default_directory, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
-from tui.processes.supervisor import LOG_FILE, NodeOptions, RetentionOptions, follow, serve_and_keep
+from tui.processes.supervisor import LOG_FILE, RetentionOptions, follow, serve_and_keep
 from tui.processes.tools import answer
-from tui.spec_choice import choose_spec
+from tui.spec_choice import Sets, Spec, choose_spec
 
+NONE_KEPT = RetentionOptions()
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
-STRAY = ("announce", "also", "admission", "invites", "founder", "members_for", "expires", "health_port", "keep")
-"""What `add_node` adds, as the names of its answers: empty where nobody asked for it."""
+Admission = Annotated[bool, Option("take those alone whom the node admits for an invite (admission.policy)")]
+Also = Annotated[tuple[str, ...], Option("newcomers may dial this node or peer, too, with /p2p/…; repeatable", "ADDR")]
+LINES = ("auto", "plain", "json", "none")
 
 
-def add_bootstrap(parser: Parser) -> None:
-    parser.set_defaults(run=_bootstrap)
-    add_spec_options(parser, "spec")
-    parser.add_argument("--dir", type=Path, metavar="DIR", help="where its keys lie (default: by run, below your data)")
-    text = "listen on this multiaddr (default: all interfaces, a free port, always the same); repeatable"
-    add_addresses(parser, "--listen", text)
-    add_node(parser)
-    add_ui(parser, LINES_UI_CHOICES)
+@dataclass(frozen=True, kw_only=True)
+class InviteOptions:
+    """Which invites are printed."""
+
+    invites: Annotated[int, Option("with --admission: N invites for one peer each (default: one for all)", "N")] = 0
+    expires: Annotated[str, Option("how long they last, as 12h, 7d or 4w (default: as long as the run)", "TIME")] = ""
 
 
-def add_node(parser: Parser, when: str = "") -> None:
-    """What is asked of a node, but where it lives and listens; `when` goes before each help text."""
-    add_addresses(parser, "--announce", f"{when}tell others to dial this multiaddr; repeatable")
-    text = "where else newcomers may dial, with /p2p/…: another node or a peer; repeatable"
-    add_addresses(parser, "--also", f"{when}{text}")
-    text = "take those peers alone whom the node admits for an invite (admission.policy of the spec)"
-    parser.add_argument("--admission", action="store_true", help=f"{when}{text}")
-    text = "with --admission: print N invites for one peer each, not one for all"
-    parser.add_argument("--invites", type=int, default=0, metavar="N", help=f"{when}{text}")
-    text = "only this peer, by its id, may found the run; as often as run.founders says (default: who comes first)"
-    parser.add_argument("--founder", action="append", default=[], metavar="PEER", help=f"{when}{text}")
-    text = "with --admission: how long one lasts before the node renews it (default 30d)"
-    parser.add_argument("--members-for", default="", metavar="TIME", help=f"{when}{text}")
-    text = "how long the invites last, such as 12h, 7d or 4w (default: as long as the run)"
-    parser.add_argument("--expires", default="", metavar="TIME", help=f"{when}{text}")
-    text = "serve a health page and metrics on this port of loopback (default: none)"
-    parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=f"{when}{text}")
-    add_keep(parser)
+@dataclass(frozen=True, kw_only=True)
+class NodeOptions:
+    """What is asked of a node, for `homefires bootstrap` and for `python -m bootstrap`, which says what is wrong."""
+
+    listen: Annotated[tuple[str, ...], Option(LISTEN, "ADDR")] = ()
+    announce: Annotated[tuple[str, ...], Option("tell others to dial this multiaddr; repeatable", "ADDR")] = ()
+    also: Also = ()
+    founder: Annotated[tuple[str, ...], Option("may found the run; repeatable (default: who comes first)", "PEER")] = ()
+    members_for: Annotated[str, Option("how long an admission lasts before it is renewed (default 30d)", "TIME")] = ""
+    health_port: Annotated[int, Option("serve a health page and metrics on this port of loopback", "PORT")] = 0
+    invite: InviteOptions = field(default_factory=InviteOptions)
 
 
-def _bootstrap(options: argparse.Namespace) -> int:
-    spec = node_spec(options.spec, options)
-    output = open_output(options.ui, sys.stdout, sys.stderr)
-    return run_bootstrap(spec, output, node_options(options), directory=options.dir, keep=keep(options))
+@dataclass(frozen=True, kw_only=True)
+class BootstrapCommand(Command):
+    spec: Spec
+    sets: Sets = ()
+    directory: Annotated[Path | None, Option("where its keys lie (default: by run)", "DIR", "--dir")] = None
+    admission: Admission = False
+    node: NodeOptions = field(default_factory=NodeOptions)
+    keep: RetentionOptions = NONE_KEPT
+    ui: Annotated[str, Option("what is printed (default auto: plain lines)", choices=LINES)] = "auto"
+
+    def run(self) -> int:
+        spec = node_spec(self.spec, self.sets, admission=self.admission)
+        output = open_output(self.ui, sys.stdout, sys.stderr)
+        return run_bootstrap(spec, output, self.node, directory=self.directory, keep=self.keep)
 
 
-def node_options(options: argparse.Namespace) -> NodeOptions:
-    return asked(NodeOptions, options)
-
-
-def node_spec(name_or_path: str, options: argparse.Namespace) -> RunSpec:
+def node_spec(name_or_path: str, sets: Sequence[str], *, admission: bool) -> RunSpec:
     """The run that is meant. Raises BadSpec, BadInput."""
-    fixed = {"admission.policy": "invited"} if options.admission else None
-    return choose_spec(name_or_path, sets=options.sets, fixed=fixed)
+    return choose_spec(name_or_path, sets=sets, fixed={"admission.policy": "invited"} if admission else None)
 
 
 def run_bootstrap(
-    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions | None = None
+    spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions = NONE_KEPT
 ) -> int:
     """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
 
@@ -96,16 +86,16 @@ def run_bootstrap(
     argv = node_argv(path, options)
     output.say(f"serving {spec.run.name}; data in {directory}; Ctrl-C stops")
     log = directory / LOG_FILE
-    if keep is None:
+    if keep.directory is None:
         return follow("bootstrap", argv, log, output)
     if spec.admission.policy != "open":
-        keep = dataclasses.replace(keep, organiser=directory)
+        keep = replace(keep, organiser=directory)
     return serve_and_keep(argv, log, keep, output)
 
 
 def node_argv(path: Path, options: NodeOptions) -> list[str]:
     """The command line of the node whose folder holds the spec at `path`."""
-    return python_module("bootstrap", str(path), "--dir", str(path.parent), *options.words())
+    return python_module("bootstrap", str(path), "--dir", str(path.parent), *words_of(options))
 
 
 def check_node(path: Path, options: NodeOptions) -> str:
@@ -146,76 +136,71 @@ def describe_model(path: Path) -> str:
     return answer("description", python_module("peer", "describe", str(path)), DESCRIBE_S)
 
 
-def add_invite(parser: Parser) -> None:
-    parser.set_defaults(run=_invite)
-    text = "the organiser's folder (default: the node that was started last)"
-    parser.add_argument("dir", type=Path, nargs="?", metavar="DIR", help=text)
-    text = "how long they last, such as 12h, 7d or 4w (default: as long as the run)"
-    parser.add_argument("--expires", default="", metavar="TIME", help=text)
-    text = "N invites for one peer each (default: one for all; needs a run with --admission)"
-    parser.add_argument("--invites", type=int, default=0, metavar="N", help=text)
-    text = "where else newcomers may dial, with /p2p/…: a peer that runs, while your node is away; repeatable"
-    add_addresses(parser, "--also", text)
+# ---- what an organiser does besides ----
 
 
-def _invite(options: argparse.Namespace) -> int:
-    from bootstrap.organiser import more_invites
+@dataclass(frozen=True, kw_only=True)
+class OrganiserCommand(Command):
+    directory: Annotated[Path | None, Option("the organiser's (default: that started last)", "DIR", "--dir")] = None
 
-    print(more_invites(options.dir or _newest(), expires=options.expires, count=options.invites, also=options.also))
-    return 0
-
-
-def add_members(parser: Parser) -> None:
-    parser.set_defaults(run=_members)
-    parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: list all, and until when")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--end", default="", metavar="TEXT", help="let it stay until its admission ends, and why")
-    what.add_argument("--renew", action="store_true", help="take that back")
-    _add_folder(parser)
+    def find(self) -> Path:
+        return self.directory or _newest()
 
 
-def _members(options: argparse.Namespace) -> int:
-    from bootstrap.organiser import end_admission, list_members, renew_admission
+@dataclass(frozen=True, kw_only=True)
+class InviteCommand(OrganiserCommand):
+    place: Annotated[Path | None, Argument("the same as --dir", "DIR")] = None
+    invite: InviteOptions = field(default_factory=InviteOptions)
+    also: Also = ()
 
-    directory = options.dir or _newest()
-    if options.peer is None:
-        print(list_members(directory))
-    elif options.renew:
-        print(renew_admission(directory, options.peer))
-    elif options.end.strip():
-        print(end_admission(directory, options.peer, options.end))
-    else:
-        raise BadInput("--end is missing: say why, its owner reads it; or --renew to take that back")
-    return 0
+    def run(self) -> int:
+        from bootstrap.organiser import more_invites
 
-
-def add_quarantine(parser: Parser) -> None:
-    parser.set_defaults(run=_quarantine)
-    parser.add_argument("peer", nargs="?", metavar="PEER", help="its id, 12D3Koo…; none: say who is in quarantine")
-    what = parser.add_mutually_exclusive_group()
-    what.add_argument("--reason", default="", metavar="TEXT", help="why; every peer shows it")
-    what.add_argument("--lift", action="store_true", help="let the peer in again")
-    _add_folder(parser)
+        asked = self.invite
+        print(more_invites(self.place or self.find(), expires=asked.expires, count=asked.invites, also=self.also))
+        return 0
 
 
-def _quarantine(options: argparse.Namespace) -> int:
-    from bootstrap.organiser import keep_out, let_back, list_quarantine
+@dataclass(frozen=True, kw_only=True)
+class MembersCommand(OrganiserCommand):
+    peer: Annotated[str | None, Argument("its id, 12D3Koo…; none: list all, and until when", "PEER")] = None
+    end: Annotated[str, Option("let it stay until its admission ends, and why", "TEXT", either="what")] = ""
+    renew: Annotated[bool, Option("take that back", either="what")] = False
 
-    directory = options.dir or _newest()
-    if options.peer is None:
-        print(list_quarantine(directory))
-    elif options.lift:
-        print(let_back(directory, options.peer))
-    elif options.reason.strip():
-        print(keep_out(directory, options.peer, options.reason))
-    else:
-        raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
-    return 0
+    def run(self) -> int:
+        from bootstrap.organiser import end_admission, list_members, renew_admission
+
+        directory = self.find()
+        if self.peer is None:
+            print(list_members(directory))
+        elif self.renew:
+            print(renew_admission(directory, self.peer))
+        elif self.end.strip():
+            print(end_admission(directory, self.peer, self.end))
+        else:
+            raise BadInput("--end is missing: say why, its owner reads it; or --renew to take that back")
+        return 0
 
 
-def _add_folder(parser: Parser) -> None:
-    text = "the organiser's folder (default: the node that was started last)"
-    parser.add_argument("--dir", type=Path, metavar="DIR", help=text)
+@dataclass(frozen=True, kw_only=True)
+class QuarantineCommand(OrganiserCommand):
+    peer: Annotated[str | None, Argument("its id, 12D3Koo…; none: say who is in quarantine", "PEER")] = None
+    reason: Annotated[str, Option("why; every peer shows it", "TEXT", either="what")] = ""
+    lift: Annotated[bool, Option("let the peer in again", either="what")] = False
+
+    def run(self) -> int:
+        from bootstrap.organiser import keep_out, let_back, list_quarantine
+
+        directory = self.find()
+        if self.peer is None:
+            print(list_quarantine(directory))
+        elif self.lift:
+            print(let_back(directory, self.peer))
+        elif self.reason.strip():
+            print(keep_out(directory, self.peer, self.reason))
+        else:
+            raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
+        return 0
 
 
 def _newest(root: Path | None = None) -> Path:
@@ -227,15 +212,10 @@ def _newest(root: Path | None = None) -> Path:
     return max(found, key=lambda path: path.stat().st_mtime).parent
 
 
-def add_cluster(parser: Parser) -> None:
-    parser.set_defaults(run=_cluster_invite)
-    actions = parser.add_subparsers(metavar="invite", required=True)
-    action = add_command(actions, "invite", "print the line for friends who would train a stage of your copy")
-    text = "the folder of the peer that leads, which may not have begun (default: the peer of this machine)"
-    action.add_argument("--dir", type=Path, metavar="DIR", help=text)
-    action.set_defaults(run=_cluster_invite)
+@dataclass(frozen=True, kw_only=True)
+class ClusterInviteCommand(PeerCommand):
+    """Of the peer that leads, which may not have begun."""
 
-
-def _cluster_invite(options: argparse.Namespace) -> int:
-    print(issue_in(options.dir or folder_meant()).text())
-    return 0
+    def run(self) -> int:
+        print(issue_in(self.find()).text())
+        return 0

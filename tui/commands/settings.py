@@ -5,7 +5,6 @@ The peer alone checks and writes settings; for one that does not run a child of 
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
 import time
@@ -13,14 +12,15 @@ import tomllib
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from dht.errors import BadInput, BadSpec
 from peer.control.client import ControlClient, name_of, note_of
 from peer.events import printable
 from peer.settings import KNOWN, RENAMED, SettingInfo, grouped, in_words, to_value
+from tui.command_line import Argument
 from tui.commands.control import is_kept, not_running, order
-from tui.commands.options import Parser, add_directory, directory
+from tui.commands.options import AsJson, PeerCommand
 from tui.folders import is_at_work
 from tui.terminal import columns
 from tui.text.phrases import PeerStatus, duty_words, hold_words, next_words, read_status
@@ -31,22 +31,19 @@ WIDE = 132
 """Cells from which a setting and its meaning stand on one line."""
 
 
-def add_set(parser: Parser) -> None:
-    parser.set_defaults(run=_set)
-    text = "give a setting a value; without any, all are shown with what they mean"
-    parser.add_argument("assignments", nargs="*", metavar="KEY=VALUE", help=text)
-    add_directory(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+@dataclass(frozen=True, kw_only=True)
+class SetCommand(PeerCommand):
+    assignments: Annotated[tuple[str, ...], Argument("give it this value; without any all are shown", "KEY=VALUE")] = ()
+    as_json: AsJson = False
 
-
-def _set(options: argparse.Namespace) -> int:
-    place = directory(options)
-    said = change(place, options.assignments) if options.assignments else []
-    if options.json:
-        print(to_json(read_table(place)))
-    else:
-        print(*(said or describe(read_table(place), time.time(), columns(WIDE))), sep="\n")
-    return 0
+    def run(self) -> int:
+        place = self.find()
+        said = change(place, self.assignments) if self.assignments else []
+        if self.as_json:
+            print(to_json(read_table(place)))
+        else:
+            print(*(said or describe(read_table(place), time.time(), columns(WIDE))), sep="\n")
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,29 +2,29 @@
 
 from __future__ import annotations
 
-import argparse
 import json
 import textwrap
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, fields, is_dataclass, replace
+from dataclasses import asdict, dataclass, fields, is_dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
 
 from dht.errors import BadInput
 from peer.control.client import ControlClient, Reply
 from peer.events import event_files, printable, read_lines
-from tui.commands.options import Parser, add_directory, directory
+from tui.command_line import Argument, Command
+from tui.commands.options import AsJson, PeerCommand
 from tui.folders import is_at_work
 from tui.swarm import figures
 from tui.swarm.reducer import apply_all, lose
+from tui.swarm.sentences import counts_as_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
 from tui.text.phrases import (
     PeerStatus,
     before_words,
     clock,
-    counts_as_words,
     devices_words,
     duty_words,
     hold_words,
@@ -33,22 +33,18 @@ from tui.text.phrases import (
     next_words,
     penalty_words,
     read_status,
-    rounds_words,
     stall_lines,
-    why_words,
 )
 from tui.text.units import format_count, format_percent, format_transfer
 
 
-def add_status(parser: Parser) -> None:
-    parser.set_defaults(run=_status)
-    add_directory(parser)
-    parser.add_argument("--json", action="store_true", help="print one JSON object")
+@dataclass(frozen=True, kw_only=True)
+class StatusCommand(PeerCommand):
+    as_json: AsJson = False
 
-
-def _status(options: argparse.Namespace) -> int:
-    print(describe_directory(directory(options), as_json=options.json))
-    return 0
+    def run(self) -> int:
+        print(describe_directory(self.find(), as_json=self.as_json))
+        return 0
 
 
 def describe_directory(directory: Path, *, as_json: bool, now: float | None = None) -> str:
@@ -212,16 +208,15 @@ WIDTH = 96
 """Characters of a line of prose."""
 
 
-def add_explain(parser: Parser) -> None:
-    parser.set_defaults(run=_explain)
-    parser.add_argument("code", nargs="?", metavar="CODE", help="as it is printed, or an exit code; none lists all")
+@dataclass(frozen=True, kw_only=True)
+class ExplainCommand(Command):
+    code: Annotated[str | None, Argument("as it is printed, or an exit code; none lists all", "CODE")] = None
 
+    def run(self) -> int:
+        from tui.text.codes import explain, list_all
 
-def _explain(options: argparse.Namespace) -> int:
-    from tui.text.codes import explain, list_all
-
-    if options.code is None:
-        print(*list_all(), sep="\n")
-    else:
-        print(*(textwrap.fill(line, columns(WIDTH)) for line in explain(options.code)), sep="\n")
-    return 0
+        if self.code is None:
+            print(*list_all(), sep="\n")
+        else:
+            print(*(textwrap.fill(line, columns(WIDTH)) for line in explain(self.code)), sep="\n")
+        return 0

@@ -2,16 +2,15 @@
 
 from __future__ import annotations
 
-import argparse
 import os
 import signal
 import sys
 import time
 from collections.abc import Iterator
 from contextlib import closing, contextmanager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, as_temporary_file, read_text
@@ -19,8 +18,9 @@ from dht.invite import parse as parse_invite
 from peer.control.client import ControlClient, Reply
 from peer.events import EventLine, event_files, read_events, read_lines
 from peer.telemetry.event_tail import EventTail
+from tui.command_line import Argument, Command, Option
 from tui.commands.attach import POLL_S, SLICE, show_source
-from tui.commands.options import INVITE, DisplayOptions, Parser, add_look, add_ui, look
+from tui.commands.options import INVITE, DisplayOptions, Ui
 from tui.folders import data_root, is_at_work
 from tui.output.output import open_output
 from tui.output.viewer import VIEWER_CODES
@@ -34,34 +34,22 @@ if TYPE_CHECKING:
     from tui.dashboard.app import ExitReason
 
 
-def add_watch(parser: Parser) -> None:
-    parser.set_defaults(run=_watch)
-    text = f"event lines, a folder of a peer, the folder of a bootstrap node of yours, or an invite: {INVITE}"
-    parser.add_argument("what", metavar="FILE|DIR|INVITE", help=text)
-    parser.add_argument("--live", action="store_true", help="somebody still writes the file: follow it")
-    parser.add_argument("--viewer", action="store_true", help=argparse.SUPPRESS)  # see `tui.output.viewer`
-    add_ui(parser)
-    add_look(parser)
-
-
-def _watch(options: argparse.Namespace) -> int:
-    watch = WatchOptions(what=options.what, live=options.live, viewer=options.viewer)
-    ui = choose_ui(options.ui)
-    output = open_output("plain" if ui == "tui" else ui, sys.stdout, sys.stderr)
-    if ui != "tui":
-        return watch_in_lines(watch, output)
-    outcome = watch_in_dashboard(watch, look(options), output)
-    return VIEWER_CODES[outcome] if watch.viewer else 0
-
-
 @dataclass(frozen=True, kw_only=True)
-class WatchOptions:
-    what: str
-    """A file of event lines, a folder of them, of a peer or of an organiser, or an invite or a file that holds one."""
-    live: bool = False
-    """Somebody still writes the file."""
-    viewer: bool = False
+class WatchCommand(Command):
+    what: Annotated[str, Argument(f"events, the folder of a peer or node, or an invite: {INVITE}", "FILE|DIR|INVITE")]
+    live: Annotated[bool, Option("somebody still writes the file: follow it")] = False
+    viewer: Annotated[bool, Option("see `tui.output.viewer`", hidden=True)] = False
     """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
+    ui: Ui = "auto"
+    look: DisplayOptions = field(default_factory=DisplayOptions)
+
+    def run(self) -> int:
+        ui = choose_ui(self.ui)
+        output = open_output("plain" if ui == "tui" else ui, sys.stdout, sys.stderr)
+        if ui != "tui":
+            return watch_in_lines(self, output)
+        outcome = watch_in_dashboard(self, self.look, output)
+        return VIEWER_CODES[outcome] if self.viewer else 0
 
     @property
     def is_run(self) -> bool:
@@ -102,7 +90,7 @@ class WatchOptions:
         return path
 
 
-def watch_in_lines(watch: WatchOptions, output: Output) -> int:
+def watch_in_lines(watch: WatchCommand, output: Output) -> int:
     if watch.is_run:
         with watch.open() as (_, argv):
             return follow("watch", argv, _new_log(), output)
@@ -120,7 +108,7 @@ def watch_in_lines(watch: WatchOptions, output: Output) -> int:
     return 0
 
 
-def watch_in_dashboard(watch: WatchOptions, look: DisplayOptions, output: Output) -> ExitReason:
+def watch_in_dashboard(watch: WatchCommand, look: DisplayOptions, output: Output) -> ExitReason:
     """Show the dashboard until it is closed; how it was. `output` tells how a run is found.
 
     Raises what a child that watches failed with.
@@ -139,7 +127,7 @@ def watch_in_dashboard(watch: WatchOptions, look: DisplayOptions, output: Output
     return outcome
 
 
-def _feed_of(watch: WatchOptions) -> EventSource:
+def _feed_of(watch: WatchCommand) -> EventSource:
     from tui.sources.live import LiveSource
     from tui.sources.replay import RecordingSource
 
@@ -153,11 +141,11 @@ def _feed_of(watch: WatchOptions) -> EventSource:
     return LiveSource.of_file(path) if watch.live else RecordingSource(path)
 
 
-def _no_events(watch: WatchOptions) -> BadInput:
+def _no_events(watch: WatchCommand) -> BadInput:
     return BadInput(f"{watch.what} holds no events; name a file that a peer or a demo has written, or its folder")
 
 
-def _lines(watch: WatchOptions) -> Iterator[EventLine | None]:
+def _lines(watch: WatchCommand) -> Iterator[EventLine | None]:
     """What is written there; of a peer at work also what will be, until it ends; None while there is none."""
     path = watch.path
     if not path.is_dir():

@@ -16,7 +16,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from tui.swarm.vocabulary import Phase, State
+from tui.swarm.vocabulary import Phase, ShownState
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -85,7 +85,7 @@ class Glyphs:
     ellipsis: str
     ascii: bool = False
 
-    def sign(self, of: Phase | State) -> str:
+    def sign(self, of: Phase | ShownState) -> str:
         return of.ascii if self.ascii else of.glyph
 
     @property

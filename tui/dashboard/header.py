@@ -13,8 +13,9 @@ from tui.dashboard.keys import keys_that_matter
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
 from tui.dashboard.words import shown_state, state_of, style_of
+from tui.swarm.sentences import rounds_words, why_words
 from tui.swarm.vocabulary import STATES
-from tui.text.phrases import rounds_words, stall_brief, why_words
+from tui.text.phrases import stall_brief
 from tui.text.units import format_elapsed
 
 RUN = 8

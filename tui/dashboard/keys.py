@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, NamedTuple
+from typing import NamedTuple, Protocol
 
 from textual.binding import Binding, BindingType
 
-if TYPE_CHECKING:
-    from tui.dashboard.view import View
+from tui.sources.replay import RecordingSource
+
+
+class Shown(Protocol):
+    """Of a `View`, what decides which keys matter."""
+
+    @property
+    def playback(self) -> RecordingSource | None: ...
+    @property
+    def takes(self) -> frozenset[str]: ...
+    @property
+    def refusal(self) -> str: ...
+    @property
+    def is_paused_by_owner(self) -> bool: ...
+
 
 SCREEN_NAMES = ("home", "peers", "rounds", "learning", "network", "log", "limits")
 EVERYWHERE, MY_PEER, RECORDING = "everywhere", "my peer", "recording"
@@ -25,12 +38,12 @@ class Key(NamedTuple):
     """What it does; empty if nobody needs to be told."""
     actions: Mapping[str, str] = NOTHING
     """By what is pressed; none if something else acts on it."""
-    label: str | Callable[[View], str] = ""
+    label: str | Callable[[Shown], str] = ""
     """On the last line and in the palette."""
     takes: str = ""
     """The command for which it stands: the label is there if the peer takes it."""
 
-    def told(self, view: View) -> str:
+    def told(self, view: Shown) -> str:
         """Its label at this moment; empty if it has none or can do nothing."""
         if self.takes and (view.refusal or self.takes not in view.takes):
             return ""
@@ -139,7 +152,7 @@ def keys_of(screen: str) -> list[Key]:
     return [key for key in KEYS if key.help and key.where.partition(".")[0] == screen]
 
 
-def keys_that_matter(view: View, screen: str) -> list[Key]:
+def keys_that_matter(view: Shown, screen: str) -> list[Key]:
     """Those with a label now, the most important first. What a screen has itself is not told of another."""
     own = {key.name for key in keys_of(screen)}
     shared = (EVERYWHERE, RECORDING if view.playback else MY_PEER)

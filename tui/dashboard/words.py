@@ -8,7 +8,7 @@ from tui.dashboard.appearance import Palette
 from tui.dashboard.view import View
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
-from tui.swarm.vocabulary import State, phase, state_named
+from tui.swarm.vocabulary import ShownState, phase, state_named
 
 
 def style_of(role: str, ink: Palette) -> str:
@@ -29,7 +29,7 @@ def state_of(peer: PeerView, view: View) -> Text:
     return Text(f"{view.glyphs.sign(state)} {state.name}", style=style_of(state.role, view.ink))
 
 
-def shown_state(peer: PeerView, view: View) -> State:
+def shown_state(peer: PeerView, view: View) -> ShownState:
     return figures.state(view.swarm, peer, view.now)
 
 

@@ -9,13 +9,16 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from math import inf
 from pathlib import Path
+from typing import Annotated
 
 from dht.errors import HomefiresError
 from dht.invite import INVITE_FILE
 from peer.events import AlertRaised, CheckpointWritten, EventLine, InviteIssued, PeerStopped
+from tui.command_line import Option, words_of
 from tui.processes.children import (
     INTERRUPTED,
     ChildExited,
@@ -27,7 +30,6 @@ from tui.processes.children import (
     ProcessGroup,
     error_of,
     python_module,
-    repeated,
 )
 from tui.processes.systemd import FINAL, FIRST_DELAY_S, LONGEST_DELAY_S
 
@@ -82,9 +84,7 @@ def supervise(
 
 def follow(name: str, argv: Sequence[str], log: Path, output: Output) -> int:
     """Run one child to its end; the exit code. Raises the error that its exit code stands for."""
-    with ProcessGroup() as children:
-        child = follow_child(children, children.start(name, argv, log), output)
-    return _end(children, child, output)
+    return supervise(name, argv, log, output, backoff=Backoff(most=0))
 
 
 def _end(children: ProcessGroup, child: ChildProcess, output: Output) -> int:
@@ -141,63 +141,18 @@ TOLD = (CheckpointWritten, AlertRaised, PeerStopped)
 
 
 @dataclass(frozen=True, kw_only=True)
-class NodeOptions:
-    """What the command line of `bootstrap` asked of the node; the node says what is wrong with it."""
-
-    listen: Sequence[str] = ()
-    announce: Sequence[str] = ()
-    also: Sequence[str] = ()
-    """What its invites name besides."""
-    invites: int = 0
-    """So many, for one peer each; 0: one for all."""
-    expires: str = ""
-    """How long they last, such as 7d."""
-    founder: Sequence[str] = ()
-    """Who may found the run; none: who comes first."""
-    members_for: str = ""
-    """How long an admission does."""
-    health_port: int = 0
-
-    def words(self) -> list[str]:
-        """The same for `homefires bootstrap` and for `python -m bootstrap`."""
-        many = (
-            ("--listen", self.listen),
-            ("--announce", self.announce),
-            ("--also", self.also),
-            ("--founder", self.founder),
-        )
-        rest = (("--members-for", self.members_for), ("--health-port", self.health_port))
-        each = [word for flag, addresses in many for word in repeated(flag, addresses)]
-        return each + self.invite_words() + _words(rest)
-
-    def invite_words(self) -> list[str]:
-        """Those of them that `homefires invite` takes, too."""
-        return _words((("--invites", self.invites), ("--expires", self.expires)))
-
-
-def _words(chosen: Iterable[tuple[str, object]]) -> list[str]:
-    """Flags with their values, without those that nobody has chosen."""
-    return [word for flag, value in chosen if value for word in (flag, str(value))]
-
-
-@dataclass(frozen=True, kw_only=True)
 class RetentionOptions:
-    """Where checkpoints are kept, and which: the newest `last`, and the first of `every` so many rounds (0: none)."""
+    """Whether checkpoints are kept, and which."""
 
-    directory: Path
-    last: int
-    every: int
+    directory: Annotated[Path | None, Option("keep checkpoints, for homefires export", "DIR", "--keep")] = None
+    last: Annotated[int, Option("the newest N of them", "N", "--keep-last", within=(1, inf))] = 3
+    every: Annotated[int, Option("and the first of every M rounds (0: none)", "M", "--keep-every", within=(0, inf))] = 0
     organiser: Path | None = None
     """The organiser's folder, whose key lets the watcher into a run that asks for an admission."""
 
-    def words(self) -> list[str]:
-        """What `homefires bootstrap` and the watcher are told."""
-        return ["--keep", str(self.directory), "--keep-last", str(self.last), "--keep-every", str(self.every)]
-
     def argv(self, invite: str) -> list[str]:
-        if self.organiser is None:
-            return python_module("peer", "watch", invite, *self.words())
-        return python_module("peer", "watch", *organiser_words(self.organiser), *self.words())
+        whose = [invite] if self.organiser is None else organiser_words(self.organiser)
+        return python_module("peer", "watch", *whose, *words_of(self))
 
 
 def organiser_words(directory: Path) -> list[str]:
@@ -213,6 +168,7 @@ def serve_and_keep(
 ) -> int:
     """Run the node to its end, and the watcher beside it; the exit code. Raises what the node failed with, and
     OSError, before anything is started, for a folder that cannot be written to."""
+    assert keep.directory is not None
     keep.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     with ProcessGroup() as children:
         node = children.start("bootstrap", argv, log)
@@ -239,6 +195,7 @@ class _Beside:
                 self._plan_restart(child)
         if self._due_s is not None and time.monotonic() >= self._due_s and not self._children.interrupts:
             self._due_s, self._began_s = None, time.monotonic()
+            assert self._keep.directory is not None
             log = self._keep.directory / "watch.log"
             self._watcher = self._children.start("checkpoints", self._keep.argv(self._invite), log)
 

@@ -9,7 +9,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
-from dht.errors import HomefiresError
+from dht.errors import BadInput, HomefiresError
 from tui.processes.children import environment, failure_said
 
 
@@ -34,6 +34,15 @@ def answer(
     if told.returncode != 0:
         raise failure_said(what, told.returncode, told.stderr)
     return told.stdout.strip()
+
+
+def converse(argv: Sequence[str], limit_s: float, late: str) -> int:
+    """Give a child the terminal; its exit code. It says itself what is wrong. Raises BadInput with `late` if it takes
+    too long."""
+    try:
+        return subprocess.run(argv, env=environment(), timeout=limit_s, check=False).returncode
+    except subprocess.TimeoutExpired as error:
+        raise BadInput(late) from error
 
 
 @contextmanager

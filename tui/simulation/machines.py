@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-from argparse import Namespace
 from pathlib import Path
 
 from dht.errors import BadInput
@@ -26,14 +25,6 @@ from peer.spec import RunSpec, load
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, labels_of
 from tui.swarm.snapshot import SwarmState as Seen
-
-
-def machine_of(options: Namespace) -> Machine:
-    """What the command line says of every peer. Raises BadInput."""
-    return Machine(
-        name="every peer", step_s=options.step_s, flops=options.flops, memory_gb=options.memory,
-        upload_mbps=options.upload, download_mbps=options.download,
-    )  # fmt: skip
 
 
 def peers_of(text: str, spec: RunSpec, machine: Machine) -> PeerSet:

@@ -19,13 +19,14 @@ from peer.placement.stage_workload import StageWorkload
 from peer.plan.coefficients import shipped
 from peer.plan.home_cost import has_head
 from peer.plan.model_shape import ModelShape, memory_of, shape_of
-from peer.plan.peer_set import MAX_MEMBERS, Machine, PeerSet, peers_in_regions, refuse_count, step_between_s
+from peer.plan.peer_set import MAX_MEMBERS, PeerSet, peers_in_regions, refuse_count, step_between_s
 from peer.plan.replicas import work_of
 from peer.plan.round_cost import step_seconds
 from peer.plan.strategy_search import seconds
 from peer.spec import RunSpec
 from tui.simulation.machines import peers_of
-from tui.simulation.plan_page import as_short, assumptions, wrapped
+from tui.simulation.plan_options import PlaceOptions
+from tui.simulation.plan_page import as_short, assumptions, page
 from tui.text.units import EVERY_S, count, format_bytes
 
 UNKNOWN = float("inf")
@@ -33,26 +34,8 @@ UNKNOWN = float("inf")
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlaceOptions:
-    spec: RunSpec
-    peers: str = ""
-    """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
-    machine: Machine
-    """What every peer is, if `peers` is a number."""
-    preset: str = ""
-    """A network of known places, over which a number of peers is spread; as many as it has, or a group
-    holds, if `peers` is empty."""
-    stages: int = 0
-    """0: as few as memory allows."""
-    pipelines: int = 0
-    """0: as many as there are peers for, or fewer if these make more steps per second together."""
-    parameters: int = 0
-    seed: int = 0
-
-
-@dataclass(frozen=True, kw_only=True)
 class Placed:
-    asked: PlaceOptions
+    spec: RunSpec
     shape: ModelShape
     swarm: PeerSet
     work: StageWorkload
@@ -64,33 +47,32 @@ class Placed:
 def find(asked: PlaceOptions, tell: OnProgress | None = None) -> Placed:
     """Search. `tell` hears how many layouts were looked at. Raises BadInput for peers, stages and memory that do not
     fit together."""
-    if asked.seed < 0:
-        raise BadInput(f"--seed is {asked.seed}; it must be 0 or more")
-    spec, shape = asked.spec, shape_of(asked.spec, asked.parameters)
-    swarm = _swarm(asked)
+    spec = asked.choose()
+    shape = shape_of(spec, asked.parameters)
+    swarm = _spread_over(asked) if asked.preset else peers_of(asked.peers, spec, asked.machine)
     step_s = [step_seconds(shape, spec, machine, shipped(), swarm) for machine in swarm.machines]
     memory_bytes = [1e9 * machine.memory_gb or UNKNOWN for machine in swarm.machines]
     speeds = [min(step_s) / each for each in step_s]
-    work = work_of(shape, spec, _stages(asked, shape, memory_bytes), min(step_s))
+    work = work_of(shape, spec, _stages(asked.stages, spec, shape, memory_bytes), min(step_s))
     network = swarm.network if asked.preset else swarm.network.both_ways()
     found = place(
         network, work, memory_bytes=memory_bytes, speeds=speeds,
         pipelines=asked.pipelines or None, fewer=True, seed=asked.seed, tell=tell,
     )  # fmt: skip
     return Placed(
-        asked=asked, shape=shape, swarm=swarm, work=work, placement=found,
+        spec=spec, shape=shape, swarm=swarm, work=work, placement=found,
         between_s=step_between_s(swarm, work, speeds, found),
     )  # fmt: skip
 
 
-def _stages(asked: PlaceOptions, shape: ModelShape, memory_bytes: list[float]) -> int:
+def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[float]) -> int:
     """As asked for; else the fewest of which one fits into so many peers."""
     most = min(shape.blocks, len(memory_bytes))
-    if asked.stages:
-        if not 1 <= asked.stages <= shape.blocks:
-            raise BadInput(f"--stages is {asked.stages}; a model of {count(shape.blocks, 'block')} has 1 to as many")
-        return asked.stages
-    needed = memory_of(shape, asked.spec).device
+    if asked:
+        if not 1 <= asked <= shape.blocks:
+            raise BadInput(f"--stages is {asked}; a model of {count(shape.blocks, 'block')} has 1 to as many")
+        return asked
+    needed = memory_of(shape, spec).device
     for stages in range(1, most + 1):
         if sum(held >= needed / stages for held in memory_bytes) >= stages:
             return stages
@@ -98,12 +80,6 @@ def _stages(asked: PlaceOptions, shape: ModelShape, memory_bytes: list[float]) -
 
 
 # ---- the peers ----
-
-
-def _swarm(asked: PlaceOptions) -> PeerSet:
-    if asked.preset:
-        return _spread_over(asked)
-    return peers_of(asked.peers, asked.spec, asked.machine)
 
 
 def _spread_over(asked: PlaceOptions) -> PeerSet:
@@ -138,28 +114,22 @@ class Searching:
 
 def describe(found: Placed) -> str:
     """A page of at most 80 columns."""
-    spec, work, layout = found.asked.spec, found.work, found.placement
+    work, layout = found.work, found.placement
     lines = [
-        f"{spec.run.name}: {as_short(found.shape.parameters)} parameters in {count(work.stages, 'stage')}, "
+        f"{found.spec.run.name}: {as_short(found.shape.parameters)} parameters in {count(work.stages, 'stage')}, "
         f"{count(len(found.swarm), 'peer')}",
-        *wrapped(
-            f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
-            f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
-            f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps"
-        ),
+        f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
+        f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
+        f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps",
         *assumptions(found.swarm),
         "",
     ]
     for number, peers in enumerate(layout.pipelines, start=1):
-        lines += wrapped(f"pipeline {number}: {' > '.join(layout.names[peer] for peer in peers)}")
-    lines.append("")
-    for text in layout.explained().splitlines():
-        lines += wrapped(text)
-    low_s, high_s = found.between_s
-    lines += wrapped(
-        f"nine in ten steps between {seconds(low_s)} and {seconds(high_s)}, an assumption: no pipeline was measured"
-    )
-    return "\n".join([*lines, *_set_up(found)])
+        lines.append(f"pipeline {number}: {' > '.join(layout.names[peer] for peer in peers)}")
+    lines += ["", *layout.explained().splitlines()]
+    between = " and ".join(map(seconds, found.between_s))
+    lines.append(f"nine in ten steps between {between}, an assumption: no pipeline was measured")
+    return page([*lines, *_set_up(found)])
 
 
 def _set_up(found: Placed) -> list[str]:
@@ -168,17 +138,17 @@ def _set_up(found: Placed) -> list[str]:
     if stages == 1:
         return []
     if not has_head(found.shape):
-        return wrapped(
+        return [
             "no run of this spec can be set up so: the model's first and last layer are one; "
             "set model.config.tie_word_embeddings = false"
-        )
-    lines = wrapped(
+        ]
+    lines = [
         f"to set it up: run.founders = {len(layout.pipelines)}, and of each pipeline the first joins with "
         f"--set stages={stages} and gives the others the line of homefires cluster invite, for --cluster"
-    )
+    ]
     for lead, *workers in layout.pipelines:
         names = ", ".join(layout.names[peer] for peer in workers)
-        lines += wrapped(f"{layout.names[lead]} leads a cluster; in it work {names}", indent="  ")
+        lines.append(f"  {layout.names[lead]} leads a cluster; in it work {names}")
     return lines
 
 
@@ -189,7 +159,7 @@ def to_json(found: Placed) -> str:
     """One object: the pipelines by name, what a step of them costs, and what bounds that."""
     layout = found.placement
     table = {
-        "run": found.asked.spec.run.name, "parameters": found.shape.parameters, "work": asdict(found.work),
+        "run": found.spec.run.name, "parameters": found.shape.parameters, "work": asdict(found.work),
         "peers": list(layout.names), "assumed": list(found.swarm.assumed),
         "pipelines": [[layout.names[peer] for peer in peers] for peers in layout.pipelines],
         "spares": [layout.names[peer] for peer in layout.spares], "ranks": layout.ranks(), "step_s": layout.cost_s,

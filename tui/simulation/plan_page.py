@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import textwrap
+from collections.abc import Iterable
 
 from peer.plan.model_shape import memory_of
 from peer.plan.peer_set import Machine, PeerSet
@@ -23,11 +24,11 @@ LATE = 0.1
 
 def describe(found: PlanAnswer) -> str:
     """A page of at most 80 columns."""
-    return "\n".join([*_head(found), "", *_table(found), "", *_details(found)])
+    return page([*_head(found), "", *_table(found), "", *_details(found)])
 
 
 def _head(found: PlanAnswer) -> list[str]:
-    spec, question, choice = found.plan.spec, found.question, found.choice
+    spec, question, choice = found.question.spec, found.question, found.choice
     tokens = spec.inner.sequences * spec.inner.accumulation * spec.model.context
     lines = [
         f"{spec.run.name}: {as_short(question.shape.parameters)} parameters, {count(len(question.swarm), 'peer')}, "
@@ -40,7 +41,7 @@ def _head(found: PlanAnswer) -> list[str]:
 
 def assumptions(swarm: PeerSet) -> list[str]:
     """What nobody measured or said, as lines."""
-    return [line for text in swarm.assumed for line in wrapped(f"assumed for {text}")]
+    return [f"assumed for {text}" for text in swarm.assumed]
 
 
 def _table(found: PlanAnswer) -> list[str]:
@@ -70,17 +71,16 @@ def _details(found: PlanAnswer) -> list[str]:
     between = f"nine in ten between {seconds(cost.low_s)} and {seconds(cost.high_s)}"
     length = f"a round of {seconds(cost.round_s)}, {between}; {as_short(cost.tokens_per_s)} tokens/s"
     facts = [length, _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
-    lines = wrapped(f"1 is best: {best.strategy.words()}")
-    lines += [line for fact in facts for line in wrapped(fact, indent="  ")]
+    lines = [f"1 is best: {best.strategy.words()}", *(f"  {fact}" for fact in facts)]
     if len(choice.ranked) > 1:
-        lines += wrapped(f"2 lost: {why_lost(best, choice.ranked[1])}")
+        lines.append(f"2 lost: {why_lost(best, choice.ranked[1])}")
     if found.now.strategy != best.strategy:
         why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
-        lines += wrapped(why if found.question.fits(found.now.strategy) else TOO_LARGE)
+        lines.append(why if found.question.fits(found.now.strategy) else TOO_LARGE)
     if not best.strategy.runs():
         text = "no spec says so: peers form clusters themselves, see homefires place"
-        lines += wrapped(f"{text}; without --spans the best that a spec says is found")
-    return [*lines, *wrapped(f"coefficients: {found.question.given.measured}")]
+        lines.append(f"{text}; without --spans the best that a spec says is found")
+    return [*lines, f"coefficients: {found.question.given.measured}"]
 
 
 def _phases(cost: RoundCost) -> str:
@@ -93,13 +93,13 @@ def _phases(cost: RoundCost) -> str:
 
 def _caveats(found: PlanAnswer) -> list[str]:
     """What of the best strategy, or of its spec, nobody would expect."""
-    cost, chosen, before, after = found.best.cost, found.best.strategy, found.plan.spec.run, found.spec.run
+    cost, chosen, before, after = found.best.cost, found.best.strategy, found.question.spec.run, found.spec.run
     lines = []
     if cost.uncounted_s:
         lines.append(
             f"{seconds(cost.uncounted_s)} of each round count nothing: a peer's tokens beyond {MOST} × H steps do not"
         )
-    if found.plan.spec.round.pace == "time":
+    if found.question.spec.round.pace == "time":
         lines.append("rounds stay by time (round.pace): how long they take is the organiser's choice, and not compared")
     lines += _about_cuts(found)
     delay = min(MOST * chosen.steps, (cost.agreement.submit + cost.agreement.talking) / min(cost.step_s))
@@ -115,7 +115,7 @@ def _caveats(found: PlanAnswer) -> list[str]:
 
 def _about_cuts(found: PlanAnswer) -> list[str]:
     """Of micro-batches, where steps were measured with those of the spec alone."""
-    inner, chosen = found.plan.spec.inner, found.best.strategy
+    inner, chosen = found.question.spec.inner, found.best.strategy
     measured = any(machine.step_s for machine in found.question.swarm.machines)
     if not measured or inner.sequences * inner.accumulation == 1:
         return []
@@ -184,18 +184,15 @@ def describe_options(found: NoPlan) -> str:
         f"{count(len(question.swarm), 'peer')}; not all of them hold it",
         *assumptions(question.swarm),
         "",
-        *_way("=", options.whole),
+        _way("=", options.whole),
     ]
     for at, ways in enumerate(options.others):
-        lines += _way("*" if at == 0 else " ", ways)
-        for pipeline in ways.pipelines[:PEERS_SHOWN]:
-            lines += wrapped(f"{pipeline[0]} leads, then {', '.join(pipeline[1:])}", indent="    ")
+        lines.append(_way("*" if at == 0 else " ", ways))
+        lines += [f"    {lead} leads, then {', '.join(others)}" for lead, *others in ways.pipelines[:PEERS_SHOWN]]
     if not options.others:
-        return "\n".join([*lines, *wrapped("who does not hold it can do nothing for it, not even together")])
-    lines += ["= is done by those that hold it; * is best for those that do not"]
-    for homes in sorted({ways.homes for ways in options.others} - {1}):
-        lines += wrapped(_there(homes))
-    return "\n".join(lines)
+        return page([*lines, "who does not hold it can do nothing for it, not even together"])
+    lines.append("= is done by those that hold it; * is best for those that do not")
+    return page([*lines, *map(_there, sorted({ways.homes for ways in options.others} - {1}))])
 
 
 def _there(homes: int) -> str:
@@ -207,9 +204,9 @@ def _there(homes: int) -> str:
     )
 
 
-def _way(mark: str, ways: ModelCopies) -> list[str]:
+def _way(mark: str, ways: ModelCopies) -> str:
     made = f"{count(ways.peers, 'peer')}, {as_short(ways.tokens_per_s)} tokens/s" if ways.peers else "no peer"
-    return wrapped(f"{mark} {ways.words}: {made}")
+    return f"{mark} {ways.words}: {made}"
 
 
 # ---- words ----
@@ -223,6 +220,8 @@ def as_short(number: float) -> str:
     return f"{number:.3g}"
 
 
-def wrapped(text: str, indent: str = "") -> list[str]:
-    """Lines of at most 80 columns."""
-    return textwrap.wrap(text, WIDTH, initial_indent=indent, subsequent_indent=f"{indent}  ")
+def page(lines: Iterable[str]) -> str:
+    """At most 80 columns: a line that is longer goes on below itself."""
+    return "\n".join(
+        textwrap.fill(line, WIDTH, subsequent_indent=" " * (len(line) - len(line.lstrip()) + 2)) for line in lines
+    )

@@ -17,29 +17,12 @@ from peer.plan.strategy_search import NothingFits, RankedStrategy, SearchOutcome
 from peer.spec import RunSpec, dump
 from tui.simulation.machines import peers_of
 from tui.simulation.model_copies import CopyOptions, options_of
+from tui.simulation.plan_options import PlanOptions
 from tui.text.units import count
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlanOptions:
-    spec: RunSpec
-    peers: str = ""
-    """A number, a file of [[peer]] tables, or the folder of a peer; empty: as many as found the run."""
-    machine: Machine
-    """What every peer is, if `peers` is a number."""
-    parameters: int = 0
-    quality: float = 1.0
-    """How much the quality of tokens counts; 0: only how many there are."""
-    measured: Path | None = None
-    """What rounds took: a peer's folder or the events.jsonl in it, or what an earlier fit wrote; None: what is
-    shipped."""
-    spans: bool = False
-    """Whether replicas that span peers are compared, too."""
-
-
-@dataclass(frozen=True, kw_only=True)
 class PlanAnswer:
-    plan: PlanOptions
     question: PlanningProblem
     choice: SearchOutcome
     now: RankedStrategy
@@ -63,13 +46,12 @@ class NoPlan:
 
 def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     """Search. Raises BadInput for peers and models that do not fit together."""
-    if not 0 <= plan.quality <= 10:
-        raise BadInput(f"--quality is {plan.quality:g}; it must be between 0 and 10")
-    shape = shape_of(plan.spec, plan.parameters)
-    _refuse_parts(shape, plan.spec)
-    given, machine = _measured(plan, shape)
+    spec = plan.choose()
+    shape = shape_of(spec, plan.parameters)
+    _refuse_parts(shape, spec)
+    given, machine = _measured(plan, spec, shape)
     question = PlanningProblem(
-        spec=plan.spec, shape=shape, swarm=by_name(peers_of(plan.peers, plan.spec, machine)), given=given,
+        spec=spec, shape=shape, swarm=by_name(peers_of(plan.peers, spec, machine)), given=given,
         worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
     )  # fmt: skip
     try:
@@ -77,7 +59,7 @@ def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     except NothingFits as error:
         return NoPlan(question=question, why=error, options=options_of(question))
     return PlanAnswer(
-        plan=plan, question=question, choice=choice, now=as_it_stands(question),
+        question=question, choice=choice, now=as_it_stands(question),
         spec=chosen_spec(question, choice.best),
     )  # fmt: skip
 
@@ -92,7 +74,7 @@ def _refuse_parts(shape: ModelShape, spec: RunSpec) -> None:
         )
 
 
-def _measured(plan: PlanOptions, shape: ModelShape) -> tuple[Coefficients, Machine]:
+def _measured(plan: PlanOptions, spec: RunSpec, shape: ModelShape) -> tuple[Coefficients, Machine]:
     """(coefficients, what every peer is), from what was measured on this machine if anything was."""
     if plan.measured is None:
         return shipped(), plan.machine
@@ -105,7 +87,7 @@ def _measured(plan: PlanOptions, shape: ModelShape) -> tuple[Coefficients, Machi
 
     sample = read_run(folder)
     about = f"shipped ones, scaled to {sample.timed.rounds} rounds of {plan.measured}; {shipped().measured}"
-    step_s = plan.machine.step_s or (0.0 if plan.machine.flops else step_for(plan.spec, shape, sample))
+    step_s = plan.machine.step_s or (0.0 if plan.machine.flops else step_for(spec, shape, sample))
     return rescale(shipped(), sample, about), replace(plan.machine, step_s=step_s)
 
 
@@ -132,7 +114,7 @@ def to_json(found: PlanAnswer) -> str:
     question = found.question
     made = question.replicas(found.best.strategy)
     table = {
-        "run": found.plan.spec.run.name, "parameters": question.shape.parameters,
+        "run": question.spec.run.name, "parameters": question.shape.parameters,
         "peers": [asdict(machine) for machine in question.swarm.machines], "assumed": list(question.swarm.assumed),
         "coefficients": question.given.measured, "considered": found.choice.considered, "tried": found.choice.tried,
         "ranked": [_json_of(ranked) for ranked in found.choice.ranked], "now": _json_of(found.now),

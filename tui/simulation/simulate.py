@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from contextlib import ExitStack
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TextIO
 
@@ -16,61 +15,34 @@ from peer.plan.peers_file import read_declared
 from peer.plan.strategy_search import seconds
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
-from tui.simulation.workers import MOST, cores, rarely_collected, spread_over
+from tui.simulation.plan_options import SimulateOptions, SwarmOptions
+from tui.simulation.workers import cores, rarely_collected, spread_over
 from tui.spec_choice import choose_spec
 from tui.text.units import count, format_bytes
 
-MOST_PEERS, MOST_ROUNDS = 10_000, 100_000
-MOST_STEP_S, MOST_SPREAD = 1e6, 2.0
-"""Twelve days; and a peer that is seven times as fast in one round as in another."""
+MOST_PEERS = 10_000
+USUAL_ROUNDS = 20
+"""Of a run without an end."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class SimulateOptions:
-    spec: str
-    sets: tuple[str, ...] = ()
-    peers: str = "4"
-    """A number, or a TOML file of peers."""
-    rounds: int = 20
-    preset: str = ""
-    step_s: float = 0.0
-    spread: float = 0.05
-    upload: float = 0.0
-    download: float = 0.0
-    churn: str = ""
-    attackers: str = ""
-    skew_s: float = 0.0
-    seed: int = 0
-    grid: str = ""
-    aggregate: bool = False
-    processes: int = 0
-    """0: as many as there are cores."""
-    as_json: bool = False
-    events: Path | None = None
-
-
-def run_simulate(asked: SimulateOptions, out: TextIO) -> int:
-    """Simulate, write events and print what came of it. Raises BadInput."""
+def run_simulate(asked: SimulateOptions) -> Outcome:
+    """Simulate, and write events if somebody wants them. Raises BadInput."""
     wanted = scenario_options(asked)
     with ExitStack() as stack:
-        file = stack.enter_context(_open(asked)) if asked.events else None
+        file = stack.enter_context(_open(asked, asked.events)) if asked.events else None
 
         def write(line: EventLine) -> None:
             assert file is not None
             file.write(format_line(line) + "\n")
 
         stack.enter_context(rarely_collected())
-        outcome = simulate(
+        return simulate(
             wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
             far=spread_over(asked.processes or cores()),
         )  # fmt: skip
-    out.write(json.dumps(outcome.plain()) + "\n" if asked.as_json else describe(outcome, asked.events))
-    return 0
 
 
-def _open(asked: SimulateOptions) -> TextIO:
-    path = asked.events
-    assert path is not None
+def _open(asked: SwarmOptions, path: Path) -> TextIO:
     for option, source in (("SPEC", asked.spec), ("--peers", asked.peers), ("--churn", asked.churn)):
         if source and _is_same(path, Path(source)):
             raise BadInput(f"--events {path} is the file that is read as {option}; name another")
@@ -87,34 +59,17 @@ def _is_same(path: Path, other: Path) -> bool:
         return False
 
 
-def scenario_options(asked: SimulateOptions) -> ScenarioOptions:
+def scenario_options(asked: SwarmOptions) -> ScenarioOptions:
     """What the simulator takes. Raises BadInput."""
-    _check(asked)
     spec = choose_spec(asked.spec, sets=asked.sets)
+    rounds = (spec.run.rounds or USUAL_ROUNDS) if asked.rounds is None else asked.rounds
     peers, declared = _peers(asked.peers)
     return ScenarioOptions(
         spec=spec, shape=shape_of(spec), declared=declared, peers=peers, step_s=asked.step_s, spread=asked.spread,
-        upload_mbps=asked.upload, download_mbps=asked.download, rounds=asked.rounds, preset=asked.preset,
+        upload_mbps=asked.upload, download_mbps=asked.download, rounds=rounds, preset=asked.preset,
         churn=read_churn(asked.churn) if asked.churn else Churn(),
-        attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew_s, seed=asked.seed,
+        attackers=read_attackers(asked.attackers) if asked.attackers else (), skew_s=asked.skew, seed=asked.seed,
     )  # fmt: skip
-
-
-def _check(asked: SimulateOptions) -> None:
-    if not 1 <= asked.rounds <= MOST_ROUNDS:
-        raise BadInput(f"--rounds is {asked.rounds}; simulate 1 to {MOST_ROUNDS}")
-    for name in ("step_s", "spread", "upload", "download", "skew_s"):
-        if not 0 <= getattr(asked, name) < float("inf"):
-            option = f"--{name.replace('_s', '-s') if name == 'step_s' else name.removesuffix('_s')}"
-            raise BadInput(f"{option} is {getattr(asked, name):g}; it must be 0 or more")
-    if not 0 <= asked.processes <= MOST:
-        raise BadInput(f"--processes is {asked.processes}; use 1 to {MOST}")
-    if asked.step_s > MOST_STEP_S:
-        raise BadInput(f"--step-s is {asked.step_s:g}; a step may take {MOST_STEP_S:,.0f} s at most")
-    if asked.spread > MOST_SPREAD:
-        raise BadInput(f"--spread is {asked.spread:g}; use 0 to {MOST_SPREAD:g}")
-    if not 0 <= asked.seed < 2**63:
-        raise BadInput(f"--seed is {asked.seed}; use 0 to 2^63 - 1")
 
 
 def _peers(text: str) -> tuple[int, PeerSpecs | None]:
@@ -136,10 +91,14 @@ def read_grid(text: str) -> tuple[int, ...]:
     return tuple(map(int, sides))
 
 
+def to_json(outcome: Outcome) -> str:
+    return json.dumps(outcome.plain())
+
+
 def describe(outcome: Outcome, events: Path | None) -> str:
     figures = outcome.figures
     if not figures.rounds:
-        return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have\n"
+        return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have"
     bounds_s = f"{figures.low_round_s:.1f} to {figures.high_round_s:.1f} s"
     rows: list[tuple[str, str]] = [
         ("peers", f"{figures.peers} {outcome.how}"),
@@ -155,4 +114,4 @@ def describe(outcome: Outcome, events: Path | None) -> str:
     if events is not None:
         rows.append(("events", f"of {outcome.told}; look at them with: homefires watch {events}"))
     width = max(len(name) for name, _ in rows)
-    return "".join(f"{name:<{width}}  {text}\n" for name, text in rows)
+    return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

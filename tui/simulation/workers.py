@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import multiprocessing
 import os
+import signal
 import threading
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
@@ -13,8 +14,7 @@ from multiprocessing.connection import Connection
 from peer.simulate.grid import Chosen, Spread, shares
 from peer.simulate.grid_part import FarPart, serve
 from peer.simulate.scenario import ChurnEvent, Scenario
-
-MOST = 8
+from tui.simulation.plan_options import MOST
 
 
 def cores() -> int:
@@ -39,15 +39,29 @@ def spread_over(processes: int) -> Spread:
 
 
 def start(work: Callable[..., None], about: Sequence[tuple[object, ...]]) -> list[Connection]:
-    """A child for each row of arguments, which does `work(connection, *row)`; the connections to them."""
+    """A child for each row of arguments, which does `work(connection, *row)`; the connections to them.
+
+    Ctrl-C is for this process alone: its end is theirs.
+    """
     context = multiprocessing.get_context("fork")
     ours: list[Connection] = []
     for row in about:
         here, there = context.Pipe()
         ours.append(here)
-        context.Process(target=_child, args=(tuple(ours), work, there, *row), daemon=True).start()
+        with _without_interrupts():
+            context.Process(target=_child, args=(tuple(ours), work, there, *row), daemon=True).start()
         there.close()
     return ours
+
+
+@contextmanager
+def _without_interrupts() -> Iterator[None]:
+    """Ctrl-C waits until the block ends; a child that is started in it never hears of one."""
+    before = signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGINT])
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, before)
 
 
 @contextmanager

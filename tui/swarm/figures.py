@@ -13,7 +13,7 @@ from typing import Any
 
 from peer.events import DeviceMeasured, RoundForecast
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, SwarmState
-from tui.swarm.vocabulary import STATES, State, penalty_code, state_named
+from tui.swarm.vocabulary import STATES, ShownState, penalty_code, state_named
 
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
@@ -21,7 +21,7 @@ SILENT_S = 60.0
 # ---- what a peer does ----
 
 
-def state(swarm: SwarmState, peer: PeerView, now: float) -> State:
+def state(swarm: SwarmState, peer: PeerView, now: float) -> ShownState:
     """What a peer does, as people are told it.
 
     Its own word, but: who made all rounds has finished, and who stopped in good order has left; who is known by
@@ -194,29 +194,29 @@ def own_loss(swarm: SwarmState, peer: PeerView, now: float) -> float | None:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Traffic:
+class Volume:
     """Bytes, or bits per second."""
 
     sent: float
     received: float
 
 
-def round_traffic(of: SwarmState | Round | PeerView) -> Traffic:
+def round_traffic(of: SwarmState | Round | PeerView) -> Volume:
     """Bytes of committed rounds, of those who report: of the run, of one round, or of one peer."""
-    return Traffic(sent=of.bytes_sent, received=of.bytes_received)
+    return Volume(sent=of.bytes_sent, received=of.bytes_received)
 
 
-def link_traffic(peer: PeerView) -> Traffic | None:
+def link_traffic(peer: PeerView) -> Volume | None:
     """Bytes of all that its link carried since it started."""
     network = peer.network
-    return Traffic(sent=network.bytes_sent, received=network.bytes_received) if network is not None else None
+    return Volume(sent=network.bytes_sent, received=network.bytes_received) if network is not None else None
 
 
-def link_rate(swarm: SwarmState, peer: PeerView, now: float) -> Traffic | None:
+def link_rate(swarm: SwarmState, peer: PeerView, now: float) -> Volume | None:
     """Bits per second of its link between the last two measurements."""
     if not peer.ups or not peer.downs or not state(swarm, peer, now).is_here:
         return None
-    return Traffic(sent=8 * peer.ups[-1].value, received=8 * peer.downs[-1].value)
+    return Volume(sent=8 * peer.ups[-1].value, received=8 * peer.downs[-1].value)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -261,7 +261,7 @@ def gauges(swarm: SwarmState, peer: PeerView, now: float) -> DeviceMeasured | No
 
 
 @dataclass(frozen=True, kw_only=True)
-class Agreement:
+class EqualBits:
     """What those who report say of the anchors. `differs` is the first round of which two say otherwise, if any."""
 
     reporting: int
@@ -271,7 +271,7 @@ class Agreement:
     between: tuple[str, str] = ("", "")
 
 
-def agreement(swarm: SwarmState) -> Agreement:
+def agreement(swarm: SwarmState) -> EqualBits:
     """Whether all who report a round report the same digest and the same state. One peer alone says nothing."""
     seen: dict[int, tuple[str, str, str]] = {}
     told = sorted(
@@ -281,5 +281,5 @@ def agreement(swarm: SwarmState) -> Agreement:
     for round, peer, digest, bits in told:
         first, *expected = seen.setdefault(round, (peer, digest, bits))
         if [digest, bits] != expected:
-            return Agreement(reporting=reporting, differs=round, between=(first, peer))
-    return Agreement(reporting=reporting, digest=seen[max(seen)][1] if seen else "")
+            return EqualBits(reporting=reporting, differs=round, between=(first, peer))
+    return EqualBits(reporting=reporting, digest=seen[max(seen)][1] if seen else "")

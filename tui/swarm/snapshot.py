@@ -17,6 +17,7 @@ from typing import Any
 from peer.events import (
     DeviceMeasured,
     NetworkMeasured,
+    PenaltyImposed,
     RoundCommitted,
     RoundForecast,
     RoundStalled,
@@ -52,18 +53,12 @@ class Span:
     round: int
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class PenaltyRecord:
+@dataclass(frozen=True, kw_only=True)
+class PenaltyRecord(PenaltyImposed):
     """A penalty as it was told first, by the update of `imposed_in` or by a member after that round."""
 
     t: float
     imposed_in: int
-    about: str
-    code: str
-    layer: str
-    evidence: str
-    factor: float
-    until_round: int
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

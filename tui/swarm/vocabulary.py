@@ -59,7 +59,7 @@ def phase(name: str) -> Phase:
 
 
 @dataclass(frozen=True, kw_only=True)
-class State:
+class ShownState:
     """What a screen calls what a peer does for some time."""
 
     name: str
@@ -78,28 +78,28 @@ class State:
     """Whether that it begins is worth a line of a log: each round goes through the others."""
 
 
-STATES: Mapping[str, State] = {
+STATES: Mapping[str, ShownState] = {
     state.name: state
     for state in (
-        State(name="TRAINING", glyph="▒", ascii="#", role="good", takes_part=True, phase="train", notable=False),
-        State(name="READY", glyph="●", ascii="*", role="good", takes_part=True, notable=False),
-        State(name="AVERAGING", glyph="Σ", ascii="+", role="busy", takes_part=True, notable=False),
-        State(name="SYNCING", glyph="↓", ascii="v", role="busy", urgency=1, phase="sync"),
-        State(name="JOINING", glyph="◌", ascii="o", role="muted", urgency=1, phase="idle"),
-        State(name="LATE", glyph="!", ascii="!", role="warn", urgency=3, takes_part=True, phase="late"),
-        State(name="PENALISED", glyph="▼", ascii="V", role="warn", urgency=3, takes_part=True),
-        State(name="PAUSED", glyph="‖", ascii="|", role="muted", urgency=1, phase="paused"),
-        State(name="FINISHED", glyph="✓", ascii="*", role="muted", is_here=False, phase="gone"),
-        State(name="LEFT", glyph="-", ascii="-", role="muted", urgency=1, is_here=False, phase="gone"),
-        State(name="GONE", glyph="✗", ascii="x", role="bad", urgency=2, is_here=False, phase="gone"),
+        ShownState(name="TRAINING", glyph="▒", ascii="#", role="good", takes_part=True, phase="train", notable=False),
+        ShownState(name="READY", glyph="●", ascii="*", role="good", takes_part=True, notable=False),
+        ShownState(name="AVERAGING", glyph="Σ", ascii="+", role="busy", takes_part=True, notable=False),
+        ShownState(name="SYNCING", glyph="↓", ascii="v", role="busy", urgency=1, phase="sync"),
+        ShownState(name="JOINING", glyph="◌", ascii="o", role="muted", urgency=1, phase="idle"),
+        ShownState(name="LATE", glyph="!", ascii="!", role="warn", urgency=3, takes_part=True, phase="late"),
+        ShownState(name="PENALISED", glyph="▼", ascii="V", role="warn", urgency=3, takes_part=True),
+        ShownState(name="PAUSED", glyph="‖", ascii="|", role="muted", urgency=1, phase="paused"),
+        ShownState(name="FINISHED", glyph="✓", ascii="*", role="muted", is_here=False, phase="gone"),
+        ShownState(name="LEFT", glyph="-", ascii="-", role="muted", urgency=1, is_here=False, phase="gone"),
+        ShownState(name="GONE", glyph="✗", ascii="x", role="bad", urgency=2, is_here=False, phase="gone"),
     )
 }
 """In the order in which an overview counts them."""
 
 
-def state_named(name: str) -> State:
+def state_named(name: str) -> ShownState:
     """One of a newer client is in order and needs no look."""
-    return STATES.get(name) or State(name=name or "UNKNOWN", glyph="?", ascii="?", role="text")
+    return STATES.get(name) or ShownState(name=name or "UNKNOWN", glyph="?", ascii="?", role="text")
 
 
 @dataclass(frozen=True, kw_only=True)

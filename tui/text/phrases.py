@@ -9,10 +9,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import RoundForecast, RoundStalled, printable
-from tui.swarm import figures
-from tui.swarm.snapshot import PeerView, PenaltyRecord, Round, SwarmState
-from tui.text.units import count, format_bytes, format_elapsed, format_percent, format_seconds
+from peer.events import PenaltyImposed, RoundForecast, RoundStalled, printable
+from tui.text.units import count, format_seconds
 
 OWNERS = frozenset({"PAUSED", "SNOOZED"})
 """Holds that `resume` ends."""
@@ -187,18 +185,10 @@ def stall_lines(stalled: RoundStalled) -> list[str]:
     return [stalled.why, *([f"what that means: homefires explain {stalled.rule}"] if stalled.rule else [])]
 
 
-def why_words(swarm: SwarmState, peer: PeerView, now: float) -> str:
-    """Why a peer does what it does, in its own words or in those of who misses it."""
-    since_t = None if peer.stopped else figures.silent_since(swarm, peer, now)
-    if since_t is None or figures.state(swarm, peer, now).name == "FINISHED":
-        return peer.why
-    return f"not heard of since {format_elapsed(since_t - (swarm.started_t or since_t))}"
-
-
 # ---- penalties ----
 
 
-def counts_words(penalty: PenaltyRecord) -> str:
+def counts_words(penalty: PenaltyImposed) -> str:
     """What is left of a contribution: counts nothing, counts 30 %, clipped to 50 %."""
     if penalty.factor <= 0:
         return "counts nothing"
@@ -206,7 +196,7 @@ def counts_words(penalty: PenaltyRecord) -> str:
     return f"clipped to {percent}" if penalty.code == "CLIPPED" else f"counts {percent}"
 
 
-def until_words(penalty: PenaltyRecord, round: int) -> str:
+def until_words(penalty: PenaltyImposed, round: int) -> str:
     """until round 14, 3 rounds left; or over since round 14."""
     left = penalty.until_round - round
     if left <= 0:
@@ -218,77 +208,7 @@ def layer_words(layer: str) -> str:
     return f"layer {layer}" if layer.isdigit() else layer or "whole model"
 
 
-def penalty_words(penalty: PenaltyRecord) -> str:
+def penalty_words(penalty: PenaltyImposed) -> str:
     """in model.norm: norm 0.11 where 0.02 is usual; counts nothing, until round 19"""
     where = f"in {penalty.layer}: " if penalty.layer else ""
     return f"{where}{penalty.evidence}; {counts_words(penalty)}, until round {penalty.until_round}"
-
-
-def cost_words(swarm: SwarmState, penalty: PenaltyRecord) -> str:
-    """What it weighed in its round against its share of the tokens; empty if the round is not remembered.
-
-    Where not every member's tokens counted, an equal share stands in for that of the tokens.
-    """
-    told = next((view for view in reversed(swarm.history) if view.round == penalty.imposed_in), None)
-    if told is None or not told.weights:
-        return ""
-    if penalty.about not in told.weights:
-        return "not in the group"
-    weighed = f"weighed {format_percent(figures.weight(swarm, penalty.about, told))}"
-    given = [told.counted.get(peer, 0) for peer in told.group]
-    if given and all(given):
-        return f"{weighed}, by tokens {format_percent(told.counted[penalty.about] / sum(given))}"
-    return f"{weighed}, equal share {format_percent(1 / len(told.group))}" if told.group else weighed
-
-
-# ---- rounds ----
-
-
-def counts_as_words(peer: PeerView) -> str:
-    """13 accepted, 3 late, 1 rejected; empty before the first round."""
-    return ", ".join(f"{number} {word}" for word, number in figures.counts(peer).items() if number)
-
-
-def rounds_words(swarm: SwarmState) -> str:
-    """How many rounds are committed: 7 of 40 rounds, or 7 rounds in a run without end."""
-    return f"{swarm.round} of {count(swarm.rounds, 'round')}" if swarm.rounds else count(swarm.round, "round")
-
-
-def round_words(swarm: SwarmState, told: Round, training_loss: float | None) -> str:
-    """2 peers · held-out loss 2.050 · training loss 2.200 · 8.4 s · 61.2 kB sent · digest 5f3a0000"""
-    sent, seconds = figures.round_traffic(told).sent, figures.round_seconds(told)
-    parts = [
-        count(len(told.group), "peer"),
-        loss_words(swarm, told.round),
-        f"training loss {training_loss:.3f}" if training_loss is not None else "",
-        f"{seconds:.1f} s" if seconds else "",
-        # What others sent is still being told.
-        f"{format_bytes(sent)} sent" if told.reporters == len(swarm.reporting) == 1 else "",
-        count(told.void, "void part") if told.void else "",
-        f"digest {told.digest[:8]}",
-    ]
-    return " · ".join(part for part in parts if part)
-
-
-def loss_words(swarm: SwarmState, round: int) -> str:
-    """held-out loss 2.345 (talks 1.750 (-0.120), …); empty for an anchor that nobody measured."""
-    loss = dict(swarm.losses).get(round)
-    if loss is None:
-        return ""
-    sources = swarm.sources_in_words(round)
-    return f"held-out loss {loss:.3f}{f' ({sources})' if sources else ''}"
-
-
-def agreement_words(swarm: SwarmState, labels: Mapping[str, str]) -> str:
-    """Whether all who report have the same bits; else the first round of which two say otherwise."""
-    found = figures.agreement(swarm)
-    if found.differs is not None:
-        first, other = (labels.get(peer, peer) for peer in found.between)
-        return f"round {found.differs} differs: {first} and {other}"
-    if not found.reporting:
-        return "nothing was committed"
-    digest = f"(digest {found.digest[:12]})"
-    if found.reporting < 2:
-        return f"one peer reports: nothing to compare {digest}"
-    whose = "all peers" if found.reporting == len(swarm.peers) else f"the {found.reporting} peers that report"
-    return f"equal on {whose} in every round {digest}"

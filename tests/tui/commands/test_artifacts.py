@@ -10,11 +10,13 @@ import pytest
 import tui.commands.artifacts
 from dht.errors import BadChain, BadInput, DiskFull, HomefiresError, RunMismatch
 from tui.cli import main
-from tui.commands.artifacts import run_audit, run_chat, run_export
+from tui.commands.artifacts import AuditCommand, ChatCommand, ExportCommand
 
 
 @pytest.mark.outside
-def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_export_is_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
     """The child's, without what libraries wrote beside it; paths reach it as they were given."""
     seen: list[str] = []
 
@@ -23,8 +25,9 @@ def test_an_export_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
         return [sys.executable, "-c", "import sys; print('round 3 is in out'); print('a warning', file=sys.stderr)"]
 
     monkeypatch.setattr(tui.commands.artifacts, "python_module", command)
-    assert run_export(tmp_path, None, debug=False) == "round 3 is in out"
-    assert run_export(tmp_path, tmp_path / "out", debug=False) == "round 3 is in out"
+    assert ExportCommand(place=tmp_path).run() == 0
+    assert ExportCommand(directory=tmp_path, to=tmp_path / "out").run() == 0
+    assert capsys.readouterr().out == "round 3 is in out\n" * 2
     assert seen == [
         *("peer", "export", str(tmp_path)),
         *("peer", "export", str(tmp_path), "--to", str(tmp_path / "out")),
@@ -49,11 +52,11 @@ def test_a_chat_has_the_terminal_and_its_childs_end(tmp_path: Path, monkeypatch:
     """Text that looks like an option is text."""
     seen = program(monkeypatch, "import sys; sys.exit(2)")
     assert main(["chat", str(tmp_path), "--prompt=--help", "--temperature", "0", "--tokens", "9"]) == 2
-    assert seen == ["peer", "chat", str(tmp_path), "--temperature=0.0", "--tokens=9", "--prompt=--help"]
+    assert seen == ["peer", "chat", str(tmp_path), "--prompt=--help", "--temperature", "0.0", "--tokens", "9"]
     monkeypatch.setattr(tui.commands.artifacts, "CHAT_S", 0.2)
     program(monkeypatch, "import signal; signal.pause()")
     with pytest.raises(BadInput, match="nobody talks for longer than 0 h"):
-        run_chat(str(tmp_path))
+        ChatCommand(place=tmp_path).run()
 
 
 @pytest.mark.outside
@@ -75,7 +78,7 @@ def test_a_failed_export_is_one_line(
     program = f"import os, sys; print('noise\\nhomefires: the last line', file=sys.stderr, flush=True); {end}"
     monkeypatch.setattr(tui.commands.artifacts, "python_module", lambda *_: [sys.executable, "-c", program])
     with pytest.raises(kind, match=words) as caught:
-        run_export(tmp_path, None, debug=False)
+        ExportCommand(place=tmp_path).run()
     assert type(caught.value) is kind
 
 
@@ -100,9 +103,9 @@ def test_an_audit_says_how_far_it_is_and_what_it_found(
         monkeypatch,
         "import sys; print('audited round 3 of 9\\nnoise', file=sys.stderr); print('rounds 0..9 verified')",
     )
-    run_audit(tmp_path, as_json=False, debug=False)
+    AuditCommand(place=tmp_path).run()
     assert capfd.readouterr() == ("rounds 0..9 verified\n", "audited round 3 of 9\n")
-    run_audit(tmp_path, as_json=True, debug=True)
+    AuditCommand(place=tmp_path, as_json=True, debug=True).run()
     assert capfd.readouterr() == ("rounds 0..9 verified\n", "audited round 3 of 9\nnoise\n")
     assert seen == ["peer", "audit", str(tmp_path), "peer", "audit", str(tmp_path), "--json"]
 
@@ -115,7 +118,7 @@ def test_a_bad_link_is_an_error_of_its_own(
     failing = "import sys; print('{}'); print('homefires: round 2: x is gone', file=sys.stderr); sys.exit(9)"
     program(monkeypatch, failing)
     with pytest.raises(BadChain, match=r"^round 2: x is gone$") as caught:
-        run_audit(tmp_path, as_json=True, debug=False)
+        AuditCommand(place=tmp_path, as_json=True).run()
     assert caught.value.exit_code == 9
     assert capfd.readouterr() == ("{}\n", "")
 
@@ -126,7 +129,7 @@ def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
     monkeypatch.setattr(tui.commands.artifacts, "AUDIT_S", 0.2)
     program(monkeypatch, "import signal; signal.pause()")
     with pytest.raises(HomefiresError, match="the audit failed: exit code -9; run it again with --debug"):
-        run_audit(tmp_path, as_json=False, debug=False)
+        AuditCommand(place=tmp_path).run()
 
 
 @pytest.mark.outside
@@ -134,4 +137,4 @@ def test_a_child_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pyte
     monkeypatch.setattr(tui.commands.artifacts, "EXPORT_S", 0.2)
     program(monkeypatch, "import signal; signal.pause()")
     with pytest.raises(HomefiresError, match="the export did not end within 0 s; run it again with --debug"):
-        run_export(tmp_path, None, debug=False)
+        ExportCommand(place=tmp_path).run()

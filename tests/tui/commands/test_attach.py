@@ -20,8 +20,9 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
+from tui.command_line import words_of
 from tui.commands.attach import attach, how_to_come_back, join_and_attach
-from tui.commands.join import JoinOptions
+from tui.commands.join import JoinCommand
 from tui.commands.options import DisplayOptions
 from tui.folders import is_at_work
 from tui.output.output import PlainOutput
@@ -57,7 +58,7 @@ class Bench:
 
         self._monkeypatch.setattr(tui.commands.join, "python_module", command)
         self._monkeypatch.setattr(tui.commands.attach, "show_peer", show)
-        return join_and_attach(JoinOptions(invite=self.invite, directory=self.directory), LOOK, self.output)
+        return join_and_attach(JoinCommand(invite=self.invite, directory=self.directory), LOOK, self.output)
 
     @property
     def text(self) -> str:
@@ -270,5 +271,5 @@ def test_the_peer_that_reported_last_needs_no_name(tmp_path: Path) -> None:
 
 
 def test_a_look_is_the_same_on_a_command_line() -> None:
-    assert DisplayOptions(read_only=True, ascii_only=True, mono=True).options() == ["--read-only", "--ascii", "--mono"]
-    assert LOOK.options() == []
+    assert words_of(DisplayOptions(read_only=True, ascii_only=True, mono=True)) == ["--ascii", "--mono", "--read-only"]
+    assert words_of(LOOK) == []

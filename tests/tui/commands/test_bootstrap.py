@@ -13,9 +13,9 @@ from dht.errors import BadInput, DiskFull, PortInUse, RunMismatch
 from peer.spec import RunSpec, dump, load, parse
 from peer.spec_tables import AdmissionTable
 from tui.commands import organiser
-from tui.commands.organiser import run_bootstrap
+from tui.commands.organiser import NodeOptions, run_bootstrap
 from tui.processes.children import NoOutput
-from tui.processes.supervisor import NodeOptions, RetentionOptions
+from tui.processes.supervisor import RetentionOptions
 
 Fake = Callable[[str], None]
 

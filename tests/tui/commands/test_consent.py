@@ -22,7 +22,7 @@ from peer.spec import RunSpec, load
 from peer.spec_tables import AdapterTable, MixTable, StartTable
 from peer.watch.run_facts import facts
 from tui.commands.consent import FILE, consents, describe, is_agreed
-from tui.commands.join import JoinOptions
+from tui.commands.join import JoinCommand
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 
@@ -40,8 +40,8 @@ def spec() -> RunSpec:
 
 
 @pytest.fixture
-def join(spec: RunSpec, tmp_path: Path) -> JoinOptions:
-    return JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+def join(spec: RunSpec, tmp_path: Path) -> JoinCommand:
+    return JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
 
 
 def invite_of(organiser: Identity, spec: RunSpec) -> str:
@@ -69,7 +69,7 @@ class Node:
         return facts_of(read(invite), self._spec)
 
 
-def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinOptions, spec: RunSpec) -> None:
+def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinCommand, spec: RunSpec) -> None:
     node, screen = Node(spec), Terminal()
     assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node).joins
     assert screen.getvalue().startswith(
@@ -82,7 +82,7 @@ def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinOptions, spec: Ru
     assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
 
 
-def test_peers_that_the_volunteer_names_are_asked_too(join: JoinOptions, spec: RunSpec) -> None:
+def test_peers_that_the_volunteer_names_are_asked_too(join: JoinCommand, spec: RunSpec) -> None:
     """He may have no other way in: every node of the invite may be gone."""
     node, screen = Node(spec), Terminal()
     named = dataclasses.replace(join, peers=("/ip4/203.0.113.5/tcp/1/p2p/x",))
@@ -92,7 +92,7 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: JoinOptions, spec: R
 
 
 @pytest.mark.parametrize("answer", ["n\n", "\n", "", "yesterday\n"])
-def test_anything_else_is_no_and_leaves_nothing(join: JoinOptions, spec: RunSpec, answer: str) -> None:
+def test_anything_else_is_no_and_leaves_nothing(join: JoinCommand, spec: RunSpec, answer: str) -> None:
     """Also the end of input."""
     screen = Terminal()
     assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec)).joins
@@ -102,7 +102,7 @@ def test_anything_else_is_no_and_leaves_nothing(join: JoinOptions, spec: RunSpec
 
 @pytest.mark.parametrize(("stdin", "screen"), [(io.StringIO, Terminal), (Terminal, io.StringIO)])
 def test_without_a_terminal_it_is_refused_in_one_line(
-    join: JoinOptions, spec: RunSpec, stdin: Any, screen: Any
+    join: JoinCommand, spec: RunSpec, stdin: Any, screen: Any
 ) -> None:
     """A machine must not train because a script fell over a prompt."""
     node = Node(spec)
@@ -133,7 +133,7 @@ def test_who_lacks_memory_chooses_another_way_or_none(
 ) -> None:
     """Nobody takes part by mere yes, as the machine would find no room."""
     spec, screen = load("llama-1b"), Terminal()
-    join = JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+    join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
     node = Small(spec, 12 * 10**9, 128 * 10**9)
     said = consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=node)
     assert (said.joins, said.settings) == (settings is not None, settings or ())
@@ -149,7 +149,7 @@ def test_who_lacks_memory_chooses_another_way_or_none(
 
 def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> None:
     spec, screen = load("llama-1b"), Terminal()
-    join = JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+    join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
     node = Small(spec, 12 * 10**9, 128 * 10**9)
     said = consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node, is_decided=True)
     assert said.joins
@@ -158,12 +158,12 @@ def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> No
 
 def test_where_nothing_helps_that_is_said(tmp_path: Path) -> None:
     spec, screen = load("gpt2-small"), Terminal()
-    join = JoinOptions(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
+    join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
     assert not consents(join, yes=False, stdin=Terminal("\n"), screen=screen, introduce=Small(spec, 10**8, 10**9)).joins
     assert "There is no other way for it to train." in screen.getvalue()
 
 
-def test_a_service_says_yes_beforehand(join: JoinOptions, spec: RunSpec) -> None:
+def test_a_service_says_yes_beforehand(join: JoinCommand, spec: RunSpec) -> None:
     """Nothing is fetched for it and nothing printed."""
     node, screen = Node(spec), io.StringIO()
     assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node).joins
@@ -171,7 +171,7 @@ def test_a_service_says_yes_beforehand(join: JoinOptions, spec: RunSpec) -> None
     assert is_agreed(join.place(), read(join.invite))
 
 
-def test_another_run_or_another_organiser_is_asked_for_anew(join: JoinOptions, spec: RunSpec) -> None:
+def test_another_run_or_another_organiser_is_asked_for_anew(join: JoinCommand, spec: RunSpec) -> None:
     assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()).joins
     longer = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=1000))
     assert not is_agreed(join.place(), read(invite_of(ORGANISER, longer)))
@@ -184,7 +184,7 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
     """As the peer itself has it; a newcomer does not get in with one."""
     address = f"/ip4/127.0.0.1/tcp/4001/p2p/{ORGANISER.peer_id}"
     over = issue(ORGANISER, run="tiny", spec_hash=spec.digest(), addrs=(address,), expires=time.time() - 60)
-    join = JoinOptions(invite=over, directory=tmp_path / "peer")
+    join = JoinCommand(invite=over, directory=tmp_path / "peer")
     with pytest.raises(BadInvite, match="expired"):
         consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     (tmp_path / "peer").mkdir()
@@ -193,21 +193,21 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
     assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()).joins, "and is not asked again"
 
 
-def test_what_fails_before_is_told_before(join: JoinOptions, spec: RunSpec) -> None:
+def test_what_fails_before_is_told_before(join: JoinCommand, spec: RunSpec) -> None:
     """A bad invite, nodes that do not answer; a folder that is in use is for `join` to tell."""
 
     def silent(invite: str, peers: Sequence[str]) -> Mapping[str, Any]:
         raise Unreachable("nobody answers")
 
     with pytest.raises(BadInvite):
-        consents(JoinOptions(invite="hf1:rubbish"), yes=True, stdin=Terminal(), screen=Terminal())
+        consents(JoinCommand(invite="hf1:rubbish"), yes=True, stdin=Terminal(), screen=Terminal())
     with pytest.raises(Unreachable):
         consents(join, yes=False, stdin=Terminal("y\n"), screen=Terminal(), introduce=silent)
     with lock_directory(join.place()):
         assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent).joins
 
 
-def test_the_screen_says_who_what_and_what_it_takes(join: JoinOptions, spec: RunSpec, tmp_path: Path) -> None:
+def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: RunSpec, tmp_path: Path) -> None:
     told = facts_of(read(join.invite), spec, 285.0)
     lines = describe(told, tmp_path)
     assert len(lines) <= 30

@@ -14,7 +14,7 @@ from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
 from peer.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
 from peer.spec import parse, read_text
 from tui.cli import main
-from tui.commands.demo import DemoOptions, find_fault, run_demo
+from tui.commands.demo import DemoCommand, find_fault, run_demo
 from tui.output.output import JsonOutput, PlainOutput
 from tui.processes.children import NoOutput
 from tui.processes.device_probe import FoundDevice
@@ -50,18 +50,18 @@ def temporary(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return folder
 
 
-def play(demo: DemoOptions) -> tuple[int, str]:
+def play(demo: DemoCommand, devices: tuple[tuple[str, ...], ...] = ()) -> tuple[int, str]:
     """Exit code and plain output of a demo."""
     stream = io.StringIO()
     spec = demo.choose()
-    code = run_demo(demo, PlainOutput(stream, rounds=spec.run.rounds, terse=True), spec)
+    code = run_demo(demo, PlainOutput(stream, rounds=spec.run.rounds, terse=True), spec, devices)
     return code, stream.getvalue()
 
 
 @pytest.mark.outside
 def test_a_demo_that_keeps_its_promise(fake_children: Fake, spec_path: str, temporary: Path) -> None:
     fake_children("well")
-    code, text = play(DemoOptions(peers=2, spec=spec_path))
+    code, text = play(DemoCommand(peers=2, spec=spec_path))
     assert code == 0
     assert text.count("round 2/3 · 2 peers") == 1
     assert "3 of 3 rounds committed by all 2 peers with equal bits (digest 000300030003, state aaaaaaaaaaaa)" in text
@@ -95,7 +95,7 @@ def test_every_peer_is_told_the_devices_that_were_found(
         return fake(module, *words)
 
     monkeypatch.setattr(demos, "python_module", start)
-    code, text = play(DemoOptions(peers=2, spec=spec_path, devices=devices))
+    code, text = play(DemoCommand(peers=2, spec=spec_path), devices)
     assert code == 0
     assert text.splitlines()[0].startswith(f"2 peers train fake{where} for 3 rounds in ")
     peers = [words for words in started if words[0] == "peer"]
@@ -109,8 +109,8 @@ def test_a_demo_on_files_is_told_which(tmp_path: Path) -> None:
     spec = tmp_path / "spec.toml"
     spec.write_text(f"{read_text('micro')}".replace('source = "stdlib"', 'source = "files"\npath = "/home/me"'))
     with pytest.raises(BadInput, match="on files, which it calls '/home/me'; say which with --data PATH"):
-        DemoOptions(spec=str(spec)).choose()
-    assert DemoOptions(spec=str(spec), data=tmp_path).choose().data.path == "/home/me"
+        DemoCommand(spec=str(spec)).choose()
+    assert DemoCommand(spec=str(spec), data=tmp_path).choose().data.path == "/home/me"
 
 
 @pytest.mark.parametrize(
@@ -126,43 +126,44 @@ def test_the_model_is_as_large_as_the_device_allows(
     found: FoundDevice, words: list[str], name: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Unless a person names one."""
-    seen: list[tuple[DemoOptions, str]] = []
+    seen: list[tuple[object, str]] = []
     monkeypatch.setattr(demos, "find_device", lambda wanted: found)
-    monkeypatch.setattr(demos, "run_demo", lambda demo, output, spec: seen.append((demo, spec.run.name)) or 0)
+    monkeypatch.setattr(
+        demos, "run_demo", lambda demo, output, spec, devices: seen.append((devices, spec.run.name)) or 0
+    )
     assert main(["demo", "--ui", "plain", *words]) == 0
-    ((demo, chosen),) = seen
-    assert (demo.devices, chosen) == (((found.device,) if found.device else (),) * 3, name)
+    assert seen == [(((found.device,) if found.device else (),) * 3, name)]
     assert (found.note in capsys.readouterr().out) or not found.note
 
 
 def test_several_ranks_are_on_the_processor_or_each_on_a_gpu_of_its_own(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    seen: list[DemoOptions] = []
-    monkeypatch.setattr(demos, "run_demo", lambda demo, output, spec: seen.append(demo) or 0)
+    seen: list[object] = []
+    monkeypatch.setattr(demos, "run_demo", lambda demo, output, spec, devices: seen.append(devices) or 0)
     assert main(["demo", "--ui", "plain", "--devices", "cpu", "--ranks", "2"]) == 0
-    assert seen[0].devices == (("cpu", "cpu"),) * 3
+    assert seen == [(("cpu", "cpu"),) * 3]
     monkeypatch.setattr(demos, "find_device", lambda wanted: FoundDevice(device="mps"))
     assert main(["demo", "--ui", "plain", "--ranks", "2"]) == BadInput.exit_code
     said = "homefires: --ranks 2 of --peers 3 take 6 GPUs, and 1 can be had: add --devices cpu\n"
     assert capsys.readouterr().err == said
     for ranks in ("0", "9"):
         assert main(["demo", "--ranks", ranks]) == BadInput.exit_code
-        assert f"--ranks is {ranks}; a peer of a demo has 1 to 8" in capsys.readouterr().err
+        assert f"--ranks is {ranks}; use 1 to 8" in capsys.readouterr().err
 
 
 @pytest.mark.outside
 def test_a_peer_with_other_bits_fails_the_demo(fake_children: Fake, spec_path: str) -> None:
     fake_children("differs")
     with pytest.raises(RoundsFailed, match=r"^round 2: peer-2 has digest f00df00df00d, others have 000200020002"):
-        play(DemoOptions(peers=2, spec=spec_path))
+        play(DemoCommand(peers=2, spec=spec_path))
 
 
 @pytest.mark.outside
 def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_path: str, tmp_path: Path) -> None:
     fake_children("dies")
     folder = tmp_path / "kept"
-    demo = DemoOptions(peers=3, spec=spec_path, directory=folder)
+    demo = DemoCommand(peers=3, spec=spec_path, directory=folder)
     stream = io.StringIO()
     with pytest.raises(RoundsFailed) as caught:
         run_demo(demo, PlainOutput(stream, rounds=3, terse=True), demo.choose())
@@ -185,7 +186,7 @@ def test_a_killed_peer_is_named_and_the_others_go_on(fake_children: Fake, spec_p
 def test_a_founder_that_cannot_start_ends_the_demo(fake_children: Fake, spec_path: str, temporary: Path) -> None:
     fake_children("refuses")
     with pytest.raises(RoundsFailed, match="peer-2"):
-        play(DemoOptions(peers=2, spec=spec_path))
+        play(DemoCommand(peers=2, spec=spec_path))
     assert list(temporary.iterdir()) == []
 
 
@@ -195,7 +196,7 @@ def test_a_bootstrap_node_that_cannot_start_fails_with_its_own_error(
 ) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse, match=r"tcp/4001 is taken"):
-        play(DemoOptions(peers=2, spec=spec_path))
+        play(DemoCommand(peers=2, spec=spec_path))
     assert list(temporary.iterdir()) == []
 
 
@@ -219,7 +220,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
                 os.kill(os.getpid(), signal.SIGINT)
 
     fake_children(behaviour)
-    demo = DemoOptions(peers=2, spec=spec_path)
+    demo = DemoCommand(peers=2, spec=spec_path)
     assert run_demo(demo, Impatient(), demo.choose()) == 130
     assert list(temporary.iterdir()) == []
 
@@ -228,7 +229,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
 def test_json_is_the_peers_events_and_nothing_else(fake_children: Fake, spec_path: str) -> None:
     fake_children("well")
     stdout, stderr = io.StringIO(), io.StringIO()
-    demo = DemoOptions(peers=2, spec=spec_path)
+    demo = DemoCommand(peers=2, spec=spec_path)
     assert run_demo(demo, JsonOutput(stdout, stderr), demo.choose()) == 0
     rows = [json.loads(text) for text in stdout.getvalue().splitlines()]
     assert {row["peer"] for row in rows} == {"id-peer-1", "id-peer-2"}
@@ -237,7 +238,7 @@ def test_json_is_the_peers_events_and_nothing_else(fake_children: Fake, spec_pat
 
 
 def test_rounds_seed_and_settings_change_the_spec(spec_path: str) -> None:
-    demo = DemoOptions(
+    demo = DemoCommand(
         peers=5, spec=spec_path, rounds=7, seed=9, sets=("round.steps=50", "model.config.hidden_size=64")
     )
     spec = demo.choose()
@@ -247,26 +248,26 @@ def test_rounds_seed_and_settings_change_the_spec(spec_path: str) -> None:
 
 def test_a_misspelt_setting_is_refused_with_the_closest_key(spec_path: str) -> None:
     with pytest.raises(BadSpec, match=r"unknown key 'round\.stps'; did you mean 'steps'\?"):
-        DemoOptions(spec=spec_path, sets=("round.stps=50",)).choose()
+        DemoCommand(spec=spec_path, sets=("round.stps=50",)).choose()
 
 
 @pytest.mark.parametrize("text", ["steps=50", "round.steps", "round.steps=", ".=1", "round..steps=1"])
 def test_a_setting_without_table_key_or_value_is_refused(spec_path: str, text: str) -> None:
     with pytest.raises(BadInput, match=r"write table\.key=value"):
-        DemoOptions(spec=spec_path, sets=(text,)).choose()
+        DemoCommand(spec=spec_path, sets=(text,)).choose()
 
 
 def test_a_run_without_end_needs_rounds(tmp_path: Path) -> None:
     path = tmp_path / "endless.toml"
     path.write_text(SPEC.replace("rounds = 3", ""))
     with pytest.raises(BadInput, match="--rounds"):
-        DemoOptions(spec=str(path)).choose()
+        DemoCommand(spec=str(path)).choose()
 
 
 def test_a_folder_with_something_in_it_is_refused(fake_children: Fake, spec_path: str, tmp_path: Path) -> None:
     fake_children("well")
     with pytest.raises(BadInput, match="not an empty folder"):
-        play(DemoOptions(peers=2, spec=spec_path, directory=tmp_path))
+        play(DemoCommand(peers=2, spec=spec_path, directory=tmp_path))
 
 
 def test_the_bootstrap_nodes_own_events_are_no_peers_events() -> None:

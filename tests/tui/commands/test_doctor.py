@@ -14,7 +14,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.doctor.check import failed, passed, warned
 from peer.doctor.verdict import Verdict
-from tui.commands.doctor import WIDTH, DoctorOptions, list_devices, run_doctor
+from tui.commands.doctor import WIDTH, DoctorCommand, list_devices, run_doctor
 
 pytestmark = pytest.mark.outside
 
@@ -42,7 +42,7 @@ def child(monkeypatch: pytest.MonkeyPatch, lines: list[str], code: int, said: st
 def test_a_table_names_each_fix_and_ends_with_the_verdict(monkeypatch: pytest.MonkeyPatch) -> None:
     child(monkeypatch, [*(check.to_json() for check in CHECKS), VERDICT.to_json()], 2)
     stream = io.StringIO()
-    assert run_doctor(DoctorOptions(), stream, as_json=False, debug=False) == 2
+    assert run_doctor(DoctorCommand(), stream) == 2
     lines = stream.getvalue().splitlines()
     assert lines[0] == "PASS    device           cpu computes"
     assert lines[2].strip() == "fix: gsettings set a b nothing"
@@ -56,7 +56,7 @@ def test_a_narrow_terminal_has_the_same_words(monkeypatch: pytest.MonkeyPatch) -
     texts = []
     for width in ("80", "200"):
         monkeypatch.setenv("COLUMNS", width)
-        run_doctor(DoctorOptions(), stream := io.StringIO(), as_json=False, debug=False)
+        run_doctor(DoctorCommand(), stream := io.StringIO())
         texts.append(stream.getvalue())
     assert max(map(len, texts[0].splitlines())) <= 80
     assert texts[0].split() == texts[1].split()
@@ -66,7 +66,7 @@ def test_programs_get_what_the_child_said(monkeypatch: pytest.MonkeyPatch) -> No
     said = [CHECKS[0].to_json(), VERDICT.to_json()]
     child(monkeypatch, said, 0)
     stream = io.StringIO()
-    assert run_doctor(DoctorOptions(), stream, as_json=True, debug=False) == 0
+    assert run_doctor(DoctorCommand(as_json=True), stream) == 0
     assert [json.loads(line) for line in stream.getvalue().splitlines()] == [json.loads(line) for line in said]
 
 
@@ -75,7 +75,7 @@ def test_an_examination_that_breaks_off_is_an_error(monkeypatch: pytest.MonkeyPa
     child(monkeypatch, [CHECKS[0].to_json()], 1, "ZeroDivisionError: oh")
     stream = io.StringIO()
     with pytest.raises(HomefiresError, match="the examination failed: ZeroDivisionError: oh"):
-        run_doctor(DoctorOptions(), stream, as_json=False, debug=False)
+        run_doctor(DoctorCommand(), stream)
     assert "PASS" in stream.getvalue()
 
 
@@ -87,16 +87,14 @@ def test_what_the_person_chose_reaches_the_examination(monkeypatch: pytest.Monke
         organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(f"/ip4/127.0.0.1/tcp/1/p2p/{organiser.peer_id}",)
     )
     run_doctor(
-        DoctorOptions(invite=invite, devices="cuda:0,cuda:1", listen=("/ip4/0.0.0.0/tcp/1",)),
+        DoctorCommand(invite=invite, devices="cuda:0,cuda:1", listen=("/ip4/0.0.0.0/tcp/1",), as_json=True),
         io.StringIO(),
-        as_json=True,
-        debug=False,
     )
     assert (seen[:2], seen[3]) == (["peer", "doctor"], "--dir")
     assert seen[4].endswith("runs/mine-abababab")
     assert seen[5:] == ["--set", "settings.devices=cuda:0,cuda:1", "--listen", "/ip4/0.0.0.0/tcp/1"]
     seen.clear()
-    run_doctor(DoctorOptions(invite="hf1:rubbish"), io.StringIO(), as_json=True, debug=False)
+    run_doctor(DoctorCommand(invite="hf1:rubbish", as_json=True), io.StringIO())
     assert (seen[:2], len(seen)) == (["peer", "doctor"], 3)
 
 
@@ -114,7 +112,7 @@ def test_what_a_library_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) ->
     child(monkeypatch, ["loading kernels", "7", CHECKS[0].to_json(), VERDICT.to_json()], 0)
     for as_json in (False, True):
         stream = io.StringIO()
-        assert run_doctor(DoctorOptions(), stream, as_json=as_json, debug=False) == 0
+        assert run_doctor(DoctorCommand(as_json=as_json), stream) == 0
         assert "loading" not in stream.getvalue()
 
 
@@ -122,4 +120,4 @@ def test_an_examination_that_was_killed_says_what_that_can_mean(monkeypatch: pyt
     program = "import os, signal; os.kill(os.getpid(), signal.SIGKILL)"
     monkeypatch.setattr(tui.commands.doctor, "python_module", lambda *_: [sys.executable, "-c", program])
     with pytest.raises(HomefiresError, match="was killed: it did not end within 300 s, or the system was short"):
-        run_doctor(DoctorOptions(), io.StringIO(), as_json=False, debug=False)
+        run_doctor(DoctorCommand(), io.StringIO())

@@ -15,11 +15,11 @@ def asked(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The words that reach the child."""
     words: list[str] = []
 
-    def run(*given: str) -> int:
-        words[:] = given
+    def run(argv: list[str], limit_s: float, late: str) -> int:
+        words[:] = argv[3:]
         return 0
 
-    monkeypatch.setattr(tui.commands.artifacts, "run_keyfile", run)
+    monkeypatch.setattr(tui.commands.artifacts, "converse", run)
     return words
 
 

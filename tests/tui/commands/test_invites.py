@@ -17,9 +17,9 @@ from dht.identity import Identity
 from dht.invite import issue
 from tui.cli import main
 from tui.commands.consent import introduce
-from tui.commands.doctor import DoctorOptions, run_doctor
+from tui.commands.doctor import DoctorCommand, run_doctor
 from tui.commands.options import DisplayOptions
-from tui.commands.watch import WatchOptions, watch_in_dashboard, watch_in_lines
+from tui.commands.watch import WatchCommand, watch_in_dashboard, watch_in_lines
 from tui.processes.children import NoOutput
 
 
@@ -31,7 +31,7 @@ def invite() -> str:
 
 
 def examine(invite: str) -> None:
-    run_doctor(DoctorOptions(invite=invite), io.StringIO(), as_json=True, debug=False)
+    run_doctor(DoctorCommand(invite=invite, as_json=True), io.StringIO())
 
 
 def ask(invite: str) -> None:
@@ -39,11 +39,11 @@ def ask(invite: str) -> None:
 
 
 def watch(invite: str) -> None:
-    watch_in_lines(WatchOptions(what=invite), NoOutput())
+    watch_in_lines(WatchCommand(what=invite), NoOutput())
 
 
 def look(invite: str) -> None:
-    watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput())
+    watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), NoOutput())
 
 
 @pytest.mark.outside

@@ -17,7 +17,7 @@ from dht.invite import issue
 from peer.control.store import read_table
 from tui.cli import main
 from tui.commands.consent import Consent, consents
-from tui.commands.join import JoinOptions, run_join
+from tui.commands.join import JoinCommand, run_join
 from tui.output.output import PlainOutput
 from tui.processes.children import NoOutput, python_module
 
@@ -35,7 +35,7 @@ def invite() -> str:
 def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
     stream = io.StringIO()
-    assert run_join(JoinOptions(invite=invite, directory=tmp_path / "peer", name="alice"), PlainOutput(stream)) == 0
+    assert run_join(JoinCommand(invite=invite, directory=tmp_path / "peer", name="alice"), PlainOutput(stream)) == 0
     assert "data in " + str(tmp_path / "peer") in stream.getvalue()
     assert "alice: started" in stream.getvalue()
     assert "round 3" in stream.getvalue()
@@ -44,7 +44,7 @@ def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_pat
 @pytest.mark.outside
 def test_the_default_folder_is_that_of_the_run(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
-    run_join(JoinOptions(invite=invite, name="alice"), NoOutput())
+    run_join(JoinCommand(invite=invite, name="alice"), NoOutput())
     assert (tmp_path / "data" / "homefires" / "runs" / "mine-abababab").is_dir()
 
 
@@ -57,7 +57,7 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
         return [sys.executable, "-c", "pass"]
 
     monkeypatch.setattr(tui.commands.join, "python_module", command)
-    join = JoinOptions(
+    join = JoinCommand(
         invite=invite,
         directory=tmp_path,
         name="al",
@@ -80,7 +80,7 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
 def test_a_peer_in_the_background_outlives_us_or_is_kept_running(invite: str, tmp_path: Path) -> None:
     """Whoever keeps it running is what outlives us then; the peer ends with that one."""
     log = tmp_path / "peer.log"
-    alone, kept = (JoinOptions(invite=invite, directory=tmp_path, keep_running=keep) for keep in (False, True))
+    alone, kept = (JoinCommand(invite=invite, directory=tmp_path, keep_running=keep) for keep in (False, True))
     assert alone.lasting_argv(tmp_path, log) == [*alone.argv(tmp_path), "--stay"]
     keeper = [sys.executable, "-m", "tui.processes.supervisor", str(log), "--"]
     assert kept.lasting_argv(tmp_path, log) == [*keeper, *kept.argv(tmp_path)]
@@ -99,9 +99,22 @@ def test_a_peer_that_is_kept_running_has_its_settings_in_its_folder(
     assert read_table(tmp_path) == chosen
 
 
+def test_a_folder_of_other_things_is_no_peers(invite: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A key that was brought there before is."""
+    place = tmp_path / "photos"
+    place.mkdir()
+    (place / "sea.jpg").touch()
+    assert main(["join", invite, "--dir", str(place), "--yes", "--ui", "none"]) == 2
+    said = f"homefires: --dir {place} is not an empty folder, nor a peer's; name a new one\n"
+    assert capsys.readouterr().err == said
+    assert [path.name for path in place.iterdir()] == ["sea.jpg"]
+    (place / "identity.key").touch()
+    assert JoinCommand(invite=invite, directory=place).place() == place
+
+
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInvite):
-        run_join(JoinOptions(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
+        run_join(JoinCommand(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
     assert not (tmp_path / "peer").exists()
 
 
@@ -109,7 +122,7 @@ def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
 def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.commands.join, "python_module", lambda *_: python_module("no_such_module"))
     with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
-        run_join(JoinOptions(invite=invite, directory=tmp_path), NoOutput())
+        run_join(JoinCommand(invite=invite, directory=tmp_path), NoOutput())
     assert "no_such_module" in (tmp_path / "peer.log").read_text()
 
 
@@ -120,7 +133,7 @@ def test_how_a_machine_without_room_trains_is_kept_for_the_peer(
     """As if it had been typed. Who names a device has decided."""
     decided: list[bool] = []
 
-    def chooses(join: JoinOptions, *, is_decided: bool, **asked: Any) -> Consent:
+    def chooses(join: JoinCommand, *, is_decided: bool, **asked: Any) -> Consent:
         decided.append(is_decided)
         return replace(consents(join, is_decided=is_decided, **asked), settings=("offload=yes",))
 

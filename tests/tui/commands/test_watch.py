@@ -22,7 +22,7 @@ from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.options import DisplayOptions
-from tui.commands.watch import DemoControl, DemoSource, WatchOptions, watch_in_dashboard, watch_in_lines
+from tui.commands.watch import DemoControl, DemoSource, WatchCommand, watch_in_dashboard, watch_in_lines
 from tui.output.output import JsonOutput, PlainOutput
 from tui.output.viewer import VIEWER_CODES
 from tui.processes.children import NoOutput
@@ -58,7 +58,7 @@ def test_a_recording_as_json_is_itself(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("\n".join(["rubbish", *map(format_line, LINES), '{"v":1']) + "\n")
     out = io.StringIO()
-    assert watch_in_lines(WatchOptions(what=str(path)), JsonOutput(out, io.StringIO())) == 0
+    assert watch_in_lines(WatchCommand(what=str(path)), JsonOutput(out, io.StringIO())) == 0
     assert out.getvalue().splitlines() == [format_line(line) for line in LINES]
 
 
@@ -66,7 +66,7 @@ def test_a_folder_in_lines(tmp_path: Path) -> None:
     """Of a peer that has ended."""
     (tmp_path / "events.jsonl").write_text(format_line(LINES[0]) + "\n")
     out = io.StringIO()
-    assert watch_in_lines(WatchOptions(what=str(tmp_path)), PlainOutput(out)) == 0
+    assert watch_in_lines(WatchCommand(what=str(tmp_path)), PlainOutput(out)) == 0
     assert out.getvalue() == "00:00  alice: started\n"
 
 
@@ -82,7 +82,7 @@ def at_work(directory: Path) -> Iterator[None]:
 @pytest.mark.outside
 def test_a_peer_at_work_without_a_socket_cannot_be_followed(tmp_path: Path) -> None:
     with at_work(tmp_path), pytest.raises(Unreachable):
-        watch_in_lines(WatchOptions(what=str(tmp_path)), NoOutput())
+        watch_in_lines(WatchCommand(what=str(tmp_path)), NoOutput())
 
 
 @pytest.mark.parametrize("text", ["", "rubbish\n"])
@@ -91,19 +91,19 @@ def test_what_holds_no_events_is_a_mistake(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     for what in (path, tmp_path):
         with pytest.raises(BadInput, match="holds no events"):
-            watch_in_lines(WatchOptions(what=str(what)), NoOutput())
+            watch_in_lines(WatchCommand(what=str(what)), NoOutput())
 
 
 def test_a_run_is_looked_for_only_with_a_good_invite() -> None:
     with pytest.raises(BadInvite):
-        watch_in_lines(WatchOptions(what="hf1:rubbish"), NoOutput())
+        watch_in_lines(WatchCommand(what="hf1:rubbish"), NoOutput())
 
 
 @pytest.mark.outside
 def test_a_run_from_outside_in_lines(invite: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", PRINTING])
     out = io.StringIO()
-    assert watch_in_lines(WatchOptions(what=invite), PlainOutput(out)) == 0
+    assert watch_in_lines(WatchCommand(what=invite), PlainOutput(out)) == 0
     assert "00:01  alice: TRAINING: towards round 1" in out.getvalue()
     assert "1 lines of the watch's output are not events" in out.getvalue()
 
@@ -116,7 +116,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
     text = issue(organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(address,), expires=1.0)
     (tmp_path / "invite").write_text(text)
     with pytest.raises(BadInput, match="holds no events"):  # so far it might be the folder of a peer
-        watch_in_lines(WatchOptions(what=str(tmp_path)), NoOutput())
+        watch_in_lines(WatchCommand(what=str(tmp_path)), NoOutput())
     (tmp_path / "bootstrap.log").touch()
     seen: list[tuple[str, ...]] = []
 
@@ -125,7 +125,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
         return [sys.executable, "-c", PRINTING]
 
     monkeypatch.setattr(tui.commands.watch, "python_module", command)
-    assert watch_in_lines(WatchOptions(what=str(tmp_path)), NoOutput()) == 0
+    assert watch_in_lines(WatchCommand(what=str(tmp_path)), NoOutput()) == 0
     assert seen == [("peer", "watch", str(tmp_path / "invite"), "--organiser", str(tmp_path))]
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: pytest.fail("nothing to show"))
     with pytest.raises(Unreachable, match=r"^nobody answered$"):
-        watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput())
+        watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), NoOutput())
 
 
 @pytest.mark.outside
@@ -148,7 +148,7 @@ def test_the_log_that_an_error_names_is_there(invite: str, monkeypatch: pytest.M
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     for _ in range(2):
         with pytest.raises(HomefiresError, match=r"its log is .*watch\.log") as caught:
-            watch_in_lines(WatchOptions(what=invite), NoOutput())
+            watch_in_lines(WatchCommand(what=invite), NoOutput())
         assert Path(str(caught.value).rpartition(" is ")[2]).read_text() == "Traceback\n"
 
 
@@ -157,7 +157,7 @@ def test_a_line_that_cannot_be_read_is_no_moment_of_now(tmp_path: Path) -> None:
     path = tmp_path / "events.jsonl"
     path.write_text("\n".join([format_line(LINES[0]), "rubbish", format_line(LINES[1])]) + "\n")
     out = io.StringIO()
-    assert watch_in_lines(WatchOptions(what=str(path)), PlainOutput(out)) == 0
+    assert watch_in_lines(WatchCommand(what=str(path)), PlainOutput(out)) == 0
     assert out.getvalue() == "00:00  alice: started\n00:01  alice: TRAINING: towards round 1\n"
 
 
@@ -174,7 +174,7 @@ def test_a_file_that_is_still_written_is_followed_in_lines_too(tmp_path: Path, m
     monkeypatch.setattr(tui.commands.watch.time, "sleep", write_on)
     out = io.StringIO()
     with pytest.raises(KeyboardInterrupt):
-        watch_in_lines(WatchOptions(what=str(path), live=True), JsonOutput(out, io.StringIO()))
+        watch_in_lines(WatchCommand(what=str(path), live=True), JsonOutput(out, io.StringIO()))
     assert out.getvalue().splitlines() == [format_line(line) for line in LINES]
 
 
@@ -182,9 +182,9 @@ def test_a_folder_without_events_has_no_dashboard(tmp_path: Path, monkeypatch: p
     """But for a peer that is about to write the first one."""
     monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: "ended")
     with pytest.raises(BadInput, match="holds no events"):
-        watch_in_dashboard(WatchOptions(what=str(tmp_path)), DisplayOptions(), NoOutput())
+        watch_in_dashboard(WatchCommand(what=str(tmp_path)), DisplayOptions(), NoOutput())
     with at_work(tmp_path):
-        assert watch_in_dashboard(WatchOptions(what=str(tmp_path)), DisplayOptions(), NoOutput()) == "ended"
+        assert watch_in_dashboard(WatchCommand(what=str(tmp_path)), DisplayOptions(), NoOutput()) == "ended"
 
 
 @pytest.mark.outside
@@ -204,7 +204,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
         return "ended"
 
     monkeypatch.setattr(tui.commands.watch, "show_source", show)
-    assert watch_in_dashboard(WatchOptions(what=invite), DisplayOptions(), NoOutput()) == "ended"
+    assert watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), NoOutput()) == "ended"
     assert feeds[0].title == "run mine, watching"
     assert feeds[0].child.exit_code is not None
 

@@ -7,10 +7,10 @@ import pytest
 from tests.tui.dashboard.live import RECORDING, recorded
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.words import format_percent
 from tui.sources.replay import RecordingSource
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import WEIGHT_ONE, PenaltyRecord, SwarmState
+from tui.text.units import format_percent
 
 pytestmark = pytest.mark.slow
 
@@ -30,7 +30,7 @@ def weight_of(late: PenaltyRecord, swarm: SwarmState) -> str:
     """What it weighed, and what it would have by its tokens."""
     done = next(view for view in swarm.history if view.round == late.imposed_in)
     weight = done.weights[late.about] / WEIGHT_ONE
-    return f"weighed {format_percent(weight)}, by tokens {format_percent(done.given[late.about] / done.tokens)}"
+    return f"weighed {format_percent(weight)}, by tokens {format_percent(done.counted[late.about] / done.tokens)}"
 
 
 def words_of(text: str) -> str:
@@ -72,7 +72,7 @@ async def test_the_rounds_screen_says_which_layer_was_anomalous_and_when_the_pen
 async def test_the_page_of_the_late_peer_says_by_how_much_and_what_it_cost(swarm: SwarmState) -> None:
     late = first(swarm, "LATE")
     text = await page_of(swarm, late.about)
-    assert f"LATE round {late.imposed_in} counts {100 * late.factor:.0f} % ended at round {late.until_round}" in text
+    assert f"LATE round {late.imposed_in} counts {100 * late.factor:.0f} %, over since round {late.until_round}" in text
     assert late.evidence in text
     assert weight_of(late, swarm) in text
 
@@ -82,7 +82,7 @@ async def test_the_page_of_the_anomalous_peer_says_which_layer_and_until_when(sw
     text = await page_of(swarm, anomaly.about)
     assert f"ANOMALY round {anomaly.imposed_in}" in text
     assert f"{anomaly.layer}: {anomaly.evidence}" in text
-    assert f"ended at round {anomaly.until_round}" in text
+    assert f"over since round {anomaly.until_round}" in text
 
 
 async def test_while_a_penalty_lasts_it_is_on_the_first_screen_with_its_end(swarm: SwarmState) -> None:

@@ -8,8 +8,9 @@ from hypothesis import strategies as st
 
 from tests.tui.dashboard.canned import round_view
 from tui.dashboard.widgets import lanes
-from tui.dashboard.widgets.lanes import WORDS, Axis
+from tui.dashboard.widgets.lanes import Axis
 from tui.swarm.snapshot import Span
+from tui.swarm.vocabulary import PHASES
 
 AXIS = Axis(first=0, step_s=1.0, columns=10)
 
@@ -55,7 +56,7 @@ def test_a_phase_of_a_newer_client_is_drawn_and_hides_nothing_known() -> None:
 
 
 @given(
-    st.lists(st.tuples(st.floats(-20, 20), st.sampled_from(sorted(WORDS))), max_size=30),
+    st.lists(st.tuples(st.floats(-20, 20), st.sampled_from(sorted(PHASES))), max_size=30),
     st.floats(-20, 20), st.integers(1, 40), st.sampled_from(lanes.STEPS_S),
 )  # fmt: skip
 def test_any_spans_paint_every_column_once_and_what_is_late_is_seen(

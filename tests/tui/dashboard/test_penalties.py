@@ -9,10 +9,11 @@ from peer.protocol import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
 from tui.dashboard.widgets.penalties import CATEGORIES, Penalties, narrowed
+from tui.swarm.sentences import cost_words
 from tui.swarm.snapshot import Round, SwarmState
 from tui.swarm.vocabulary import PENALTY_CODES, penalty_code
 from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import cost_words, counts_words, layer_words, until_words
+from tui.text.phrases import counts_words, layer_words, until_words
 
 SOME = (
     penalty(),

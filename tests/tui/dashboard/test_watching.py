@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.screen import opened, press, text_of
-from tests.tui.watched import CAME_LATE, watched
+from tests.tui.watched import watched
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState
 
@@ -19,7 +19,7 @@ async def test_rounds_and_penalties_are_on_the_screens() -> None:
         rounds = text_of(app)
         assert "peer-1" in rounds
         assert "LATE" in rounds
-        assert CAME_LATE in rounds
+        assert "had nothing ready" in rounds
 
 
 async def test_the_first_screen_shows_a_penalty_that_lasts() -> None:

@@ -12,8 +12,8 @@ from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.view import View
 from tui.dashboard.words import state_of
 from tui.swarm import figures
+from tui.swarm.sentences import why_words
 from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState
-from tui.text.phrases import why_words
 
 HEARD_T = START + 60.0
 

@@ -18,7 +18,7 @@ import tui.output.viewer
 from dht.errors import PortInUse
 from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
-from tui.commands.demo import DemoOptions, run_demo
+from tui.commands.demo import DemoCommand, run_demo
 from tui.output.output import JsonOutput, open_output
 from tui.output.plain import PlainOutput
 from tui.output.viewer import VIEWER_CODES, DashboardOutput
@@ -177,7 +177,7 @@ def test_a_demo_goes_on_without_its_dashboard(
     """Every event of all peers is in one file."""
     fake_children("well")
     (tmp_path / "spec.toml").write_text(SPEC)
-    demo = DemoOptions(peers=2, spec=str(tmp_path / "spec.toml"), directory=tmp_path / "demo")
+    demo = DemoCommand(peers=2, spec=str(tmp_path / "spec.toml"), directory=tmp_path / "demo")
     bench.program = f"import sys; sys.exit({VIEWER_CODES['detach']})"
     assert run_demo(demo, bench.output, demo.choose()) == 0
     assert "3 of 3 rounds committed by all 2 peers" in bench.text
@@ -194,7 +194,7 @@ def test_a_demo_is_stopped_from_its_dashboard(
     """As by Ctrl-C."""
     fake_children("waits")
     (tmp_path / "spec.toml").write_text(SPEC)
-    demo = DemoOptions(peers=2, spec=str(tmp_path / "spec.toml"))
+    demo = DemoCommand(peers=2, spec=str(tmp_path / "spec.toml"))
     monkeypatch.setattr(bench.output, "_leave", partial(os.kill, os.getpid(), signal.SIGINT))
     bench.program = f"import sys; sys.exit({VIEWER_CODES['leave']})"
     assert run_demo(demo, bench.output, demo.choose()) == 130
@@ -207,7 +207,7 @@ def test_an_error_closes_the_dashboard_first(
     """Its one line must be seen."""
     fake_children("mute")
     (tmp_path / "spec.toml").write_text(SPEC)
-    demo = DemoOptions(peers=2, spec=str(tmp_path / "spec.toml"))
+    demo = DemoCommand(peers=2, spec=str(tmp_path / "spec.toml"))
     bench.program = "import signal; signal.pause()"
     with pytest.raises(PortInUse):
         run_demo(demo, bench.output, demo.choose())

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 import tui.processes.supervisor
-from dht.errors import BadInput, HomefiresError
+from dht.errors import HomefiresError
 from peer.events import CheckpointWritten, EventLine, InviteIssued, PeerStopped, RoundCommitted, format_line
-from tui.commands.options import Parser, add_keep, keep
+from tui.cli import main, parse
+from tui.command_line import words_of
+from tui.commands.organiser import BootstrapCommand
 from tui.output.output import JsonOutput
 from tui.processes.supervisor import Backoff, RetentionOptions, serve_and_keep
 
@@ -118,10 +120,10 @@ def test_a_folder_that_cannot_be_is_told_before_anybody_is_invited(tmp_path: Pat
 
 
 def test_what_is_kept_is_chosen_on_the_command_line() -> None:
-    parser = Parser()
-    add_keep(parser)
-    assert keep(parser.parse_args([])) is None
-    chosen = parser.parse_args(["--keep", "k", "--keep-every", "64"])
-    assert keep(chosen) == RetentionOptions(directory=Path("k"), last=3, every=64)
-    with pytest.raises(BadInput, match="keep at least the last one"):
-        keep(parser.parse_args(["--keep", "k", "--keep-last", "0"]))
+    assert RetentionOptions().directory is None
+    words = ["--keep", "k", "--keep-every", "64"]
+    chosen = parse(["bootstrap", "micro", *words])
+    assert isinstance(chosen, BootstrapCommand)
+    assert chosen.keep == RetentionOptions(directory=Path("k"), last=3, every=64)
+    assert words_of(chosen.keep) == words
+    assert main(["bootstrap", "micro", "--keep", "k", "--keep-last", "0"]) == 2

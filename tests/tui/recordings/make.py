@@ -30,7 +30,7 @@ from typing import TextIO
 from peer.spec import dump
 from peer.testing.fault_channel import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Slow, Stall
-from tui.commands.demo import DemoOptions, DemoRun, open_directory
+from tui.commands.demo import DemoCommand, DemoRun, open_directory
 from tui.output.plain import PlainOutput
 from tui.processes.children import ChildExited, ChildProcess, EventPrinted, InterruptReceived, ProcessGroup
 
@@ -54,7 +54,7 @@ PEERS = tuple(STEP_S)
 LOOK_S = 0.2
 """What struck is looked after this often."""
 
-DEMO = DemoOptions(
+DEMO = DemoCommand(
     peers=4,
     spec="micro",
     rounds=20,

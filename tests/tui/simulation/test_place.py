@@ -22,7 +22,7 @@ from peer.events import (
     format_line,
 )
 from peer.plan.model_shape import memory_of, shape_of, stage_bytes
-from peer.plan.peer_set import HOME_DELAY_S, MOST_STEP_S, Machine
+from peer.plan.peer_set import HOME_DELAY_S, MOST_STEP_S
 from peer.settings import LEAST_MBPS
 from peer.spec import load
 from tui.cli import main
@@ -169,7 +169,7 @@ def test_the_lines_of_a_run_are_those_that_its_members_pledged(tmp_path: Path) -
     folder = folder_of(
         tmp_path, PeerStarted(name="mine", version="0"), heard("b", 512.0), heard("c", 1e-9), commit
     )  # fmt: skip
-    found = find(PlaceOptions(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
+    found = find(PlaceOptions(spec="tiny", peers=str(folder)))
     assert [machine.upload_mbps for machine in found.swarm.machines] == [20.0, 0.0, LEAST_MBPS]
     assert found.swarm.machines[2].step_s == MOST_STEP_S
 
@@ -240,7 +240,7 @@ def test_the_distances_of_others_are_those_that_both_ends_tell(tmp_path: Path) -
         NetworkMeasured(addresses=[], reach="", bytes_sent=0, bytes_received=0, peers=near),
         RoundTripsReported(about="b", rtt_s={"a": 0.3, "c": 0.02}), RoundTripsReported(about="relay", rtt_s={"c": 9.0}),
     )  # fmt: skip
-    found = find(PlaceOptions(spec=load("tiny"), peers=str(folder), machine=Machine(name="any")))
+    found = find(PlaceOptions(spec="tiny", peers=str(folder)))
     delay_s = found.swarm.network.delay_s
     assert [delay_s[0, 1], delay_s[1, 2], delay_s[0, 2]] == pytest.approx([0.1, 0.01, HOME_DELAY_S])
     assert len(found.swarm) == 3

@@ -207,6 +207,48 @@ def test_children_end_with_a_killed_parent(wait: bool, before: str) -> None:
             os.killpg(family.pid, signal.SIGKILL)
 
 
+INTERRUPTED = """
+import os, signal, sys
+from tui import cli
+from tui.simulation import workers
+
+def work(*about):
+    os.kill(os.getpid(), signal.SIGINT)
+    print("at work", flush=True)
+    while True:
+        pass
+
+workers.serve = work
+sys.exit(cli.main(["simulate", "micro", "--peers", "8", "--grid", "2x4", "--rounds", "90000", "--processes", "3"]))
+"""
+
+
+@pytest.mark.outside
+def test_an_interrupt_is_quiet_however_many_processes_there_are() -> None:
+    """As from a keyboard: all of them get it, and none has a traceback to show."""
+    family = subprocess.Popen(
+        [sys.executable, "-c", INTERRUPTED], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    try:
+        assert family.stdout is not None
+        assert [family.stdout.readline() for _ in range(2)] == ["at work\n"] * 2
+        os.killpg(family.pid, signal.SIGINT)
+        assert family.communicate(timeout=HANG_S) == ("", "")
+        assert family.returncode == 130
+    finally:
+        with suppress(ProcessLookupError):
+            os.killpg(family.pid, signal.SIGKILL)
+
+
+def test_rounds_are_those_of_the_spec_unless_somebody_says(capsys: pytest.CaptureFixture[str]) -> None:
+    """Of a run without an end, twenty."""
+    words = [word for word in QUICK if word not in ("--rounds", "3")]
+    for rounds in (2, 0):
+        assert main([*words, "--set", f"run.rounds={rounds}", "--json"]) == 0
+        assert json.loads(capsys.readouterr().out)["rounds"] == (rounds or 20)
+
+
 def test_a_part_ends_when_nobody_is_left_to_ask() -> None:
     """Without a word."""
     here, there = Pipe()

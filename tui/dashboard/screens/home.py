@@ -17,6 +17,7 @@ from tui.dashboard.widgets.facts import TALL, FactSheet, Piece, add_holds, add_p
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.words import level_style, shown_state, state_of
 from tui.swarm import figures
+from tui.swarm.sentences import rounds_words
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.swarm.vocabulary import STAGES, phase
 from tui.text.codes import PENALTY_PAGES
@@ -27,7 +28,6 @@ from tui.text.phrases import (
     length_words,
     margin_brief,
     margin_words,
-    rounds_words,
     stall_lines,
 )
 from tui.text.units import (
@@ -193,7 +193,7 @@ def traffic_facts(peer: PeerView, view: View) -> list[str]:
     return [*_up_and_down(traffic, view), since, reach]
 
 
-def _up_and_down(traffic: figures.Traffic, view: View) -> list[str]:
+def _up_and_down(traffic: figures.Volume, view: View) -> list[str]:
     return [f"{view.glyphs.up} {format_bytes(traffic.sent)}", f"{view.glyphs.down} {format_bytes(traffic.received)}"]
 
 

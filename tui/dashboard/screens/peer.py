@@ -9,9 +9,9 @@ from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_penalty
 from tui.dashboard.words import shown_state, state_of
 from tui.swarm import figures
+from tui.swarm.sentences import cost_words, why_words
 from tui.swarm.snapshot import PeerView
 from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import cost_words, why_words
 from tui.text.units import (
     MISSING,
     format_ago,

@@ -1,0 +1,230 @@
+"""A command is a dataclass, and each of its options is a field: name, type, default and help, written once.
+
+    @dataclass(frozen=True, kw_only=True)
+    class BundleCommand(Command):
+        to: Annotated[Path | None, Option("the zip file to write", "FILE")] = None
+
+`--to FILE` comes of that. `bool` is a switch, `tuple[str, ...]` an option that can be repeated, and a field that is a
+dataclass itself has its options among those of the command.
+"""
+
+from __future__ import annotations
+
+import argparse
+import difflib
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from dataclasses import MISSING, dataclass, field, fields, is_dataclass
+from math import inf
+from types import NoneType
+from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
+
+from dht.errors import BadInput
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+Kind = TypeVar("Kind", bound="DataclassInstance")
+SECRET = re.compile(r"\b(hf1|hfc1):[\w=-]+")
+"""An invite or the line of a cluster, which no error repeats."""
+CLOSE = 0.7
+"""What is so much alike was meant; of 1."""
+
+
+@dataclass(frozen=True)
+class Option:
+    """How a field is said: `--FIELD-NAME`, or another `flag`."""
+
+    help: str
+    metavar: str | None = None
+    flag: str = ""
+    choices: Collection[str] | None = None
+    either: str = ""
+    """Options that have this word in common exclude each other."""
+    many: bool = False
+    """It takes several words at once."""
+    hidden: bool = False
+    within: tuple[float, float] | None = None
+    """The least and the most; infinity is no value."""
+
+    def check(self, flag: str, value: Any) -> None:
+        """Raises BadInput."""
+        if self.within is None:
+            return
+        least, most = self.within
+        if value == inf or not least <= value <= most:
+            usual = f"it must be {least:g} or more" if most == inf else f"use {least:g} to {most:,.15g}"
+            raise BadInput(f"{flag} is {f'{value:g}' if isinstance(value, float) else value}; {usual}")
+
+
+@dataclass(frozen=True)
+class Argument:
+    """A field that is said by its place, without a flag. It may be left out if the field has a default."""
+
+    help: str
+    metavar: str
+
+
+@dataclass(frozen=True)
+class Section:
+    """The heading under which the options of a field are listed that is a dataclass."""
+
+    title: str
+
+
+@dataclass(frozen=True, kw_only=True)
+class Command:
+    """What a command line asked for, and what is done about it."""
+
+    debug: bool = field(default=False, repr=False)
+
+    def run(self) -> int:
+        """Do it; the exit code."""
+        raise NotImplementedError
+
+
+class Parser(argparse.ArgumentParser):
+    """Mistakes are one line and exit code 2. What a command takes is added when it is the one that was typed."""
+
+    fill: Callable[[Parser], None] | None = None
+
+    def parse_known_args(self, args: Any = None, namespace: Any = None) -> Any:
+        if self.fill is not None:
+            fill, self.fill = self.fill, None
+            fill(self)
+        found, left = super().parse_known_args(args, namespace)
+        if left:
+            word = left[0].partition("=")[0]
+            self.error(f"{word!r} is not known here{_meant(word, self._option_string_actions)}")
+        return found, left
+
+    def error(self, message: str) -> NoReturn:
+        safe = SECRET.sub(r"\1:…", message)
+        raise BadInput(f"{safe}{' ' if safe.endswith('?') else '; '}see {self.prog} --help")
+
+    def _check_value(self, action: argparse.Action, value: Any) -> None:
+        if isinstance(action, argparse._SubParsersAction) and value not in action.choices:
+            self.error(f"{value!r} is no command{_meant(value, action.choices)}")
+        super()._check_value(action, value)
+
+
+def _meant(word: str, known: Collection[str]) -> str:
+    close = difflib.get_close_matches(word, known, 1, CLOSE)
+    return f"; did you mean {close[0]!r}?" if close else ""
+
+
+def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance]) -> None:
+    """Have a parser take the fields of a dataclass."""
+    either: dict[str, argparse._ActionsContainer] = {}
+    for each in _declared(kind):
+        match each.how:
+            case Argument(metavar=metavar):
+                nargs = "*" if each.is_repeated else None if each.default is MISSING else "?"
+                how = {"type": each.type, "default": None, "metavar": metavar, "help": each.help}
+                parser.add_argument(each.name, nargs=nargs, **how)
+            case Option(either=word) if each.flag not in parser._option_string_actions:  # parts may share one
+                place = parser
+                if word:
+                    place = either.get(word) or parser.add_mutually_exclusive_group()
+                    either[word] = place
+                place.add_argument(each.flag, default=argparse.SUPPRESS, **_how(each, each.how))
+            case Section(title=title):
+                same = (group for group in parser._action_groups if group.title == title)
+                add_options(next(same, None) or parser.add_argument_group(title), each.kind)
+            case None if each.is_part:
+                add_options(parser, each.kind)
+
+
+def _how(each: _Field, option: Option) -> dict[str, Any]:
+    """What `add_argument` is told of an option."""
+    text = argparse.SUPPRESS if option.hidden else each.help
+    if each.kind is bool:
+        return {"action": "store_true", "help": text}
+    how = {"type": each.type, "metavar": option.metavar, "choices": option.choices, "help": text}
+    if option.many:
+        return {**how, "nargs": "+"}
+    return {**how, "action": "append"} if each.is_repeated else how
+
+
+def read_options(kind: type[Kind], said: Mapping[str, Any]) -> Kind:
+    """The dataclass, from what a parser has found; what was not said is as its fields say. Raises BadInput."""
+    given: dict[str, Any] = {"debug": said["debug"]} if issubclass(kind, Command) else {}
+    for each in _declared(kind):
+        if each.is_part:
+            given[each.name] = read_options(each.kind, said)
+        elif each.how is not None and (value := said.get(each.key)) not in (None, []):
+            given[each.name] = tuple(value) if isinstance(value, list) else value
+            if isinstance(each.how, Option):
+                each.how.check(each.flag, value)
+    return kind(**given)
+
+
+def words_of(options: DataclassInstance) -> list[str]:
+    """The command line of these options, without arguments and without what is as by default."""
+    words: list[str] = []
+    for each in _declared(type(options)):
+        value = getattr(options, each.name)
+        if each.is_part:
+            words += words_of(value)
+        elif isinstance(each.how, Option) and value != each.default:
+            if value is True:
+                words.append(each.flag)
+            elif each.how.many:
+                words += [each.flag, *map(str, value)]
+            else:
+                values = value if isinstance(value, tuple) else (value,)
+                words += [word for one in values for word in _said(each.flag, str(one))]
+    return words
+
+
+def _said(flag: str, value: str) -> list[str]:
+    return [f"{flag}={value}"] if value.startswith("-") else [flag, value]  # else it were an option of its own
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Field:
+    name: str
+    kind: Any
+    how: Option | Argument | Section | None
+    default: Any
+
+    @property
+    def flag(self) -> str:
+        return getattr(self.how, "flag", "") or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def key(self) -> str:
+        """Under which a parser has found it."""
+        return self.name if isinstance(self.how, Argument) else self.flag.strip("-").replace("-", "_")
+
+    @property
+    def type(self) -> Any:
+        """`int` of `int`, of `int | None` and of `tuple[int, ...]`."""
+        return next((each for each in get_args(self.kind) if each not in (NoneType, Ellipsis)), self.kind)
+
+    @property
+    def is_repeated(self) -> bool:
+        return get_origin(self.kind) is tuple
+
+    @property
+    def is_part(self) -> bool:
+        """Whether it has options of its own."""
+        return is_dataclass(self.kind)
+
+    @property
+    def help(self) -> str:
+        """With the default, where nothing is said of it."""
+        text: str = getattr(self.how, "help", "")
+        is_told = "default" in text or not self.default or isinstance(self.default, bool | tuple)
+        return text if is_told or self.default is MISSING else f"{text} (default {self.default})"
+
+
+def _declared(kind: type[DataclassInstance]) -> Iterator[_Field]:
+    hints = get_type_hints(kind, include_extras=True)
+    for each in fields(kind):
+        hint = hints[each.name]
+        how = next((item for item in getattr(hint, "__metadata__", ()) if isinstance(item, HOW)), None)
+        yield _Field(name=each.name, kind=get_args(hint)[0] if how else hint, how=how, default=each.default)
+
+
+HOW = (Option, Argument, Section)

@@ -1,0 +1,94 @@
+"""What is asked of a plan, of a placement and of a simulation: options of their commands."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+from tui.command_line import Argument, Option
+from tui.spec_choice import Sets, Spec, choose_spec
+
+if TYPE_CHECKING:
+    from peer.plan.peer_set import Machine
+    from peer.spec import RunSpec
+
+ANY = (0, float("inf"))
+MOST = 8
+"""Processes of a simulation."""
+Preset = Annotated[str, Option("a network of known places, such as aws, over which they are spread", "NAME")]
+Seed = Annotated[int, Option("the same seed gives the same outcome (default 0)", "S", within=(0, 2**63 - 1))]
+Speed = Annotated[float, Option("megabits per second of each peer's line (default: no cap)", "MBPS", within=ANY)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeersOptions:
+    """A spec, and the peers of whom it is asked what they make of it."""
+
+    spec: Spec
+    sets: Sets = ()
+    peers: Annotated[str, Option("how many, a file of [[peer]] tables, or a peer's folder", "N|FILE|DIR")] = ""
+    step_s: Annotated[float, Option("seconds of an inner step of the spec as it stands, of every peer", "S")] = 0.0
+    flops: Annotated[float, Option("FLOP/s that training reaches, as in 2e13, of every peer", "F")] = 0.0
+    memory: Annotated[float, Option("of the training device, of every peer", "GB")] = 0.0
+    upload: Annotated[float, Option("megabits per second that each sends at most", "MBPS")] = 0.0
+    download: Annotated[float, Option("megabits per second that each takes in at most", "MBPS")] = 0.0
+    parameters: Annotated[int, Option("plan for a model of so many parameters instead of the spec's", "N")] = 0
+
+    def choose(self) -> RunSpec:
+        """Raises BadSpec, BadInput."""
+        return choose_spec(self.spec, sets=self.sets, drafts=True)
+
+    @property
+    def machine(self) -> Machine:
+        """What every peer is, where they are only counted. Raises BadInput."""
+        from peer.plan.peer_set import Machine
+
+        return Machine(
+            name="every peer", step_s=self.step_s, flops=self.flops, memory_gb=self.memory, upload_mbps=self.upload,
+            download_mbps=self.download,
+        )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlanOptions(PeersOptions):
+    spans: Annotated[bool, Option("compare replicas that span several peers, too, as clusters do")] = False
+    quality: Annotated[float, Option("how much the quality of tokens counts; 0: not at all", "W", within=(0, 10))] = 1.0
+    measured: Annotated[Path | None, Option("what rounds took: a peer's folder, or an earlier fit", "DIR|FILE")] = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class PlaceOptions(PeersOptions):
+    preset: Preset = ""
+    """As many peers as it has, or as a group holds, if nobody says how many."""
+    stages: Annotated[int, Option("into how many the model is cut (default: as few as memory allows)", "K")] = 0
+    pipelines: Annotated[int, Option("replicas of the model (default: as many as are fastest together)", "M")] = 0
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwarmOptions:
+    """Which run is simulated, on which peers."""
+
+    spec: Annotated[str, Argument("a TOML file or a name", "SPEC")] = "tiny"
+    sets: Sets = ()
+    peers: Annotated[str, Option("how many, or a TOML file of [[peer]] tables", "N|FILE")] = "4"
+    rounds: Annotated[int | None, Option("rounds (default: the spec's, else 20)", "R", within=(1, 100_000))] = None
+    preset: Preset = ""
+    step_s: Annotated[float, Option("seconds of an inner step (default: of a home GPU)", "S", within=(0, 1e6))] = 0.0
+    spread: Annotated[float, Option("how far the speed of a peer varies, as a share", "X", within=(0, 2))] = 0.05
+    """Of 2: seven times as fast in one round as in another."""
+    upload: Speed = 0.0
+    download: Speed = 0.0
+    churn: Annotated[str, Option("per hour: crash=0.1,leave=0.05,join=0.1,back=600; or a file", "RATES|FILE")] = ""
+    attackers: Annotated[str, Option("how many attack, and how: times_100=1,nan=1,zeros=1,replay=1", "KINDS")] = ""
+    skew: Annotated[float, Option("largest error of a clock in seconds (default 0)", "S", within=ANY)] = 0.0
+    seed: Seed = 0
+
+
+@dataclass(frozen=True, kw_only=True)
+class SimulateOptions(SwarmOptions):
+    grid: Annotated[str, Option("sides of a grid of groups, as in 8x8x8 (default: as needed)", "SIDES")] = ""
+    aggregate: Annotated[bool, Option("draw what most groups do from what a few did, not from every message")] = False
+    processes: Annotated[int, Option("of a grid (default: one per core)", "N", within=(0, MOST))] = 0
+    events: Annotated[Path | None, Option("write there what all peers report; of a grid, one row", "FILE")] = None
