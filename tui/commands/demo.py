@@ -100,6 +100,9 @@ class DemoCommand(Command):
         if spec.run.rounds == 0:
             raise BadInput(f"{self.spec} has no last round; say how many the demo shall make with --rounds")
         called = [each.path for each in spec.data.sources if each.source == "files"]
+        if self.data is not None and not called and not spec.data.mix:
+            own = {"data.source": "files", "data.path": self.data.name, "data.subset": "", "data.split": "train"}
+            return choose_spec(self.spec, sets=self.sets, fixed=fixed | own)
         if called and self.data is None:
             raise BadInput(
                 f"{self.spec} is on files, which it calls {' and '.join(map(repr, called))}; say which with --data PATH"

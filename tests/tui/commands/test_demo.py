@@ -111,6 +111,8 @@ def test_a_demo_on_files_is_told_which(tmp_path: Path) -> None:
     with pytest.raises(BadInput, match="on files, which it calls '/home/me'; say which with --data PATH"):
         DemoCommand(spec=str(spec)).choose()
     assert DemoCommand(spec=str(spec), data=tmp_path).choose().data.path == "/home/me"
+    book = DemoCommand(spec="tiny", data=tmp_path / "book.txt").choose()  # who names a file means that one
+    assert (book.data.source, book.data.path) == ("files", "book.txt")
 
 
 @pytest.mark.parametrize(
