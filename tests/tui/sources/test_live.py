@@ -259,8 +259,8 @@ def test_a_killed_peer_is_gone_within_seconds_and_says_what_it_was_at(tmp_path: 
 def test_a_peer_that_stands_still_looks_so_within_seconds_and_goes_on_where_it_was(tmp_path: Path) -> None:
     """A real process that holds the lock as a peer does, SIGSTOP and SIGCONT."""
     append(tmp_path / "events.jsonl", text(0, event=PeerStateChanged(state="AVERAGING", why="round 1")))
-    script = "import sys\nfrom dht.process import lock_directory\nfrom pathlib import Path\nwith lock_directory(Path(sys.argv[1])):\n"
-    script += "    print(flush=True)\n    input()"
+    script = "import sys\nfrom pathlib import Path\nfrom dht.process import lock_directory\n"
+    script += "with lock_directory(Path(sys.argv[1])):\n    print(flush=True)\n    input()"
     with subprocess.Popen(
         [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
