@@ -262,5 +262,5 @@ def matches(peer: PeerView, wanted: str, view: View) -> bool:
     if not word:
         return True
     codes = " ".join(penalty.code for penalty in figures.active_penalties(view.swarm, peer.peer))
-    held = word in f"{peer.label} {peer.state} {shown_state(peer, view).name} {codes} {peer.peer} {peer.device}".lower()
+    held = word in f"{peer.label} {shown_state(peer, view).name} {codes} {peer.peer} {peer.device}".lower()
     return held != wanted.startswith("!")
