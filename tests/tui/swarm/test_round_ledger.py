@@ -119,10 +119,16 @@ def test_who_is_heard_to_sit_out_is_paused_and_not_late() -> None:
     assert folded(heard(-1, about="B", ready=True)).peers["B"].state == "READY"
 
 
-def test_who_did_not_pause_and_has_nothing_is_late_with_a_round_that_counts_as_idle() -> None:
+def test_who_has_nothing_is_idle_whether_or_not_anybody_knew_of_its_pause() -> None:
     swarm = folded(line(committed(1)), state("TRAINING", peer="B", t=105), *paused_round())
-    assert ([each.code for each in swarm.penalty_log], len(swarm.lasting)) == (["LATE"], 1)
-    assert (swarm.peers["B"].late, swarm.peers["B"].idle) == (0, 1)
+    assert (swarm.penalty_log, swarm.peers["B"].late, swarm.peers["B"].idle) == ((), 0, 1)
+    assert [entry.text for entry in swarm.entries if entry.code == "IDLE"] == ["had nothing to give to round 2"]
+
+
+def test_lines_of_an_older_client_that_tell_no_outcomes_tell_penalties_as_they_did() -> None:
+    row = late("B", 2)
+    swarm = folded(line(committed(1, row, weights={"A": 65_536, "B": 0})), line(row))
+    assert ([each.code for each in swarm.penalty_log], swarm.peers["B"].late) == (["LATE"], 1)
 
 
 def test_who_paused_is_late_with_what_came_too_late() -> None:
