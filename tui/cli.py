@@ -105,6 +105,8 @@ def _run(arguments: list[str]) -> int:
     if not arguments:
         print(GREETING)
         return 0
+    if arguments == ["help"]:
+        arguments = ["--help"]
     if arguments == ["--version"]:
         from importlib.metadata import version  # reading it costs as much as all of --help
 

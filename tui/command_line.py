@@ -83,6 +83,16 @@ class Command:
         raise NotImplementedError
 
 
+REWORDED = (
+    (re.compile(r"argument (\S+): invalid int value: (.*)"), r"\1 is \2; write a whole number"),
+    (re.compile(r"argument (\S+): invalid float value: (.*)"), r"\1 is \2; write a number"),
+    (re.compile(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)"), r"\1 is \2; use one of \3"),
+    (re.compile(r"argument (\S+): expected one argument"), r"\1 needs a value"),
+    (re.compile(r"the following arguments are required: (.*)"), r"\1 is missing"),
+)
+"""What argparse says, and how we say it."""
+
+
 class Parser(argparse.ArgumentParser):
     """Mistakes are one line and exit code 2. What a command takes is added when it is the one that was typed."""
 
@@ -99,6 +109,8 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> NoReturn:
+        for said, ours in REWORDED:
+            message = said.sub(ours, message)
         safe = SECRET.sub(r"\1:…", message)
         raise BadInput(f"{safe}{' ' if safe.endswith('?') else '; '}see {self.prog} --help")
 

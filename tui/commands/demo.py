@@ -91,6 +91,8 @@ class DemoCommand(Command):
         return run_demo(demo, output, spec, devices)
 
     def _check(self) -> None:
+        if self.data is not None and not self.data.exists():
+            raise BadInput(f"--data {self.data} does not exist; name a file or a folder")
         if self.peers % self.stages:
             raise BadInput(f"--peers is {self.peers}; clusters of {self.stages} homes take a multiple of that")
         if self.stages > 1 and self.ranks > 1:
