@@ -7,7 +7,7 @@ hundreds is shown twice a second for little.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 
 from rich.cells import cell_len
@@ -38,7 +38,7 @@ SortKey = float | str | tuple[tuple[int, int, str], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column: shown from `least_width` cells of terminal on."""
+    """One column: shown from `least_width` cells of terminal on, and as wide as its words where there is room."""
 
     name: str
     width: int
@@ -46,6 +46,15 @@ class Column:
     cell: Callable[[PeerView, View], Text | str]
     order: Callable[[PeerView, View], SortKey]
     right: bool = False
+    words: str = ""
+    """Its heading in full; empty: its name."""
+    longest: Callable[[PeerView], str] | None = None
+    """What its cell says at most, if that may be longer than `width`: it has spare cells first."""
+
+    def heading(self, arrow: str) -> str:
+        """In full where it fits, after the arrow of the column that sorts."""
+        full, brief = f"{arrow}{self.words}", f"{arrow}{self.name}"[: self.width]
+        return full if self.words and cell_len(full) <= self.width else brief
 
 
 def _penalty(peer: PeerView, view: View) -> Text | str:
@@ -63,10 +72,13 @@ def _behind(peer: PeerView, view: View) -> Text | str:
 
 
 def _name(peer: PeerView, view: View) -> Text | str:
-    homes = f" +{peer.homes - 1}" if peer.homes > 1 else ""
     if peer.peer == view.me:
-        return Text(f"{view.glyphs.mark} {peer.label}{homes}", style=view.ink.mine)
-    return Text(f"{peer.label}{homes}", style=view.ink.text)
+        return Text(f"{view.glyphs.mark} {_called(peer)}", style=view.ink.mine)
+    return Text(_called(peer), style=view.ink.text)
+
+
+def _called(peer: PeerView) -> str:
+    return f"{peer.label} +{peer.homes - 1}" if peer.homes > 1 else peer.label
 
 
 def _rate(peer: PeerView, view: View) -> str:
@@ -95,8 +107,8 @@ def _loss(peer: PeerView, view: View) -> float | None:
 def _path(peer: PeerView, view: View) -> str:
     row = figures.connection(view.mine, peer.peer)
     if row:
-        return "R" if row.get("relayed") else "D"
-    return peer.network.reach[:1].upper() if peer.network is not None else ""
+        return "relay" if row.get("relayed") else "direct"
+    return peer.network.reach.replace("relayed", "relay") if peer.network is not None else ""
 
 
 def _seen(peer: PeerView, view: View) -> float | None:
@@ -110,31 +122,32 @@ def _uptime(peer: PeerView, view: View) -> float:
 COLUMNS = (
     Column(name="state", width=11, least_width=0, cell=state_of,
            order=lambda peer, view: shown_state(peer, view).name),
-    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: figures.natural(peer.label)),
-    Column(name="tok/s", width=6, least_width=0, right=True,
+    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: figures.natural(peer.label),
+           longest=lambda peer: f"  {_called(peer)}"),
+    Column(name="tok/s", width=6, least_width=0, right=True, words="tokens/s",
            cell=lambda peer, view: format_count(speed) if (speed := _speed(peer, view)) else "", order=_speed),
     Column(name="behind", width=6, least_width=0, right=True, cell=_behind,
            order=lambda peer, view: view.swarm.behind(peer.peer)),
     Column(name="weight", width=6, least_width=80, right=True,
            cell=lambda peer, view: "" if (weight := _weight(peer, view)) is None else format_percent(weight),
            order=lambda peer, view: _weight(peer, view) or 0.0),
-    Column(name="seen", width=6, least_width=80, right=True,
+    Column(name="seen", width=6, least_width=80, right=True, words="last seen",
            cell=lambda peer, view: format_ago(_seen(peer, view)),
            order=lambda peer, view: -1.0 if _seen(peer, view) is None else _seen(peer, view) or 0.0),
-    Column(name="penalty", width=12, least_width=80, cell=_penalty,
+    Column(name="penalty", width=12, least_width=80, cell=_penalty, words="penalty (rounds)",
            order=lambda peer, view: min(
                (each.factor for each in figures.active_penalties(view.swarm, peer.peer)), default=2.0)),
     Column(name="device", width=8, least_width=120, cell=lambda peer, view: peer.device,
-           order=lambda peer, view: peer.device),
-    Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
+           order=lambda peer, view: peer.device, longest=lambda peer: peer.device),
+    Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate, words="Mbit/s up/down",
            order=lambda peer, view: peer.ups[-1].value if peer.ups else 0.0),
-    Column(name="rtt", width=6, least_width=120, right=True,
+    Column(name="ping", width=7, least_width=120, right=True, words="round trip",
            cell=lambda peer, view: "" if (rtt_s := _rtt_s(peer, view)) is None else format_rtt(rtt_s),
            order=lambda peer, view: math.inf if (rtt_s := _rtt_s(peer, view)) is None else rtt_s),
-    Column(name="path", width=4, least_width=120, cell=_path, order=_path),
-    Column(name="ok/l/rej", width=8, least_width=120, right=True,
+    Column(name="ok/late/no", width=10, least_width=120, right=True, words="accepted/late/rejected",
            cell=lambda peer, view: f"{peer.accepted}/{peer.late}/{peer.rejected}",
            order=lambda peer, view: peer.accepted),
+    Column(name="path", width=6, least_width=130, cell=_path, order=_path),
     Column(name="norm", width=7, least_width=160, right=True,
            cell=lambda peer, view: f"{peer.norm:.3g}" if peer.norm is not None else "",
            order=lambda peer, view: peer.norm or 0.0),
@@ -143,14 +156,14 @@ COLUMNS = (
            order=lambda peer, view: _loss(peer, view) or 0.0),
     Column(name="client", width=6, least_width=160, cell=lambda peer, view: peer.version,
            order=lambda peer, view: peer.version),
-    Column(name="id", width=8, least_width=160, cell=lambda peer, view: Text(peer.peer[-8:], style=view.ink.muted),
-           order=lambda peer, view: peer.peer),
-    Column(name="up", width=6, least_width=170, right=True,
+    Column(name="uptime", width=6, least_width=160, right=True,
            cell=lambda peer, view: format_uptime(_uptime(peer, view)), order=_uptime),
+    Column(name="id", width=8, least_width=170, cell=lambda peer, view: Text(peer.peer[-8:], style=view.ink.muted),
+           order=lambda peer, view: peer.peer),
 )  # fmt: skip
 """The most important first."""
 
-_MINI_WIDTHS = {"state": 11, "name": 9, "tok/s": 5, "behind": 3}
+_MINI_WIDTHS = {"state": 11, "name": 9, "tok/s": 5, "behind": 6}
 MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column in COLUMNS[: len(_MINI_WIDTHS)])
 """What fits in 40 cells."""
 
@@ -179,8 +192,8 @@ class PeersPanel(FilterPanel):
 
     def draw_view(self, view: View) -> None:
         pages = pages_of_columns(view)
-        self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
+        self.columns = widened(pages[self._page % len(pages)], self.listed, view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
         self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
@@ -225,8 +238,7 @@ class PeersPanel(FilterPanel):
         for column in self.columns:
             arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self.sort else ""
             style = view.ink.strong if arrow else view.ink.muted
-            title = "lag" if len(column.name) > column.width else column.name
-            name = f"{arrow}{title}"[: column.width]
+            name = column.heading(arrow)
             heading.append(f" {name:>{column.width}} " if column.right else f" {name:<{column.width}} ", style=style)
         if not self.wanted or view.mini:
             return heading
@@ -245,6 +257,19 @@ def pages_of_columns(view: View) -> list[tuple[Column, ...]]:
             page.append(rest.pop(0))
         pages.append(tuple(page))
     return pages
+
+
+def widened(columns: Sequence[Column], peers: Sequence[PeerView], view: View) -> tuple[Column, ...]:
+    """The columns with the spare cells of a line: names and devices have them first, then headings in full."""
+    spare = max(0, view.width - (0 if view.mini else 2) - sum(column.width + 2 for column in columns))
+    widths = {column.name: column.width for column in columns}
+    for column in sorted(columns, key=lambda column: column.longest is None):
+        wanted = max((cell_len(column.longest(peer)) for peer in peers), default=0) if column.longest else 0
+        more = max(wanted, len(column.words)) - column.width
+        if more > 0 and (more <= spare or column.longest):
+            widths[column.name] += min(more, spare)
+            spare -= min(more, spare)
+    return tuple(replace(column, width=widths[column.name]) for column in columns)
 
 
 def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
