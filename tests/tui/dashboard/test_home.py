@@ -192,7 +192,7 @@ async def test_the_run_says_what_it_trains_and_when_it_is_over(name: str) -> Non
     app = shown(source)
     async with opened(app, size=(200, 60)):
         text = text_of(app)
-        assert "trains      micro: llama on stdlib · 205k parameters" in text
+        assert "model       micro: llama on stdlib · 205k parameters" in text
         assert re.search(r"rounds +━+─+ 7 of 20 · about \d+ s left", text)
 
 

@@ -236,6 +236,15 @@ async def test_the_page_of_a_peer_says_how_fast_it_can_send() -> None:
         assert "18.4 Mbit/s up" in text_of(app)
 
 
+@pytest.mark.parametrize(("peers", "shown"), [(5, True), (30, False)])
+async def test_few_peers_leave_room_for_the_page_of_the_selected_one(peers: int, shown: bool) -> None:
+    app = dashboard(swarm_of(peers))
+    async with opened(app, size=(120, 40)) as pilot:
+        await press(pilot, "2", "down")
+        assert (f"peer-2  {peer_id(2)}" in text_of(app)) is shown
+        assert len(names(app)) == peers
+
+
 @pytest.mark.slow
 async def test_hundreds_of_peers_fit() -> None:
     app = dashboard(swarm_of(200))

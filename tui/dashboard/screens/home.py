@@ -133,7 +133,7 @@ def _add_run(sheet: FactSheet, view: View) -> None:
     sheet.heading("Run")
     parameters = figures.parameters(swarm)
     size = f"{format_count(parameters)} parameters" if parameters is not None else ""
-    sheet.flow("trains", figures.trains(swarm), size)
+    sheet.flow("model", figures.trains(swarm), size)
     left = left_words(figures.seconds_left(swarm, view.now))
     if swarm.rounds:
         sheet.row("rounds", _bar(sheet, view, swarm.round, swarm.rounds), left)
@@ -177,28 +177,33 @@ def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
 
 
 def _add_learning(sheet: FactSheet, view: View) -> None:
-    """In words, with small curves; large ones have the room that is left."""
-    swarm, mine = view.swarm, view.mine
+    """In words, with small curves where large ones have no room."""
+    swarm, mine, dense = view.swarm, view.mine, view.height < TALL
     sheet.heading("Learning")
     held_out = figures.held_out(swarm)
     if mine is None:
         where = f"nats per token at round {held_out.round}" if held_out is not None else ""
-        sheet.trend("held out", format_loss(held_out.value if held_out is not None else None), swarm.evaluations, where)
-        sheet.trend("training", format_loss(figures.training_loss(swarm)), swarm.training)
+        told = format_loss(held_out.value if held_out is not None else None)
+        sheet.trend("held out", told, swarm.evaluations if dense else (), where)
+        sheet.trend("training", format_loss(figures.training_loss(swarm)), swarm.training if dense else ())
     else:
-        told = f"held out {held_out.value:.3f} at round {held_out.round}" if held_out is not None else ""
-        sheet.trend("loss", format_loss(figures.own_loss(swarm, mine, view.now)), mine.losses, told)
+        where = f"held out {held_out.value:.3f} at round {held_out.round}" if held_out is not None else ""
+        told = format_loss(figures.own_loss(swarm, mine, view.now))
+        sheet.trend("loss", told, mine.losses if dense else (), where)
     for round, _ in swarm.source_losses[-1:]:  # of a mix: what is learned of one source may be lost of another
         sheet.row("by source", swarm.sources_in_words(round))
-    if mine is not None:
-        speed = figures.device_speed(swarm, mine, view.now)
-        told = f"{format_count(speed)} tokens/s while it computes" if speed is not None else MISSING
-        sheet.trend("speed", told, mine.speeds)
-        return
-    speed = figures.throughput(swarm)
-    sheet.trend("speed", f"{format_count(speed)} tokens/s counted" if speed is not None else MISSING, swarm.speeds)
-    sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
-    sheet.row("traffic", *_up_and_down(figures.round_traffic(swarm), view), "in rounds")
+    add_speed(sheet, view, mine)
+    if mine is None:
+        sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
+        sheet.row("traffic", *_up_and_down(figures.round_traffic(swarm), view), "in rounds")
+
+
+def add_speed(sheet: FactSheet, view: View, peer: PeerView | None) -> None:
+    """That of a peer, or the run's."""
+    speed = figures.device_speed(view.swarm, peer, view.now) if peer is not None else figures.throughput(view.swarm)
+    when = "" if view.mini else " counted" if peer is None else " while it computes"
+    told = f"{format_count(speed)} tokens/s{when}" if speed is not None else MISSING
+    sheet.trend("speed", told, view.swarm.speeds if peer is None else peer.speeds)
 
 
 def add_sample(sheet: FactSheet, view: View) -> None:
@@ -239,7 +244,7 @@ def add_devices(sheet: FactSheet, view: View, peer: PeerView) -> None:
             gpu["device"], _gauge(sheet, view, use and use / 100, _told(use, "%")),
             _gauge(sheet, view, used / whole if used is not None and whole else None, vram),
             _limited(gpu["temperature_c"], most_c, "°C"), _limited(gpu["power_w"], gpu["power_limit_w"], "W"),
-            throttled, f"fan {fan}" if (fan := _told(gpu["fan_percent"], "%")) and view.height >= TALL else "",
+            throttled, f"fan {fan}" if (fan := _told(gpu["fan_percent"], "%")) and sheet.room >= ROOMY_CELLS else "",
         )  # fmt: skip
 
 

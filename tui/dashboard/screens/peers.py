@@ -16,7 +16,9 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from tui.dashboard.keys import bindings
+from tui.dashboard.screens.peer import draw_peer
 from tui.dashboard.view import FilterPanel, PeerOpened, TextBlock, View
+from tui.dashboard.widgets.facts import FactSheet
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import shown_state, state_of
@@ -168,6 +170,10 @@ MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column
 """What fits in 40 cells."""
 
 
+DETAIL_ROWS = 20
+"""Lines below the table from which the page of the selected peer is there, too."""
+
+
 class PeersPanel(FilterPanel):
     TITLE = "Peers"
     BINDINGS = bindings("peers")
@@ -186,6 +192,7 @@ class PeersPanel(FilterPanel):
         yield TextBlock(id="peers-line")
         yield Input(id="peers-filter", placeholder="name, state, penalty or id; !word hides", compact=True)
         yield RowTable()
+        yield TextBlock(id="peers-detail")
 
     def take_focus(self) -> None:
         self.query_one(RowTable).focus(scroll_visible=False)
@@ -195,8 +202,19 @@ class PeersPanel(FilterPanel):
         self.listed = self._arrange(view)
         self.columns = widened(pages[self._page % len(pages)], self.listed, view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
-        self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
+        self._show_detail(view, at)
+        self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
+
+    def _show_detail(self, view: View, at: int | None) -> None:
+        """The page of the selected peer below the table, where there is room for most of it."""
+        detail, table = self.query_one("#peers-detail", TextBlock), self.query_one(RowTable)
+        detail.display = at is not None and self.content_size.height - len(self.listed) > DETAIL_ROWS
+        table.styles.height = len(self.listed) if detail.display else "1fr"
+        if at is not None and detail.display:
+            sheet = FactSheet(view, view.width - 5)
+            draw_peer(sheet, view, self.listed[at])
+            detail.draw(sheet.text)
 
     def action_sort(self, step: int) -> None:
         names = [column.name for column in self.columns]
