@@ -128,23 +128,24 @@ def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
 
 
 def _add_run(sheet: FactSheet, view: View) -> None:
-    """What it is, how far it is, and until when it lasts."""
-    swarm, ink = view.swarm, view.ink
+    """What it is, how far it is, and until when it lasts; to who only watches its newest round, too."""
+    swarm = view.swarm
     sheet.heading("Run")
     parameters = figures.parameters(swarm)
-    size = f"{format_count(parameters)} parameters" if parameters is not None else ""
-    sheet.flow("model", figures.trains(swarm), size)
+    if not view.mini:
+        size = f"{format_count(parameters)} parameters" if parameters is not None else ""
+        sheet.flow("model", figures.trains(swarm), size)
     left = left_words(figures.seconds_left(swarm, view.now))
-    if swarm.rounds:
-        sheet.row("rounds", _bar(sheet, view, swarm.round, swarm.rounds), left)
-    else:
-        sheet.row("rounds", rounds_words(swarm))
+    far = _bar(sheet, view, swarm.round, swarm.rounds) if swarm.rounds else rounds_words(swarm)
+    sheet.row("rounds", far, left)
     if view.mine is None and swarm.history:
         last = swarm.history[-1]
-        void = (count(last.void, "void part"), ink.warn) if last.void else ""
+        void = (count(last.void, "void part"), view.ink.warn) if last.void else ""
         took, tokens = format_round(figures.round_seconds(last)), f"{format_count(last.tokens)} tokens"
         sheet.row("last", took, count(len(last.group), "peer"), tokens, void)
-        sheet.row("anchor", last.digest[:12], f"{last.aborted} tries aborted" if last.aborted else "")
+        aborted = f"{last.aborted} tries aborted" if last.aborted else ""
+        if aborted or view.height >= TALL:
+            sheet.row("anchor", last.digest[:12], aborted)
 
 
 def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:

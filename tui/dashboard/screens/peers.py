@@ -6,9 +6,9 @@ hundreds is shown twice a second for little.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -35,8 +35,6 @@ from tui.text.units import (
     format_uptime,
 )
 
-SortKey = float | str | tuple[tuple[int, int, str], ...]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
@@ -45,8 +43,12 @@ class Column:
     name: str
     width: int
     least_width: int
-    cell: Callable[[PeerView, View], Text | str]
-    order: Callable[[PeerView, View], SortKey]
+    value: Callable[[PeerView, View], Any]
+    """What sorts; None, which comes last, if it is not known."""
+    told: Callable[[Any], str] = str
+    """The value in words."""
+    cell: Callable[[PeerView, View], Text | str] | None = None
+    """What stands there, if it is not the value in words."""
     right: bool = False
     words: str = ""
     """Its heading in full; empty: its name."""
@@ -89,23 +91,6 @@ def _rate(peer: PeerView, view: View) -> str:
     return f"{format_mbps(rate.sent)}/{format_mbps(rate.received)}" if rate is not None else ""
 
 
-def _rtt_s(peer: PeerView, view: View) -> float | None:
-    """As my peer measured it."""
-    return figures.round_trip(figures.connection(view.mine, peer.peer))
-
-
-def _speed(peer: PeerView, view: View) -> float:
-    return figures.device_speed(view.swarm, peer, view.now) or 0.0
-
-
-def _weight(peer: PeerView, view: View) -> float | None:
-    return figures.weight(view.swarm, peer.peer)
-
-
-def _loss(peer: PeerView, view: View) -> float | None:
-    return figures.own_loss(view.swarm, peer, view.now)
-
-
 def _path(peer: PeerView, view: View) -> str:
     row = figures.connection(view.mine, peer.peer)
     if row:
@@ -117,51 +102,40 @@ def _seen(peer: PeerView, view: View) -> float | None:
     return None if peer.seen_t is None else max(0.0, view.now - peer.seen_t)
 
 
-def _uptime(peer: PeerView, view: View) -> float:
-    return 0.0 if peer.started_t is None else max(0.0, (peer.seen_t or view.now) - peer.started_t)
+def _uptime(peer: PeerView, view: View) -> float | None:
+    return None if peer.started_t is None else max(0.0, (peer.seen_t or view.now) - peer.started_t)
 
 
 COLUMNS = (
-    Column(name="state", width=11, least_width=0, cell=state_of,
-           order=lambda peer, view: shown_state(peer, view).name),
-    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: figures.natural(peer.label),
+    Column(name="state", width=11, least_width=0, value=lambda peer, view: shown_state(peer, view).name, cell=state_of),
+    Column(name="name", width=12, least_width=0, value=lambda peer, view: figures.natural(peer.label), cell=_name,
            longest=lambda peer: f"  {_called(peer)}"),
-    Column(name="tok/s", width=6, least_width=0, right=True, words="tokens/s",
-           cell=lambda peer, view: format_count(speed) if (speed := _speed(peer, view)) else "", order=_speed),
+    Column(name="tok/s", width=6, least_width=0, right=True, words="tokens/s", told=format_count,
+           value=lambda peer, view: figures.device_speed(view.swarm, peer, view.now)),
     Column(name="behind", width=6, least_width=0, right=True, cell=_behind,
-           order=lambda peer, view: view.swarm.behind(peer.peer)),
-    Column(name="weight", width=6, least_width=80, right=True,
-           cell=lambda peer, view: "" if (weight := _weight(peer, view)) is None else format_percent(weight),
-           order=lambda peer, view: _weight(peer, view) or 0.0),
-    Column(name="seen", width=6, least_width=80, right=True, words="last seen",
-           cell=lambda peer, view: format_ago(_seen(peer, view)),
-           order=lambda peer, view: -1.0 if _seen(peer, view) is None else _seen(peer, view) or 0.0),
+           value=lambda peer, view: view.swarm.behind(peer.peer)),
+    Column(name="weight", width=6, least_width=80, right=True, told=format_percent,
+           value=lambda peer, view: figures.weight(view.swarm, peer.peer)),
+    Column(name="seen", width=6, least_width=80, right=True, words="last seen", value=_seen, told=format_ago),
     Column(name="penalty", width=12, least_width=80, cell=_penalty, words="penalty (rounds)",
-           order=lambda peer, view: min(
-               (each.factor for each in figures.active_penalties(view.swarm, peer.peer)), default=2.0)),
-    Column(name="device", width=8, least_width=120, cell=lambda peer, view: peer.device,
-           order=lambda peer, view: peer.device, longest=lambda peer: peer.device),
-    Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate, words="Mbit/s up/down",
-           order=lambda peer, view: peer.ups[-1].value if peer.ups else 0.0),
-    Column(name="ping", width=7, least_width=120, right=True, words="round trip",
-           cell=lambda peer, view: "" if (rtt_s := _rtt_s(peer, view)) is None else format_rtt(rtt_s),
-           order=lambda peer, view: math.inf if (rtt_s := _rtt_s(peer, view)) is None else rtt_s),
+           value=lambda peer, view: min(
+               (each.factor for each in figures.active_penalties(view.swarm, peer.peer)), default=None)),
+    Column(name="device", width=8, least_width=120, value=lambda peer, view: peer.device,
+           longest=lambda peer: peer.device),
+    Column(name="Mbit/s", width=7, least_width=120, right=True, words="Mbit/s up/down", cell=_rate,
+           value=lambda peer, view: peer.ups[-1].value if peer.ups else None),
+    Column(name="ping", width=7, least_width=120, right=True, words="round trip", told=format_rtt,
+           value=lambda peer, view: figures.round_trip(figures.connection(view.mine, peer.peer))),
     Column(name="ok/late/no", width=10, least_width=120, right=True, words="accepted/late/rejected",
-           cell=lambda peer, view: f"{peer.accepted}/{peer.late}/{peer.rejected}",
-           order=lambda peer, view: peer.accepted),
-    Column(name="path", width=6, least_width=130, cell=_path, order=_path),
-    Column(name="norm", width=7, least_width=160, right=True,
-           cell=lambda peer, view: f"{peer.norm:.3g}" if peer.norm is not None else "",
-           order=lambda peer, view: peer.norm or 0.0),
-    Column(name="loss", width=6, least_width=160, right=True,
-           cell=lambda peer, view: "" if (loss := _loss(peer, view)) is None else format_loss(loss),
-           order=lambda peer, view: _loss(peer, view) or 0.0),
-    Column(name="client", width=6, least_width=160, cell=lambda peer, view: peer.version,
-           order=lambda peer, view: peer.version),
-    Column(name="uptime", width=6, least_width=160, right=True,
-           cell=lambda peer, view: format_uptime(_uptime(peer, view)), order=_uptime),
-    Column(name="id", width=8, least_width=170, cell=lambda peer, view: Text(peer.peer[-8:], style=view.ink.muted),
-           order=lambda peer, view: peer.peer),
+           value=lambda peer, view: peer.accepted,
+           cell=lambda peer, view: f"{peer.accepted}/{peer.late}/{peer.rejected}"),
+    Column(name="path", width=6, least_width=130, value=_path),
+    Column(name="norm", width=7, least_width=160, right=True, value=lambda peer, view: peer.norm, told="{:.3g}".format),
+    Column(name="loss", width=6, least_width=160, right=True, told=format_loss,
+           value=lambda peer, view: figures.own_loss(view.swarm, peer, view.now)),
+    Column(name="client", width=6, least_width=160, value=lambda peer, view: peer.version),
+    Column(name="uptime", width=6, least_width=160, right=True, value=_uptime, told=format_uptime),
+    Column(name="id", width=8, least_width=170, value=lambda peer, view: peer.peer, told=lambda peer: peer[-8:]),
 )  # fmt: skip
 """The most important first."""
 
@@ -244,7 +218,8 @@ class PeersPanel(FilterPanel):
         rows = (peer for peer in view.swarm.peers.values() if peer.lead not in view.swarm.peers or peer.peer == view.me)
         peers = [peer for peer in rows if matches(peer, self.wanted, view)]
         peers = figures.order(peers)
-        peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
+        values = {peer.peer: column.value(peer, view) for peer in peers}
+        peers.sort(key=lambda peer: (values[peer.peer] is None, values[peer.peer]), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
     def _row(self, row: int) -> list[StyledLine]:
@@ -292,7 +267,10 @@ def widened(columns: Sequence[Column], peers: Sequence[PeerView], view: View) ->
 
 def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
     """The cell's text, as wide as the column with a space on either side, and its style."""
-    cell = column.cell(peer, view)
+    if column.cell is not None:
+        cell = column.cell(peer, view)
+    else:
+        cell = "" if (value := column.value(peer, view)) is None else column.told(value)
     text, style = (cell.plain, str(cell.style)) if isinstance(cell, Text) else (cell, view.ink.text)
     if column.right:
         text = " " * (column.width - cell_len(text)) + text
