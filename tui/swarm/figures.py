@@ -130,17 +130,17 @@ def forecast_now(swarm: SwarmState, peer: PeerView, now: float) -> RoundForecast
 
 def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
     """Until the next anchor, as a peer expects it, else at the usual pace; 0 where it takes longer. None where no round
-    was timed."""
+    was timed, and while one stands still."""
     forecast = forecast_now(swarm, peer, now) if peer is not None else None
     length_s = forecast.expected_s if forecast is not None else usual_round_seconds(swarm)
-    if length_s is None or not swarm.history:
+    if length_s is None or not swarm.history or swarm.stalled is not None:
         return None
     return max(0.0, length_s - max(0.0, now - swarm.history[-1].t))
 
 
-def seconds_left(swarm: SwarmState, now: float) -> float | None:
-    """Until the run is over, at its usual pace; None for a run without end, and where no round was timed."""
-    usual_s, left_s = usual_round_seconds(swarm), round_seconds_left(swarm, now)
+def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
+    """Until the run is over: this round, and the others at the usual pace. None as above, and for a run without end."""
+    usual_s, left_s = usual_round_seconds(swarm), round_seconds_left(swarm, now, peer)
     if not swarm.rounds or usual_s is None or left_s is None:
         return None
     rounds_left = swarm.rounds - swarm.round

@@ -7,7 +7,7 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.events import RoundForecast
+from peer.events import RoundForecast, RoundStalled
 from tests.tui.dashboard.canned import ROUND_S, START, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.view import View
@@ -126,10 +126,13 @@ def test_a_forecast_says_more_of_a_round_than_what_is_usual() -> None:
     now = swarm.history[-1].t + 5.0
     assert figures.round_seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 20.0
     assert figures.round_seconds_left(swarm, now, swarm.peers[peer_id(1)]) == 5.0
+    assert figures.seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 50.0
 
 
-def test_without_a_timed_round_or_an_end_nothing_is_foretold() -> None:
+def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> None:
     assert figures.round_seconds_left(SwarmState(), 0.0) is None
+    stalled = swarm_with(stalled=RoundStalled(round=6, ballots=3, rule="", about="", why="voters are missing"))
+    assert figures.round_seconds_left(stalled, START) is figures.seconds_left(stalled, START) is None
     assert figures.seconds_left(replace(swarm_of(3), rounds=0), START) is None
     assert figures.seconds_left(replace(swarm_of(3), rounds=6), START) == 0.0
 

@@ -135,7 +135,7 @@ def _add_run(sheet: FactSheet, view: View) -> None:
     if not view.mini:
         size = f"{format_count(parameters)} parameters" if parameters is not None else ""
         sheet.flow("model", figures.trains(swarm), size)
-    left = left_words(figures.seconds_left(swarm, view.now))
+    left = left_words(figures.seconds_left(swarm, view.now, view.mine))
     far = _bar(sheet, view, swarm.round, swarm.rounds) if swarm.rounds else rounds_words(swarm)
     sheet.row("rounds", far, left)
     if view.mine is None and swarm.history:

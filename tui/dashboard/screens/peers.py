@@ -208,6 +208,7 @@ class PeersPanel(FilterPanel):
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self.view.select(self.listed[message.row].peer)
+        self._show_detail(self.view, message.row)
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
