@@ -116,7 +116,7 @@ def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
         add_peers(sheet, view)
     else:
         _add_credit(sheet, view, view.mine)
-    if not view.mini or view.mine is None:
+    if not view.mini:
         add_penalties(sheet, view)
     add_alerts(sheet, view)
     if view.mine is not None:
