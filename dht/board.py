@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from contextlib import suppress
 from typing import Protocol
 
@@ -37,8 +38,13 @@ class Board(Protocol):
 
 async def read_peers(board: Board) -> dict[str, PeerRecord]:
     """By peer id what everybody on the board says of itself."""
+    return peers_in(await board.read(HEAD))
+
+
+def peers_in(said: Mapping[str, Record]) -> dict[str, PeerRecord]:
+    """By peer id those of these records that say something of a peer."""
     heads = {}
-    for peer, record in (await board.read(HEAD)).items():
+    for peer, record in said.items():
         with suppress(Malformed):
             body = unpack_body(record)
             if isinstance(body, PeerRecord):

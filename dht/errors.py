@@ -15,7 +15,9 @@
     ├── ClockOff                       10    this machine's clock is too far from those of the others
     ├── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
     ├── MemoryFull                     12    no room on the training device, not even for one sequence
-    └── DeviceLost                     13    the training device, or its driver, has failed under a peer
+    ├── DeviceLost                     13    the training device, or its driver, has failed under a peer
+    ├── Unfit                          14    an examination found what keeps this machine from taking part
+    └── KeyInUse                       15    a copy of this peer's folder is at work elsewhere, and was there before
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -94,6 +96,18 @@ class DeviceLost(HomefiresError):
     """The training device failed in a way that no further try in this process mends."""
 
     exit_code = 13
+
+
+class Unfit(HomefiresError):
+    """An examination found something that must be mended before this machine can take part."""
+
+    exit_code = 14
+
+
+class KeyInUse(HomefiresError):
+    """Another process speaks with the key of this peer, and began before."""
+
+    exit_code = 15
 
 
 class BadChain(HomefiresError):

@@ -150,23 +150,31 @@ def read_text(named: str) -> str:
 def save_in(invite: Invite, directory: Path) -> Path:
     """Have it in the folder of a peer, where every start of that peer finds it; its path.
 
-    Raises DiskFull, BadInput for a folder of another version, and RunMismatch if another run's is there: its peer may
-    be at work, and start its link again.
+    Raises DiskFull and what `kept_in` does.
+    """
+    kept, path = kept_in(directory, invite), directory / INVITE_FILE
+    if kept is None or kept.text != invite.text:
+        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
+        write_atomic(path, invite.text.encode(), private=True)
+    return path
+
+
+def kept_in(directory: Path, invite: Invite) -> Invite | None:
+    """What a folder has of an invite to the same run.
+
+    Raises BadInput for a folder of another version, and RunMismatch if another run's is there: its peer may be at work,
+    and start its link again.
     """
     require_this_version(directory)
-    path = directory / INVITE_FILE
     kept = None
     with suppress(BadInvite):
-        kept = parse(read_text(str(path)), float("-inf"))
+        kept = parse(read_text(str(directory / INVITE_FILE)), float("-inf"))
     if kept is not None and (kept.spec_hash, kept.organiser) != (invite.spec_hash, invite.organiser):
         raise RunMismatch(
             f"{directory} belongs to another run, {kept.run} of {kept.organiser}; name a new folder with --dir, or "
             "remove that one"
         )
-    if kept is None or kept.text != invite.text:
-        directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-        write_atomic(path, invite.text.encode(), private=True)
-    return path
+    return kept
 
 
 @contextmanager

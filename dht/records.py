@@ -166,6 +166,9 @@ class PeerRecord:
     """The number of the organiser's newest orders that this peer knows; None if there were none."""
     relays: Annotated[tuple[PublicKey, ...], Field(max_length=MAX_RELAYS)] | None = None
     """At whom it holds a slot: dialled through these peers where no address of its own answers."""
+    life: Count | None = None
+    """When the process began that says this, in microseconds of Unix time: so a peer tells its own words from those of
+    a copy of its folder; None from older clients."""
 
     def ways(self, author: str) -> tuple[str, ...]:
         """Where to dial the peer that says this, relays last."""

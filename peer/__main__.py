@@ -25,15 +25,16 @@ import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
 
-from dht.errors import BadInput, DiskFull, HomefiresError
+from dht.errors import BadInput, DiskFull, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
+from peer.audit.run_files import SignatureChecker
 from peer.control import store
 from peer.control.server import Commands, ControlServer
 from peer.data.hub_access import close_hub
@@ -52,15 +53,16 @@ from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.live_settings import LiveSettings
 from peer.session import Inbox, join
-from peer.settings import PeerSettings, settings_from
+from peer.settings import PeerSettings, settings_from, settings_of
 from peer.spec import RunSpec, load
+from peer.store.chain_repair import repair_chain
 from peer.telemetry.event_log import EventLog, EventPrinter
 from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
 from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
-USE_HUB = ("join", "export", "adopt", "describe")
+USE_HUB = ("join", "export", "adopt", "describe", "doctor")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"
@@ -103,11 +105,14 @@ def _settings(args: argparse.Namespace) -> PeerSettings:
 
 
 def _describe(args: argparse.Namespace) -> int:
+    from peer.data.tokenizer import require_tokenizer
     from peer.model.footprint import describe
 
     spec = load(args.spec)
     if spec.start is not None and spec.start.digest:
         _require_start(spec)
+    with suppress(Unreachable):  # its peers wait until they can have it
+        require_tokenizer(spec)
     print(describe(spec))
     return 0
 
@@ -291,12 +296,17 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
         # To leave it is sent what a person would send: the main thread takes it from there.
         leave = partial(os.kill, os.getpid(), signal.SIGTERM)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], leave)
+        before = settings_of(store.read_table(directory))
         _keep(settings, directory, session)
         publisher.start(session.warn)
-        found = partial(gpus_in_use, settings.devices)
-        enforcer = Enforcer(session, MachineSensors(directory, gpus=Gpus(found)), traffic)
-        with measuring(session.emit, Gpus(found)), keeping(traffic), enforcing(enforcer):
+        for found in repair_chain(directory, SignatureChecker(run)):
+            session.warn("DAMAGE", found)
+        in_use = partial(gpus_in_use, settings.devices)
+        enforcer = Enforcer(session, MachineSensors(directory, gpus=Gpus(in_use)), traffic)
+        with measuring(session.emit, Gpus(in_use)), keeping(traffic), enforcing(enforcer):
             why, code = _ending(invite, me, settings, directory, session, commands)
+        if code == BadInput.exit_code and not session.has_trained and session.settings == settings:
+            _keep(before, directory, session)  # what does not work here is not for the next start
         writer.emit(PeerStopped(why=why, exit_code=code))
     return code
 

@@ -105,7 +105,7 @@ MOST_SOURCES = 16
 class DataTable(StrictTable):
     source: Literal["stdlib", "files", "hub"] = "stdlib"
     """`stdlib`: the source text of the Python standard library that runs the peer.
-    `files`: text or parquet files of each volunteer's machine. `hub`: a streamed Hugging Face data set."""
+    `files`: text, parquet or .jsonl files of each volunteer's machine. `hub`: a streamed Hugging Face data set."""
     path: Annotated[str, Characters(256)] = ""
     """For `files` what they are, in words or as the organiser's own path: which folder is read, each volunteer says in
     `settings.data_path`. For `hub` OWNER/NAME of the data set."""
@@ -114,8 +114,8 @@ class DataTable(StrictTable):
     split: Annotated[str, Characters(128)] = "train"
     """Split of a `hub` data set."""
     text_field: Annotated[str, Characters(128)] = "text"
-    """Column that holds the text, in parquet files and `hub` data sets. Of conversations the key of their messages,
-    also in JSON; where nothing else is said, `messages` or `conversations`."""
+    """Column that holds the text, in parquet and .jsonl files and `hub` data sets. Of conversations the key of their
+    messages; where nothing else is said, `messages` or `conversations`."""
     held_out_every: Annotated[int, Bounds(2, 1_000_000)] = 50
     """One file (or document) in this many, chosen by hash, is held out for evaluation."""
     eval_sequences: Annotated[int, Bounds(1, 1 << 20)] = 256

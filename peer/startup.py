@@ -98,8 +98,11 @@ def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared:  # fmt: skip
+    from peer.data.tokenizer import require_tokenizer
     from peer.host.device import choose_devices, telling_full, telling_lost
 
+    if cluster is None or cluster.is_lead:
+        require_tokenizer(spec)  # a name that nobody has is told before the model is built
     devices = roster.present(lambda: devices_for(spec, settings, choose_devices(settings.devices)))
     if not roster.is_whole:
         settings = of_fewer(settings, devices)
@@ -388,10 +391,10 @@ def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[
 def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session: Reporter) -> bytes:
     """Stand where the checkpoint was taken.
 
-    Where the way there is not on this disk any more, as in a chain that began anew, stand at the newest snapshot, and
-    have its work go along. Raises BadInput if there is none either.
+    Where the way there is not on this disk any more, as in a chain that began anew or is damaged, stand at the newest
+    snapshot, or where the run begins, and have its work go along.
     """
-    from peer.checkpoint.replay import become_checkpoint, lead_to, newest_snapshot
+    from peer.checkpoint.replay import become_checkpoint, first_anchor, lead_to, newest_snapshot
 
     if trainer.span is not None:
         become_checkpoint(trainer.anchor, found)
@@ -401,12 +404,11 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
         lead_to(trainer.anchor, directory, trainer.spec, found.anchor, found.round, trainer.start)
     except BadInput as error:
         snapshot = newest_snapshot(directory)
-        if snapshot is None:
-            raise
+        where = "the newest snapshot" if snapshot is not None else "where the run begins"
         why = f"the anchor of checkpoint {found.path} cannot be computed any more ({error})"
-        session.warn("CHECKPOINT", f"{why}: what it owes goes along to the newest snapshot")
+        session.warn("CHECKPOINT", f"{why}: what it owes goes along to {where}")
         trainer.restore(found, known=False)
-        name, anchor = snapshot
+        name, anchor = snapshot or (b"", first_anchor(trainer.spec))
         trainer.adopt(found.anchor, anchor)
         return name
     trainer.restore(found)

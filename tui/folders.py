@@ -12,6 +12,7 @@ import shlex
 from contextlib import suppress
 from pathlib import Path
 
+import psutil
 from platformdirs import user_data_path
 
 from dht.errors import BadInput
@@ -55,6 +56,16 @@ def is_locked(lock: Path) -> bool:
         except BlockingIOError:
             return True
     return False
+
+
+def frozen_process(lock: Path) -> int | None:
+    """The number of the process that holds this lock, if it was told to stand still; else None."""
+    try:
+        number = int(lock.read_text())
+        stands = psutil.Process(number).status() in (psutil.STATUS_STOPPED, psutil.STATUS_TRACING_STOP)
+    except (OSError, ValueError, psutil.Error):
+        return None
+    return number if stands and is_locked(lock) else None
 
 
 def note_folder(directory: Path) -> None:

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import torch
 
+from dht.atomic_files import raising_damaged
 from dht.errors import BadInput, RunMismatch
 from dht.records import Genesis
 from peer.checkpoint.checkpoint import Checkpoint
@@ -121,7 +122,8 @@ def _update_that_made(directory: Path, round: int, name: bytes) -> Update:
     # Twice: the link may move it from one place to the other, and writes it there before it removes it here.
     for path in (on_chain, undone, on_chain):
         if path.exists():
-            update = Block.from_bytes(path.read_bytes()).update
+            with raising_damaged(path):
+                update = Block.from_bytes(path.read_bytes()).update
             if next_anchor(update.parent, update.digest) == name:
                 return update
     raise BadInput(f"{on_chain} is not the block that led to where this peer stood; join with a new folder")

@@ -8,7 +8,7 @@ from typing import Any
 
 from dht.errors import BadInput
 from peer.data.chat.chat_template import ASSISTANT, Message
-from peer.data.documents import readable_files, rows_of
+from peer.data.documents import json_lines, readable_files, rows_of
 from peer.data.source import Document
 from peer.tables import shortened
 
@@ -29,18 +29,7 @@ def read_conversations(path: str, text_field: str) -> Iterator[Document]:
         if file.suffix == ".parquet":
             yield from (Document(where, as_line(row, text_field, where)) for where, row in rows_of(file, name, None))
             continue
-        with file.open(encoding="utf-8", errors="replace") as lines:
-            for number, line in enumerate(lines, 1):
-                if not line.isspace():
-                    where = f"{name}:{number}"
-                    yield Document(where, as_line(_parsed(line, where), text_field, where))
-
-
-def _parsed(line: str, where: str) -> Any:
-    try:
-        return json.loads(line)
-    except (ValueError, RecursionError) as error:
-        raise BadInput(f"{where} is no JSON ({str(error)[:100]}); each line is one conversation") from error
+        yield from (Document(where, as_line(row, text_field, where)) for where, row in json_lines(file, name))
 
 
 def as_line(row: Any, text_field: str, where: str) -> str:

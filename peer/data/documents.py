@@ -1,15 +1,17 @@
-"""Text and parquet files of this machine as documents."""
+"""Text, .jsonl and parquet files of this machine as documents."""
 
 from __future__ import annotations
 
+import json
 import os
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.data.source import Document
+from peer.tables import shortened
 
 TEXT_SUFFIXES = frozenset(
     {".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".json", ".jsonl", ".csv", ".log"}
@@ -17,19 +19,60 @@ TEXT_SUFFIXES = frozenset(
 )
 PIECE_CHARACTERS = 1 << 18
 """Longer texts are cut at line ends into pieces of about this size, so that one large file feeds many peers."""
+LEAST_PIECE = 1 << 11
+PIECES_WANTED = 128
+"""Of files that have less, pieces are shorter: so some are held out, and many shards have one."""
 
 
 def read_files(path: str, text_field: str) -> Iterator[Document]:
     """Documents of the file or folder at `path`, in order of their names. Raises BadInput and BadSpec.
 
-    A text file is a document, and so is a row of a parquet file.
+    A text file is a document, and so is a row of a parquet file and a line of a .jsonl file.
     """
-    for file, name in readable_files(path):
+    base, names = named_files(path)
+    piece = piece_characters([(base / name).stat().st_size for name in names])
+    for file, name in ((base / name, name) for name in names):
         if file.suffix == ".parquet":
             for where, row in rows_of(file, name, text_field):
-                yield from _pieces(where, row[text_field] or "")
+                yield from _pieces(where, row[text_field] or "", piece)
+        elif file.suffix == ".jsonl":
+            for where, row in json_lines(file, name):
+                yield from _pieces(where, _text_of(row, where, text_field), piece)
         else:
-            yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"))
+            yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"), piece)
+
+
+def piece_characters(sizes_bytes: Sequence[int]) -> int:
+    """How long a piece of a text is, among files of these sizes."""
+    if sum(max(1, size // PIECE_CHARACTERS) for size in sizes_bytes) >= PIECES_WANTED:
+        return PIECE_CHARACTERS
+    return max(LEAST_PIECE, min(PIECE_CHARACTERS, sum(sizes_bytes) // (4 * PIECES_WANTED)))
+
+
+def json_lines(file: Path, name: str) -> Iterator[tuple[str, Any]]:
+    """Name and value of each line, but for empty ones, of a file called `name`. Raises BadInput with file and line."""
+    with file.open(encoding="utf-8", errors="replace") as lines:
+        for number, line in enumerate(lines, 1):
+            if line.isspace():
+                continue
+            where = f"{name}:{number}"
+            try:
+                yield where, json.loads(line)
+            except (ValueError, RecursionError) as error:
+                raise BadInput(f"{where} is no JSON ({str(error)[:100]}); each line is a value of its own") from error
+
+
+def _text_of(row: Any, where: str, text_field: str) -> str:
+    """Raises BadSpec for a line that has no such text, in which nobody wants to learn the braces."""
+    fields = row if isinstance(row, Mapping) else {}
+    text = fields.get(text_field)
+    if isinstance(text, str):
+        return text
+    has = f"it has {shortened(', '.join(map(str, fields)))}" if fields else "it is no JSON object"
+    raise BadSpec(
+        f"{where} has no text named {text_field!r}: {has}; say which with data.text_field, or for conversations "
+        "data.format = 'chat'"
+    )
 
 
 def readable_files(path: str) -> Iterator[tuple[Path, str]]:
@@ -80,14 +123,14 @@ def rows_of(file: Path, name: str, column: str | None) -> Iterator[tuple[str, di
         raise BadSpec(f"{name} is no parquet file ({str(error).splitlines()[0]}); remove or rename it") from error
 
 
-def _pieces(name: str, text: str) -> Iterator[Document]:
-    if len(text) <= PIECE_CHARACTERS:
+def _pieces(name: str, text: str, size: int) -> Iterator[Document]:
+    if len(text) <= size:
         yield Document(name, text)
         return
     start, number = 0, 0
     while start < len(text):
-        line_end = text.find("\n", start + PIECE_CHARACTERS)
-        end = line_end + 1 if 0 < line_end < start + 2 * PIECE_CHARACTERS else start + PIECE_CHARACTERS
+        line_end = text.find("\n", start + size, start + 2 * size)
+        end = line_end + 1 if line_end > 0 else start + size
         yield Document(f"{name}#{number}", text[start:end])
         start, number = end, number + 1
 

@@ -1,9 +1,13 @@
-"""No way to the Hub for a process that needs none."""
+"""The way to huggingface.co: the files of a repository, and no way at all for a process that needs none."""
 
 from __future__ import annotations
 
 import os
 import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from dht.errors import BadSpec, Unreachable
 
 
 def close_hub() -> None:
@@ -13,3 +17,47 @@ def close_hub() -> None:
     for module, name in (("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("datasets.config", "HF_HUB_OFFLINE")):
         if module in sys.modules:
             setattr(sys.modules[module], name, True)
+
+
+def fetch_files(
+    key: str, name: str, patterns: Sequence[str], *, revision: str | None = None, token: bool | None = None
+) -> Path:
+    """Where the files of the repository OWNER/NAME that match `patterns` lie, once they do; those of its top folder.
+
+    `key` is that of the spec which names it. Raises BadSpec where there is no such repository, and Unreachable.
+    """
+    from httpx2 import HTTPError
+    from huggingface_hub import snapshot_download
+    from huggingface_hub.errors import (
+        HFValidationError,
+        LocalEntryNotFoundError,
+        RepositoryNotFoundError,
+        RevisionNotFoundError,
+    )
+
+    try:
+        return Path(
+            snapshot_download(
+                name, revision=revision, token=token, allow_patterns=list(patterns), ignore_patterns="*/*"
+            )
+        )
+    except (RepositoryNotFoundError, RevisionNotFoundError) as error:
+        why = "huggingface.co has no public repository of this name"
+        if isinstance(error, RevisionNotFoundError):
+            why = f"its repository has no revision {revision}"
+        raise cannot_load(key, name, why) from error
+    except (LocalEntryNotFoundError, HTTPError) as error:  # of a server that is busy, or breaks off, too
+        raise Unreachable(
+            f"{key} {name!r} cannot be reached and is not on this machine; check the connection"
+        ) from error
+    except (OSError, HFValidationError) as error:
+        raise cannot_load(key, name, reason_of(error)) from error
+
+
+def cannot_load(key: str, name: str, reason: str) -> BadSpec:
+    return BadSpec(f"{key} is {name!r}, which cannot be loaded ({reason}); name a public one that can")
+
+
+def reason_of(error: Exception) -> str:
+    """Its first line."""
+    return next(iter(str(error).strip().splitlines()), type(error).__name__)

@@ -37,7 +37,7 @@ from peer.protocol.encoding import digest_of, pack
 from peer.protocol.state_digest import CHUNK_BYTES
 from peer.spec import RunSpec
 
-VERSION = 1
+VERSION = 2
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""
 PARTS = DATA_SHARDS + 1

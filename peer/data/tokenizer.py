@@ -11,9 +11,10 @@ from typing import TYPE_CHECKING, Any, Protocol
 import numpy as np
 import numpy.typing as npt
 
-from dht.errors import BadSpec, Unreachable
+from dht.errors import BadSpec
 from peer.data import start_blob
 from peer.data.chat.chat_template import ASSISTANT, MARKED, Message, by_marks, by_prefixes, flagged
+from peer.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.protocol.encoding import digest_of, pack
 from peer.spec import RunSpec
 from peer.spec_tables import START
@@ -21,6 +22,8 @@ from peer.spec_tables import START
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
 
+KEY = "model.tokenizer"
+"""In a spec."""
 END_OF_TEXT = "<|endoftext|>"
 """What the token that is no byte is called in an exported tokenizer."""
 
@@ -116,7 +119,7 @@ class HubTokenizer:
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
-            raise _no_tokenizer(name, error) from error
+            raise cannot_load(KEY, name, reason_of(error)) from error
         end = self._tokenizer.eos_token_id
         if end is None:
             raise BadSpec(f"model.tokenizer is {name!r}, which has no end-of-text token; choose one that has")
@@ -166,26 +169,15 @@ TABLES = ("*.json", "*.txt", "*.model", "*.jinja")
 """Of a repository, what a tokenizer is made of; neither Python nor pickles are among them."""
 
 
+def require_tokenizer(spec: RunSpec) -> None:
+    """Have the tokenizer of a run on this machine, where it is one of huggingface.co. Raises BadSpec, Unreachable."""
+    if spec.model.tokenizer not in ("bytes", START):
+        download(spec.model.tokenizer)
+
+
 def download(name: str) -> Path:
     """Where the files of the Hub's tokenizer OWNER/NAME lie, once they do. Raises BadSpec or Unreachable.
 
     A folder of that name where this program happens to stand is not looked at.
     """
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        return Path(snapshot_download(name, token=False, allow_patterns=list(TABLES), ignore_patterns="*/*"))
-    except LocalEntryNotFoundError as error:
-        raise Unreachable(
-            f"the tokenizer {name!r} cannot be reached and is not on this machine; check the connection"
-        ) from error
-    except (OSError, HfHubHTTPError, HFValidationError) as error:
-        raise _no_tokenizer(name, error) from error
-
-
-def _no_tokenizer(name: str, error: Exception) -> BadSpec:
-    reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-    return BadSpec(
-        f"model.tokenizer is {name!r}, which cannot be loaded ({reason}); use 'bytes' or a public tokenizer's name"
-    )
+    return fetch_files(KEY, name, TABLES, token=False)

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeAlias
 
-from dht.errors import BadInvite, BadSpec, DirectoryBusy
-from dht.invite import INVITE_FILE, Invite, parse, read_text
+from dht.errors import BadInput, BadInvite, BadSpec, DirectoryBusy, RunMismatch
+from dht.invite import INVITE_FILE, Invite, kept_in, parse, read_text
 from dht.reach.peer_store import PeerStore
 from peer.doctor.check import Check, failed, one_line, passed, unknown, warned
 from peer.spec import RunSpec, load
@@ -64,6 +64,16 @@ def check_folder(directory: Path) -> tuple[Check, JoinedRun | None]:
     met = PeerStore(directory / "peers.json").addresses
     addrs = tuple(dict.fromkeys((*_invited(directory, spec), *met)))[:DIALLED_MOST]
     return passed("run", f"{spec.run.name}, as it lies in {path}"), JoinedRun(spec_hash=spec.digest(), addrs=addrs)
+
+
+def check_run_of_folder(invite: Invite, directory: Path) -> Check:
+    """Whether a folder is free for the run of an invite, and no peer of another run or version lives there."""
+    try:
+        kept_in(directory, invite)
+    except (BadInput, RunMismatch) as error:
+        found, _, fix = one_line(error).partition("; ")
+        return failed("run", found, fix, type(error))
+    return passed("run", f"no other run lives in {directory}")
 
 
 def _invited(directory: Path, spec: RunSpec) -> tuple[str, ...]:

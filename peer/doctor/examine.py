@@ -11,11 +11,18 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import BadSpec, HomefiresError
+from dht.errors import BadSpec, HomefiresError, Unfit
 from peer import spec as specs
 from peer.data.open_source import folders
 from peer.doctor.check import Check, Status, failed, one_line, unknown
-from peer.doctor.credentials import KnownRun, check_folder, check_identity, check_invite, peer_at_work
+from peer.doctor.credentials import (
+    KnownRun,
+    check_folder,
+    check_identity,
+    check_invite,
+    check_run_of_folder,
+    peer_at_work,
+)
 from peer.doctor.host import (
     RunNeeds,
     check_descriptors,
@@ -28,6 +35,7 @@ from peer.doctor.host import (
     check_shared_memory,
     needs_of,
 )
+from peer.doctor.hub_names import check_hub, repositories_of
 from peer.doctor.network import NetworkFindings, best, examine_network
 from peer.doctor.software import Device, check_devices, check_fit, check_libraries, check_training
 from peer.doctor.verdict import Measured, Verdict, judge
@@ -73,6 +81,8 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
     for called, folder in folders(spec, asked.settings.data_path).items():
         tell(check_files(called, folder))
+    if spec.uses_hub:
+        tell(await asyncio.to_thread(check_hub, repositories_of(spec)))
     needs = _needs(spec, asked, tell)
     if needs is not None:
         _rooms(spec, needs, asked, devices, at_work, tell)
@@ -84,8 +94,11 @@ def _papers(asked: Request, tell: Tell) -> KnownRun | None:
     """The run that is asked about: that of the invite, else that of the folder."""
     run: KnownRun | None = None
     if asked.invite:
-        check, run = check_invite(asked.invite, time.time())
+        check, invite = check_invite(asked.invite, time.time())
         tell(check)
+        if invite is not None and asked.directory is not None:
+            tell(check_run_of_folder(invite, asked.directory))
+        run = invite
     elif asked.directory is not None:
         check, run = check_folder(asked.directory)
         tell(check)
@@ -190,7 +203,7 @@ def _capped(measured: float | None, cap: float) -> float | None:
 
 
 def run(asked: Request) -> int:
-    """Print each check as one JSON object, the verdict last; the exit code of the first that failed, or 0."""
+    """Print each check as one JSON object, the verdict last; 0, or the exit code of Unfit where one failed."""
     import uvloop
 
     told: list[Check] = []
@@ -201,4 +214,4 @@ def run(asked: Request) -> int:
 
     verdict = uvloop.run(examine(asked, tell))
     print(verdict.to_json(), flush=True)
-    return next((check.exit_code for check in told if check.status is Status.FAIL), 0)
+    return Unfit.exit_code if any(check.status is Status.FAIL for check in told) else 0

@@ -1,4 +1,5 @@
-"""The model card: how the exported model was trained, from its spec and its chain, and nothing else."""
+"""The model card: how the exported model was trained, from its spec and its chain, alike to the byte from all peers;
+and a page of what the peer that exported it has measured."""
 
 from __future__ import annotations
 
@@ -15,6 +16,8 @@ from peer.protocol.block import Update
 from peer.spec import RunSpec
 from peer.spec_tables import DataTable, MixTable
 
+MEASURED = "MEASURED.md"
+"""The file beside README.md that has what one peer measured."""
 What = Literal["adapter", "merged", "base"]
 """Of a run from a model: the adapter alone, that and the model it belongs to as one, the model from which it starts."""
 
@@ -60,12 +63,27 @@ def model_card(facts: CardFacts) -> str:
         "Use": _usage(facts),
         "The run": _rows(_run_rows(facts, shares)),
         "Training": _rows(_training_rows(spec)),
-        "Evaluation": _evaluation(facts),
+        "Evaluation": iter([f"See [{MEASURED}]({MEASURED}): each peer measures other rounds."]),
         "Peers": _peers(facts, shares),
     }
     for name, lines in sections.items():
         title += ["", f"## {name}", "", *lines]
     return "\n".join([*title, ""])
+
+
+def measured_page(facts: CardFacts) -> str:
+    """What differs from peer to peer, and is no part of the card for that."""
+    reported = "The peer reported the same state when the round was committed." if facts.state_checked else ""
+    lines = [
+        f"# {facts.spec.run.name}, round {facts.chain.head.round}: measured by the peer that exported it",
+        "",
+        *_evaluation(facts),
+        "",
+        *([reported, ""] if reported else []),
+        f"Exported with homefires {version('homefires')}.",
+        "",
+    ]
+    return "\n".join(lines)
 
 
 def _base_card(facts: CardFacts) -> str:
@@ -172,8 +190,7 @@ def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple
     yield "spec hash", f"`{spec.digest().hex()}`"
     yield "rounds", f"{head.round} of {spec.run.rounds}" if spec.run.rounds else f"{head.round}"
     yield "anchor digest (of the chain)", f"`{head.anchor.hex()}`"
-    reported = ", as the peer reported it when the round was committed" if facts.state_checked else ""
-    yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`{reported}"
+    yield "state digest (of parameters, momentum and cursors)", f"`{facts.state.hex()}`"
     yield "tokens", f"{sum(share.tokens for share in shares.values()):,}, {_since(facts)}"
     yield "peers that contributed", f"{_known_of(facts)}{len(shares)}"
     yield from _start_rows(spec)
@@ -181,7 +198,6 @@ def _run_rows(facts: CardFacts, shares: dict[str, PeerCredit]) -> Iterator[tuple
     yield "parameters", f"{facts.parameters:,}"
     yield "context", f"{spec.model.context:,} tokens"
     yield "tokenizer", _code(spec.model.tokenizer)
-    yield "homefires", version("homefires")
 
 
 def _training_rows(spec: RunSpec) -> Iterator[tuple[str, str]]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -21,7 +21,7 @@ from peer.checkpoint.replay import Chain, read_chain, restore_anchor
 from peer.data import start_blob
 from peer.data.tokenizer import Tokenizer, tokenizer_of
 from peer.events import Evaluated, RoundCommitted, read_events
-from peer.export.card import CardFacts, What, model_card
+from peer.export.card import MEASURED, CardFacts, What, measured_page, model_card
 from peer.export.hub_upload import push, require_login
 from peer.export.stages import join_stages
 from peer.model.build import build
@@ -71,7 +71,8 @@ def export(
         spec=spec, chain=chain, state=anchor.state_digest(), state_checked=checked, parameters=parameters, what=what,
         evaluations=_evaluations(chain),
     )  # fmt: skip
-    _write(out, spec, shaped, model_card(facts))
+    pages = {"README.md": model_card(facts)} | ({} if what == "base" else {MEASURED: measured_page(facts)})
+    _write(out, spec, shaped, pages)
     name = f"the {what} of round {chain.head.round}" if what == "adapter" else f"round {chain.head.round}"
     if what == "base":
         name = "the model from which the run starts,"
@@ -166,7 +167,7 @@ def _evaluations(chain: Chain) -> dict[int, Evaluated]:
     return dict(sorted(found.items()))
 
 
-def _write(out: Path, spec: RunSpec, model: nn.Module, card: str) -> None:
+def _write(out: Path, spec: RunSpec, model: nn.Module, pages: Mapping[str, str]) -> None:
     quiet: Any = transformers_logging.disable_progress_bar  # not annotated by transformers
     quiet()
     tokenizer = tokenizer_of(spec)
@@ -176,7 +177,8 @@ def _write(out: Path, spec: RunSpec, model: nn.Module, card: str) -> None:
         _save_model(folder, model, tokenizer, spec)
         tokenizer.for_transformers(spec.model.context).save_pretrained(folder)
         (folder / "spec.toml").write_text(dump(spec))
-        (folder / "README.md").write_text(card)
+        for name, text in pages.items():
+            (folder / name).write_text(text, encoding="utf-8")
         _let_others_read(folder)
         os.replace(folder, out)
 

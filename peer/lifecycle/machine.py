@@ -98,6 +98,8 @@ def step(life: Life, event: LifeInput) -> tuple[Life, tuple[LifeEffect, ...]]:
     if life.mode is Mode.LEFT:
         return turn.life, ()
     _take_in(turn, event)
+    if any(member != life.me for member in turn.life.round.members):
+        turn.set(had_others=True)
     if turn.life.work is None and not turn.life.saved_last:
         _next(turn)
     describe(turn)

@@ -186,6 +186,8 @@ class Life(Struct, frozen=True, kw_only=True):
     connection: Connection = Joining("hello")
     met: bool = False
     """Whether any link has said where the chain stands."""
+    had_others: bool = False
+    """Somebody else was a member of a round that it has seen."""
     moves: tuple[Move, ...] = ()
     """Decided and not yet applied, in order."""
     asked_there: bool = False

@@ -45,9 +45,9 @@ def sentence(life: Life) -> Sentence | None:
             assert life.stuck is not None
             return "PAUSED", life.stuck.why, None
         case Mode.AVERAGING:
-            return "AVERAGING", f"round {life.trainer.round + 1} is being agreed", None
+            return "AVERAGING", f"round {life.trainer.round + 1} is being agreed{_alone(life)}", None
         case Mode.TRAINING:
-            return "TRAINING", _towards(life), None
+            return "TRAINING", f"{_towards(life)}{_alone(life)}", None
 
 
 def _without_link(life: Life) -> Sentence | None:
@@ -72,6 +72,12 @@ def _towards(life: Life) -> str:
     if here.released == "overdue":
         return f"round {round} is overdue; training goes on"
     return f"towards round {round + 1}, while round {round} is being agreed"
+
+
+def _alone(life: Life) -> str:
+    """A peer that goes on without those who were there, as after a takeover, must not look as if all was well."""
+    is_alone = life.round.members == (life.me,) and (life.had_others or life.run.run.founders > 1)
+    return ", alone: nobody else counts its work until somebody joins" if is_alone else ""
 
 
 def is_news(sentence: Sentence, said: Sentence) -> bool:

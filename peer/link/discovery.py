@@ -5,12 +5,14 @@ from __future__ import annotations
 import asyncio
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from functools import cache
 from importlib.metadata import version
 
 from dht import records
-from dht.board import Board, read_peers
+from dht.board import Board, peers_in
+from dht.clock import MOST_S
+from dht.errors import KeyInUse
 from dht.identity import Identity, public_key_of
 from dht.node import Node
 from dht.records import (
@@ -33,6 +35,9 @@ READ_BOARD_S = 3.0
 MEET_AGAIN_S = 20.0
 DEVICE_AGAIN_S = 600.0
 """Nobody makes this peer write more often what GPU he says to have."""
+COPIES_DIFFER_S = 2 * MOST_S
+"""The clocks of two machines are no further apart: who says something with the key of this peer so long after it began
+is no process that ended before."""
 DIALS = 4
 """At a time."""
 
@@ -151,6 +156,8 @@ class Announcer:
     """What I show now, in a run that asks for it."""
     relays: Callable[[], tuple[str, ...]] = tuple
     """Peer ids of those through whom it can be dialled, now."""
+    life: int = field(default_factory=lambda: round(1e6 * time.time()))
+    """When this process began, in microseconds of Unix time: no other one has the same."""
 
     async def publish(self, head: Heartbeat, learning: TrainingFigures = NOTHING) -> None:
         addrs = self.addrs()
@@ -172,7 +179,7 @@ class Announcer:
             run=self.run, anchor=head.anchor, round=head.round, weight=head.weight, state=head.state,
             ready=head.ready, tokens=head.tokens, steps=head.steps,
             leaving=head.leaving, name=self.name, version=client_version(),
-            addrs=addrs, admission=self.admission(), relays=self._relay_keys(),
+            addrs=addrs, admission=self.admission(), relays=self._relay_keys(), life=self.life,
             orders=self.guard.roster.orders.number or None if self.guard is not None else None, **figures,
         )  # fmt: skip
         return sign_record(self.identity, self.run, records.HEAD, body.pack(), time.time() + records.HEAD_TTL_S)
@@ -182,10 +189,28 @@ class Announcer:
         return tuple(key for key in keys if key is not None) or None
 
     async def read_heads(self) -> dict[str, PeerRecord]:
-        """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part."""
-        heads = await read_peers(self.board)
-        heads.pop(self.identity.peer_id, None)
+        """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part.
+
+        Raises KeyInUse where another process says something in the name of this one.
+        """
+        said = await self.board.read(records.HEAD)
+        if (mine := said.pop(self.identity.peer_id, None)) is not None:
+            self._require_alone(mine)
+        heads = peers_in(said)
         return {peer: head for peer, head in heads.items() if self.guard is None or self.guard.takes(peer, head)}
+
+    def _require_alone(self, said: Record) -> None:
+        """Of two copies of a folder that are at work, the one that began later ends. What was said before that, or may
+        have been by another clock, a life before this one may have said that has ended since."""
+        said_at = said.expires - records.HEAD_TTL_S
+        head = peers_in({said.author: said}).get(said.author)
+        if head is None or said_at - self.life / 1e6 < COPIES_DIFFER_S:
+            return
+        if (head.life or 0) < self.life:
+            raise KeyInUse(
+                "a copy of this folder takes part elsewhere with the same key: that one began before and goes on, this "
+                "one ends; take part from here with a new folder, and delete this one"
+            )
 
     async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
         """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""

@@ -23,11 +23,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 from dht.errors import BadSpec, Unreachable
 from peer.architectures import ARCHITECTURES
 from peer.data import start_blob
+from peer.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.model.build import build, build_base_meta, next_token_logits
 from peer.model.flat import FlatParameters
 from peer.spec import RunSpec
 from peer.spec_tables import HUB_NAME, START, ModelTable, RunTable, StartTable
 
+KEY = "start.model"
+"""In a spec."""
 WEIGHTS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
 """What is loaded of a repository: neither Python nor pickles."""
 TOKENIZER = (
@@ -85,17 +88,8 @@ def _shipped() -> Path:
 
 
 def _fetched(model: str, revision: str) -> FoundModel:
-    from huggingface_hub import snapshot_download
-    from huggingface_hub.errors import HfHubHTTPError, HFValidationError, LocalEntryNotFoundError
-
-    try:
-        found = snapshot_download(model, revision=revision or None, allow_patterns=list(WEIGHTS), ignore_patterns="*/*")
-    except LocalEntryNotFoundError as error:
-        raise Unreachable(f"the model {model!r} cannot be reached and is not on this machine") from error
-    except (OSError, HfHubHTTPError, HFValidationError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise BadSpec(f"start.model is {model!r}, which cannot be loaded ({reason})") from error
-    return FoundModel(Path(found), "", model, Path(found).name)
+    found = fetch_files(KEY, model, WEIGHTS, revision=revision or None)
+    return FoundModel(found, "", model, found.name)
 
 
 def adopt(found: FoundModel, table: Mapping[str, Any]) -> dict[str, Any]:
@@ -141,8 +135,7 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
     try:
         return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)
     except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
-        reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
-        raise BadSpec(f"start.model is {found.name!r}, which cannot be loaded ({reason})") from error
+        raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
 def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:

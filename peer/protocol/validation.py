@@ -10,7 +10,7 @@ from collections.abc import Collection, Iterable, Mapping
 from peer.protocol import bounds, norms, penalties
 from peer.protocol.block import VOID, Block, ContributionHeader, Tenure, Update, Vote, givers
 from peer.protocol.electorate import coordinator, instance_of, quorum
-from peer.protocol.encoding import pack
+from peer.protocol.encoding import Keys, pack
 from peer.protocol.head import ChainHead
 from peer.protocol.membership import elect_follows, tenures_after, trusted
 from peer.protocol.rules import Rules, computed_once
@@ -34,7 +34,7 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
     if _decided_too_early(rules, head, block):
         return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
     voters = block.electorate or head.electorate
-    return _fault_of_votes(rules, head, voters, block) or check_update(rules, head, voters, block.update)
+    return fault_of_votes(rules.keys, head, block) or check_update(rules, head, voters, block.update)
 
 
 def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
@@ -47,10 +47,11 @@ def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
     return bool(block.electorate) and not finished and update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
-def _fault_of_votes(rules: Rules, head: ChainHead, electorate: tuple[str, ...], block: Block) -> str:
-    digest = block.update.digest
+def fault_of_votes(keys: Keys, head: ChainHead, block: Block) -> str:
+    """Why the votes of a block do not decide it for those whom it names, or whom `head` names; empty if they do."""
+    electorate, digest = block.electorate or head.electorate, block.update.digest
     for vote in block.votes:
-        if not vote_valid(rules, head, electorate, vote):
+        if not vote_valid(keys, head, electorate, vote):
             return f"the vote of {vote.voter} is not a voter's genuine one"
     if any(vote.update != digest for vote in block.votes):
         return "its votes are for another update"
@@ -61,14 +62,14 @@ def _fault_of_votes(rules: Rules, head: ChainHead, electorate: tuple[str, ...], 
     return "" if len(voters) >= needed else f"it has {len(voters)} of the {needed} votes that it needs"
 
 
-def vote_valid(rules: Rules, head: ChainHead, electorate: tuple[str, ...], vote: Vote) -> bool:
+def vote_valid(keys: Keys, head: ChainHead, electorate: tuple[str, ...], vote: Vote) -> bool:
     """A voter of this instance signed it, and so did the coordinator of its ballot."""
     instance = head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
     if vote.voter not in electorate or vote.instance != instance:
         return False
     leader = coordinator(head.anchor, electorate, vote.ballot)
     proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
-    return vote.genuine(rules.keys) and rules.keys.verify(leader, "propose", proposed, vote.proposal_signature)
+    return vote.genuine(keys) and keys.verify(leader, "propose", proposed, vote.proposal_signature)
 
 
 @computed_once

@@ -263,7 +263,7 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         return
     if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots:
         return
-    if not validation.vote_valid(turn.rules, state.head, state.electorate, vote):
+    if not validation.vote_valid(turn.rules.keys, state.head, state.electorate, vote):
         turn.refuse(sender, VOTES, "it is no voter's genuine vote")
         return
     if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):

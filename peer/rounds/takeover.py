@@ -46,7 +46,9 @@ def begin(turn: Transition) -> int:
     count, head = len(chosen), turn.state.head
     if not turn.state.weak:
         return ballot  # those who had gone are back
-    who = f"{count} peers go on without the {len(head.electorate)} voters" if count > 1 else "this peer goes on alone"
+    who = f"{count} peers go on without the {len(head.electorate)} voters"
+    if count == 1:
+        who = "this peer goes on alone, and nobody else counts its work until somebody joins"
     turn.alert("warning", "TAKEOVER", f"no majority of round {head.round} is in sight: {who}")
     return ballot
 

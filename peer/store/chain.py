@@ -70,7 +70,7 @@ class ChainStore:
         self._rounds = {head.anchor: head.round for head in self.heads}
         self._block_bytes = [len(block.to_bytes()) for block in self.blocks]
         self._undone = read_undone(directory)
-        self._acceptors = self._read_acceptors()
+        self._acceptors = read_acceptors(directory)
         self._contribution: Contribution | None = None
         self._accepted: dict[bytes, tuple[bytes, ...]] = {}
         """Updates that this peer remembers to have accepted, each with the digests that it needs."""
@@ -128,17 +128,6 @@ class ChainStore:
         if acceptor is None or acceptor.accepted is None:
             return None
         return Update.from_bytes(load_object(self._directory, acceptor.accepted[1]))
-
-    def _read_acceptors(self) -> dict[bytes, tuple[int, Acceptor]]:
-        path = self._directory / "chain" / "acceptors"
-        if not path.exists():
-            return {}
-        with raising_damaged(path):
-            content = path.read_bytes()
-            if digest_of(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
-                raise ValueError("its bytes are not those that were written")
-            rows = msgpack.unpackb(content[DIGEST_BYTES:], use_list=False)
-            return {instance: (round, Acceptor(anchor, instance, *more)) for round, anchor, instance, *more in rows}
 
     def _name_accepted(self) -> None:
         """What was accepted can be asked for as long as the vote is remembered."""
@@ -321,6 +310,19 @@ class ChainStore:
         know."""
         mine = self.contribution(anchor)
         return mine.path(part) if mine is not None and part < len(mine.leaves) else None
+
+
+def read_acceptors(directory: Path) -> dict[bytes, tuple[int, Acceptor]]:
+    """What the voter of a run directory remembers: by instance, with the round at which it was. Raises BadInput."""
+    path = directory / "chain" / "acceptors"
+    if not path.exists():
+        return {}
+    with raising_damaged(path):
+        content = path.read_bytes()
+        if digest_of(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
+            raise ValueError("its bytes are not those that were written")
+        rows = msgpack.unpackb(content[DIGEST_BYTES:], use_list=False)
+        return {instance: (round, Acceptor(anchor, instance, *more)) for round, anchor, instance, *more in rows}
 
 
 def start_chain_at(directory: Path, base: ChainBase) -> None:

@@ -29,7 +29,7 @@ class ObjectStore:
     def save(self, digest: bytes, payload: bytes) -> None:
         path = self._folder / digest.hex()
         if not path.exists():
-            self._unused.add(digest)
+            self._note_new(digest, len(payload))
             write_atomic(path, payload)
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
@@ -41,7 +41,7 @@ class ObjectStore:
         if path.exists():
             self._call_soon(done)
             return
-        self._unused.add(digest)
+        self._note_new(digest, len(payload))
         self._writing[digest] = [done]
         writing = self._executor.submit(write_atomic, path, payload)
 
@@ -52,6 +52,14 @@ class ObjectStore:
                 call()
 
         writing.add_done_callback(lambda _: self._call_soon(written))
+
+    def _note_new(self, digest: bytes, size_bytes: int) -> None:
+        """Bytes that something names before they are here, as where a disk had damaged them, stay as well."""
+        if digest not in self._names:
+            self._unused.add(digest)
+            return
+        self.named_bytes += size_bytes - self._sizes[digest]
+        self._sizes[digest] = size_bytes
 
     def load(self, digest: bytes) -> bytes | None:
         """The bytes, unchecked; None if they are not here."""
@@ -101,9 +109,13 @@ class ObjectStore:
 
 def load_object(directory: Path, digest: bytes) -> bytes:
     """The bytes of this digest in a run directory. Raises BadInput if they are damaged or gone."""
-    path = directory / "chain" / "objects" / digest.hex()
+    path = object_path(directory, digest)
     with raising_damaged(path):
         payload = path.read_bytes()
         if digest_of(payload) != digest:
             raise ValueError("its bytes are not those that were agreed")
     return payload
+
+
+def object_path(directory: Path, digest: bytes) -> Path:
+    return directory / "chain" / "objects" / digest.hex()

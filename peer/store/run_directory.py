@@ -124,7 +124,7 @@ def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int,
     Raises BadInput for a file that is damaged or gone, and if the chain has meanwhile left that anchor.
     """
     pointer = directory / "HEAD"
-    base = _read_base(directory, _pointer(pointer)[2]) if _pointer(pointer)[2] else ChainBase(head=genesis)
+    base = read_base(directory, read_pointer(pointer)[2]) if read_pointer(pointer)[2] else ChainBase(head=genesis)
     updates = [update for update in base.before if update.round > round - most]
     for number in range(max(base.head.round, round - most) + 1, round + 1):
         path = block_path(directory, number)
@@ -148,6 +148,22 @@ def read_undone(directory: Path) -> dict[bytes, Block]:
                 raise ValueError("it made another anchor than its name says")
         found[made] = block
     return found
+
+
+def read_pointer(path: Path) -> tuple[int, bytes, bytes]:
+    """Round and anchor of the head, and the anchor of the base, empty for the genesis. Raises BadInput."""
+    with raising_damaged(path):
+        round, anchor, *base = path.read_text().split()
+        return int(round), bytes.fromhex(anchor), bytes.fromhex(base[0]) if base else b""
+
+
+def read_base(directory: Path, anchor: bytes) -> ChainBase:
+    path = base_path(directory, anchor)
+    with raising_damaged(path):
+        base = ChainBase.from_bytes(path.read_bytes())
+        if base.head.anchor != anchor:
+            raise ValueError("it leads to another anchor than HEAD says")
+    return base
 
 
 def block_path(directory: Path, round: int) -> Path:
@@ -176,8 +192,8 @@ def _read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
     # The first commit of all writes its block and then HEAD.
     if not pointer.exists() and not {path.stem for path in block_files(directory)} - {"000001"}:
         return StoredChain(base=ChainBase(head=genesis), blocks=(), heads=(genesis,))
-    last, anchor, begins_at = _pointer(pointer)
-    base = _read_base(directory, begins_at) if begins_at else ChainBase(head=genesis)
+    last, anchor, begins_at = read_pointer(pointer)
+    base = read_base(directory, begins_at) if begins_at else ChainBase(head=genesis)
     blocks: list[Block] = []
     heads = [base.head]
     # A block behind HEAD belongs to a commit that did not finish, or to a branch that was left.
@@ -192,19 +208,3 @@ def _read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
         if heads[-1].anchor != anchor:
             raise ValueError("it names another anchor than the last block")
     return StoredChain(base=base, blocks=tuple(blocks), heads=tuple(heads))
-
-
-def _pointer(path: Path) -> tuple[int, bytes, bytes]:
-    """Round and anchor of the head, and the anchor of the base, empty for the genesis. Raises BadInput."""
-    with raising_damaged(path):
-        round, anchor, *base = path.read_text().split()
-        return int(round), bytes.fromhex(anchor), bytes.fromhex(base[0]) if base else b""
-
-
-def _read_base(directory: Path, anchor: bytes) -> ChainBase:
-    path = base_path(directory, anchor)
-    with raising_damaged(path):
-        base = ChainBase.from_bytes(path.read_bytes())
-        if base.head.anchor != anchor:
-            raise ValueError("it leads to another anchor than HEAD says")
-    return base

@@ -12,7 +12,7 @@ from itertools import count
 from pathlib import Path
 
 from peer.data.data_shards import is_held_out, shard_of, shards_of
-from peer.data.documents import PIECE_CHARACTERS, read_files, standard_library
+from peer.data.documents import piece_characters, read_files, standard_library
 from peer.data.source import Document
 from peer.spec import RunSpec
 
@@ -42,16 +42,17 @@ def renamed(documents: Sequence[Document], names: Sequence[str], held_out_every:
     pieces, before whoever reads them cuts them under names of its own.
     """
     total, before = sum(len(document.text) for document in documents), 0
+    piece = piece_characters([len(document.text.encode()) for document in documents])
     owned = [frozenset(shards_of(name, names)) for name in names]
     for place, document in enumerate(documents):
         shards = owned[min(before * len(names) // max(1, total), len(names) - 1)]
         before += len(document.text)
         kept_out = is_held_out(document.name, held_out_every)
-        for start in range(0, max(1, len(document.text)), PIECE_CHARACTERS):
+        for start in range(0, max(1, len(document.text)), piece):
             candidates = (f"{place:06}/{start:09}/{number}/{document.name}.txt" for number in count())
             name = next(
                 name
                 for name in candidates
                 if is_held_out(name, held_out_every) == kept_out and (kept_out or shard_of(name) in shards)
             )
-            yield Document(name, document.text[start : start + PIECE_CHARACTERS])
+            yield Document(name, document.text[start : start + piece])

@@ -6,6 +6,7 @@ import json
 import os
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
@@ -60,4 +61,20 @@ def test_a_name_that_is_not_there_is_one_line(hub: HubServer, tmp_path: Path) ->
     told = peer(hub, tmp_path, "adopt", json.dumps({"model": "no/body", "revision": "", "own": {}}))
     assert told.returncode == 2
     assert told.stderr.splitlines()[-1].startswith("homefires: start.model is 'no/body', which cannot be loaded")
+    assert "Traceback" not in told.stderr
+
+
+@pytest.mark.parametrize("away", [False, True])
+def test_a_tokenizer_that_is_not_there_is_one_line_at_once(hub: HubServer, tmp_path: Path, away: bool) -> None:
+    """The organiser is told when the run is described; a server that hangs up is no reason to refuse."""
+    spec = load("micro").tables()
+    spec["model"] = spec["model"] | {"tokenizer": "owner/nmae", "config": spec["model"]["config"] | {"vocab_size": 300}}
+    (tmp_path / "spec.toml").write_text(dump(from_mapping(spec)))
+    hub.away = away
+    begun = time.monotonic()
+    told = peer(hub, tmp_path, "describe", str(tmp_path / "spec.toml"))
+    assert time.monotonic() - begun < 30  # of which libraries take the most
+    assert told.returncode == (0 if away else 2), told.stderr
+    line = "homefires: model.tokenizer is 'owner/nmae', which cannot be loaded (huggingface.co has no public repository"
+    assert away or told.stderr.splitlines()[-1].startswith(line)
     assert "Traceback" not in told.stderr

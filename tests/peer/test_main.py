@@ -12,6 +12,7 @@ import pytest
 from dht.addresses import ALL_INTERFACES
 from dht.errors import BadInput, BadSpec, HomefiresError
 from peer import __main__ as command
+from peer.control import store
 from peer.control.server import Commands
 from peer.link.handle import LeaveRequested, LinkProcess
 from peer.session import Inbox
@@ -91,3 +92,17 @@ def test_who_leaves_as_the_link_dies_has_left(tmp_path: Path, monkeypatch: pytes
 
     monkeypatch.setattr(command, "join", leave)
     assert ending("dies", tmp_path) == ("asked to leave", 0)
+
+
+@pytest.mark.outside
+def test_a_device_that_is_not_there_is_not_remembered(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It is refused before anything is trained; what was chosen before is there for the next start."""
+
+    def refuse(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, *others: object) -> None:
+        raise BadInput(f"settings.devices is {settings.devices!r}")
+
+    monkeypatch.setattr(command, "join", refuse)
+    store.write(tmp_path, PeerSettings(nice=3))
+    settings = settings_from(["settings.devices=cuda"], store.read_table(tmp_path))
+    assert command._take_part("echo", b"run", settings, tmp_path) == BadInput.exit_code
+    assert store.read_table(tmp_path) == {"nice": 3}

@@ -114,10 +114,17 @@ def test_where_the_chain_began_anew_its_work_goes_along(run: RunOnDisk) -> None:
     assert own.anchor != anchor
 
 
-def test_without_any_snapshot_it_says_what_is_gone(run: RunOnDisk) -> None:
-    (run.directory / "chain" / f"{ROUNDS:06d}.block").unlink()
-    with pytest.raises(BadInput, match="is not the block that led to where this peer stood"):
-        start_again(run)
+def test_without_any_snapshot_its_work_goes_along_to_the_beginning(run: RunOnDisk) -> None:
+    """From there it makes all outer steps again, once the others have given what is gone."""
+    (run.directory / "chain" / f"{ROUNDS:06d}.block").write_bytes(b"damaged")
+    said: list[Event] = []
+    trainer, anchor = start_again(run, said)
+    assert (anchor, trainer.anchor.round) == (b"", 0)
+    assert trainer.anchor.state_digest() == trainer.start.state
+    (alert,) = [event for event in said if isinstance(event, AlertRaised)]
+    assert f"{ROUNDS:06d}.block is damaged" in alert.text
+    assert "what it owes goes along to where the run begins" in alert.text
+    assert any(trainer._backend.layer(number).residual.any() for number in range(len(trainer.layer_sizes)))
 
 
 def test_a_checkpoint_names_the_snapshot_on_the_way(run: RunOnDisk) -> None:

@@ -130,7 +130,7 @@ def test_newcomers_load_what_only_the_homes_of_clusters_have(swarm: StartSwarm, 
         export(run.directory_of(0), tmp_path / "half")
     said = export(run.directory_of(0), tmp_path / "joined", [run.directory_of(2), run.directory_of(NEW_HOME)])
     assert "parameters) is in" in said
-    assert "as the peer reported it" in (tmp_path / "joined" / "README.md").read_text()
+    assert "The peer reported the same state" in (tmp_path / "joined" / "MEASURED.md").read_text()
 
 
 def first_block(run: RealSwarm, peer: int) -> int:

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
+from peer.protocol.block import Block
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING
@@ -88,6 +89,28 @@ def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(
     run.restart(0)
     assert str(damaged) in alert(run, "CHECKPOINT")
     run.wait_for(0, lambda line: isinstance(line.event, RoundCommitted) and line.event.round > stopped_at)
+
+
+@pytest.mark.parametrize("what", ["HEAD", "block", "mean"])
+def test_a_bit_that_the_disk_has_turned_over_is_asked_of_others(swarm: StartSwarm, what: str) -> None:
+    """A peer of three stops. One bit of its chain is flipped. It says so, has what is missing from the others, and
+    takes part again with the bits of all."""
+    run = swarm(peers=3, real=True, sets=LIGHT, settings=RESTING)
+    run.until_round(3)
+    assert run.stop(0) == 0
+    chain = run.directory_of(0) / "chain"
+    path = {
+        "HEAD": run.directory_of(0) / "HEAD", "block": chain / "000002.block",
+        "mean": chain / "objects" / Block.from_bytes((chain / "000003.block").read_bytes()).update.parts[0].hex(),
+    }[what]  # fmt: skip
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 1
+    path.write_bytes(content)
+    stopped_at = newest(run)
+    run.restart(0)
+    assert str(path) in alert(run, "DAMAGE")
+    run.wait_for(0, lambda line: isinstance(line.event, RoundCommitted) and line.event.round > stopped_at + 1)
+    run.assert_agreement()
 
 
 def states(run: RealSwarm, last: int) -> dict[int, str]:

@@ -14,7 +14,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated, TextIO
+from typing import Annotated, Any, TextIO
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
@@ -23,6 +23,7 @@ from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump
 from tui.command_line import Command, Option, words_of
 from tui.commands.options import DisplayOptions, Ui
+from tui.folders import quoted
 from tui.output.output import open_output
 from tui.processes.children import (
     INTERRUPTED,
@@ -37,9 +38,11 @@ from tui.processes.children import (
 )
 from tui.processes.device_probe import DEVICES, find_device, share_devices
 from tui.spec_choice import SPEC, Sets, choose_spec
+from tui.swarm import figures
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
-from tui.swarm.snapshot import PeerView, SwarmState
+from tui.swarm.sentences import agreement_words
+from tui.swarm.snapshot import PeerView, SwarmState, labels_of
 from tui.terminal import choose_ui
 from tui.text.units import format_bytes
 
@@ -50,6 +53,9 @@ FINGERPRINT = "FINGERPRINT"
 
 BOOTSTRAP_S = 60.0
 """The bootstrap node must have issued its invite after this long."""
+
+PROMPT, SAMPLES, SAMPLE = "def main(", 6, 100
+"""What a demo has its model continue, about so many times; and so many characters of that are told at the end."""
 
 START_S = 180.0
 """Peers must have begun round 0 after this long: they load torch and the data first."""
@@ -95,15 +101,21 @@ class DemoCommand(Command):
         asked = {"run.founders": self.peers // self.stages, "run.rounds": self.rounds, "run.seed": self.seed}
         if self.stages > 1:
             asked["model.config.tie_word_embeddings"] = False  # first and last stage are two homes
-        fixed = {key: value for key, value in asked.items() if value is not None}
+        fixed: dict[str, Any] = {key: value for key, value in asked.items() if value is not None}
         spec = choose_spec(self.spec, sets=self.sets, fixed=fixed)
         if spec.run.rounds == 0:
             raise BadInput(f"{self.spec} has no last round; say how many the demo shall make with --rounds")
         called = [each.path for each in spec.data.sources if each.source == "files"]
+        if self.data is not None and not called and not spec.data.mix:
+            own = {"data.source": "files", "data.path": self.data.name, "data.subset": "", "data.split": "train"}
+            return choose_spec(self.spec, sets=self.sets, fixed=fixed | own)
         if called and self.data is None:
             raise BadInput(
                 f"{self.spec} is on files, which it calls {' and '.join(map(repr, called))}; say which with --data PATH"
             )
+        if spec.evaluate is None and spec.data.source == "stdlib":
+            fixed |= {"evaluate.prompts": [PROMPT], "evaluate.every": max(1, spec.run.rounds // SAMPLES)}
+            return choose_spec(self.spec, sets=self.sets, fixed=fixed)
         return spec
 
 
@@ -124,7 +136,7 @@ def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices 
     if fault:
         kept = f"logs are in {directory}" if demo.directory else "run again with --dir DIR to keep the logs"
         raise RoundsFailed(f"{fault}; {kept}")
-    for sentence in summarise(story.swarm, spec.run.rounds):
+    for sentence in (*summarise(story.swarm, spec.run.rounds), *next_commands(demo.directory)):
         output.say(sentence)
     return 0
 
@@ -271,8 +283,21 @@ def summarise(swarm: SwarmState, rounds: int) -> list[str]:
         sentences.append(
             f"held-out loss {first:.3f} (round {first_round}) → {final:.3f} nats per token (round {last_round})"
         )
-    sentences.append(f"{swarm.tokens:,} tokens, {format_bytes(swarm.bytes_sent)} sent, {swarm.seconds:.0f} s")
+    sent = format_bytes(figures.round_traffic(swarm).sent)
+    sentences.append(f"{swarm.tokens:,} tokens, {sent} sent in rounds, {swarm.seconds:.0f} s")
+    samples = {sample.round: sample for sample in swarm.samples if sample.prompt == swarm.samples[0].prompt}
+    for round in sorted({min(samples), max(samples)}) if samples else ():
+        when = f"after round {round}" if round else "before training"
+        sentences.append(f"{when} it continued {samples[round].prompt!r} with {samples[round].text[:SAMPLE]!r}")
     return sentences
+
+
+def next_commands(directory: Path | None) -> list[str]:
+    """What somebody may want to do after a demo, in two commands."""
+    if directory is None:
+        return ["keep one to look at again: homefires demo --dir my-demo", "start a run of your own: homefires new"]
+    where = quoted(directory)
+    return [f"talk to what it made: homefires chat {where}/peer-1", f"one page about it: homefires report {where}"]
 
 
 @contextlib.contextmanager
@@ -304,20 +329,9 @@ def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Ma
         if name not in by_name:
             return f"{name} never reported anything" + _because(ends.get(name, ""))
     views = [by_name[name] for name in expected]
-    return _differing_round(views) or _missing_round(views, rounds, ends)
-
-
-def _differing_round(views: list[PeerView]) -> str | None:
-    first = views[0]
-    agreed = {commit.round: commit for commit in first.commits}
-    for view in views:
-        for commit in view.commits:
-            expected = agreed.setdefault(commit.round, commit)
-            for what in ("digest", "state"):
-                mine, theirs = getattr(commit, what), getattr(expected, what)
-                if mine and theirs and mine != theirs:  # a worker of a cluster knows no state of the whole
-                    return f"round {commit.round}: {view.label} has {what} {mine[:12]}, others have {theirs[:12]}"
-    return None
+    if figures.agreement(swarm).differs is not None:
+        return agreement_words(swarm, labels_of(swarm))
+    return _missing_round(views, rounds, ends)
 
 
 def _missing_round(views: list[PeerView], rounds: int, ends: Mapping[str, str]) -> str | None:

@@ -60,7 +60,7 @@ class DoctorCommand(Command):
 
 
 def run_doctor(asked: DoctorCommand, stream: TextIO) -> int:
-    """Show every check as it is done; 0, or the exit code of the first that failed.
+    """Show every check as it is done; 0, or the exit code of Unfit where one failed.
 
     Raises what the child ended with if it could not examine to the end.
     """

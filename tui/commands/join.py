@@ -15,7 +15,7 @@ from tui.command_line import Argument, Command, Option
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents
 from tui.commands.options import INVITE, DisplayOptions, PeerOptions, Ui, Yes
-from tui.commands.settings import keep_for_start, values_for_start
+from tui.commands.settings import kept_if_taken, values_for_start
 from tui.folders import default_directory, is_strangers
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module, repeated
@@ -54,10 +54,10 @@ class JoinCommand(PeerOptions, Command):
         if settings:
             require_free(join.place())  # they are for the peer that is started here
             join.settle(join.place())  # and not for that of another run
-            keep_for_start(join.place(), settings)
-        if ui == "tui":
-            return join_and_attach(join, self.look, open_output("plain", sys.stdout, sys.stderr))
-        return run_join(join, open_output(ui, sys.stdout, sys.stderr))
+        with kept_if_taken(join.place(), settings):
+            if ui == "tui":
+                return join_and_attach(join, self.look, open_output("plain", sys.stdout, sys.stderr))
+            return run_join(join, open_output(ui, sys.stdout, sys.stderr))
 
     def place(self) -> Path:
         """The run directory. Raises BadInvite, for one that is over unless the peer there has taken part, and BadInput

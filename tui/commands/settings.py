@@ -9,7 +9,8 @@ import json
 import textwrap
 import time
 import tomllib
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Annotated, Any
@@ -85,6 +86,22 @@ def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
     start, also after their owner has changed them. Raises BadInput, Unreachable."""
     if values:
         order(directory, "set", values=values)
+
+
+@contextmanager
+def kept_if_taken(directory: Path, values: Mapping[str, Any]) -> Iterator[None]:
+    """`keep_for_start`, unless the peer that starts meanwhile refuses: then the next one finds what was there before.
+
+    Raises BadInput, Unreachable, and what the peer ends with.
+    """
+    before = read_table(directory).settings if values else {}
+    keep_for_start(directory, values)
+    try:
+        yield
+    except BadInput:
+        if not is_at_work(directory):
+            keep_for_start(directory, {key: before[key] for key in values})
+        raise
 
 
 def read_table(directory: Path) -> SettingsPage:

@@ -15,9 +15,9 @@ from peer.control.client import ControlClient, Reply
 from peer.events import event_files, printable, read_lines
 from tui.command_line import Argument, Command
 from tui.commands.options import AsJson, PeerCommand
-from tui.folders import is_at_work
+from tui.folders import frozen_process, is_at_work
 from tui.swarm import figures
-from tui.swarm.reducer import apply_all, lose
+from tui.swarm.reducer import apply_all, freeze, lose
 from tui.swarm.sentences import counts_as_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
@@ -59,10 +59,13 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
         hint = f"; look at one of {', '.join(inside)} in it" if inside else ""
         raise BadInput(f"{directory} holds no events of a peer{hint}")
     mine, alive = swarm.reporting[-1], is_at_work(directory)
-    reply = ControlClient(directory).request("status") if alive else Reply(ok=False)
+    process = frozen_process(directory / "run" / "lock")
+    reply = ControlClient(directory).request("status") if alive and process is None else Reply(ok=False)
     said, status = reply.fields, read_status(reply.fields)
     if not alive and not mine.stopped and mine.state != "GONE":
         swarm = lose(swarm, mine.peer, now)
+    elif process is not None:
+        swarm = freeze(swarm, {mine.peer: process})
     elif said.get("peer") == mine.peer:  # what it says now, where that is newer than its file
         newer = {name: said[name] for name in ("state", "why", "step", "steps") if said.get(name)}
         swarm = replace(swarm, peers={**swarm.peers, mine.peer: replace(mine, **newer)})
@@ -72,7 +75,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
     lines = describe(swarm, alive, status, now)
     if not alive:
         lines[1:1] = _at_next_start(directory, now)
-    if alive and not reply.ok:
+    if alive and process is None and not reply.ok:
         lines.insert(1, f"this is what it wrote last: it takes no commands now ({reply.error})")
     return "\n".join(map(printable, lines))
 

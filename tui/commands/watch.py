@@ -138,7 +138,7 @@ def _feed_of(watch: WatchCommand) -> EventSource:
         if not is_at_work(path) and not event_files(path) and not any(path.glob("*/events.jsonl")):
             raise _no_events(watch)
         return LiveSource(path)
-    return LiveSource.of_file(path) if watch.live else RecordingSource(path)
+    return LiveSource.of_file(path) if watch.live else RecordingSource(path, plays=True)
 
 
 def _no_events(watch: WatchCommand) -> BadInput:

@@ -88,12 +88,14 @@ def _run_line(view: View) -> Text:
 
 
 def _state_line(view: View) -> Text:
-    fault = view.ended if view.playback is None else ""
-    if fault := fault or (view.silence if view.mine is not None else ""):
+    shown = [shown_state(peer, view) for peer in ([view.mine] if view.mine else view.swarm.peers.values())]
+    ended_well = bool(shown) and {state.name for state in shown} <= {"FINISHED", "LEFT"}
+    fault = view.ended if view.playback is None and not ended_well else ""
+    if fault := fault or (view.silence if view.mine and shown[0].is_here else ""):
         alert: StyledLine = [(f"{view.glyphs.alert} {fault}", view.ink.bad)]
         return Text.assemble(*cut(alert, room_of(view), view.glyphs.ellipsis))
     stalled = view.mine.stalled if view.mine is not None else view.swarm.stalled
-    if stalled is not None and (view.mine is None or view.mine.state != "GONE"):
+    if stalled is not None and (view.mine is None or shown[0].is_here):
         return _stall_line(stalled, view)
     if view.mine is None:
         return _counts_line(view)

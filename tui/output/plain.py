@@ -123,7 +123,7 @@ class PlainOutput(Output):
             return
         if self._terse and old is not None and not (state_named(old.state).notable or state_named(event.state).notable):
             return
-        if self._terse_sync(before, line):
+        if self._terse_sync(before, line) or not state_named(event.state).is_here:  # why it stops has its own line
             return
         why = with_end(event.why, event.until, line.t) if event.state == "PAUSED" else event.why
         said = f"{event.state}: {why}" if why else event.state

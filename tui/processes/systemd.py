@@ -20,16 +20,18 @@ from dht.errors import (
     BadInput,
     DirectoryBusy,
     HomefiresError,
+    KeyInUse,
     NotAdmitted,
     PortInUse,
     RunMismatch,
+    Unfit,
     Unreachable,
 )
 from tui.processes.children import CHILD_ENVIRONMENT, INTERRUPTED
 
 PREFIX = "homefires-"
 FINAL = tuple(
-    sorted(kind.exit_code for kind in (BadInput, PortInUse, RunMismatch, DirectoryBusy, BadChain, NotAdmitted))
+    kind.exit_code for kind in (BadInput, PortInUse, RunMismatch, DirectoryBusy, BadChain, NotAdmitted, Unfit, KeyInUse)
 )
 """Exit codes after which starting again would fail again, until a person has acted."""
 FIRST_DELAY_S = 10

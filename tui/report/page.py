@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from datetime import UTC, datetime
+from functools import cache
 
-from jinja2 import Environment, PackageLoader, StrictUndefined
+from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tui.report.charts import ReportFigure
 from tui.swarm import figures
@@ -18,11 +19,6 @@ from tui.text.units import format_bytes, format_elapsed, format_percent
 
 def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
     """The page as text; whatever a peer wrote is escaped in it."""
-    environment = Environment(
-        loader=PackageLoader("tui.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
-        keep_trailing_newline=True,
-    )  # fmt: skip
-    environment.filters["bytes"] = format_bytes
     labels, codes = labels_of(swarm), {penalty.code for penalty in swarm.penalty_log}
 
     def since_start(t: float) -> str:
@@ -33,7 +29,7 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
         name, why = figures.state(swarm, peer, now).name, why_words(swarm, peer, now)
         return f"{name}: {why}" if why else name
 
-    return environment.get_template("page.html.j2").render(
+    return _template().render(
         swarm=swarm,
         charts=charts,
         labels=labels,
@@ -47,6 +43,16 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
         counts_words=counts_words,
         layer_words=layer_words,
     )
+
+
+@cache
+def _template() -> Template:
+    environment = Environment(
+        loader=PackageLoader("tui.report", ""), autoescape=True, undefined=StrictUndefined, trim_blocks=True,
+        keep_trailing_newline=True,
+    )  # fmt: skip
+    environment.filters["bytes"] = format_bytes
+    return environment.get_template("page.html.j2")
 
 
 def _facts(swarm: SwarmState, labels: Mapping[str, str]) -> dict[str, str]:

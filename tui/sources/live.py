@@ -9,9 +9,9 @@ from dht.errors import BadInput
 from peer.control.client import ControlClient
 from peer.events import event_files
 from peer.telemetry.event_tail import EventTail
-from tui.folders import is_locked
+from tui.folders import frozen_process, is_locked
 from tui.sources.source import PeerCommands
-from tui.swarm.reducer import apply_all, lose
+from tui.swarm.reducer import apply_all, freeze, lose
 from tui.swarm.snapshot import PeerView, SwarmState
 
 SLICE = 250
@@ -41,6 +41,8 @@ class LiveSource:
         self.ended = ""
         self._swarm = SwarmState()
         self._looked_s = float("-inf")
+        self._frozen: dict[str, int] = {}
+        """The processes of those that stand still, by peer."""
 
     @classmethod
     def of_file(cls, path: Path) -> Self:
@@ -66,7 +68,7 @@ class LiveSource:
         if caught_up and abs(now_s - self._looked_s) >= LOCK_EVERY_S:
             self._looked_s = now_s
             self._look_after_peers(now_s)
-        return self._swarm
+        return freeze(self._swarm, self._frozen) if self._frozen else self._swarm
 
     def time(self, now_s: float) -> float:
         return now_s
@@ -98,6 +100,8 @@ class LiveSource:
         for view in silent:
             if view.state != "GONE":
                 self._swarm = lose(self._swarm, view.peer, now_s)
+        found = {view.peer: frozen_process(self._lock_of(view)) for view in self._swarm.reporting if not view.stopped}
+        self._frozen = {peer: process for peer, process in found.items() if process is not None}
         views = [self._swarm.peers[view.peer] for view in self._swarm.reporting]
         if any(not view.stopped and view.peer not in {each.peer for each in silent} for view in views):
             self.ended = ""
@@ -111,7 +115,8 @@ class LiveSource:
         return [view for view in self._swarm.reporting if not view.stopped and not self._is_there(view)]
 
     def _is_there(self, view: PeerView) -> bool:
-        if self._lock is not None:
-            return is_locked(self._lock)
-        lock = Path(view.directory) / "run" / "lock"
-        return not view.directory or not lock.exists() or is_locked(lock)
+        lock = self._lock_of(view)
+        return is_locked(lock) or (self._lock is None and (not view.directory or not lock.exists()))
+
+    def _lock_of(self, view: PeerView) -> Path:
+        return self._lock or Path(view.directory) / "run" / "lock"

@@ -23,14 +23,14 @@ SLOWEST, FASTEST = 0.25, 64.0
 class RecordingSource:
     """All lines of a file, or of a run directory or a folder of them, by time; the playhead begins at the end.
 
-    Who opens a file wants to see how it went; `seek(0)` and `toggle()` play it from the beginning.
+    With `plays` it begins at the beginning, and plays.
     """
 
     me = ""
     control: PeerCommands | None = None
 
-    def __init__(self, path: Path) -> None:
-        self._path = path
+    def __init__(self, path: Path, *, plays: bool = False) -> None:
+        self._path, self._plays = path, plays
         self.title = f"recording {path.name or path}"
         self.playing = False
         self.speed = 1.0
@@ -86,6 +86,8 @@ class RecordingSource:
             if first + EVERY <= self.count:
                 self._snapshots.append(swarm)
         self._stand_at(swarm, self.count)
+        if self._plays:
+            self.toggle()
 
     def advance(self, now_s: float) -> SwarmState:
         """The swarm at the playhead, which moves on with the clock while it plays."""

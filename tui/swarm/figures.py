@@ -296,14 +296,19 @@ class EqualBits:
 
 
 def agreement(swarm: SwarmState) -> EqualBits:
-    """Whether all who report a round report the same digest and the same state. One peer alone says nothing."""
+    """Whether all who report a round report the same digest and the same state; a worker knows no state of the whole.
+
+    One peer alone says nothing.
+    """
     seen: dict[int, tuple[str, str, str]] = {}
     told = sorted(
         (commit.round, view.peer, commit.digest, commit.state) for view in swarm.reporting for commit in view.commits
     )
     reporting = len({peer for _, peer, _, _ in told})
     for round, peer, digest, bits in told:
-        first, *expected = seen.setdefault(round, (peer, digest, bits))
-        if [digest, bits] != expected:
+        first, their_digest, their_bits = seen.setdefault(round, (peer, digest, bits))
+        if not their_bits:
+            seen[round] = (first, their_digest, bits)
+        if digest != their_digest or (bits and their_bits and bits != their_bits):
             return EqualBits(reporting=reporting, differs=round, between=(first, peer))
     return EqualBits(reporting=reporting, digest=seen[max(seen)][1] if seen else "")

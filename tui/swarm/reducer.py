@@ -111,6 +111,15 @@ def lose(swarm: SwarmState, peer: str, t: float) -> SwarmState:
     return draft.freeze()
 
 
+def freeze(swarm: SwarmState, processes: Mapping[str, int]) -> SwarmState:
+    """The swarm in which these peers stand still, by their processes: they go on where they were, or never."""
+    peers = dict(swarm.peers)
+    for peer, process in processes.items():
+        why = f"its process {process} was told to stand still; it goes on with: kill -CONT {process}"
+        peers[peer] = replace(peers[peer], state="FROZEN", why=why, until=None)
+    return replace(swarm, peers=MappingProxyType(peers))
+
+
 # ---- what a peer says of itself ----
 
 

@@ -60,13 +60,10 @@ def impose(draft: SnapshotBuilder, t: float, event: PenaltyImposed, imposed_in: 
 
 
 def is_excused(draft: SnapshotBuilder, event: PenaltyImposed, imposed_in: int) -> bool:
-    """Whether this only says that somebody who had paused gave nothing: that is no fault, and never LATE."""
-    told, peer = draft.history.get(imposed_in), draft.peers.get(event.about)
-    if told is None or peer is None or told.outcomes.get(event.about) != IDLE:
-        return False
-    return peer.state == "PAUSED" or any(
-        span.phase == "paused" and span.round == imposed_in for span in reversed(peer.spans)
-    )
+    """Whether this only says that somebody, who had paused or just come, had nothing to give: that is no fault, and
+    LATE is for whoever meant to come."""
+    told = draft.history.get(imposed_in)
+    return told is not None and told.outcomes.get(event.about) == IDLE
 
 
 def note_abort(draft: SnapshotBuilder, event: RoundAborted) -> None:
@@ -209,6 +206,8 @@ def _count_for_peer(
     draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted, outcome: str, tokens: int, *, live: bool
 ) -> None:
     setattr(peer, outcome, getattr(peer, outcome) + 1)
+    if outcome == IDLE:
+        draft.note(t, "info", peer.peer, "IDLE", f"had nothing to give to round {event.round}")
     peer.tokens += tokens
     peer.tokens_now, peer.tokens_ahead = peer.tokens_ahead, 0
     norm = event.norms.get(peer.peer)

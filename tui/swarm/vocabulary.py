@@ -91,6 +91,7 @@ STATES: Mapping[str, ShownState] = {
         ShownState(name="PAUSED", glyph="‖", ascii="|", role="muted", urgency=1, phase="paused"),
         ShownState(name="FINISHED", glyph="✓", ascii="*", role="muted", is_here=False, phase="gone"),
         ShownState(name="LEFT", glyph="-", ascii="-", role="muted", urgency=1, is_here=False, phase="gone"),
+        ShownState(name="FROZEN", glyph="■", ascii="@", role="bad", urgency=3, is_here=False, phase="gone"),
         ShownState(name="GONE", glyph="✗", ascii="x", role="bad", urgency=2, is_here=False, phase="gone"),
     )
 }

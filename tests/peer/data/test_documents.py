@@ -10,7 +10,7 @@ import pytest
 
 from dht.errors import BadInput, BadSpec
 from peer import spec as specs
-from peer.data.documents import PIECE_CHARACTERS, read_files
+from peer.data.documents import PIECE_CHARACTERS, piece_characters, read_files
 from peer.data.open_source import open_source
 
 
@@ -34,9 +34,42 @@ def test_a_long_file_feeds_many_peers(tmp_path: Path) -> None:
     text = "a line of text\n" * (PIECE_CHARACTERS // 5)
     (tmp_path / "book.txt").write_text(text)
     pieces = list(read_files(str(tmp_path), "text"))
-    assert len({piece.name for piece in pieces}) == len(pieces) == 3
+    assert 300 < len({piece.name for piece in pieces}) == len(pieces) < 600
     assert "".join(piece.text for piece in pieces) == text
     assert all(piece.text.endswith("\n") for piece in pieces)
+
+
+def test_pieces_of_much_text_are_long() -> None:
+    """So are those of many files; and those of little text are never so short that they are no documents any more."""
+    sizes = [piece_characters([size]) for size in (1000, 10**6, 10**7, 10**9)]
+    assert sizes == [2048, 2048, 19531, PIECE_CHARACTERS]
+    assert piece_characters([10**5] * 200) == PIECE_CHARACTERS
+
+
+def test_one_text_of_a_megabyte_is_data(tmp_path: Path) -> None:
+    """Some of it is held out, and many peers have a shard of it, also where a window is long."""
+    (tmp_path / "book.txt").write_text(
+        "".join(f"sentence {number} of a book, which is long.\n" for number in range(25_000))
+    )
+    data = {"source": "files", "path": "a book", "eval_sequences": 4}
+    model = {"architecture": "llama", "context": 1024}
+    spec = specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data})
+    source = open_source(spec, str(tmp_path / "book.txt"))
+    assert source.held_out().shape == (4, 1025)
+    assert len(source.windows) > 32
+
+
+def test_lines_of_json_are_documents_without_their_braces(tmp_path: Path) -> None:
+    """Each by its line, with the text of the field that the run names; what has none is told how to be read."""
+    path = tmp_path / "a.jsonl"
+    path.write_text('{"text": "one", "id": 1}\n\n{"text": "two"}\n')
+    found = [(each.name, each.text) for each in read_files(str(tmp_path), "text")]
+    assert found == [("a.jsonl:1", "one"), ("a.jsonl:3", "two")]
+    for line, said in (('{"messages": []}', "it has 'messages'"), ("7", "it is no JSON object"), ("{", "is no JSON")):
+        path.write_text(f'{{"text": "one"}}\n{line}\n')
+        with pytest.raises(BadInput, match=rf"a\.jsonl:2 .*{said}") as caught:
+            list(read_files(str(path), "text"))
+        assert "data.format = 'chat'" in str(caught.value) or line == "{"
 
 
 @pytest.mark.slow

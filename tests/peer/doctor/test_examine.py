@@ -72,7 +72,7 @@ async def test_a_machine_in_order_hears_what_taking_part_would_be_like(tmp_path:
     names = [check.name for check in told]
     assert len(names) == len(set(names))
     assert set(names) == {
-        "invite", "identity", "file descriptors", "shared memory", "sleep", "device", "libraries", "daemon",
+        "invite", "run", "identity", "file descriptors", "shared memory", "sleep", "device", "libraries", "daemon",
         "bootstrap", "clock", "line", "reach", "heat", "memory", "disk", "fit",
     }  # fmt: skip
     assert [check.name for check in told if check.status is Status.FAIL] == []

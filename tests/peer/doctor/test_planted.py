@@ -19,15 +19,27 @@ import pytest
 
 from dht.addresses import LOOPBACK
 from dht.clock import MOST_S
-from dht.errors import BadInput, BadInvite, ClockOff, DirectoryBusy, DiskFull, HomefiresError, MemoryFull, Unreachable
+from dht.errors import (
+    BadInput,
+    BadInvite,
+    BadSpec,
+    ClockOff,
+    DirectoryBusy,
+    DiskFull,
+    HomefiresError,
+    MemoryFull,
+    RunMismatch,
+    Unreachable,
+)
 from dht.identity import Identity
-from dht.invite import issue, parse
+from dht.invite import issue, parse, save_in
 from dht.process import lock_directory
 from dht.reach.bandwidth_probe import Bandwidth
 from peer.control.server import Commands, ControlServer
 from peer.doctor.check import Check, Status
-from peer.doctor.credentials import check_identity, check_invite
+from peer.doctor.credentials import check_identity, check_invite, check_run_of_folder
 from peer.doctor.host import RunNeeds, check_device_memory, check_disk, check_memory, check_shared_memory, needs_of
+from peer.doctor.hub_names import check_hub, repositories_of
 from peer.doctor.network import check_clock, check_line, examine_network, measure_skew_s
 from peer.doctor.software import ChildResult, check_devices, check_libraries
 from peer.host.disk import free_disk_bytes
@@ -35,6 +47,7 @@ from peer.plan.home_cost import WayToTrain
 from peer.spec import load
 from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
+from tests.hub_server import HubServer, serving
 
 GIB = 1 << 30
 
@@ -247,3 +260,32 @@ def test_a_machine_without_shared_memory() -> None:
 
     assert_fails(check_shared_memory(make), BadInput, "Function not implemented", "tmpfs /dev/shm")
     assert check_shared_memory().status is Status.PASS
+
+
+@pytest.mark.outside
+def test_a_name_that_the_hub_does_not_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer would end, or wait, once it looks for its data."""
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", False)
+    asked = repositories_of(load("gpt2-small"))
+    assert [each.key for each in asked] == ["data.path", "model.tokenizer"]
+    names = {f"{each.kind}s/{each.name}": {"a.txt": b"a"} for each in asked}
+    with serving(HubServer(dict(names))) as hub:
+        assert check_hub(asked, hub.address).status is Status.PASS
+        del hub.repositories[f"models/{asked[1].name}"]
+        assert_fails(check_hub(asked, hub.address), BadSpec, "no public repository", "tell the organiser")
+        hub.away = True
+        assert_fails(check_hub(asked, hub.address), Unreachable, "does not answer", "check the connection")
+
+
+def test_a_folder_of_another_run(tmp_path: Path) -> None:
+    """`join` refuses it; one that keeps an invite to the same run is as it should be."""
+    organiser = Identity.generate()
+    address = f"/ip4/127.0.0.1/tcp/1/p2p/{organiser.peer_id}"
+    mine, other = (
+        parse(issue(organiser, run="micro", spec_hash=bytes([number]) * 32, addrs=(address,)), time.time())
+        for number in range(2)
+    )
+    assert check_run_of_folder(mine, tmp_path / "new").status is Status.PASS
+    save_in(mine, tmp_path)
+    assert check_run_of_folder(mine, tmp_path).status is Status.PASS
+    assert_fails(check_run_of_folder(other, tmp_path), RunMismatch, "belongs to another run", "--dir")

@@ -139,7 +139,7 @@ def test_the_card_says_what_was_recorded(run: RunOnDisk, tmp_path: Path) -> None
         f"| spec hash | `{run.spec.digest().hex()}` |",
         "| rounds | 3 of 8 |",
         f"| anchor digest (of the chain) | `{head}` |",
-        f"`{run.trainer.anchor.state_digest().hex()}`, as the peer reported it",
+        f"`{run.trainer.anchor.state_digest().hex()}` |",
         f"| tokens | {2 * tokens_each:,}, over all rounds and peers |",
         f"| data | files of each peer's machine, `{run.spec.data.path}` |",
         "| inner optimizer | AdamW, β (0.9, 0.95); weight decay 0.1 on matrices, gradients clipped to norm 1 |",
@@ -147,10 +147,12 @@ def test_the_card_says_what_was_recorded(run: RunOnDisk, tmp_path: Path) -> None
         "| inner steps per round (H) | 40 (1 in the first 1, then growing over 2 rounds) |",
         "| outer optimizer | Nesterov SGD, learning rate 0.7, momentum 0.5, growing over 4 rounds |",
         "| contributions | int8, weighted by tokens |",
-        f"Held-out loss of this round: **{loss:.4f} nats per token**, over {tokens:,} tokens of the one in 4",
         *(f"| {peer} | {ROUNDS} | {ROUNDS * STEPS} | {tokens_each} |" for peer in run.peers),
     ):
         assert fact in body
+    own = (tmp_path / "out" / "MEASURED.md").read_text()
+    assert f"Held-out loss of this round: **{loss:.4f} nats per token**, over {tokens:,} tokens of the one in 4" in own
+    assert "The peer reported the same state when the round was committed." in own
     assert specs.load(str(tmp_path / "out" / "spec.toml")).digest() == run.spec.digest()
     assert said == f"round 3 of micro ({run.trainer.parameters:,} parameters) is in {tmp_path / 'out'}"
 
@@ -160,12 +162,14 @@ def test_a_card_without_events_claims_no_loss(copied: Path, tmp_path: Path) -> N
     lines = (copied / "events.jsonl").read_text().splitlines(keepends=True)
     (copied / "events.jsonl").write_text("".join(lines[:2]))
     export(copied, tmp_path / "old")
-    assert "Held-out loss of round 1 (this is round 3): **" in (tmp_path / "old" / "README.md").read_text()
+    assert "Held-out loss of round 1 (this is round 3): **" in (tmp_path / "old" / "MEASURED.md").read_text()
     (copied / "events.jsonl").unlink()
     export(copied, tmp_path / "none")
-    card = (tmp_path / "none" / "README.md").read_text()
+    card = (tmp_path / "none" / "MEASURED.md").read_text()
     assert "This peer measured no held-out loss." in card
     assert "reported" not in card
+    for name in ("README.md", "model.safetensors", "config.json", "spec.toml"):
+        assert (tmp_path / "none" / name).read_bytes() == (tmp_path / "old" / name).read_bytes(), "alike from all peers"
 
 
 def test_a_loss_on_a_branch_that_was_left_is_not_the_models(copied: Path, run: RunOnDisk, tmp_path: Path) -> None:
@@ -178,10 +182,10 @@ def test_a_loss_on_a_branch_that_was_left_is_not_the_models(copied: Path, run: R
     (copied / "events.jsonl").write_text("".join([*lines[:-2], other, lost, *lines[-2:]]))
     export(copied, tmp_path / "healed")
     loss = run.trainer.evaluate().loss
-    assert f"Held-out loss of this round: **{loss:.4f} " in (tmp_path / "healed" / "README.md").read_text()
+    assert f"Held-out loss of this round: **{loss:.4f} " in (tmp_path / "healed" / "MEASURED.md").read_text()
     (copied / "events.jsonl").write_text("".join([*lines[:-2], other, lost]))
     export(copied, tmp_path / "unmeasured")
-    assert "Held-out loss of round 2 (this is round 3)" in (tmp_path / "unmeasured" / "README.md").read_text()
+    assert "Held-out loss of round 2 (this is round 3)" in (tmp_path / "unmeasured" / "MEASURED.md").read_text()
 
 
 def test_exporting_only_adds_one_folder(copied: Path) -> None:

@@ -127,11 +127,12 @@ def test_the_card_says_what_the_adapter_belongs_to(adapted: RunOnDisk, tmp_path:
         f"An adapter (LoRA of rank 4) with {adapted.trainer.parameters:,} parameters for `base`, trained with",
         f"| digest of the base (of its parameters and tokenizer) | `{adapted.spec.start.digest}` |",
         "| adapter | LoRA of rank 4, α 8, beside all; A and B; base in float32, dropout 0 |",
-        f"Held-out loss of this round: **{measured(adapted):.4f} nats per token**",
-        "This peer measured before: ",
         'model = PeftModel.from_pretrained(model, "THIS_FOLDER")',
     ):
         assert fact in body
+    own = (tmp_path / "out" / "MEASURED.md").read_text()
+    assert f"Held-out loss of this round: **{measured(adapted):.4f} nats per token**" in own
+    assert "This peer measured before: " in own
 
 
 def test_a_base_at_the_hub_and_a_mix_are_named(folder: Path, tmp_path: Path) -> None:
@@ -155,10 +156,11 @@ def test_a_base_at_the_hub_and_a_mix_are_named(folder: Path, tmp_path: Path) -> 
         f"| revision of the base | `{'0' * 40}` |",
         "| data | talks (33.3 %): files of each peer's machine, `talks`, conversations, of which answers alone are "
         "predicted; letters (66.7 %): files of each peer's machine, `letters` |",
-        f"By source: talks {measured.by_source['talks']:.4f}, letters {measured.by_source['letters']:.4f}.",
         'model = AutoModelForCausalLM.from_pretrained("some/base")',
     ):
         assert fact in body
+    said = f"By source: talks {measured.by_source['talks']:.4f}, letters {measured.by_source['letters']:.4f}."
+    assert said in (tmp_path / "out" / "MEASURED.md").read_text()
 
 
 def test_what_a_run_does_not_have_is_refused(

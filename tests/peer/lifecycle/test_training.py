@@ -468,3 +468,17 @@ def test_leaving_is_told_in_the_middle_of_what_the_trainer_does(story: Story) ->
 def test_nobody_is_told_to_wait_for_somebody_who_follows(story: Story) -> None:
     """Where it stands in the chain is what the link says."""
     assert story.life.connection == Following(in_step=True)
+
+
+def test_who_goes_on_alone_says_that_nobody_counts_its_work() -> None:
+    """After a takeover, until a round has other members again."""
+    story = joined(endless())
+    assert story.life.round.members == NAMES
+    assert story.why == "towards round 1"
+    mine = (dataclasses.replace(update().members[0], peer=story.life.me),)
+    for number, members in ((1, mine), (2, update().members)):
+        story.turns(STEPS)
+        story.queue.append(commit(dataclasses.replace(update(round=number), members=members)))
+        story.turns(2)
+        alone = ", alone: nobody else counts its work until somebody joins" if members == mine else ""
+        assert story.why == f"towards round {number + 1}{alone}"

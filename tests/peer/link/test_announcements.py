@@ -9,9 +9,11 @@ from importlib.metadata import version
 import pytest
 
 from dht.addresses import circuit
+from dht.clock import MOST_S
+from dht.errors import KeyInUse
 from dht.identity import Identity
-from dht.records import HEAD, Genesis, sign_record
-from peer.link.discovery import Announcer, TrainingFigures
+from dht.records import HEAD, HEAD_TTL_S, Genesis, PeerRecord, sign_record
+from peer.link.discovery import COPIES_DIFFER_S, Announcer, TrainingFigures
 from peer.protocol.messages import Heartbeat
 from tests.memory_board import MemoryBoard
 
@@ -83,3 +85,52 @@ async def test_a_record_of_another_kind_is_skipped(board: MemoryBoard) -> None:
     board._topics[HEAD] = {mallory.peer_id: sign_record(mallory, RUN, HEAD, body, NOW_S + 60)}
     await zoe.publish(SAID)
     assert set(await of(board).read_heads()) == {zoe.identity.peer_id}
+
+
+async def test_of_two_copies_of_a_folder_the_later_one_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The earlier one reads what the later one says, and goes on."""
+    now = [NOW_S]
+    monkeypatch.setattr("peer.link.discovery.time.time", lambda: now[0])
+    board, identity = MemoryBoard(RUN, lambda: now[0]), Identity.generate()
+    first = Announcer(board, identity, RUN, "Zoë")
+    now[0] += 100
+    second = Announcer(board, identity, RUN, "Zoë")
+    for _ in range(2):
+        now[0] += COPIES_DIFFER_S
+        await second.publish(SAID)
+        assert await first.read_heads() == await second.read_heads() == {}
+    now[0] += 1
+    await first.publish(SAID)
+    assert await first.read_heads() == {}
+    with pytest.raises(KeyInUse, match="that one began before and goes on, this one ends"):
+        await second.read_heads()
+
+
+async def test_a_peer_that_starts_again_is_no_copy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What it said before it crashed stays on the board for a while, also where its clock was ahead."""
+    now = [NOW_S]
+    monkeypatch.setattr("peer.link.discovery.time.time", lambda: now[0])
+    board, identity = MemoryBoard(RUN, lambda: now[0]), Identity.generate()
+    before = Announcer(board, identity, RUN, "Zoë")
+    now[0] += 100
+    await before.publish(SAID)
+    again = Announcer(board, identity, RUN, "Zoë", life=round(1e6 * (now[0] - MOST_S)))
+    for _ in range(10):
+        now[0] += MOST_S
+        assert await again.read_heads() == {}
+
+
+async def test_an_older_client_with_the_same_key_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It does not know of copies, so this one has to end."""
+    now = [NOW_S]
+    monkeypatch.setattr("peer.link.discovery.time.time", lambda: now[0])
+    board, identity = MemoryBoard(RUN, lambda: now[0]), Identity.generate()
+    mine = Announcer(board, identity, RUN, "Zoë")
+    now[0] += 2 * COPIES_DIFFER_S
+    await mine.publish(SAID)
+    (record,) = (await board.read(HEAD)).values()
+    body = replace(PeerRecord.unpack(record.body), life=None)
+    now[0] += 1
+    await board.publish(HEAD, sign_record(identity, RUN, HEAD, body.pack(), now[0] + HEAD_TTL_S), HEAD_TTL_S)
+    with pytest.raises(KeyInUse):
+        await mine.read_heads()

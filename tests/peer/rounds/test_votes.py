@@ -111,7 +111,7 @@ def test_a_weight_that_is_off_by_one_is_refused() -> None:
 
 def test_a_genuine_vote_is_valid() -> None:
     """In the ballot of the proposal."""
-    assert vote_valid(rules("p0"), HEAD, NAMES, vote("p1", update(2), 2))
+    assert vote_valid(rules("p0").keys, HEAD, NAMES, vote("p1", update(2), 2))
 
 
 @pytest.mark.parametrize(
@@ -130,7 +130,7 @@ def test_a_genuine_vote_is_valid() -> None:
 def test_a_forged_vote_is_refused(forge: Callable[..., object]) -> None:
     """Another voter, content, instance or ballot, or a proposal that its coordinator never signed."""
     forged = forge(vote("p1", update()))
-    assert not vote_valid(rules("p0"), HEAD, NAMES, forged)  # type: ignore[arg-type]
+    assert not vote_valid(rules("p0").keys, HEAD, NAMES, forged)  # type: ignore[arg-type]
 
 
 def test_a_certificate_is_the_votes_of_a_quorum() -> None:

@@ -147,6 +147,19 @@ def test_how_a_machine_without_room_trains_is_kept_for_the_peer(
     assert decided == [False, True, True, True, False]
 
 
+@pytest.mark.outside
+def test_settings_that_a_peer_refuses_are_not_kept(
+    invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Such as a device that is not there: the next start finds what the owner had before."""
+    words = ["join", invite, "--dir", str(tmp_path), "--ui", "none", "--yes"]
+    program(monkeypatch, "pass")
+    assert main([*words, "--set", "nice=3", "--set", "upload_mbps=8"]) == 0
+    program(monkeypatch, "print('homefires: no such device', file=__import__('sys').stderr); raise SystemExit(2)")
+    assert main([*words, "--set", "devices=cuda", "--set", "upload_mbps=9"]) == 2
+    assert read_table(tmp_path) == {"nice": 3, "upload_mbps": 8}
+
+
 def program(monkeypatch: pytest.MonkeyPatch, text: str) -> list[str]:
     """Every child is this Python program; returns the command lines."""
     seen: list[str] = []

@@ -14,8 +14,10 @@ import pytest
 from peer.events import MAX_LINE_BYTES, Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
 from peer.telemetry.event_log import EventLog
 from peer.telemetry.event_tail import EventTail
+from tui.commands.status import describe_directory
 from tui.sources import live
 from tui.sources.live import LiveSource
+from tui.swarm import figures
 from tui.swarm.snapshot import SwarmState
 
 
@@ -251,6 +253,34 @@ def test_a_killed_peer_is_gone_within_seconds_and_says_what_it_was_at(tmp_path: 
     assert source.ended == "it ended without a word while AVERAGING: round 1"
     assert (mine.state, mine.why, mine.spans[-1].phase, mine.spans[-1].t) == ("GONE", source.ended, "gone", 101.0)
     assert [entry.code for entry in source.advance(103.0).entries].count("GONE") == 1
+
+
+@pytest.mark.outside
+def test_a_peer_that_stands_still_looks_so_within_seconds_and_goes_on_where_it_was(tmp_path: Path) -> None:
+    """A real process that holds the lock as a peer does, SIGSTOP and SIGCONT."""
+    append(tmp_path / "events.jsonl", text(0, event=PeerStateChanged(state="AVERAGING", why="round 1")))
+    script = "import sys\nfrom pathlib import Path\nfrom dht.process import lock_directory\n"
+    script += "with lock_directory(Path(sys.argv[1])):\n    print(flush=True)\n    input()"
+    with subprocess.Popen(
+        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
+    ) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        source = live_of(tmp_path)
+        source.open()
+        assert source.advance(100.0).peers["A"].state == "AVERAGING"
+        process.send_signal(signal.SIGSTOP)
+        os.waitpid(process.pid, os.WUNTRACED)
+        swarm = source.advance(102.0)
+        assert figures.state(swarm, swarm.peers["A"], 102.0).name == "FROZEN"
+        assert f"kill -CONT {process.pid}" in swarm.peers["A"].why
+        assert figures.own_loss(swarm, swarm.peers["A"], 102.0) is None
+        said = describe_directory(tmp_path, as_json=False, now=102.0)
+        assert said.startswith(f"A: FROZEN (its process {process.pid} was told to stand still")
+        process.send_signal(signal.SIGCONT)
+        os.waitpid(process.pid, os.WCONTINUED)
+        assert source.advance(104.0).peers["A"].state == "AVERAGING"
+        process.communicate(b"\n", timeout=10)
 
 
 def test_its_last_words_count_even_if_it_let_go_of_its_lock_meanwhile(

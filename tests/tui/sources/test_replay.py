@@ -54,6 +54,15 @@ def test_a_recording_opens_at_its_end_with_its_lines_by_time(opened: RecordingSo
     assert opened.playback is opened
 
 
+def test_who_watches_a_file_sees_it_from_the_beginning(tmp_path: Path) -> None:
+    write(tmp_path / "events.jsonl")
+    source = RecordingSource(tmp_path / "events.jsonl", plays=True)
+    source.open()
+    assert (source.position, source.playing) == (0, True)
+    source.advance(50.0)
+    assert source.advance(50.0 + 2 * EVERY_S).peers["A"].why == "number 2"
+
+
 @pytest.mark.parametrize("position", [0, 1, 6, 7, 8, 20, 39, 40])
 def test_a_jump_leads_to_the_same_snapshot_as_reading_from_the_start(opened: RecordingSource, position: int) -> None:
     lines = opened._lines[:position]

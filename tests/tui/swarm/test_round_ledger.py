@@ -119,16 +119,42 @@ def test_who_is_heard_to_sit_out_is_paused_and_not_late() -> None:
     assert folded(heard(-1, about="B", ready=True)).peers["B"].state == "READY"
 
 
-def test_who_did_not_pause_and_has_nothing_is_late_with_a_round_that_counts_as_idle() -> None:
+def test_who_has_nothing_is_idle_whether_or_not_anybody_knew_of_its_pause() -> None:
     swarm = folded(line(committed(1)), state("TRAINING", peer="B", t=105), *paused_round())
-    assert ([each.code for each in swarm.penalty_log], len(swarm.lasting)) == (["LATE"], 1)
-    assert (swarm.peers["B"].late, swarm.peers["B"].idle) == (0, 1)
+    assert (swarm.penalty_log, swarm.peers["B"].late, swarm.peers["B"].idle) == ((), 0, 1)
+    assert [entry.text for entry in swarm.entries if entry.code == "IDLE"] == ["had nothing to give to round 2"]
+
+
+def test_lines_of_an_older_client_that_tell_no_outcomes_tell_penalties_as_they_did() -> None:
+    row = late("B", 2)
+    swarm = folded(line(committed(1, row, weights={"A": 65_536, "B": 0})), line(row))
+    assert ([each.code for each in swarm.penalty_log], swarm.peers["B"].late) == (["LATE"], 1)
 
 
 def test_who_paused_is_late_with_what_came_too_late() -> None:
     slow = late("B", 3, "3 of 8 parts came in time")
     swarm = folded(line(committed(1)), state("PAUSED", peer="B", t=105), line(committed(2, slow), t=120))
     assert swarm.peers["B"].late == 1
+
+
+# ---- traffic ----
+
+
+def test_the_traffic_of_rounds_outlasts_a_restart_and_is_taken_back_with_its_round() -> None:
+    before = [line(committed(1)), line(committed(1), peer="B"), line(committed(2))]
+    swarm = folded(*before, line(PeerStarted(name="a", version="0")), line(committed(3)))
+    assert (swarm.bytes_sent, swarm.bytes_received) == (40, 80)
+    assert (swarm.peers["A"].bytes_sent, swarm.peers["B"].bytes_sent) == (30, 10)
+    assert sum(told.bytes_sent for told in swarm.history) == 40
+    forked = folded(*before, line(committed(2, digest="other", bytes_sent=1)))
+    assert (forked.bytes_sent, forked.peers["A"].bytes_sent) == (21, 11)
+
+
+def test_the_tokens_of_a_run_are_the_sum_of_what_counted_for_peers() -> None:
+    """Pledged are more: what of them was refused counts for nobody."""
+    swarm = folded(line(committed(1, tokens=1000, given={"A": 600, "B": 0})))
+    assert (swarm.tokens, swarm.history[-1].tokens, swarm.peers["A"].tokens) == (600, 600, 600)
+    assert [point.value for point in swarm.speeds] == [600 / 8.0]
 
 
 # ---- how long a round took ----

@@ -139,7 +139,7 @@ def test_a_page_has_a_meaning_on_one_line_and_plain_words() -> None:
 def test_explain_prints_each_meaning_of_a_code(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", "late"]) == 0
     said = capsys.readouterr().out
-    assert "LATE (penalty): it had nothing ready" in said
+    assert "LATE (penalty): not all of what it gave" in said
     assert "LATE (state): it takes part" in said
     assert "What to do: Nothing is lost" in said
     assert max(len(line) for line in said.splitlines()) <= 96

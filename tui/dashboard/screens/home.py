@@ -102,12 +102,12 @@ def _add_left(sheet: FactSheet, view: View) -> None:
         sheet.heading("Held up" if view.status and view.status.paused else "Slowed down", "key 7 shows what you allow")
         add_holds(sheet, view, most=1 if view.mini else 4)
     if mine is None or not view.mini:
-        _add_run(sheet, view)
+        add_run(sheet, view)
     if mine is not None:
         _add_round(sheet, view, mine)
     if view.mini:
         add_penalties(sheet, view)
-    _add_learning(sheet, view)
+    add_learning(sheet, view)
 
 
 def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
@@ -127,7 +127,7 @@ def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
         add_peers(sheet, view)
 
 
-def _add_run(sheet: FactSheet, view: View) -> None:
+def add_run(sheet: FactSheet, view: View) -> None:
     """What it is, how far it is, and until when it lasts; to who only watches its newest round, too."""
     swarm = view.swarm
     sheet.heading("Run")
@@ -177,7 +177,7 @@ def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     add_outlook(sheet, view, mine)
 
 
-def _add_learning(sheet: FactSheet, view: View) -> None:
+def add_learning(sheet: FactSheet, view: View) -> None:
     """In words, with small curves where large ones have no room."""
     swarm, mine, dense = view.swarm, view.mine, view.height < TALL
     sheet.heading("Learning")

@@ -266,16 +266,20 @@ def widened(columns: Sequence[Column], peers: Sequence[PeerView], view: View) ->
     return tuple(replace(column, width=widths[column.name]) for column in columns)
 
 
-def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
-    """The cell's text, as wide as the column with a space on either side, and its style."""
+def shown(column: Column, peer: PeerView, view: View) -> Text:
+    """What stands in a column of a peer's row."""
     if column.cell is not None:
         cell = column.cell(peer, view)
     else:
         cell = "" if (value := column.value(peer, view)) is None else column.told(value)
-    text, style = (cell.plain, str(cell.style)) if isinstance(cell, Text) else (cell, view.ink.text)
-    if column.right:
-        text = " " * (column.width - cell_len(text)) + text
-    return f" {fit(text, column.width, view.glyphs.ellipsis)} ", style
+    return cell if isinstance(cell, Text) else Text(cell, style=view.ink.text)
+
+
+def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
+    """The cell's text, as wide as the column with a space on either side, and its style."""
+    cell = shown(column, peer, view)
+    text = " " * (column.width - cell.cell_len if column.right else 0) + cell.plain
+    return f" {fit(text, column.width, view.glyphs.ellipsis)} ", str(cell.style)
 
 
 def matches(peer: PeerView, wanted: str, view: View) -> bool:
@@ -284,5 +288,5 @@ def matches(peer: PeerView, wanted: str, view: View) -> bool:
     if not word:
         return True
     codes = " ".join(penalty.code for penalty in figures.active_penalties(view.swarm, peer.peer))
-    held = word in f"{peer.label} {peer.state} {shown_state(peer, view).name} {codes} {peer.peer} {peer.device}".lower()
+    held = word in f"{peer.label} {shown_state(peer, view).name} {codes} {peer.peer} {peer.device}".lower()
     return held != wanted.startswith("!")

@@ -5,6 +5,7 @@ Everybody computes the penalties of a round alike, and the update carries them; 
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Sequence
 
 from rich.cells import cell_len
@@ -20,11 +21,7 @@ from tui.swarm.vocabulary import penalty_code
 from tui.text.codes import advice_of
 from tui.text.phrases import counts_words, layer_words, until_words
 
-UNCUT = 100
-"""Cells from which on hardly anything of a penalty's lines is cut, so that it need not be said again."""
-
-ONE_LINE = 170
-"""Cells from which on a penalty takes one line; below, two."""
+LINES_EACH = 2
 
 CATEGORIES = ("all", "errors", "late", "judge")
 """What the list can be narrowed to."""
@@ -55,7 +52,7 @@ class Penalties(RowTable, ViewWidget):
             nothing = "nobody counted for less" if self.category == "all" else f"none of category {self.category}"
             above.append([(f"  {nothing}", view.ink.muted)])
         at = listed.index(self._chosen) if self._chosen in listed else 0
-        self.show_rows(len(listed), self._lines_of, at, above=above, lines_each=_lines_each(width))
+        self.show_rows(len(listed), self._lines_of, at, above=above, lines_each=LINES_EACH)
 
     @property
     def chosen(self) -> PenaltyRecord | None:
@@ -64,7 +61,7 @@ class Penalties(RowTable, ViewWidget):
 
     def rows_wanted(self, view: View) -> int:
         listed = narrowed(view.swarm.penalty_log, self.category)
-        return 1 + max(1, len(listed) * _lines_each(self.size.width)) + (5 if self.explained else 0)
+        return 1 + max(1, len(listed) * LINES_EACH) + (5 if self.explained else 0)
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self._chosen = self._listed[message.row] if message.row else None
@@ -94,14 +91,6 @@ class Penalties(RowTable, ViewWidget):
         return [*_row(self.view, penalty, width), *(_explanation(self.view, penalty, width) if explained else [])]
 
 
-BESIDE_EVIDENCE = 138
-"""Cells of the other columns of a penalty in one line."""
-
-
-def _lines_each(width: int) -> int:
-    return 1 if width >= ONE_LINE else 2
-
-
 def _heading(view: View, listed: list[PenaltyRecord], category: str, width: int, *, focused: bool) -> StyledLine:
     ink, dot = view.ink, view.glyphs.dot
     lasting = sum(penalty.until_round > view.swarm.round for penalty in listed)
@@ -116,39 +105,31 @@ def _row(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
     lasts = penalty.until_round > swarm.round
     colour = (ink.bad if penalty.factor <= 0 else ink.warn) if lasts else ink.muted
     told = f"{penalty.imposed_in:<4} " if width < 60 else f"round {penalty.imposed_in:<4} "
-    name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < UNCUT else 14, glyphs.ellipsis)
+    name = fit(swarm.label(penalty.about), 8 if width < 60 else 10 if width < 100 else 14, glyphs.ellipsis)
     who = ink.mine if penalty.about == view.me else ink.text
-    factor, until = counts_words(penalty), until_words(penalty, swarm.round)
-    layer, cost = layer_words(penalty.layer), cost_words(swarm, penalty)
+    what, until = (counts_words(penalty), colour), (until_words(penalty, swarm.round), ink.text)
+    evidence, layer = (penalty.evidence, ink.text), (layer_words(penalty.layer), ink.muted)
     head: StyledLine = [
         (f"{glyphs.alert if lasts else ' '} ", colour), (told, ink.muted), (name, who),
         (f" {penalty.code:<12}", colour),
     ]  # fmt: skip
     if width < 60:
-        lines = [head, _joined(view, "    ", (factor, colour), (until, ink.text), (penalty.evidence, ink.text))]
-    elif width < ONE_LINE:
-        indent = " " * sum(cell_len(text) for text, _ in head[:2])
-        facts = [(penalty.evidence, ink.text), (layer, ink.muted)]
-        first = [*head, (f"{factor:<16}", colour), (until, ink.text)]
-        if width >= UNCUT:
-            first.append((" " * (25 - len(until)) + cost, ink.muted))
-        elif cost:
-            facts.append((cost, ink.muted))
-        lines = [first, _joined(view, indent, *facts)]
+        lines = [head, _joined(view, "    ", what, until, evidence)]
     else:
-        evidence = fit(penalty.evidence, min(60, width - BESIDE_EVIDENCE), glyphs.ellipsis)
-        tail = f" {fit(layer, 16, glyphs.ellipsis)} {until:<25} {cost}"
-        lines = [[*head, (f"{factor:<17}", colour), (evidence, ink.text), (tail, ink.muted)]]
+        indent = " " * sum(cell_len(text) for text, _ in head[:2])
+        cost = (cost_words(swarm, penalty), ink.muted)
+        lines = [[*head, (f"{what[0]:<16}", colour), until], _joined(view, indent, evidence, layer, cost)]
     return [cut(line, width, glyphs.ellipsis) for line in lines]
 
 
 def _joined(view: View, indent: str, *facts: tuple[str, str]) -> StyledLine:
-    """Facts with a dot between them."""
-    pieces: StyledLine = [(indent, "")]
-    for number, fact in enumerate(facts):
-        pieces += [(f" {view.glyphs.dot} ", view.ink.muted)] if number else []
-        pieces.append(fact)
-    return pieces
+    """Facts with a dot between them; empty ones are left out."""
+    dot = f" {view.glyphs.dot} "
+    return [
+        piece
+        for number, fact in enumerate(fact for fact in facts if fact[0])
+        for piece in ((dot if number else indent, view.ink.muted), fact)
+    ]
 
 
 def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledLine]:
@@ -156,20 +137,10 @@ def _explanation(view: View, penalty: PenaltyRecord, width: int) -> list[StyledL
     cost = cost_words(view.swarm, penalty)
     facts = [penalty.evidence, layer_words(penalty.layer), counts_words(penalty), cost]
     told = f" {view.glyphs.dot} ".join(fact for fact in facts if fact)
-    rows: list[tuple[str, str, str]] = [("what  ", told, ink.text)] if width < UNCUT else []
-    rows += [("why   ", advice.meaning, ink.text), ("to do ", advice.remedy, ink.text)]
+    rows = [("what", told), ("why", advice.meaning), ("to do", advice.remedy)]
     indent = "      " if width >= 60 else "  "
-    lines: list[StyledLine] = []
-    for label, text, style in rows:
-        for number, part in enumerate(_wrapped(text, max(10, width - len(indent) - len(label)))):
-            lines.append([(indent + (label if number == 0 else " " * len(label)), ink.muted), (part, style)])
-    return lines
-
-
-def _wrapped(text: str, width: int) -> list[str]:
-    lines = [""]
-    for word in text.split():
-        if lines[-1] and cell_len(lines[-1]) + 1 + cell_len(word) > width:
-            lines.append("")
-        lines[-1] = f"{lines[-1]} {word}".strip()
-    return lines
+    return [
+        [(f"{indent}{'' if number else label:<6}", ink.muted), (part, ink.text)]
+        for label, text in rows
+        for number, part in enumerate(textwrap.wrap(text, max(10, width - len(indent) - 6)))
+    ]

@@ -1,4 +1,4 @@
-"""What a screen calls a peer's state, where that is not the peer's own word."""
+"""Figures and states, where they are not simply what a peer has said."""
 
 from __future__ import annotations
 
@@ -7,14 +7,15 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.events import RoundForecast, RoundStalled
-from tests.tui.dashboard.canned import ROUND_S, START, dashboard, peer_id, penalty, swarm_of
+from peer.events import DeviceMeasured, NetworkMeasured, RoundForecast, RoundStalled
+from tests.tui.dashboard.canned import ROUND_S, START, Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
+from tui.dashboard.app import Dashboard
 from tui.dashboard.view import View
 from tui.dashboard.words import state_of
 from tui.swarm import figures
 from tui.swarm.sentences import left_words, why_words
-from tui.swarm.snapshot import PeerView, PenaltyRecord, SwarmState
+from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, SwarmState
 
 HEARD_T = START + 60.0
 
@@ -104,6 +105,97 @@ async def test_the_screens_with_peers_show_it() -> None:
         for key in "23":
             await press(pilot, key)
             assert "PENALISED" in text_of(app)
+
+
+# ---- who has ended ----
+
+
+@pytest.mark.parametrize(
+    ("rounds", "exit_code", "expected"), [(10, 0, "FINISHED"), (6, 0, "LEFT"), (10, 3, "GONE"), (6, 3, "GONE")]
+)
+def test_who_made_all_rounds_has_finished_and_who_failed_is_gone(rounds: int, exit_code: int, expected: str) -> None:
+    swarm = swarm_with(state="GONE", why="it ends", stopped=True, exit_code=exit_code, round=rounds)
+    assert swarm.rounds == 10
+    assert shown(swarm) == (expected, "it ends")
+
+
+async def test_a_finished_run_ends_in_finished_and_in_no_alert() -> None:
+    swarm = swarm_of(3)
+    ended = {
+        peer: replace(view, state="GONE", why="the run is finished", stopped=True, round=swarm.rounds)
+        for peer, view in swarm.peers.items()
+    }
+    source = Canned(replace(swarm, peers=MappingProxyType(ended)))
+    source.ended = "every peer has stopped"
+    app = Dashboard(source, clock=lambda: HEARD_T)
+    async with opened(app):
+        assert "✓ 3 finished" in text_of(app).splitlines()[1]
+        assert "GONE" not in text_of(app)
+
+
+# ---- who is gone or rests has no live figures ----
+
+
+@pytest.mark.parametrize("state", ["GONE", "PAUSED", "SYNCING", "JOINING"])
+def test_who_does_not_train_has_no_speed(state: str) -> None:
+    swarm = swarm_with(state=state, tokens_per_s=900.0)
+    assert figures.device_speed(swarm, swarm.peers[peer_id(2)], HEARD_T) is None
+    assert figures.device_speed(swarm_with(tokens_per_s=900.0), swarm.peers[peer_id(1)], HEARD_T) is None
+    training = swarm_with(tokens_per_s=900.0)
+    assert figures.device_speed(training, training.peers[peer_id(2)], HEARD_T) == 900.0
+
+
+def test_who_is_gone_has_no_loss_no_rate_and_no_gauges() -> None:
+    device, points = DeviceMeasured(cpu_percent=5.0), [Point(t=1.0, round=1, tokens=1, value=10.0)]
+    for state, is_live in (("GONE", False), ("PAUSED", True)):
+        swarm = swarm_with(state=state, loss=2.0, device_figures=device, ups=points, downs=points)
+        peer = swarm.peers[peer_id(2)]
+        live = (
+            figures.own_loss(swarm, peer, HEARD_T), figures.link_rate(swarm, peer, HEARD_T),
+            figures.gauges(swarm, peer, HEARD_T),
+        )  # fmt: skip
+        assert [each is not None for each in live] == [is_live] * 3
+
+
+def test_a_forecast_ends_when_its_time_has_passed_by_its_own_width() -> None:
+    forecast = RoundForecast(round=7, expected_s=20.0, low_s=15.0, high_s=25.0, took_s=10.0)
+    swarm = swarm_with(forecast=forecast)
+    peer, began_t = swarm.peers[peer_id(2)], swarm.history[-1].t
+    assert figures.forecast_now(swarm, peer, began_t + 35.0) == forecast
+    assert figures.forecast_now(swarm, peer, began_t + 36.0) is None
+
+
+# ---- shares and sums ----
+
+
+def test_the_weights_of_a_round_are_those_of_its_members_alone() -> None:
+    """Of who was in the round before, 0: else the column would add up to more than all."""
+    swarm = swarm_of(3)
+    newest = replace(swarm.history[-1], weights={peer_id(1): 40_000, peer_id(3): 25_536})
+    swarm = replace(swarm, history=(*swarm.history[:-1], newest))
+    shares = [figures.weight(swarm, peer) for peer in swarm.peers]
+    assert shares == [40_000 / 65_536, 0.0, 25_536 / 65_536]
+    means = [figures.mean_weight(swarm, peer) or 0.0 for peer in swarm.peers]
+    assert sum(means) == pytest.approx(1.0, abs=1e-3)
+
+
+def test_upload_is_measured_or_else_pledged() -> None:
+    pledged = replace(swarm_of(1).peers[peer_id(1)], upload_bps=8_000_000)
+    assert figures.upload(pledged) == figures.Upload(bps=8_000_000, is_measured=False)
+    network = NetworkMeasured(addresses=[], reach="", bytes_sent=1, bytes_received=1, peers=[], upload_bps=5_000_000)
+    assert figures.upload(replace(pledged, network=network)) == figures.Upload(bps=5_000_000, is_measured=True)
+
+
+def test_peer_2_comes_before_peer_10_and_mine_before_all() -> None:
+    peers = [PeerView(peer=name, name=name) for name in ("peer-10", "peer-2", "b", "2")]
+    assert [peer.name for peer in figures.order(peers, "b")] == ["b", "2", "peer-2", "peer-10"]
+
+
+def test_the_rest_of_a_run_takes_its_usual_rounds_less_what_is_made_of_this_one() -> None:
+    swarm = swarm_of(3)  # 6 of 10 rounds, 10 s each
+    assert figures.seconds_left(swarm, swarm.history[-1].t + 4.0) == 36.0
+    assert figures.seconds_left(swarm, swarm.history[-1].t + 99.0) == 30.0
+    assert figures.seconds_left(replace(swarm, rounds=0), HEARD_T) is None
 
 
 # ---- how long it takes ----
