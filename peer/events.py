@@ -53,7 +53,8 @@ class PeerStarted(Event):
     """A process began: which client, model and device; `rounds` is the length of the run, 0 if it has none.
 
     `device` is a short word for all of `devices` (empty in lines of older clients), each of which trains as one rank;
-    `sharding` says in words how they share the model, empty for one. `settings` are the volunteer's own, by name.
+    `sharding` says in words how they share the model, empty for one. `trains` is in words what the run is (empty in
+    lines of older clients), `settings` are the volunteer's own, by name.
     """
 
     name: str
@@ -65,6 +66,7 @@ class PeerStarted(Event):
     settings: dict[str, Any] = field(default_factory=dict)
     devices: tuple[str, ...] = ()
     sharding: str = ""
+    trains: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -117,6 +117,14 @@ class RunSpec(StrictTable):
         )
 
     @property
+    def in_words(self) -> str:
+        """What is trained on which texts, in a few words: micro: llama on Python's standard library."""
+        model = self.model.architecture if self.start is None else self.start.model
+        names = {"stdlib": "Python's standard library", "files": "files of each peer"}
+        texts = dict.fromkeys(names.get(each.source, each.path) for each in self.data.sources)
+        return f"{self.run.name}: {model} on {', '.join(texts)}"
+
+    @property
     def model_parameters(self) -> int:
         """Of the model, also where an adapter of it is trained."""
         return layers_of(self.model.architecture, self.model.config, self.model.context).parameters

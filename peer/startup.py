@@ -429,5 +429,5 @@ def started(settings: PeerSettings, me: str, ready: Prepared, directory: Path) -
     return PeerStarted(
         name=settings.name or me[-8:], version=version("homefires"), device=short_word(ready.devices),
         devices=ready.devices, sharding=ready.sharding, parameters=trainer.parameters, directory=str(directory),
-        rounds=trainer.spec.run.rounds, settings=asdict(settings),
+        rounds=trainer.spec.run.rounds, settings=asdict(settings), trains=trainer.spec.in_words,
     )  # fmt: skip

@@ -792,7 +792,7 @@ PENALTY = {
 REPORTED: tuple[Event, ...] = (
     PeerStarted(
         name="älice", version="0.1.0", device="cpu", parameters=102_976, directory="/a", rounds=8,
-        settings={"listen": ["/ip4/127.0.0.1/tcp/0"], "min_step_s": 0.5},
+        settings={"listen": ["/ip4/127.0.0.1/tcp/0"], "min_step_s": 0.5}, trains="micro: llama on stdlib",
     ),
     InviteIssued(invite="hf1:abc"),
     PeerStateChanged(state="PAUSED", why="until the evening", until=NOW),

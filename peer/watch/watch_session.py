@@ -76,7 +76,8 @@ async def story(
         if spec.admission.policy != "open":
             admitted = OrganiserPass(node, _required(organiser), invite.spec_hash)
             await admitted.show()
-        session.emit(PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds))
+        started = PeerStarted(name="watch", version=version("homefires"), rounds=spec.run.rounds, trains=spec.in_words)
+        session.emit(started)
         notices = Announcer(node.board, identity, invite.spec_hash, name="")
 
         async def read_heads() -> Mapping[str, PeerRecord]:

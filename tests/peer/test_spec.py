@@ -170,3 +170,9 @@ def test_private_text_is_a_part_of_the_digest_only_where_it_is_said() -> None:
     assert shared.digest() != private.digest()
     with pytest.raises(BadSpec, match="only those are anybody's own"):
         from_mapping(LEAST | {"data": {"private": True}})
+
+
+def test_what_is_trained_on_which_texts_is_said_in_a_few_words() -> None:
+    assert load("micro").in_words == "micro: llama on Python's standard library"
+    mix = [{"name": "a", "source": "hub", "path": "owner/set"}, {"name": "b"}]
+    assert spec(data={"mix": mix}).in_words == "r: llama on owner/set, Python's standard library"

@@ -13,16 +13,15 @@ from dataclasses import dataclass
 from html import unescape
 
 import pytest
-from rich.text import Text
 
 from peer.telemetry.metrics import Metrics
 from tests.tui.dashboard.live import recorded
 from tui.commands.status import describe, to_json
 from tui.dashboard.header import draw_header
 from tui.dashboard.screens import home, network
-from tui.dashboard.screens.home import add_peers, add_swarm
+from tui.dashboard.screens.home import add_learning, add_peers, add_run
 from tui.dashboard.screens.peer import draw_peer
-from tui.dashboard.screens.peers import COLUMNS
+from tui.dashboard.screens.peers import COLUMNS, shown
 from tui.dashboard.view import View
 from tui.dashboard.widgets.facts import FactSheet
 from tui.report.page import make_page
@@ -61,7 +60,7 @@ def sheet_of(view: View, *drawers: Callable[[FactSheet, View], None]) -> str:
 
 def read_home(said: Said, view: View) -> None:
     """The first screen of who only watches."""
-    text = sheet_of(view, add_swarm)
+    text = sheet_of(view, add_run, add_learning)
     note(said, "home", "rounds", "run", find(r"^rounds +\S* ?(\d+ of \d+)", text))
     note(said, "home", "held-out", "run", find(r"^held out +(\S+)", text))
     note(said, "home", "training", "run", find(r"^training +(\S+)", text))
@@ -81,8 +80,8 @@ def read_home(said: Said, view: View) -> None:
 
 def read_mine(said: Said, view: View, peer: PeerView) -> None:
     """The first screen of a volunteer."""
-    parts = (home._add_work, home._add_machine, home._add_credit)
-    text = sheet_of(view, *(lambda sheet, view, add=add: add(sheet, view, peer) for add in parts))
+    parts = (home._add_machine, home._add_credit)
+    text = sheet_of(view, add_learning, *(lambda sheet, view, add=add: add(sheet, view, peer) for add in parts))
     note(said, "home of mine", "tokens", peer.label, find(r"^given +(\S+) tokens", text))
     note(said, "home of mine", "token share", peer.label, find(r"^given .*· (\S+ %) of the swarm", text))
     note(said, "home of mine", "weight", peer.label, find(r"^weight +(\S+ %) of the last", text))
@@ -90,7 +89,7 @@ def read_mine(said: Said, view: View, peer: PeerView) -> None:
     note(said, "home of mine", "loss", peer.label, find(r"^loss +(\S+)", text))
     note(said, "home of mine", "speed", peer.label, find(r"^speed +(\S+) tokens/s while", text) or "")
     note(said, "home of mine", "link sent", peer.label, find(r"^network +. (\S+ \S+) .*since it started", text))
-    note_counts(said, "home of mine", peer.label, find(r"^rounds +(.*accepted.*)$", text) or "")
+    note_counts(said, "home of mine", peer.label, find(r"^counted +(.*)$", text) or "")
     header = draw_header(view).plain
     note(said, "header", "rounds", "run", find(r"(\d+ of \d+) rounds", header))
     note(said, "header", "state", peer.label, find(r"\n\S ([A-Z]+)", header))
@@ -104,12 +103,11 @@ def note_counts(said: Said, place: str, whose: str, words: str) -> None:
 
 def read_peers_table(said: Said, view: View, peer: PeerView) -> None:
     for column in COLUMNS:
-        cell = column.cell(peer, view)
-        text = cell.plain if isinstance(cell, Text) else cell
+        text = shown(column, peer, view).plain
         figure = {"tok/s": "speed", "weight": "weight", "behind": "behind", "loss": "loss", "state": "state"}
         if column.name in figure:
-            shown = text.split(" ")[-1] if column.name == "state" else text
-            note(said, "peers", figure[column.name], peer.label, shown or ("N/A" if column.name == "loss" else ""))
+            told = text.split(" ")[-1] if column.name == "state" else text
+            note(said, "peers", figure[column.name], peer.label, told or ("N/A" if column.name == "loss" else ""))
 
 
 def read_peer_page(said: Said, view: View, peer: PeerView) -> None:

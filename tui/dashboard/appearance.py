@@ -121,22 +121,6 @@ def draw_spark(values: Sequence[float], width: int, glyphs: Glyphs) -> str:
     return "".join(glyphs.sparks[1 + round((value - low) * scale)] for value in shown)
 
 
-def draw_curve(values: Sequence[float], width: int, rows: int, glyphs: Glyphs) -> list[str]:
-    """A line through all values, evenly spaced, in `rows` lines of `width` cells; the greatest value is at the top."""
-    if width < 1 or len(values) < 2:
-        return []
-    across, down = glyphs.dots
-    known = _resample(values, across * width)
-    low, high = min(known), max(known)
-    top = high if high > low else low + 1.0
-    dots = [
-        (place(number, 0, len(known) - 1, across * width), place(value, top, low, down * rows))
-        for number, value in enumerate(known)
-    ]
-    cells = trace(dots, glyphs)
-    return ["".join(glyphs.dotted(cells.get((column, row), 0)) for column in range(width)) for row in range(rows)]
-
-
 _BRAILLE = ((0x01, 0x08), (0x02, 0x10), (0x04, 0x20), (0x40, 0x80))
 """The bits of the dots of a Braille character, by row and column."""
 

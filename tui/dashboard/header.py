@@ -22,6 +22,10 @@ RUN = 8
 """Characters of the run's hash that tell runs apart."""
 
 
+TAB_GAPS = ((1, 3), (1, 1), (0, 1))
+"""Cells before and after the name of a screen: the widest that fit."""
+
+
 def room_of(view: View) -> int:
     return max(0, view.width - (2 if view.mini else 4))
 
@@ -35,12 +39,13 @@ def draw_header(view: View) -> Text:
 def draw_tabs(titles: Sequence[tuple[str, str]], current: str, view: View) -> Text:
     """The screens with their keys; `titles` are (id, name)."""
     room = room_of(view)
-    wide = sum(len(title) + 5 for _, title in titles) <= room
+    cells = sum(len(title) + 1 for _, title in titles)
+    before, after = next((gaps for gaps in TAB_GAPS if cells + len(titles) * sum(gaps) <= room), TAB_GAPS[-1])
     text = Text()
     for number, (name, title) in enumerate(titles, start=1):
         shown = name == current
         text.append(f"{number}", style=view.ink.mine if shown else view.ink.muted)
-        text.append(f" {title}{'   ' if wide else ' '}", style=view.ink.strong if shown else view.ink.muted)
+        text.append(f"{' ' * before}{title}{' ' * after}", style=view.ink.strong if shown else view.ink.muted)
     text.truncate(room)
     return text
 

@@ -65,7 +65,7 @@ KEYS = (
         lambda view: "pause" if view.playback and view.playback.playing else "play"),
 
     Key("peers", "enter",
-        "all about a peer; columns: path D direct or R relayed, ok/l/rej rounds accepted, late, rejected",
+        "all about a peer; tok/s: while it computes, ok/late/no: rounds accepted, late, rejected",
         label="details"),
     Key("peers", "/", "filter; !word hides what has the word", {"slash": "filter"}, "filter"),
     Key("peers", ", .", "sort by another column", {"comma": "sort(-1)", "full_stop": "sort(1)"}, "sort"),

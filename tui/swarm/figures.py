@@ -18,6 +18,20 @@ from tui.swarm.vocabulary import STATES, ShownState, penalty_code, state_named
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""
 
+# ---- what the run is ----
+
+
+def trains(swarm: SwarmState) -> str:
+    """What is trained on which texts, in the words of whoever tells it; empty where nobody does."""
+    tellers = [*swarm.reporting, *([swarm.narrator] if swarm.narrator is not None else [])]
+    return next((peer.trains for peer in tellers if peer.trains), "")
+
+
+def parameters(swarm: SwarmState) -> int | None:
+    """That are trained, as the peers that report say."""
+    return next((peer.parameters for peer in swarm.reporting if peer.parameters), None)
+
+
 # ---- what a peer does ----
 
 
@@ -114,13 +128,23 @@ def forecast_now(swarm: SwarmState, peer: PeerView, now: float) -> RoundForecast
     return None if is_over else forecast
 
 
-def seconds_left(swarm: SwarmState, now: float) -> float | None:
-    """Until the run is over, at its usual pace; None for a run without end, and where no round was timed."""
-    usual_s = usual_round_seconds(swarm)
-    if not swarm.rounds or usual_s is None or not swarm.history:
+def round_seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
+    """Until the next anchor, as a peer expects it, else at the usual pace; 0 where it takes longer. None where no round
+    was timed, and while one stands still."""
+    forecast = forecast_now(swarm, peer, now) if peer is not None else None
+    length_s = forecast.expected_s if forecast is not None else usual_round_seconds(swarm)
+    if length_s is None or not swarm.history or swarm.stalled is not None:
         return None
-    begun_s = min(usual_s, max(0.0, now - swarm.history[-1].t))
-    return max(0.0, (swarm.rounds - swarm.round) * usual_s - begun_s)
+    return max(0.0, length_s - max(0.0, now - swarm.history[-1].t))
+
+
+def seconds_left(swarm: SwarmState, now: float, peer: PeerView | None = None) -> float | None:
+    """Until the run is over: this round, and the others at the usual pace. None as above, and for a run without end."""
+    usual_s, left_s = usual_round_seconds(swarm), round_seconds_left(swarm, now, peer)
+    if not swarm.rounds or usual_s is None or left_s is None:
+        return None
+    rounds_left = swarm.rounds - swarm.round
+    return left_s + (rounds_left - 1) * usual_s if rounds_left > 0 else 0.0
 
 
 # ---- what a peer gives ----

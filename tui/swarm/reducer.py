@@ -128,7 +128,7 @@ def _take_started(draft: SnapshotBuilder, peer: PeerView, t: float, event: PeerS
     peer.name, peer.version, peer.device = short_name(event.name), event.version, event.device
     peer.devices, peer.sharding = event.devices, event.sharding
     peer.lead, peer.stages, peer.step_s = "", (), None
-    peer.parameters, peer.directory = event.parameters, event.directory
+    peer.parameters, peer.directory, peer.trains = event.parameters, event.directory, event.trains
     peer.settings = MappingProxyType(event.settings)
     peer.state, peer.why, peer.until, peer.phase = "JOINING", "", None, ""
     peer.step = peer.steps = peer.exit_code = 0

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView, PenaltyRecord, Round, SwarmState
-from tui.text.units import count, format_bytes, format_elapsed, format_percent
+from tui.text.units import count, format_bytes, format_elapsed, format_percent, format_seconds, format_uptime
 
 
 def why_words(swarm: SwarmState, peer: PeerView, now: float) -> str:
@@ -42,6 +43,13 @@ def counts_as_words(peer: PeerView) -> str:
 def rounds_words(swarm: SwarmState) -> str:
     """How many rounds are committed: 7 of 40 rounds, or 7 rounds in a run without end."""
     return f"{swarm.round} of {count(swarm.rounds, 'round')}" if swarm.rounds else count(swarm.round, "round")
+
+
+def left_words(seconds: float | None) -> str:
+    """about 12 min left; empty where nobody can say."""
+    if not seconds:
+        return ""
+    return f"about {format_seconds(math.ceil(seconds)) if seconds < 120 else format_uptime(seconds)} left"
 
 
 def round_words(swarm: SwarmState, told: Round, training_loss: float | None) -> str:

@@ -152,6 +152,8 @@ class PeerView:
     step_s: float | None = None
     """Of the whole cluster, lately."""
     parameters: int = 0
+    trains: str = ""
+    """What the run is, in words."""
     state: str = ""
     why: str = ""
     until: float | None = None

@@ -24,6 +24,7 @@ def chart_of(*series: Series, low: float = 0.0, high: float = 10.0) -> Plot:
         series=series,
         low=low,
         high=high,
+        x_name="rounds",
         x_label=lambda x: f"{x:g}",
         y_label=lambda y: f"{y:g}",
         x_ticks=nice_ticks,
@@ -96,7 +97,7 @@ def test_ascii_draws_a_rising_line_from_corner_to_corner_with_labels() -> None:
     assert all(line.isascii() for line in lines)
     assert {len(line) for line in lines} == {30}
     assert len(lines) == 8
-    assert lines[0].endswith("o")
+    assert lines[0].rstrip().endswith("o 10")
     assert lines[6][9:].lstrip("|+").startswith("o")
     assert "10" in lines[-1]
     assert "0 +" in lines[6] or "5 +" in "".join(lines)

@@ -18,6 +18,7 @@ from peer.events import (
     PhaseEntered,
     RoundStarted,
     SampleWritten,
+    SettingsChanged,
 )
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.live import Attached
@@ -115,8 +116,10 @@ async def test_one_peer_with_two_devices_shows_both_on_three_screens() -> None:
             await press(pilot, *keys)
             text = text_of(app)
             assert "cuda:0, cuda:1 · full" in text
-            assert re.search(r"cuda:0 +97 % · 7.0 GB of 8.0 GB · 61 °C · 181 W", text)
-            assert re.search(r"cuda:1 +96 % · 7.0 GB of 8.0 GB · 62 °C · 181 W", text)
+            assert re.search(r"cuda:0 +━+─+ 97 % · ━+─+ 7.0 GB of 8.0 GB", text)
+            assert re.search(r"cuda:1 +━+─+ 96 % · ━+─+ 7.0 GB of 8.0 GB", text)
+            assert "61 °C · 181 of 220 W" in text
+            assert "62 °C · 181 of 220 W" in text
         await press(pilot, "escape")
         assert re.search(r"peer-2 .*cuda:0\+1", text_of(app))
 
@@ -147,12 +150,23 @@ async def test_an_alert_is_on_the_first_screen() -> None:
         assert "warning: the clock of this machine" in text_of(app)
 
 
-async def test_a_figure_that_the_machine_does_not_give_is_na() -> None:
+async def test_a_figure_that_the_machine_does_not_give_is_left_out() -> None:
     app = shown(at_work())
     async with opened(app):
-        text = text_of(app)
-        assert "97 % · 7.1 GB of 8.0 GB" in text
-        assert "N/A · 181 of N/A · fan N/A" in text
+        lines = text_of(app).splitlines()
+        at = next(number for number, line in enumerate(lines) if "97 % · " in line)
+        assert "7.1 GB of 8.0 GB" in lines[at]
+        assert lines[at + 1].strip().endswith("181 W")
+        assert "N/A" not in "".join(lines)
+
+
+async def test_a_temperature_stands_beside_its_limit() -> None:
+    source = at_work()
+    source.tell(SettingsChanged(settings={"max_temperature_c": 75.0}))
+    source.tell(DeviceMeasured(temperature_c=71.4, throttled="heat"))
+    app = shown(source)
+    async with opened(app):
+        assert "71 of 75 °C · throttled: heat" in text_of(app)
 
 
 async def test_nothing_is_said_of_a_gpu_that_nobody_measured() -> None:
@@ -167,6 +181,36 @@ async def test_the_smallest_screen_has_the_state_the_penalty_and_the_loss() -> N
         text = text_of(app)
         for fact in ("! LATE  40 steps to make", "10 of 40", "counts 50 %", "2.345"):
             assert fact in text
+
+
+@pytest.mark.parametrize("name", ["peer-2", ""])
+async def test_the_run_says_what_it_trains_and_when_it_is_over(name: str) -> None:
+    """To a volunteer and to who watches."""
+    source = at_work()
+    source.tell(PeerStarted(name="peer-2", version="1", trains="micro: llama on stdlib"))
+    source.me = source.me if name else ""
+    app = shown(source)
+    async with opened(app, size=(200, 60)):
+        text = text_of(app)
+        assert "model       micro: llama on stdlib · 205k parameters" in text
+        assert re.search(r"rounds +━+─+ 7 of 20 · about \d+ s left", text)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size", [(120, 40), (200, 60)])
+@pytest.mark.parametrize("mine", [True, False])
+async def test_no_half_of_a_large_page_is_empty(size: tuple[int, int], mine: bool) -> None:
+    """The loss by round has what the facts leave of the left half; its newest value stands beside it."""
+    source = at_work()
+    source.me = source.me if mine else ""
+    app = shown(source)
+    async with opened(app, size=size):
+        halves = [(line[: size[0] // 2], line[size[0] // 2 :]) for line in text_of(app).splitlines()[4:-1]]
+        left = next(left for left, _ in reversed(halves) if left.strip())
+        assert halves[-1][0] == left
+        assert left.split()[0] == "rounds"
+        assert any(left.rstrip().endswith("o 2.519") for left, _ in halves)
+        assert sum(not right.strip() for _, right in halves) < len(halves) // 2
 
 
 async def test_whatever_holds_the_peer_up_is_on_the_first_screen() -> None:

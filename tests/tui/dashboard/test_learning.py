@@ -62,7 +62,7 @@ async def test_x_goes_over_tokens_rounds_and_time() -> None:
         assert "over rounds" in text_of(app)
         await visit(pilot, "x")
         assert "over time" in text_of(app)
-        assert "00:45" in text_of(app)
+        assert "00:30" in text_of(app)
         await visit(pilot, "x")
         assert "over tokens" in text_of(app)
 

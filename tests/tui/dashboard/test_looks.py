@@ -8,7 +8,7 @@ from rich.segment import Segment
 from tests.tui.dashboard.live import RECORDING
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
-from tui.dashboard.appearance import ASCII, UNICODE, draw_bar, draw_curve, draw_spark, to_ascii
+from tui.dashboard.appearance import UNICODE, draw_bar, draw_spark, to_ascii
 from tui.sources.replay import RecordingSource
 
 KEYS = ("1", "2", "enter", "3", "4", "5", "6", "7", "question_mark", "escape", "ctrl+p")
@@ -61,17 +61,6 @@ def test_a_sparkline_is_as_wide_as_its_values_or_the_room() -> None:
     assert len(draw_spark([float(value) for value in range(100)], 10, UNICODE)) == 10
     assert draw_spark([5.0, 5.0], 10, UNICODE) == "▁▁"
     assert draw_spark([], 10, UNICODE) == draw_spark([1.0], 0, UNICODE) == ""
-
-
-@pytest.mark.parametrize("glyphs", [UNICODE, ASCII])
-def test_a_curve_falls_from_the_upper_left_to_the_lower_right(glyphs: object) -> None:
-    assert glyphs in (UNICODE, ASCII)
-    lines = draw_curve([3.0, 2.0, 1.0], 12, 3, UNICODE if glyphs is UNICODE else ASCII)
-    assert [len(line) for line in lines] == [12, 12, 12]
-    assert lines[0][0] != " "
-    assert lines[0][-1] == " "
-    assert lines[2][0] == " "
-    assert lines[2][-1] != " "
 
 
 @pytest.mark.parametrize(("share", "done"), [(0.0, 0), (0.5, 5), (1.0, 10), (7.0, 10), (-1.0, 0)])

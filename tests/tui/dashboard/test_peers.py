@@ -36,18 +36,19 @@ def with_peer(swarm: SwarmState, number: int, **changes: object) -> SwarmState:
 @pytest.mark.parametrize(
     ("width", "seen", "hidden"),
     [
-        (40, ("state", "name", "tok/s", "lag"), ("weight", "penalty")),
-        (60, ("tok/s", "behind"), ("weight", "rtt", "client")),
-        (80, ("weight", "seen", "penalty"), ("rtt", "client")),
-        (120, ("device", "Mbit/s", "rtt", "path", "ok/l/rej"), ("norm", "client")),
-        (160, ("norm", "loss", "client", "id"), ()),
+        (40, ("state", "name", "tok/s", "behind"), ("weight", "penalty")),
+        (60, ("tokens/s", "behind"), ("weight", "ping", "client")),
+        (80, ("weight", "last seen", "penalty"), ("ping", "client")),
+        (120, ("device", "Mbit/s", "ping", "ok/late/no"), ("path", "norm", "client")),
+        (160, ("path", "norm", "loss", "client", "uptime"), ("id",)),
+        (200, ("Mbit/s up/down", "round trip", "accepted/late/rejected", "id"), ()),
     ],
 )
 async def test_a_wider_terminal_has_more_columns(width: int, seen: tuple[str, ...], hidden: tuple[str, ...]) -> None:
     app = dashboard(swarm_of(3))
     async with opened(app, size=(width, 30)) as pilot:
         await press(pilot, "2")
-        heading = next(line for line in text_of(app).splitlines() if "tok/s" in line)
+        heading = next(line for line in text_of(app).splitlines() if "name" in line)
         assert [name for name in seen if name not in heading] == []
         assert [name for name in hidden if name in heading] == []
 
@@ -96,9 +97,19 @@ async def test_round_trips_are_in_the_order_of_time_and_not_of_letters() -> None
     app = dashboard(with_peer(swarm_of(5), 1, network=network), me=peer_id(1))
     async with opened(app, size=(120, 40)) as pilot:
         await press(pilot, "2")
-        while app.query_one(PeersPanel).sort != "rtt":
+        while app.query_one(PeersPanel).sort != "ping":
             await press(pilot, "full_stop")
         assert names(app) == ["peer-1", "peer-3", "peer-2", "peer-4", "peer-5"]
+
+
+async def test_names_and_devices_have_the_spare_cells_before_headings() -> None:
+    """Nothing is cut while there is room for it."""
+    name, device = "a-volunteer-with-a-long-name", "NVIDIA GeForce RTX 4090"
+    app = dashboard(with_peer(swarm_of(3), 2, name=name, device=device))
+    async with opened(app, size=(200, 30)) as pilot:
+        await press(pilot, "2")
+        row = next(line for line in text_of(app).splitlines() if name in line)
+        assert device in row
 
 
 @pytest.mark.slow
@@ -111,8 +122,8 @@ async def test_w_shows_the_columns_that_had_no_room(size: tuple[int, int]) -> No
         panel = app.query_one(PeersPanel)
         pages = pages_of_columns(app.view())
         for page in (*pages, pages[0]):
-            assert panel.columns == page
-            assert all(column.name[: column.width] in text_of(app) for column in page if column.name != "behind")
+            assert [column.name for column in panel.columns] == [column.name for column in page]
+            assert all(column.heading("") in text_of(app) for column in panel.columns)
             await press(pilot, "w")
         told = [column.name for column in pages[0]] + [column.name for page in pages[1:] for column in page[2:]]
         assert told == [column.name for column in COLUMNS]
@@ -223,6 +234,15 @@ async def test_the_page_of_a_peer_says_how_fast_it_can_send() -> None:
         assert "Mbit/s up" not in text_of(app)
         await press(pilot, "escape", "down", "enter")
         assert "18.4 Mbit/s up" in text_of(app)
+
+
+@pytest.mark.parametrize(("peers", "shown"), [(5, True), (30, False)])
+async def test_few_peers_leave_room_for_the_page_of_the_selected_one(peers: int, shown: bool) -> None:
+    app = dashboard(swarm_of(peers))
+    async with opened(app, size=(120, 40)) as pilot:
+        await press(pilot, "2", "down")
+        assert (f"peer-2  {peer_id(2)}" in text_of(app)) is shown
+        assert len(names(app)) == peers
 
 
 @pytest.mark.slow

@@ -7,14 +7,14 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.events import DeviceMeasured, NetworkMeasured, RoundForecast
+from peer.events import DeviceMeasured, NetworkMeasured, RoundForecast, RoundStalled
 from tests.tui.dashboard.canned import ROUND_S, START, Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.dashboard.view import View
 from tui.dashboard.words import state_of
 from tui.swarm import figures
-from tui.swarm.sentences import why_words
+from tui.swarm.sentences import left_words, why_words
 from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, SwarmState
 
 HEARD_T = START + 60.0
@@ -196,3 +196,42 @@ def test_the_rest_of_a_run_takes_its_usual_rounds_less_what_is_made_of_this_one(
     assert figures.seconds_left(swarm, swarm.history[-1].t + 4.0) == 36.0
     assert figures.seconds_left(swarm, swarm.history[-1].t + 99.0) == 30.0
     assert figures.seconds_left(replace(swarm, rounds=0), HEARD_T) is None
+
+
+# ---- how long it takes ----
+
+
+@pytest.mark.parametrize(
+    ("after_s", "round_s", "run_s"), [(0.0, 10.0, 40.0), (4.0, 6.0, 36.0), (60.0, 0.0, 30.0)], ids=str
+)
+def test_the_rest_of_a_round_and_of_the_run_is_as_usual(after_s: float, round_s: float, run_s: float) -> None:
+    """A round that takes longer than usual is about to end."""
+    swarm = swarm_of(3)
+    now = swarm.history[-1].t + after_s
+    assert figures.round_seconds_left(swarm, now) == round_s
+    assert figures.seconds_left(swarm, now) == run_s
+
+
+def test_a_forecast_says_more_of_a_round_than_what_is_usual() -> None:
+    forecast = RoundForecast(round=7, expected_s=25.0, low_s=20.0, high_s=30.0, took_s=10.0)
+    swarm = swarm_with(forecast=forecast)
+    now = swarm.history[-1].t + 5.0
+    assert figures.round_seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 20.0
+    assert figures.round_seconds_left(swarm, now, swarm.peers[peer_id(1)]) == 5.0
+    assert figures.seconds_left(swarm, now, swarm.peers[peer_id(2)]) == 50.0
+
+
+def test_without_a_timed_round_or_an_end_or_in_a_stall_nothing_is_foretold() -> None:
+    assert figures.round_seconds_left(SwarmState(), 0.0) is None
+    stalled = swarm_with(stalled=RoundStalled(round=6, ballots=3, rule="", about="", why="voters are missing"))
+    assert figures.round_seconds_left(stalled, START) is figures.seconds_left(stalled, START) is None
+    assert figures.seconds_left(replace(swarm_of(3), rounds=0), START) is None
+    assert figures.seconds_left(replace(swarm_of(3), rounds=6), START) == 0.0
+
+
+@pytest.mark.parametrize(
+    ("seconds", "words"),
+    [(None, ""), (0.0, ""), (4.2, "about 5 s left"), (119.0, "about 119 s left"), (725.0, "about 12 min left")],
+)
+def test_what_is_left_is_told_in_words(seconds: float | None, words: str) -> None:
+    assert left_words(seconds) == words

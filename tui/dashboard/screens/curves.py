@@ -76,9 +76,11 @@ class LearningPanel(Panel):
             return
         for name in CHARTS:
             self.query_one(f"#chart-{name}", SeriesChart).display = name in fitting
-        low, high = self._range(view)
+        peer = peer_of(view)
+        low, high = range_of(self.axis, view, peer)
+        low = high - (high - low) / 2**self.zoom
         for name in fitting:
-            make = partial(self._chart, name, view, low, high)
+            make = partial(plot_of, name, self.axis, view, peer, low, high)
             self.query_one(f"#chart-{name}", SeriesChart).show(make, view)
 
     def action_axis(self) -> None:
@@ -117,54 +119,11 @@ class LearningPanel(Panel):
         rule = f" {view.glyphs.rest * gap} " if gap > 0 else "  "
         return Text.assemble((told, ink.strong), (rule, ink.track), (hints if gap > 0 else "", ink.muted))
 
-    def _range(self, view: View) -> tuple[float, float]:
-        swarm, peer = view.swarm, peer_of(view)
-        curves = [swarm.evaluations, swarm.training, swarm.speeds, *((peer.losses, peer.norms) if peer else ())]
-        xs = [self._x(curve[index], swarm) for curve in curves if curve for index in (0, -1)]
-        low, high = min(xs, default=0.0), max(xs, default=1.0)
-        return high - (high - low) / 2**self.zoom, high
-
-    def _x(self, point: Point, swarm: SwarmState) -> float:
-        if self.axis == "tokens":
-            return float(point.tokens)
-        return float(point.round) if self.axis == "rounds" else point.t - (swarm.started_t or 0.0)
-
-    def _chart(self, name: str, view: View, low: float, high: float, columns: int) -> Plot:
-        made = []
-        for curve_name, points, marker, ink, marked in self._curves(name, view):
-            thinned = decimate([(self._x(point, view.swarm), point.value) for point in points], low, high, columns)
-            made.append(
-                Series(name=curve_name, points=thinned, marker=marker, style=view.ink.series[ink], marked=marked)
-            )
-        label = {"tokens": format_count, "rounds": _whole, "time": format_elapsed}[self.axis]
-        ticks = time_ticks if self.axis == "time" else nice_ticks
-        return Plot(
-            title=TITLES[name], series=tuple(made), low=low, high=high, x_label=label, y_label=_LABELS[name],
-            x_ticks=ticks,
-        )  # fmt: skip
-
-    def _curves(self, name: str, view: View) -> list[Curve]:
-        swarm, peer = view.swarm, peer_of(view)
-        own: Sequence[Point] = ()
-        common: list[Curve] = []
-        if name == "loss":
-            common = [("held-out", swarm.evaluations, "o", 1, True), ("training", swarm.training, "+", 2, False)]
-            own = peer.losses if peer else ()
-        elif name == "norm":
-            common, own = [("median", figures.tokens_norms(swarm), "+", 2, False)], peer.norms if peer else ()
-        elif name == "tokens":
-            common, own = [("swarm", swarm.speeds, "+", 2, False)], peer.speeds if peer else ()
-        else:
-            own = peer.learning_rates if peer else ()
-        if peer is None:
-            return common
-        return [*common, ("mine" if view.mine is not None else peer.label, own, "x", 0, False)]
-
     def _in_words(self, view: View) -> Text:
         lines, width = list[Text](), self.content_size.width
         for name in (name for name in CHARTS if name in self.chosen):
             lines.append(Text(TITLES[name], style=view.ink.strong))
-            for curve_name, points, _, ink, _ in self._curves(name, view):
+            for curve_name, points, _, ink, _ in curves_of(name, view, peer_of(view)):
                 if points:
                     told = f"  {fit(curve_name, 12, view.glyphs.ellipsis)} {_LABELS[name](points[-1].value):>8}  "
                     spark = draw_spark([point.value for point in points], max(0, width - len(told)), view.glyphs)
@@ -175,6 +134,53 @@ class LearningPanel(Panel):
 def peer_of(view: View) -> PeerView | None:
     """Whose own curves are drawn: the volunteer's, or without one the peer that is selected."""
     return view.mine or view.swarm.peers.get(view.selected)
+
+
+def range_of(axis: str, view: View, peer: PeerView | None) -> tuple[float, float]:
+    """From the first to the newest point of any curve."""
+    swarm = view.swarm
+    curves = [swarm.evaluations, swarm.training, swarm.speeds, *((peer.losses, peer.norms) if peer else ())]
+    xs = [_x(axis, curve[index], swarm) for curve in curves if curve for index in (0, -1)]
+    return min(xs, default=0.0), max(xs, default=1.0)
+
+
+def plot_of(name: str, axis: str, view: View, peer: PeerView | None, low: float, high: float, columns: int) -> Plot:
+    """One of `CHARTS` over one of `AXES`, from `low` to `high`, with the curve of one peer beside the swarm's."""
+    made = []
+    for curve_name, points, marker, ink, marked in curves_of(name, view, peer):
+        known = {_x(axis, point, view.swarm): point.value for point in points}  # of a round what was told last
+        thinned = decimate(list(known.items()), low, high, columns)
+        made.append(Series(name=curve_name, points=thinned, marker=marker, style=view.ink.series[ink], marked=marked))
+    label = {"tokens": format_count, "rounds": _whole, "time": format_elapsed}[axis]
+    return Plot(
+        title=TITLES[name], series=tuple(made), low=low, high=high, x_name=axis, x_label=label,
+        y_label=_LABELS[name], x_ticks=time_ticks if axis == "time" else nice_ticks,
+    )  # fmt: skip
+
+
+def _x(axis: str, point: Point, swarm: SwarmState) -> float:
+    if axis == "tokens":
+        return float(point.tokens)
+    return float(point.round) if axis == "rounds" else point.t - (swarm.started_t or 0.0)
+
+
+def curves_of(name: str, view: View, peer: PeerView | None) -> list[Curve]:
+    """Those of a chart: the swarm's, and last the peer's."""
+    swarm = view.swarm
+    own: Sequence[Point] = ()
+    common: list[Curve] = []
+    if name == "loss":
+        common = [("held-out", swarm.evaluations, "o", 1, True), ("training", swarm.training, "+", 2, False)]
+        own = peer.losses if peer else ()
+    elif name == "norm":
+        common, own = [("median", figures.tokens_norms(swarm), "+", 2, False)], peer.norms if peer else ()
+    elif name == "tokens":
+        common, own = [("swarm", swarm.speeds, "+", 2, False)], peer.speeds if peer else ()
+    else:
+        own = peer.learning_rates if peer else ()
+    if peer is None:
+        return common
+    return [*common, ("mine" if view.mine is not None else peer.label, own, "x", 0, False)]
 
 
 def _whole(value: float) -> str:

@@ -3,22 +3,24 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Mapping
+from functools import partial
 from itertools import islice
-from typing import Any
 
 from rich.text import Text
 from textual.app import ComposeResult
+from textual.containers import Vertical
 
-from peer.events import DeviceMeasured, RoundForecast
+from peer.events import RoundForecast
 from tui.dashboard.appearance import draw_bar
+from tui.dashboard.screens.curves import plot_of, range_of
 from tui.dashboard.view import Panel, TextBlock, View
+from tui.dashboard.widgets.chart import SeriesChart
 from tui.dashboard.widgets.facts import TALL, FactSheet, Piece, add_holds, add_penalty, has_holds
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.words import level_style, shown_state, state_of
 from tui.swarm import figures
-from tui.swarm.sentences import rounds_words
-from tui.swarm.snapshot import PeerView, SwarmState
+from tui.swarm.sentences import left_words, rounds_words
+from tui.swarm.snapshot import PeerView
 from tui.swarm.vocabulary import STAGES, phase
 from tui.text.codes import PENALTY_PAGES
 from tui.text.phrases import (
@@ -43,85 +45,166 @@ from tui.text.units import (
     format_transfer,
 )
 
-TWO_COLUMNS = 120
-"""Cells from which the page has two columns."""
+TWO_COLUMNS, ROOMY = 120, 48
+"""Cells from which the page has two columns; lines from which a volunteer's has the other peers, too."""
+ROOMY_CELLS = 80
+"""Of a column, from which bars are long and penalties are told in words."""
+LEAST_ROWS = 8
+"""Of a chart."""
+NEWEST = 3 / 4
+"""Of the run that charts show: the fall at its beginning would leave no height for the present."""
 
 
 class HomePanel(Panel):
+    """State first, then what needs a look; charts take the room that is left."""
+
     TITLE = "Home"
 
     def compose(self) -> ComposeResult:
-        yield TextBlock(id="home-left")
-        yield TextBlock(id="home-right")
+        for side, chart in (("left", "loss"), ("right", "tokens")):
+            with Vertical(id=f"home-{side}"):
+                yield TextBlock(id=f"home-{side}-facts")
+                yield SeriesChart(id=f"home-{chart}")
 
     def draw_view(self, view: View) -> None:
-        wide = view.width >= TWO_COLUMNS
+        wide, dense = view.width >= TWO_COLUMNS, view.height < TALL
         width = view.width - (3 if view.mini else 5)
-        dense = view.height < TALL
         left = FactSheet(view, (width - 4) // 2 if wide else width, dense=dense)
         right = FactSheet(view, left.width, dense=dense)
-        if view.mine is None:
-            add_swarm(left, view)
-            add_peers(right, view)
-            add_penalties(right, view)
-            add_alerts(right, view)
-        else:
-            if view.status is not None and has_holds(view):
-                held = "Held up" if view.status.paused else "Slowed down"
-                left.heading(held, "key 7 shows what you allow")
-                add_holds(left, view, most=1 if view.mini else 4)
-            _add_round(left, view, view.mine)
-            if view.mini:
-                add_penalties(left, view)
-            _add_work(left, view, view.mine)
-            _add_machine(left if wide else right, view, view.mine)
-            _add_credit(right if wide else left, view, view.mine)
-            if not view.mini:
-                add_penalties(right if wide else left, view)
-            add_alerts(right if wide else left, view)
-        if view.height >= TALL:
-            add_rounds(right, view)
-        self.query_one("#home-left", TextBlock).draw(left.text)
-        self.query_one("#home-right", TextBlock).draw(right.text)
+        _add_left(left, view)
+        _add_right(right, view, roomy=wide and view.height >= ROOMY)
+        add_sample(right if dense else left, view)
+        self.query_one("#home-left-facts", TextBlock).draw(left.text)
+        self.query_one("#home-right-facts", TextBlock).draw(right.text)
+        beside = 0 if wide else right.height
+        self._show_chart("loss", view, 0 if dense else max(LEAST_ROWS, self._room - left.height - beside))
+        self._show_chart("tokens", view, self._room - right.height if wide and not dense else 0)
+
+    @property
+    def _room(self) -> int:
+        """Lines of the page, but for the empty one above a chart."""
+        return self.content_size.height - 1
+
+    def _show_chart(self, name: str, view: View, rows: int) -> None:
+        chart = self.query_one(f"#home-{name}", SeriesChart)
+        chart.display = rows >= LEAST_ROWS
+        if chart.display:
+            chart.styles.height = rows
+            low, high = range_of("rounds", view, view.mine)
+            low = high - NEWEST * (high - low)
+            chart.show(partial(plot_of, name, "rounds", view, view.mine, low, high), view)
+
+
+def _add_left(sheet: FactSheet, view: View) -> None:
+    """The run, my peer's round, and how the model gets on."""
+    mine = view.mine
+    if mine is not None and has_holds(view):
+        sheet.heading("Held up" if view.status and view.status.paused else "Slowed down", "key 7 shows what you allow")
+        add_holds(sheet, view, most=1 if view.mini else 4)
+    if mine is None or not view.mini:
+        add_run(sheet, view)
+    if mine is not None:
+        _add_round(sheet, view, mine)
+    if view.mini:
+        add_penalties(sheet, view)
+    add_learning(sheet, view)
+
+
+def _add_right(sheet: FactSheet, view: View, *, roomy: bool) -> None:
+    """What my peer is worth and needs, or who is in the swarm; what needs a look; the last rounds."""
+    if view.mine is None:
+        add_peers(sheet, view)
+    else:
+        _add_credit(sheet, view, view.mine)
+    if not view.mini:
+        add_penalties(sheet, view)
+    add_alerts(sheet, view)
+    if view.mine is not None:
+        _add_machine(sheet, view, view.mine)
+    if view.height >= TALL:
+        add_rounds(sheet, view)
+    if view.mine is not None and roomy:
+        add_peers(sheet, view)
+
+
+def add_run(sheet: FactSheet, view: View) -> None:
+    """What it is, how far it is, and until when it lasts; to who only watches its newest round, too."""
+    swarm = view.swarm
+    sheet.heading("Run")
+    parameters = figures.parameters(swarm)
+    if not view.mini:
+        size = f"{format_count(parameters)} parameters" if parameters is not None else ""
+        sheet.flow("model", figures.trains(swarm), size)
+    left = left_words(figures.seconds_left(swarm, view.now, view.mine))
+    far = _bar(sheet, view, swarm.round, swarm.rounds) if swarm.rounds else rounds_words(swarm)
+    sheet.row("rounds", far, left)
+    if view.mine is None and swarm.history:
+        last = swarm.history[-1]
+        void = (count(last.void, "void part"), view.ink.warn) if last.void else ""
+        took, tokens = format_round(figures.round_seconds(last)), f"{format_count(last.tokens)} tokens"
+        sheet.row("last", took, count(len(last.group), "peer"), tokens, void)
+        aborted = f"{last.aborted} tries aborted" if last.aborted else ""
+        if aborted or view.height >= TALL:
+            sheet.row("anchor", last.digest[:12], aborted)
+
+
+def _bar(sheet: FactSheet, view: View, done: int, whole: int) -> Text:
+    """━━━━━━━━━━─────── 21 of 40, with room for how long it takes beside it."""
+    width = max(4, min(40, sheet.room - (14 if view.mini else 34)))
+    full, rest = draw_bar(done / max(1, whole), width, view.glyphs)
+    return Text.assemble((full, view.ink.good), (rest, view.ink.track), (f" {done} of {whole}", view.ink.text))
 
 
 def _add_round(sheet: FactSheet, view: View, mine: PeerView) -> None:
     """round 6  ━━━━━━━━━━─────── 21 of 40, and below it train → wait → average → apply"""
-    sheet.heading("Round")
     if not shown_state(mine, view).is_here:
-        sheet.row("rounds", rounds_words(view.swarm))
         return
-    steps = f" {mine.step} of {mine.steps}" if mine.steps else ""
-    full, rest = draw_bar(mine.step / max(1, mine.steps), min(64, sheet.room - 12), view.glyphs)
-    bar = Text.assemble((full, view.ink.good), (rest, view.ink.track), (steps, view.ink.text))
-    sheet.row(f"round {figures.in_round(mine)}", bar)
+    sheet.heading("Round")
+    left = left_words(figures.round_seconds_left(view.swarm, view.now, mine))
+    sheet.row(f"round {figures.in_round(mine)}", _bar(sheet, view, mine.step, mine.steps), left)
     if mine.stalled is not None and not view.mini:
         sheet.prose("", mine.stalled.why, view.ink.bad)
     current = phase(mine.phase).stage or "train"
     if view.mini:
         sheet.row("stage", (current, view.ink.strong), mine.phase)
-        add_outlook(sheet, view, mine)
-        return
-    stages = Text()
-    for number, name in enumerate(STAGES):
-        style = view.ink.strong if name == current else view.ink.muted
-        stages.append(f" {view.glyphs.arrow} " if number else "", style=view.ink.track)
-        stages.append(f"{view.glyphs.done} {name}" if number < STAGES.index(current) else name, style=style)
-    sheet.row("stage", stages, mine.phase if mine.phase and mine.phase != current else "")
+    else:
+        stages = Text()
+        for number, name in enumerate(STAGES):
+            style = view.ink.strong if name == current else view.ink.muted
+            stages.append(f" {view.glyphs.arrow} " if number else "", style=view.ink.track)
+            stages.append(f"{view.glyphs.done} {name}" if number < STAGES.index(current) else name, style=style)
+        sheet.row("stage", stages, mine.phase if mine.phase != current else "")
     add_outlook(sheet, view, mine)
 
 
-def _add_work(sheet: FactSheet, view: View, mine: PeerView) -> None:
+def add_learning(sheet: FactSheet, view: View) -> None:
+    """In words, with small curves where large ones have no room."""
+    swarm, mine, dense = view.swarm, view.mine, view.height < TALL
     sheet.heading("Learning")
-    held_out = figures.held_out(view.swarm)
-    told = f"held out {held_out.value:.3f} at round {held_out.round}" if held_out is not None else ""
-    sheet.row("loss", (format_loss(figures.own_loss(view.swarm, mine, view.now)), view.ink.strong), told)
-    sheet.curve(mine.losses)
-    _add_sources(sheet, view.swarm)
-    speed = figures.device_speed(view.swarm, mine, view.now)
-    told = f"{format_count(speed)} tokens/s while it computes" if speed is not None else MISSING
-    sheet.trend("speed", told, mine.speeds)
-    add_sample(sheet, view)
+    held_out = figures.held_out(swarm)
+    if mine is None:
+        where = f"nats per token at round {held_out.round}" if held_out is not None else ""
+        told = format_loss(held_out.value if held_out is not None else None)
+        sheet.trend("held out", told, swarm.evaluations if dense else (), where)
+        sheet.trend("training", format_loss(figures.training_loss(swarm)), swarm.training if dense else ())
+    else:
+        where = f"held out {held_out.value:.3f} at round {held_out.round}" if held_out is not None else ""
+        told = format_loss(figures.own_loss(swarm, mine, view.now))
+        sheet.trend("loss", told, mine.losses if dense else (), where)
+    for round, _ in swarm.source_losses[-1:]:  # of a mix: what is learned of one source may be lost of another
+        sheet.row("by source", swarm.sources_in_words(round))
+    add_speed(sheet, view, mine)
+    if mine is None:
+        sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
+        sheet.row("traffic", *_up_and_down(figures.round_traffic(swarm), view), "in rounds")
+
+
+def add_speed(sheet: FactSheet, view: View, peer: PeerView | None) -> None:
+    """That of a peer, or the run's."""
+    speed = figures.device_speed(view.swarm, peer, view.now) if peer is not None else figures.throughput(view.swarm)
+    when = "" if view.mini else " counted" if peer is None else " while it computes"
+    told = f"{format_count(speed)} tokens/s{when}" if speed is not None else MISSING
+    sheet.trend("speed", told, view.swarm.speeds if peer is None else peer.speeds)
 
 
 def add_sample(sheet: FactSheet, view: View) -> None:
@@ -132,12 +215,6 @@ def add_sample(sheet: FactSheet, view: View) -> None:
     sheet.row("prompt", (sample.prompt, view.ink.muted))
     text, room = f"round {sample.round}: {sample.text}", 2 * sheet.room
     sheet.prose("continued", text if len(text) <= room else text[: room - 1] + view.glyphs.ellipsis)
-
-
-def _add_sources(sheet: FactSheet, swarm: SwarmState) -> None:
-    """Of a mix: what is learned of one source may be lost of another."""
-    for round, _ in swarm.source_losses[-1:]:
-        sheet.row("by source", swarm.sources_in_words(round))
 
 
 def _add_machine(sheet: FactSheet, view: View, mine: PeerView) -> None:
@@ -154,34 +231,41 @@ def add_devices(sheet: FactSheet, view: View, peer: PeerView) -> None:
         sheet.row("devices", ", ".join(peer.devices), peer.sharding)
     elif peer.sharding:
         sheet.row("layers", peer.sharding)
-    for label, facts in device_facts(figures.gauges(view.swarm, peer, view.now)):
-        sheet.row(label, *facts)
-
-
-def device_facts(measured: DeviceMeasured | None) -> list[tuple[str, list[str]]]:
-    """(label, facts) of what training takes; a figure that the machine does not give is N/A."""
+    measured = figures.gauges(view.swarm, peer, view.now)
     if measured is None:
-        return []
-    rows = []
-    if measured.cpu_percent is not None or measured.memory_bytes is not None:
-        rows.append(("processor", [_figure(measured.cpu_percent, "%"), f"memory {_bytes(measured.memory_bytes)}"]))
-    if measured.gpus:
-        return [*rows, *((gpu["device"], _gauge(gpu)) for gpu in measured.gpus)]
-    if measured.vram_bytes is not None or measured.gpu_percent is not None:
-        vram = f"{_bytes(measured.vram_used_bytes)} of {_bytes(measured.vram_bytes)}"
-        rows.append(("GPU", [_figure(measured.gpu_percent, "%"), vram]))
-        power = f"{_figure(measured.power_w, '')} of {_figure(measured.power_limit_w, 'W')}"
-        heat = [_figure(measured.temperature_c, "°C"), power, f"fan {_figure(measured.fan_percent, '%')}"]
-        rows.append(("", [*heat, f"throttled: {measured.throttled}" if measured.throttled else ""]))
-    return rows
+        return
+    memory = f"memory {format_bytes(measured.memory_bytes)}" if measured.memory_bytes is not None else ""
+    sheet.flow("processor", _told(measured.cpu_percent, "%"), memory)
+    most_c = peer.settings.get("max_temperature_c")
+    for gpu in measured.gpus or [{"device": "GPU", **vars(measured)}]:
+        use, used, whole = gpu["gpu_percent"], gpu["vram_used_bytes"], gpu["vram_bytes"]
+        vram = " of ".join(format_bytes(number) for number in (used, whole) if number is not None)
+        throttled = (f"throttled: {gpu['throttled']}", view.ink.warn) if gpu["throttled"] else ""
+        sheet.flow(
+            gpu["device"], _gauge(sheet, view, use and use / 100, _told(use, "%")),
+            _gauge(sheet, view, used / whole if used is not None and whole else None, vram),
+            _limited(gpu["temperature_c"], most_c, "°C"), _limited(gpu["power_w"], gpu["power_limit_w"], "W"),
+            throttled, f"fan {fan}" if (fan := _told(gpu["fan_percent"], "%")) and sheet.room >= ROOMY_CELLS else "",
+        )  # fmt: skip
 
 
-def _gauge(gpu: Mapping[str, Any]) -> list[str]:
-    """One of several GPUs: as many figures as half a page has room for."""
-    vram = f"{_bytes(gpu['vram_used_bytes'])} of {_bytes(gpu['vram_bytes'])}"
-    throttled = f"throttled: {gpu['throttled']}" if gpu["throttled"] else ""
-    heat = [_figure(gpu["temperature_c"], "°C"), _figure(gpu["power_w"], "W")]
-    return [_figure(gpu["gpu_percent"], "%"), vram, *heat, throttled]
+def _gauge(sheet: FactSheet, view: View, share: float | None, told: str) -> Piece:
+    """━━━━━━━━── 81 %, the bar only where there is room for it."""
+    cells = 10 if sheet.room >= ROOMY_CELLS else 6 if sheet.room >= 40 else 0
+    if share is None or not cells:
+        return told
+    full, rest = draw_bar(share, cells, view.glyphs)
+    return Text.assemble((full, view.ink.good), (rest, view.ink.track), (f" {told}", view.ink.text))
+
+
+def _limited(value: float | None, most: float | None, unit: str) -> str:
+    """181 of 220 W; without the limit where the machine has none."""
+    return _told(value, unit) if value is None or most is None else f"{value:.0f} of {most:.0f} {unit}"
+
+
+def _told(value: float | None, unit: str) -> str:
+    """Nothing where the machine does not tell."""
+    return "" if value is None else f"{value:.0f} {unit}"
 
 
 def traffic_facts(peer: PeerView, view: View) -> list[str]:
@@ -204,7 +288,7 @@ def _add_credit(sheet: FactSheet, view: View, mine: PeerView) -> None:
     part = f"{format_percent(figures.token_share(view.swarm, mine))} of the swarm's" if view.swarm.tokens else ""
     sheet.row("given", (f"{format_count(mine.tokens)} tokens", view.ink.strong), part)
     sheet.row("weight", (share, view.ink.strong))
-    sheet.row("rounds", *outcome_facts(mine, view))
+    sheet.row("counted", *outcome_facts(mine, view))
 
 
 def outcome_facts(peer: PeerView, view: View) -> list[Piece]:
@@ -242,54 +326,15 @@ def add_alerts(sheet: FactSheet, view: View) -> None:
         sheet.prose(time, f"{entry.level}: {who}{entry.text}", level_style(entry.level, view.ink))
 
 
-def _figure(value: float | None, unit: str) -> str:
-    return MISSING if value is None else f"{value:.0f} {unit}".rstrip()
-
-
-def _bytes(count: int | None) -> str:
-    return MISSING if count is None else format_bytes(count)
-
-
-MOST_PEERS, MOST_ROUNDS = 12, 8
-"""Rows of the first screen; the Peers and the Rounds screen have all of them."""
-
 STATE_CELLS, OTHER_CELLS = 12, 43
 """Of a peer's row: its state, and all but its name, as in `99 behind`."""
-
-
-def add_swarm(sheet: FactSheet, view: View) -> None:
-    """How far the run is, how well it learns, what it takes."""
-    swarm, ink, glyphs = view.swarm, view.ink, view.glyphs
-    sheet.heading("Run")
-    if swarm.rounds:
-        full, rest = draw_bar(swarm.round / swarm.rounds, min(40, sheet.room - 10), glyphs)
-        sheet.line((f"{'rounds':<{sheet.gutter}}", ink.muted), (full, ink.good), (rest, ink.track),
-                   (f" {swarm.round} of {swarm.rounds}", ink.text))  # fmt: skip
-    last = swarm.history[-1] if swarm.history else None
-    if last is not None:
-        void = (count(last.void, "void part"), ink.warn) if last.void else ""
-        tokens = f"{format_count(last.tokens)} tokens"
-        sheet.row("last", format_round(figures.round_seconds(last)), count(len(last.group), "peer"), tokens, void)
-        sheet.row("anchor", last.digest[:12], f"{last.aborted} tries aborted" if last.aborted else "")
-    sheet.heading("Learning")
-    held_out = figures.held_out(swarm)
-    where = f"nats per token at round {held_out.round}" if held_out is not None else ""
-    sheet.row("held out", (format_loss(held_out.value if held_out is not None else None), ink.strong), where)
-    sheet.curve(swarm.evaluations)
-    _add_sources(sheet, swarm)
-    sheet.trend("training", format_loss(figures.training_loss(swarm)), swarm.training)
-    speed = figures.throughput(swarm)
-    sheet.trend("speed", f"{format_count(speed)} tokens/s counted" if speed is not None else MISSING, swarm.speeds)
-    add_sample(sheet, view)
-    sheet.row("tokens", f"{format_count(swarm.tokens)} in all rounds")
-    sheet.row("traffic", *_up_and_down(figures.round_traffic(swarm), view), "in rounds")
 
 
 def add_peers(sheet: FactSheet, view: View) -> None:
     """One line per peer, those that need a look first."""
     swarm = view.swarm
-    sheet.heading("Peers", f"{len(swarm.peers)}: weight in the last round, tokens/s while it computes")
-    shown = figures.by_urgency(swarm, view.now)[:MOST_PEERS]
+    sheet.heading("Peers", f"{len(swarm.peers)}: last weight, tokens/s while it computes")
+    shown = figures.by_urgency(swarm, view.now)[: max(4, view.height // 3 - 1)]
     name = min(15, max(8, sheet.width - OTHER_CELLS))
     for peer in shown:
         behind, state = swarm.behind(peer.peer), state_of(peer, view)
@@ -312,7 +357,7 @@ def add_rounds(sheet: FactSheet, view: View) -> None:
     else:
         sheet.heading("What your last rounds counted for", "weight, tokens, time")
     losses = dict(view.swarm.losses)
-    for done in list(reversed(view.swarm.history))[:MOST_ROUNDS]:
+    for done in list(reversed(view.swarm.history))[: view.height // 4]:
         number = (f"round {done.round:<{sheet.gutter - 6}}", view.ink.muted)
         if view.mine is None:
             loss = f"{losses[done.round]:>9.3f}" if done.round in losses else " " * 9
@@ -323,7 +368,8 @@ def add_rounds(sheet: FactSheet, view: View) -> None:
             sheet.line(number, ("not in the group", view.ink.warn))
             continue
         mine = [penalty for penalty in done.penalties if penalty.about == view.me]
-        codes = ", ".join(f"{penalty.code} {counts_words(penalty)}" for penalty in mine)
+        roomy = sheet.width >= ROOMY_CELLS
+        codes = ", ".join(f"{each.code} {counts_words(each)}" if roomy else each.code for each in mine)
         share = (f"{format_percent(figures.weight(view.swarm, view.me, done)):>7}", view.ink.strong)
         tokens = f"{format_count(done.counted.get(view.me, 0)):>8} tokens"
         sheet.line(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from textual.app import ComposeResult
 
-from tui.dashboard.screens.home import add_devices, outcome_facts, traffic_facts
+from tui.dashboard.screens.home import add_devices, add_speed, outcome_facts, traffic_facts
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_penalty
 from tui.dashboard.words import shown_state, state_of
@@ -75,10 +75,9 @@ def _add_work(sheet: FactSheet, view: View, peer: PeerView) -> None:
     median = view.swarm.history[-1].median_norm if view.swarm.history else None
     sheet.trend("norm", norm, peer.norms, f"the group's median is {median:.3g}" if median is not None else "")
     sheet.trend("loss", format_loss(figures.own_loss(view.swarm, peer, view.now)), peer.losses)
-    speed = figures.device_speed(view.swarm, peer, view.now)
-    told = f"{format_count(speed)} tokens/s while it computes" if speed is not None else MISSING
-    sheet.trend("speed", told, peer.speeds)
-    rate = f"learning rate {peer.learning_rate:.2g}" if peer.learning_rate is not None and speed is not None else ""
+    add_speed(sheet, view, peer)
+    computes = peer.learning_rate is not None and figures.device_speed(view.swarm, peer, view.now) is not None
+    rate = f"learning rate {peer.learning_rate:.2g}" if computes else ""
     sheet.row("given", f"{format_count(peer.tokens)} tokens in committed rounds", rate)
 
 

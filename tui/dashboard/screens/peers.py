@@ -6,9 +6,9 @@ hundreds is shown twice a second for little.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
 from rich.cells import cell_len
 from rich.text import Text
@@ -16,7 +16,9 @@ from textual.app import ComposeResult
 from textual.widgets import Input
 
 from tui.dashboard.keys import bindings
+from tui.dashboard.screens.peer import draw_peer
 from tui.dashboard.view import FilterPanel, PeerOpened, TextBlock, View
+from tui.dashboard.widgets.facts import FactSheet
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.dashboard.words import shown_state, state_of
@@ -33,19 +35,30 @@ from tui.text.units import (
     format_uptime,
 )
 
-SortKey = float | str | tuple[tuple[int, int, str], ...]
-
 
 @dataclass(frozen=True, kw_only=True)
 class Column:
-    """One column: shown from `least_width` cells of terminal on."""
+    """One column: shown from `least_width` cells of terminal on, and as wide as its words where there is room."""
 
     name: str
     width: int
     least_width: int
-    cell: Callable[[PeerView, View], Text | str]
-    order: Callable[[PeerView, View], SortKey]
+    value: Callable[[PeerView, View], Any]
+    """What sorts; None, which comes last, if it is not known."""
+    told: Callable[[Any], str] = str
+    """The value in words."""
+    cell: Callable[[PeerView, View], Text | str] | None = None
+    """What stands there, if it is not the value in words."""
     right: bool = False
+    words: str = ""
+    """Its heading in full; empty: its name."""
+    longest: Callable[[PeerView], str] | None = None
+    """What its cell says at most, if that may be longer than `width`: it has spare cells first."""
+
+    def heading(self, arrow: str) -> str:
+        """In full where it fits, after the arrow of the column that sorts."""
+        full, brief = f"{arrow}{self.words}", f"{arrow}{self.name}"[: self.width]
+        return full if self.words and cell_len(full) <= self.width else brief
 
 
 def _penalty(peer: PeerView, view: View) -> Text | str:
@@ -63,10 +76,13 @@ def _behind(peer: PeerView, view: View) -> Text | str:
 
 
 def _name(peer: PeerView, view: View) -> Text | str:
-    homes = f" +{peer.homes - 1}" if peer.homes > 1 else ""
     if peer.peer == view.me:
-        return Text(f"{view.glyphs.mark} {peer.label}{homes}", style=view.ink.mine)
-    return Text(f"{peer.label}{homes}", style=view.ink.text)
+        return Text(f"{view.glyphs.mark} {_called(peer)}", style=view.ink.mine)
+    return Text(_called(peer), style=view.ink.text)
+
+
+def _called(peer: PeerView) -> str:
+    return f"{peer.label} +{peer.homes - 1}" if peer.homes > 1 else peer.label
 
 
 def _rate(peer: PeerView, view: View) -> str:
@@ -75,84 +91,61 @@ def _rate(peer: PeerView, view: View) -> str:
     return f"{format_mbps(rate.sent)}/{format_mbps(rate.received)}" if rate is not None else ""
 
 
-def _rtt_s(peer: PeerView, view: View) -> float | None:
-    """As my peer measured it."""
-    return figures.round_trip(figures.connection(view.mine, peer.peer))
-
-
-def _speed(peer: PeerView, view: View) -> float:
-    return figures.device_speed(view.swarm, peer, view.now) or 0.0
-
-
-def _weight(peer: PeerView, view: View) -> float | None:
-    return figures.weight(view.swarm, peer.peer)
-
-
-def _loss(peer: PeerView, view: View) -> float | None:
-    return figures.own_loss(view.swarm, peer, view.now)
-
-
 def _path(peer: PeerView, view: View) -> str:
     row = figures.connection(view.mine, peer.peer)
     if row:
-        return "R" if row.get("relayed") else "D"
-    return peer.network.reach[:1].upper() if peer.network is not None else ""
+        return "relay" if row.get("relayed") else "direct"
+    return peer.network.reach.replace("relayed", "relay") if peer.network is not None else ""
 
 
 def _seen(peer: PeerView, view: View) -> float | None:
     return None if peer.seen_t is None else max(0.0, view.now - peer.seen_t)
 
 
-def _uptime(peer: PeerView, view: View) -> float:
-    return 0.0 if peer.started_t is None else max(0.0, (peer.seen_t or view.now) - peer.started_t)
+def _uptime(peer: PeerView, view: View) -> float | None:
+    return None if peer.started_t is None else max(0.0, (peer.seen_t or view.now) - peer.started_t)
 
 
 COLUMNS = (
-    Column(name="state", width=11, least_width=0, cell=state_of,
-           order=lambda peer, view: shown_state(peer, view).name),
-    Column(name="name", width=12, least_width=0, cell=_name, order=lambda peer, view: figures.natural(peer.label)),
-    Column(name="tok/s", width=6, least_width=0, right=True,
-           cell=lambda peer, view: format_count(speed) if (speed := _speed(peer, view)) else "", order=_speed),
+    Column(name="state", width=11, least_width=0, value=lambda peer, view: shown_state(peer, view).name, cell=state_of),
+    Column(name="name", width=12, least_width=0, value=lambda peer, view: figures.natural(peer.label), cell=_name,
+           longest=lambda peer: f"  {_called(peer)}"),
+    Column(name="tok/s", width=6, least_width=0, right=True, words="tokens/s", told=format_count,
+           value=lambda peer, view: figures.device_speed(view.swarm, peer, view.now)),
     Column(name="behind", width=6, least_width=0, right=True, cell=_behind,
-           order=lambda peer, view: view.swarm.behind(peer.peer)),
-    Column(name="weight", width=6, least_width=80, right=True,
-           cell=lambda peer, view: "" if (weight := _weight(peer, view)) is None else format_percent(weight),
-           order=lambda peer, view: _weight(peer, view) or 0.0),
-    Column(name="seen", width=6, least_width=80, right=True,
-           cell=lambda peer, view: format_ago(_seen(peer, view)),
-           order=lambda peer, view: -1.0 if _seen(peer, view) is None else _seen(peer, view) or 0.0),
-    Column(name="penalty", width=12, least_width=80, cell=_penalty,
-           order=lambda peer, view: min(
-               (each.factor for each in figures.active_penalties(view.swarm, peer.peer)), default=2.0)),
-    Column(name="device", width=8, least_width=120, cell=lambda peer, view: peer.device,
-           order=lambda peer, view: peer.device),
-    Column(name="Mbit/s", width=7, least_width=120, right=True, cell=_rate,
-           order=lambda peer, view: peer.ups[-1].value if peer.ups else 0.0),
-    Column(name="rtt", width=6, least_width=120, right=True,
-           cell=lambda peer, view: "" if (rtt_s := _rtt_s(peer, view)) is None else format_rtt(rtt_s),
-           order=lambda peer, view: math.inf if (rtt_s := _rtt_s(peer, view)) is None else rtt_s),
-    Column(name="path", width=4, least_width=120, cell=_path, order=_path),
-    Column(name="ok/l/rej", width=8, least_width=120, right=True,
-           cell=lambda peer, view: f"{peer.accepted}/{peer.late}/{peer.rejected}",
-           order=lambda peer, view: peer.accepted),
-    Column(name="norm", width=7, least_width=160, right=True,
-           cell=lambda peer, view: f"{peer.norm:.3g}" if peer.norm is not None else "",
-           order=lambda peer, view: peer.norm or 0.0),
-    Column(name="loss", width=6, least_width=160, right=True,
-           cell=lambda peer, view: "" if (loss := _loss(peer, view)) is None else format_loss(loss),
-           order=lambda peer, view: _loss(peer, view) or 0.0),
-    Column(name="client", width=6, least_width=160, cell=lambda peer, view: peer.version,
-           order=lambda peer, view: peer.version),
-    Column(name="id", width=8, least_width=160, cell=lambda peer, view: Text(peer.peer[-8:], style=view.ink.muted),
-           order=lambda peer, view: peer.peer),
-    Column(name="up", width=6, least_width=170, right=True,
-           cell=lambda peer, view: format_uptime(_uptime(peer, view)), order=_uptime),
+           value=lambda peer, view: view.swarm.behind(peer.peer)),
+    Column(name="weight", width=6, least_width=80, right=True, told=format_percent,
+           value=lambda peer, view: figures.weight(view.swarm, peer.peer)),
+    Column(name="seen", width=6, least_width=80, right=True, words="last seen", value=_seen, told=format_ago),
+    Column(name="penalty", width=12, least_width=80, cell=_penalty, words="penalty (rounds)",
+           value=lambda peer, view: min(
+               (each.factor for each in figures.active_penalties(view.swarm, peer.peer)), default=None)),
+    Column(name="device", width=8, least_width=120, value=lambda peer, view: peer.device,
+           longest=lambda peer: peer.device),
+    Column(name="Mbit/s", width=7, least_width=120, right=True, words="Mbit/s up/down", cell=_rate,
+           value=lambda peer, view: peer.ups[-1].value if peer.ups else None),
+    Column(name="ping", width=7, least_width=120, right=True, words="round trip", told=format_rtt,
+           value=lambda peer, view: figures.round_trip(figures.connection(view.mine, peer.peer))),
+    Column(name="ok/late/no", width=10, least_width=120, right=True, words="accepted/late/rejected",
+           value=lambda peer, view: peer.accepted,
+           cell=lambda peer, view: f"{peer.accepted}/{peer.late}/{peer.rejected}"),
+    Column(name="path", width=6, least_width=130, value=_path),
+    Column(name="norm", width=7, least_width=160, right=True, value=lambda peer, view: peer.norm, told="{:.3g}".format),
+    Column(name="loss", width=6, least_width=160, right=True, told=format_loss,
+           value=lambda peer, view: figures.own_loss(view.swarm, peer, view.now)),
+    Column(name="client", width=6, least_width=160, value=lambda peer, view: peer.version),
+    Column(name="uptime", width=6, least_width=160, right=True, value=_uptime, told=format_uptime),
+    Column(name="id", width=8, least_width=170, value=lambda peer, view: peer.peer, told=lambda peer: peer[-8:]),
 )  # fmt: skip
 """The most important first."""
 
-_MINI_WIDTHS = {"state": 11, "name": 9, "tok/s": 5, "behind": 3}
+_MINI_WIDTHS = {"state": 11, "name": 9, "tok/s": 5, "behind": 6}
 MINI_COLUMNS = tuple(replace(column, width=_MINI_WIDTHS[column.name]) for column in COLUMNS[: len(_MINI_WIDTHS)])
 """What fits in 40 cells."""
+
+
+DETAIL_ROWS = 20
+"""Lines below the table from which the page of the selected peer is there, too."""
 
 
 class PeersPanel(FilterPanel):
@@ -173,17 +166,29 @@ class PeersPanel(FilterPanel):
         yield TextBlock(id="peers-line")
         yield Input(id="peers-filter", placeholder="name, state, penalty or id; !word hides", compact=True)
         yield RowTable()
+        yield TextBlock(id="peers-detail")
 
     def take_focus(self) -> None:
         self.query_one(RowTable).focus(scroll_visible=False)
 
     def draw_view(self, view: View) -> None:
         pages = pages_of_columns(view)
-        self.columns = pages[self._page % len(pages)]
         self.listed = self._arrange(view)
+        self.columns = widened(pages[self._page % len(pages)], self.listed, view)
         at = next((row for row, peer in enumerate(self.listed) if peer.peer == view.selected), None)
-        self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
         self.query_one("#peers-line", TextBlock).draw(self._line(view, len(self.listed)))
+        self._show_detail(view, at)
+        self.query_one(RowTable).show_rows(len(self.listed), self._row, at)
+
+    def _show_detail(self, view: View, at: int | None) -> None:
+        """The page of the selected peer below the table, where there is room for most of it."""
+        detail, table = self.query_one("#peers-detail", TextBlock), self.query_one(RowTable)
+        detail.display = at is not None and self.content_size.height - len(self.listed) > DETAIL_ROWS
+        table.styles.height = len(self.listed) if detail.display else "1fr"
+        if at is not None and detail.display:
+            sheet = FactSheet(view, view.width - 5)
+            draw_peer(sheet, view, self.listed[at])
+            detail.draw(sheet.text)
 
     def action_sort(self, step: int) -> None:
         names = [column.name for column in self.columns]
@@ -203,6 +208,7 @@ class PeersPanel(FilterPanel):
 
     def on_row_table_moved(self, message: RowTable.Moved) -> None:
         self.view.select(self.listed[message.row].peer)
+        self._show_detail(self.view, message.row)
 
     def on_row_table_entered(self, message: RowTable.Entered) -> None:
         self.post_message(PeerOpened(self.listed[message.row].peer))
@@ -213,7 +219,8 @@ class PeersPanel(FilterPanel):
         rows = (peer for peer in view.swarm.peers.values() if peer.lead not in view.swarm.peers or peer.peer == view.me)
         peers = [peer for peer in rows if matches(peer, self.wanted, view)]
         peers = figures.order(peers)
-        peers.sort(key=lambda peer: column.order(peer, view), reverse=self._reversed)
+        values = {peer.peer: column.value(peer, view) for peer in peers}
+        peers.sort(key=lambda peer: (values[peer.peer] is None, values[peer.peer]), reverse=self._reversed)
         return sorted(peers, key=lambda peer: peer.peer != view.me)
 
     def _row(self, row: int) -> list[StyledLine]:
@@ -225,8 +232,7 @@ class PeersPanel(FilterPanel):
         for column in self.columns:
             arrow = (view.glyphs.down if self._reversed else view.glyphs.up) if column.name == self.sort else ""
             style = view.ink.strong if arrow else view.ink.muted
-            title = "lag" if len(column.name) > column.width else column.name
-            name = f"{arrow}{title}"[: column.width]
+            name = column.heading(arrow)
             heading.append(f" {name:>{column.width}} " if column.right else f" {name:<{column.width}} ", style=style)
         if not self.wanted or view.mini:
             return heading
@@ -247,13 +253,33 @@ def pages_of_columns(view: View) -> list[tuple[Column, ...]]:
     return pages
 
 
+def widened(columns: Sequence[Column], peers: Sequence[PeerView], view: View) -> tuple[Column, ...]:
+    """The columns with the spare cells of a line: names and devices have them first, then headings in full."""
+    spare = max(0, view.width - (0 if view.mini else 2) - sum(column.width + 2 for column in columns))
+    widths = {column.name: column.width for column in columns}
+    for column in sorted(columns, key=lambda column: column.longest is None):
+        wanted = max((cell_len(column.longest(peer)) for peer in peers), default=0) if column.longest else 0
+        more = max(wanted, len(column.words)) - column.width
+        if more > 0 and (more <= spare or column.longest):
+            widths[column.name] += min(more, spare)
+            spare -= min(more, spare)
+    return tuple(replace(column, width=widths[column.name]) for column in columns)
+
+
+def shown(column: Column, peer: PeerView, view: View) -> Text:
+    """What stands in a column of a peer's row."""
+    if column.cell is not None:
+        cell = column.cell(peer, view)
+    else:
+        cell = "" if (value := column.value(peer, view)) is None else column.told(value)
+    return cell if isinstance(cell, Text) else Text(cell, style=view.ink.text)
+
+
 def _cell(column: Column, peer: PeerView, view: View) -> tuple[str, str]:
     """The cell's text, as wide as the column with a space on either side, and its style."""
-    cell = column.cell(peer, view)
-    text, style = (cell.plain, str(cell.style)) if isinstance(cell, Text) else (cell, view.ink.text)
-    if column.right:
-        text = " " * (column.width - cell_len(text)) + text
-    return f" {fit(text, column.width, view.glyphs.ellipsis)} ", style
+    cell = shown(column, peer, view)
+    text = " " * (column.width - cell.cell_len if column.right else 0) + cell.plain
+    return f" {fit(text, column.width, view.glyphs.ellipsis)} ", str(cell.style)
 
 
 def matches(peer: PeerView, wanted: str, view: View) -> bool:

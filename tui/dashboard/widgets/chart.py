@@ -13,13 +13,13 @@ from rich.cells import cell_len
 
 from tui.dashboard.appearance import Glyphs, place, trace
 from tui.dashboard.view import View
-from tui.dashboard.widgets.lines import LineView, StyledLine
+from tui.dashboard.widgets.lines import LineView, StyledLine, fit
 
-MIN_COLUMNS, MIN_ROWS = 24, 4
+MIN_COLUMNS, MIN_ROWS = 32, 4
 """Cells below which there is no room for axes: only the line with the newest values is drawn."""
 
-LABEL_CELLS = 9
-"""Left of the plot, for the labels of the vertical axis."""
+LABEL_CELLS, NEWEST_CELLS = 9, 10
+"""Left of the plot, for the labels of the vertical axis; right of it, for the newest value of each curve."""
 
 MOST_MARKERS = 12
 """Of a series with more points only so many get a marker."""
@@ -48,6 +48,8 @@ class Plot:
     low: float
     """Left end of the horizontal axis."""
     high: float
+    x_name: str
+    """What the horizontal axis counts."""
     x_label: Callable[[float], str]
     y_label: Callable[[float], str]
     x_ticks: Callable[[float, float, int], list[float]]
@@ -141,11 +143,28 @@ class Frame:
 
 def draw(chart: Plot, columns: int, rows: int, view: View) -> list[StyledLine]:
     """`rows` lines of `columns` cells: the curves in Braille dots (full stops on an ASCII terminal), labels around."""
-    frame = Frame(chart=chart, columns=columns - LABEL_CELLS, rows=rows - 1, glyphs=view.glyphs)
+    frame = Frame(chart=chart, columns=columns - LABEL_CELLS - NEWEST_CELLS, rows=rows - 1, glyphs=view.glyphs)
     ticks = {frame.cell((chart.low, tick))[1]: tick for tick in nice_ticks(*chart.heights, max(2, frame.rows // 3))}
     cells = _curves(frame)
-    lines = [_row(row, cells, ticks.get(row), frame, view) for row in range(frame.rows)]
-    return [*lines, [(" " * LABEL_CELLS, ""), (x_labels(chart, frame.columns), view.ink.muted)]]
+    newest = _newest(frame)
+    lines = [[*_row(row, cells, ticks.get(row), frame, view), newest.get(row, _NONE)] for row in range(frame.rows)]
+    below = f"{chart.x_name:>{LABEL_CELLS - 2}}  ", x_labels(chart, frame.columns), _NONE[0]
+    return [*lines, [("".join(below), view.ink.muted)]]
+
+
+_NONE = " " * NEWEST_CELLS, ""
+
+
+def _newest(frame: Frame) -> dict[int, tuple[str, str]]:
+    """By row what stands right of the plot: where each curve is now; of two in one row the first one."""
+    told: dict[int, tuple[str, str]] = {}
+    for series in frame.chart.series:
+        if series.points:
+            column, row = frame.cell(series.points[-1])
+            marker = "" if column == frame.columns - 1 else f"{series.marker} "
+            text = f" {marker}{frame.chart.y_label(series.points[-1][1])}"
+            told.setdefault(row, (fit(text, NEWEST_CELLS, frame.glyphs.ellipsis), series.style))
+    return told
 
 
 def _curves(frame: Frame) -> dict[tuple[int, int], tuple[str, str]]:
@@ -209,7 +228,7 @@ class SeriesChart(LineView):
         width, rows = self.size.width, self.size.height - 1
         if not width:
             return
-        chart = make(max(1, width - LABEL_CELLS))
+        chart = make(max(1, width - LABEL_CELLS - NEWEST_CELLS))
         drawn = (chart, width, rows, view.glyphs, view.ink)
         if drawn == self._drawn:
             return

@@ -10,7 +10,7 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from tui.dashboard.appearance import draw_curve, draw_spark
+from tui.dashboard.appearance import draw_spark
 from tui.dashboard.view import View
 from tui.swarm.snapshot import PenaltyRecord, Point
 from tui.text.phrases import counts_words, duty_words, hold_words, layer_words, next_words, until_words
@@ -19,7 +19,7 @@ GUTTER, NARROW_GUTTER = 12, 10
 """Cells of the labels, on a wide and on a narrow page."""
 
 TALL = 34
-"""Lines of terminal from which there are headings and curves of several rows."""
+"""Lines of terminal from which there are headings and charts."""
 
 Piece = Text | str | tuple[str, str]
 """A fact: text as it is, or (text, style)."""
@@ -36,6 +36,10 @@ class FactSheet:
     @property
     def room(self) -> int:
         return max(1, self.width - self.gutter)
+
+    @property
+    def height(self) -> int:
+        return len(self._lines)
 
     @property
     def text(self) -> Text:
@@ -63,6 +67,18 @@ class FactSheet:
             first = False
         self._add(line)
 
+    def flow(self, label: str, *facts: Piece) -> None:
+        """Facts on as many lines as they take; none where there is no fact."""
+        line, room = list[Piece](), self.room
+        for fact in (_text(fact, self._view.ink.text) for fact in facts if fact):
+            if line and fact.cell_len > room:
+                self.row(label, *line)
+                label, line, room = "", [], self.room
+            line.append(fact)
+            room -= fact.cell_len + 3
+        if line:
+            self.row(label, *line)
+
     def nothing(self, label: str, text: str) -> None:
         """That there is nothing to tell, under the heading or, on a dense page, beside the label."""
         fact = (f"{self._view.glyphs.done} {text}", self._view.ink.muted)
@@ -77,20 +93,6 @@ class FactSheet:
             head = label if number == 0 else ""
             gutter = (f"{head:<{self.gutter - 1}} ", self._view.ink.muted)
             self._add(Text.assemble(gutter, (line, style or self._view.ink.text)))
-
-    def curve(self, points: Sequence[Point]) -> None:
-        """A curve over the width of the page, with its greatest and its least value; one line where room is scarce."""
-        view, values = self._view, [point.value for point in points]
-        if view.short or len(values) < 2:
-            return
-        width, rows = min(96, self.room - 8), 4 if view.height < 48 else 10
-        if view.height < TALL:
-            self.row("", (draw_spark(values, width, view.glyphs), view.ink.good))
-            return
-        lines = draw_curve(values, width, rows, view.glyphs)
-        marks = {0: f"  {max(values):.3g}", rows - 1: f"  {min(values):.3g}"}
-        for row, line in enumerate(lines):
-            self._add(Text.assemble(" " * self.gutter, (line, view.ink.good), (marks.get(row, ""), view.ink.muted)))
 
     def trend(self, label: str, value: str, points: Sequence[Point], *facts: Piece) -> None:
         """A value and beside it how it came to be."""
@@ -110,7 +112,7 @@ class FactSheet:
 
     def blank(self) -> None:
         """An empty line, unless the page has no room for such things."""
-        if not self._view.short:
+        if not (self._view.short or self._dense):
             self._lines.append(Text())
 
     def _add(self, line: Text) -> None:
