@@ -19,7 +19,7 @@ from peer.telemetry.event_tail import EventTail
 from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, PeerCommand
 from tui.folders import folder_meant, is_at_work, quoted
-from tui.processes.children import INTERRUPTED, Output, failure_of, start_lasting
+from tui.processes.children import INTERRUPTED, ChildProcess, Output, error_of, start_lasting
 from tui.terminal import require_terminal
 
 if TYPE_CHECKING:
@@ -157,7 +157,7 @@ def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, outp
         again = f"homefires attach{_dir(directory)}"
         raise HomefiresError(f"the peer was asked to leave and is still there; look with: {again}") from error
     if code != 0:
-        raise failure_of("peer", code, log)
+        raise error_of(ChildProcess(name="peer", log=log, process=process, exit_code=code))
     output.say(_last_words(directory))
     return 0
 

@@ -25,7 +25,6 @@ from tui.processes.children import (
     ChildProcess,
     EventPrinted,
     InterruptReceived,
-    NoOutput,
     Output,
     ProcessGroup,
     error_of,
@@ -128,7 +127,7 @@ def main(words: Sequence[str]) -> int:
     log, separator, *argv = words
     assert separator == "--", words
     try:
-        return supervise("peer", argv, Path(log), NoOutput())
+        return supervise("peer", argv, Path(log), Output())
     except HomefiresError as error:
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code
