@@ -13,7 +13,7 @@ from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
 from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
 from tui.command_line import Argument, Command, Option
 from tui.commands.attach import join_and_attach, require_free
-from tui.commands.consent import consents
+from tui.commands.consent import DECIDING, consents
 from tui.commands.options import INVITE, DisplayOptions, PeerOptions, Ui, Yes
 from tui.commands.settings import kept_if_taken, values_for_start
 from tui.folders import default_directory, is_strangers
@@ -46,11 +46,11 @@ class JoinCommand(PeerOptions, Command):
         if self.keep_running:
             words, join = (*self.settings(), *words), join.without_settings()
         ui, settings = choose_ui(self.ui), values_for_start(words)
-        is_decided = bool(cluster or join.devices or {"offload", "stages", "devices"} & settings.keys())
-        said = consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
-        if not said.joins:
+        is_decided = bool(cluster or join.devices or DECIDING & settings.keys())
+        chosen = consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
+        if chosen is None:
             return 0
-        settings |= values_for_start(said.settings)
+        settings |= values_for_start(chosen)
         if settings:
             require_free(join.place())  # they are for the peer that is started here
             join.settle(join.place())  # and not for that of another run

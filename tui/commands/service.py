@@ -13,7 +13,7 @@ from dht.invite import parse_for, read_text
 from peer.spec import RunSpec
 from tui.command_line import Argument, Command, Option, Section, words_of
 from tui.commands.attach import require_free
-from tui.commands.consent import consents
+from tui.commands.consent import DECIDING, consents
 from tui.commands.join import JoinCommand
 from tui.commands.options import PeerOptions, Yes
 from tui.commands.organiser import (
@@ -53,14 +53,17 @@ class ServiceInstallCommand(Command):
             return self._install_node()
         join = JoinCommand(invite=read_text(self.what), **vars(self.peer))
         settings = values_for_start([*join.settings(), *self.sets])
-        if not self.dry and not consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr):
+        if self.dry:
+            return _carry_out(_peer(join), dry=True)
+        is_decided = bool(DECIDING & settings.keys())
+        chosen = consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
+        if chosen is None:
             return 0
-        service = _peer(join if self.dry else join.without_settings())
-        if not self.dry:
-            _require_free(service)  # what is kept is for the peer of this service
-            join.settle(service.directory)
-            keep_for_start(service.directory, settings)
-        return _carry_out(service, dry=self.dry)
+        service = _peer(join.without_settings())
+        _require_free(service)  # what is kept is for the peer of this service
+        join.settle(service.directory)
+        keep_for_start(service.directory, settings | values_for_start(chosen))
+        return _carry_out(service, dry=False)
 
     def _refuse_stray(self) -> None:
         """An option that this kind of service lacks was meant to do something. Raises BadInput."""

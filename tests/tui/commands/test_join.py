@@ -4,7 +4,6 @@ import io
 import stat
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +15,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.control.store import read_table
 from tui.cli import main
-from tui.commands.consent import Consent, consents
+from tui.commands.consent import consents
 from tui.commands.join import JoinCommand, run_join
 from tui.output.output import PlainOutput
 from tui.processes.children import Output, python_module
@@ -133,9 +132,10 @@ def test_how_a_machine_without_room_trains_is_kept_for_the_peer(
     """As if it had been typed. Who names a device has decided."""
     decided: list[bool] = []
 
-    def chooses(join: JoinCommand, *, is_decided: bool, **asked: Any) -> Consent:
+    def chooses(join: JoinCommand, *, is_decided: bool, **asked: Any) -> tuple[str, ...]:
         decided.append(is_decided)
-        return replace(consents(join, is_decided=is_decided, **asked), settings=("offload=yes",))
+        assert consents(join, is_decided=is_decided, **asked) == ()
+        return ("offload=yes",)
 
     program(monkeypatch, "pass")
     monkeypatch.setattr(tui.commands.join, "consents", chooses)
