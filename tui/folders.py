@@ -9,7 +9,8 @@ import fcntl
 import hashlib
 import re
 import shlex
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from platformdirs import user_data_path
@@ -110,6 +111,17 @@ ERROR_LOG = "error.log"
 def data_root() -> Path:
     """The folder of everything of ours that outlives a process."""
     return user_data_path("homefires", appauthor=False)
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Raises BadInput for a file that is there already, or that cannot be written, which names the option."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise BadInput(f"{path} exists; name another file with {option}") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; name another file with {option}") from error
 
 
 def default_directory(kind: str, run: str, spec_hash: bytes) -> Path:

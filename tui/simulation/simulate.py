@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
@@ -15,6 +16,7 @@ from peer.plan.peers_file import read_declared
 from peer.plan.strategy_search import seconds
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
+from tui.folders import writing
 from tui.simulation.plan_options import SimulateOptions, SwarmOptions
 from tui.simulation.workers import cores, rarely_collected, spread_over
 from tui.spec_choice import choose_spec
@@ -44,19 +46,10 @@ def run_simulate(asked: SimulateOptions) -> Outcome:
 
 def _open(asked: SwarmOptions, path: Path) -> TextIO:
     for option, source in (("SPEC", asked.spec), ("--peers", asked.peers), ("--churn", asked.churn)):
-        if source and _is_same(path, Path(source)):
+        if os.path.exists(path) and os.path.exists(source) and path.samefile(source):
             raise BadInput(f"--events {path} is the file that is read as {option}; name another")
-    try:
+    with writing(path, "--events"):
         return path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--events {path}: {error.strerror}; name a file that can be written") from error
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except OSError:  # one of them is no file
-        return False
 
 
 def scenario_options(asked: SwarmOptions) -> ScenarioOptions:

@@ -228,20 +228,19 @@ def test_a_demo_can_only_be_stopped_from_its_dashboard() -> None:
 
 
 def test_a_demo_whose_launcher_is_gone_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tui.sources.live import LiveSource
 
     (tmp_path / "events.jsonl").write_text(format_line(LINES[0]) + "\n")
-    feed: EventSource = DemoSource(LiveSource.of_file(tmp_path / "events.jsonl"))
+    feed: EventSource = DemoSource(tmp_path / "events.jsonl")
     feed.open()
     assert feed.advance(200.0).peers["p"].label == "alice"
     assert (feed.ended, feed.title, feed.time(7.0)) == ("", "the demo", 7.0)
     parent = os.getppid()
     monkeypatch.setattr(os, "getppid", lambda: parent + 1)
-    assert feed.ended == "the demo is gone"
     asked: list[int] = []
     monkeypatch.setattr(signal, "raise_signal", asked.append)
     feed.advance(201.0)
     assert asked == [signal.SIGTERM], "the dashboard gives the terminal back"
+    assert feed.ended == "the demo is gone"
     feed.close()
 
 
