@@ -120,7 +120,16 @@ def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices 
         output.say(
             f"{demo.peers} peers train {spec.run.name}{_where(devices)} for {spec.run.rounds} rounds in {directory}"
         )
-        story, children = tell(demo, output, spec, directory, devices)
+        events, went_well = directory / "events.jsonl", False
+        try:
+            with ProcessGroup() as children, events.open("w", encoding="utf-8") as merged:
+                output.begin(events)
+                story = DemoRun(children, output, merged, spec, directory)
+                story.start_bootstrap()
+                story.run_peers(demo.peers, devices, demo.data, demo.stages)
+            went_well = not children.interrupts and not story.fault
+        finally:
+            output.close(at_once=not went_well)
     if children.interrupts:
         return INTERRUPTED
     fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends)
@@ -137,24 +146,6 @@ def _where(devices: Devices) -> str:
     if len(own) > 1:
         return f" on {len(own)} {'processor ranks' if own[0] == 'cpu' else 'GPUs'} each"
     return f" on {own[0]}" if own else ""
-
-
-def tell(
-    demo: DemoCommand, output: Output, spec: RunSpec, directory: Path, devices: Devices
-) -> tuple[DemoRun, ProcessGroup]:
-    """Everything that happens until all children are gone and the output is closed."""
-    went_well = False
-    try:
-        events = directory / "events.jsonl"
-        with ProcessGroup() as children, events.open("w", encoding="utf-8") as merged:
-            output.begin(events)
-            story = DemoRun(children, output, merged, spec, directory)
-            story.start_bootstrap()
-            story.run_peers(demo.peers, devices, demo.data, demo.stages)
-        went_well = not children.interrupts and not story.fault
-    finally:
-        output.close(at_once=not went_well)
-    return story, children
 
 
 class DemoRun:
@@ -184,9 +175,7 @@ class DemoRun:
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
-    def run_peers(
-        self, count: int, devices: Sequence[Sequence[str]] = (), data: Path | None = None, stages: int = 1
-    ) -> None:
+    def run_peers(self, count: int, devices: Devices = (), data: Path | None = None, stages: int = 1) -> None:
         """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
 
         They train on these devices or on what each chooses, and on these data if the spec has none. Of more than one
@@ -311,8 +300,7 @@ def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Ma
 
 
 def _differing_round(views: list[PeerView]) -> str | None:
-    first = views[0]
-    agreed = {commit.round: commit for commit in first.commits}
+    agreed = {commit.round: commit for commit in views[0].commits}
     for view in views:
         for commit in view.commits:
             expected = agreed.setdefault(commit.round, commit)

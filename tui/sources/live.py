@@ -21,7 +21,7 @@ LOCK_EVERY_S = 1.0
 
 
 class LiveSource:
-    """A peer's run directory, the folder of a demo, or one file of the lines of several. A single peer can be commanded."""
+    """A peer's run directory, the folder of a demo, or one file with lines of several. A single peer takes commands."""
 
     playback = None
 
