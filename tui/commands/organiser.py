@@ -144,7 +144,12 @@ class OrganiserCommand(Command):
     directory: Annotated[Path | None, Option("the organiser's (default: that started last)", "DIR", "--dir")] = None
 
     def find(self) -> Path:
-        return self.directory or _newest()
+        """Raises BadInput if no node was ever started."""
+        root = data_root() / "bootstrap"
+        found = [path for path in root.glob("*/invite") if path.is_file()]
+        if self.directory is None and not found:
+            raise BadInput(f"no run was started on this machine (nothing in {root}); name the organiser's folder")
+        return self.directory or max(found, key=lambda path: path.stat().st_mtime).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,15 +206,6 @@ class QuarantineCommand(OrganiserCommand):
         else:
             raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
         return 0
-
-
-def _newest(root: Path | None = None) -> Path:
-    """The organiser's folder whose node was started last. Raises BadInput if there is none."""
-    root = root or data_root() / "bootstrap"
-    found = [path for path in root.glob("*/invite") if path.is_file()]
-    if not found:
-        raise BadInput(f"no run was started on this machine (nothing in {root}); name the organiser's folder")
-    return max(found, key=lambda path: path.stat().st_mtime).parent
 
 
 @dataclass(frozen=True, kw_only=True)

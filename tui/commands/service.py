@@ -16,15 +16,7 @@ from tui.commands.attach import require_free
 from tui.commands.consent import DECIDING, consents
 from tui.commands.join import JoinCommand
 from tui.commands.options import PeerOptions, Yes
-from tui.commands.organiser import (
-    NONE_KEPT,
-    Admission,
-    NodeOptions,
-    check_node,
-    claim_directory,
-    node_spec,
-    place_node,
-)
+from tui.commands.organiser import NONE_KEPT, Admission, NodeOptions, check_node, claim_directory, node_spec, place_node
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import quoted
 from tui.processes.children import python_module
