@@ -65,7 +65,6 @@ def _create(target: Path) -> BinaryIO:
 
 
 def contents(directory: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Names and texts of what goes into a bundle."""
     yield "README.txt", README
     yield "versions.json", _json(redactor, versions())
     yield "files.json", _json(redactor, list(files_of(directory)))

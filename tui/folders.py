@@ -83,10 +83,8 @@ def every_folder() -> list[Path]:
 
 
 def folder_meant(else_: str = "") -> Path:
-    """The one in which a peer runs; if none does, the one that reported last.
-
-    Raises BadInput if there is none, or if several peers run: then `else_` says what else can be done.
-    """
+    """The one in which a peer runs; if none does, the one that reported last. Raises BadInput if there is none, or if
+    several peers run: then `else_` says what else can be done."""
     folders = every_folder()
     running = [folder for folder in folders if is_at_work(folder)]
     if len(running) > 1:

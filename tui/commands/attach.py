@@ -44,10 +44,8 @@ class AttachCommand(PeerCommand):
 
 
 def attach(directory: Path, look: DisplayOptions) -> str:
-    """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on.
-
-    Raises Unreachable if no peer runs there.
-    """
+    """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on. Raises Unreachable
+    if no peer runs there."""
     if not is_at_work(directory):
         raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
     outcome = show_peer(directory, look)
@@ -70,10 +68,8 @@ def show_source(source: EventSource, look: DisplayOptions) -> ExitReason:
 
 
 def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> int:
-    """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code.
-
-    Raises DirectoryBusy if one runs there already, and what the peer failed with.
-    """
+    """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code. Raises
+    DirectoryBusy if one runs there already, and what the peer failed with."""
     directory = join.place().resolve()
     require_free(directory)
     invite = parse_for(directory, join.invite, time.time())

@@ -111,10 +111,8 @@ class DemoCommand(Command):
 
 
 def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices = ()) -> int:
-    """Run it to its end; the exit code. `devices` of each peer, as `settings.devices`; none: it chooses.
-
-    Raises RoundsFailed if not every round committed alike.
-    """
+    """Run it to its end; the exit code. `devices` of each peer, as `settings.devices`; none: it chooses. Raises
+    RoundsFailed if not every round committed alike."""
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
         output.say(
@@ -250,7 +248,6 @@ def round_limit_s(spec: RunSpec) -> float:
 
 
 def summarise(swarm: SwarmState, rounds: int) -> list[str]:
-    """The sentences at the end of a demo that kept its promise."""
     peers = [view for view in swarm.reporting if not view.lead]
     last, workers = peers[0].commits[-1], len(swarm.reporting) - len(peers)
     helped = f" and their {workers} workers" if workers else ""

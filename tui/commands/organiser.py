@@ -33,8 +33,6 @@ LINES = ("auto", "plain", "json", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class InviteOptions:
-    """Which invites are printed."""
-
     invites: Annotated[int, Option("with --admission: N invites for one peer each (default: one for all)", "N")] = 0
     expires: Annotated[str, Option("how long they last, as 12h, 7d or 4w (default: as long as the run)", "TIME")] = ""
 
@@ -76,10 +74,8 @@ def node_spec(name_or_path: str, sets: Sequence[str], *, admission: bool) -> Run
 def run_bootstrap(
     spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions = NONE_KEPT
 ) -> int:
-    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
-
-    Raises RunMismatch if the directory belongs to another run, or another run of this name to this organiser; DiskFull.
-    """
+    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where. Raises RunMismatch if the
+    directory belongs to another run, or another run of this name to this organiser; DiskFull."""
     directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
@@ -94,7 +90,6 @@ def run_bootstrap(
 
 
 def node_argv(path: Path, options: NodeOptions) -> list[str]:
-    """The command line of the node whose folder holds the spec at `path`."""
     return python_module("bootstrap", str(path), "--dir", str(path.parent), *words_of(options))
 
 

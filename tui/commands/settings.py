@@ -88,9 +88,7 @@ def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
 @contextmanager
 def kept_if_taken(directory: Path, values: Mapping[str, Any]) -> Iterator[None]:
     """`keep_for_start`, unless the peer that starts meanwhile refuses: then the next one finds what was there before.
-
-    Raises BadInput, Unreachable, and what the peer ends with.
-    """
+    Raises BadInput, Unreachable, and what the peer ends with."""
     before = read_table(directory).settings if values else {}
     keep_for_start(directory, values)
     try:

@@ -83,7 +83,6 @@ def _at_next_start(directory: Path, now: float) -> list[str]:
 
 
 def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> list[str]:
-    """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
     why = why_words(swarm, mine, now)
     lines = [f"{mine.label}: {figures.state(swarm, mine, now).name}{f' ({why})' if why else ''}"]

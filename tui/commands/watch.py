@@ -111,10 +111,8 @@ def watch_in_lines(watch: WatchCommand, output: Output) -> int:
 
 
 def watch_in_dashboard(watch: WatchCommand, look: DisplayOptions, output: Output) -> ExitReason:
-    """Show the dashboard until it is closed; how it was. `output` tells how a run is found.
-
-    Raises what a child that watches failed with.
-    """
+    """Show the dashboard until it is closed; how it was. `output` tells how a run is found. Raises what a child that
+    watches failed with."""
     if not watch.is_run:
         return show_source(_feed_of(watch), look)
     from tui.sources.child import ChildSource

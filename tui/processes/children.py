@@ -36,7 +36,6 @@ SWEEP_S = 2.0
 """The descendants of a child that ended get this long to end by themselves."""
 
 INTERRUPTED = 130
-"""Exit code after an interrupt."""
 
 CHILD_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
@@ -234,7 +233,6 @@ def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
 
 
 def _start(argv: Sequence[str], log: Path, stdout: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
-    """In a session of its own."""
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log.open("ab") as stderr:
         return subprocess.Popen(

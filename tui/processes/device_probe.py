@@ -62,10 +62,8 @@ def may_train() -> bool:
 def find_device(
     wanted: str, may_have_gpu: Callable[[], bool] = may_train, execute: Callable[[str], str] = kernel
 ) -> FoundDevice:
-    """One of DEVICES, found. A GPU that is asked for and full is taken: the peers wait for it, and say so.
-
-    Raises BadInput for one that is asked for and does not compute.
-    """
+    """One of DEVICES, found. A GPU that is asked for and full is taken: the peers wait for it, and say so. Raises
+    BadInput for one that is asked for and does not compute."""
     if wanted == "cpu":
         return FoundDevice(device="cpu")
     if wanted == "auto":
@@ -81,9 +79,7 @@ def share_devices(
     found: FoundDevice, peers: int, ranks: int, count: Callable[[], int] = count_gpus
 ) -> tuple[tuple[str, ...], ...]:
     """`settings.devices` of each peer, of so many ranks; empty: it chooses. A rank alone shares a GPU with the others'.
-
-    Raises BadInput where several ranks each would have to share GPUs.
-    """
+    Raises BadInput where several ranks each would have to share GPUs."""
     if ranks == 1:
         return ((found.device,) if found.device else (),) * peers
     if not found.is_gpu:
