@@ -20,6 +20,7 @@ from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, PeerCommand
 from tui.folders import folder_meant, is_at_work, quoted
 from tui.processes.children import INTERRUPTED, ChildProcess, Output, error_of, start_lasting
+from tui.sources.live import LiveSource
 from tui.terminal import require_terminal
 
 if TYPE_CHECKING:
@@ -56,8 +57,6 @@ def attach(directory: Path, look: DisplayOptions) -> str:
 
 
 def show_peer(directory: Path, look: DisplayOptions) -> ExitReason:
-    from tui.sources.live import LiveSource
-
     return show_source(LiveSource(directory), look)
 
 
@@ -80,7 +79,9 @@ def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> 
         tail.skip_to_end()  # of lives before
         process = start_lasting(join.lasting_argv(directory, log), log)
         try:
-            _load_dashboard()
+            # While the peer starts, which takes longer: an interrupt from then on finds the dashboard.
+            import tui.dashboard.app  # noqa: F401
+
             _follow_start(process, tail, output)
         except KeyboardInterrupt:
             _stop(process)
@@ -106,11 +107,6 @@ def require_free(directory: Path) -> None:
 def how_to_come_back(directory: Path) -> str:
     where = _dir(directory)
     return f"training goes on; come back with: homefires attach{where}; stop with: homefires leave{where}"
-
-
-def _load_dashboard() -> None:
-    """While the peer starts, which takes longer: an interrupt from then on finds the dashboard."""
-    import tui.dashboard.app  # noqa: F401
 
 
 def _follow_start(process: subprocess.Popen[bytes], tail: EventTail, output: Output) -> None:

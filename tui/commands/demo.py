@@ -7,7 +7,6 @@ they report, and check at the end that every peer committed every round with the
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -35,7 +34,7 @@ from tui.processes.children import (
     error_of,
     python_module,
 )
-from tui.processes.device_probe import DEVICES, find_device, share_devices
+from tui.processes.device_probe import DEVICES, find_device, share_devices, usable_cores
 from tui.spec_choice import SPEC, Sets, choose_spec
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
@@ -276,10 +275,6 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
         raise BadInput(f"--dir {chosen} is not an empty folder; name a new one")
     chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
     yield chosen.resolve()
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:

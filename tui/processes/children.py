@@ -23,7 +23,6 @@ import time
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType
 from typing import BinaryIO, Self
 
 from dht.errors import HomefiresError
@@ -90,11 +89,9 @@ class ChildExited:
     child: ChildProcess
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class InterruptReceived:
     """A person or the system asks us to stop; the children were told already."""
-
-    signal: int
 
 
 class ProcessGroup:
@@ -111,7 +108,7 @@ class ProcessGroup:
 
     def __enter__(self) -> Self:
         for number in _INTERRUPTS:
-            self._handlers[number] = signal.signal(number, self._on_signal)
+            self._handlers[number] = signal.signal(number, lambda *_: self._inbox.put(InterruptReceived()))
         return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
@@ -170,9 +167,6 @@ class ProcessGroup:
         self._kill_at = min(self._kill_at or float("inf"), time.monotonic() + grace_s)
         while self._running:
             self.next(timeout_s=0.1)
-
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._inbox.put(InterruptReceived(signal=number))
 
     def _kill_all(self) -> None:
         for child in self._running:

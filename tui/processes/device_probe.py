@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -57,6 +58,11 @@ def may_train() -> bool:
         return bool(pynvml.nvmlDeviceGetCount())
     except pynvml.NVMLError:
         return False
+
+
+def usable_cores() -> int:
+    """Of this machine, as far as this process may use them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_device(

@@ -17,8 +17,9 @@ from peer.plan.strategy_search import seconds
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
 from tui.folders import writing
-from tui.simulation.plan_options import SimulateOptions, SwarmOptions
-from tui.simulation.workers import cores, rarely_collected, spread_over
+from tui.processes.device_probe import usable_cores
+from tui.simulation.plan_options import MOST, SimulateOptions, SwarmOptions
+from tui.simulation.workers import rarely_collected, spread_over
 from tui.spec_choice import choose_spec
 from tui.text.units import count, format_bytes
 
@@ -40,7 +41,7 @@ def run_simulate(asked: SimulateOptions) -> Outcome:
         stack.enter_context(rarely_collected())
         return simulate(
             wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
-            far=spread_over(asked.processes or cores()),
+            far=spread_over(asked.processes or min(MOST, usable_cores())),
         )  # fmt: skip
 
 
