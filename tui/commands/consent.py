@@ -31,8 +31,6 @@ VERSION = 1
 INTRODUCE_S = 120.0
 """Dialling and asking have their own time-outs, which come to less."""
 YES = ("y", "yes")
-DECIDING = frozenset({"offload", "stages", "devices"})
-"""Settings that say how a machine trains: who gives one is not asked for a way."""
 WIDTH, NAMES = 79, 14
 """Columns of the screen, and of what stands before each line."""
 

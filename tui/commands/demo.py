@@ -199,8 +199,8 @@ class DemoRun:
             match self._next():
                 case EventPrinted(line=EventLine(event=RoundCommitted())):
                     deadline = time.monotonic() + round_limit_s(self.spec)
-                case ChildExited(child=child):
-                    self._check_founder(child)
+                case ChildExited(child=child) if not (self._has_begun or self.children.interrupts):
+                    self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
             if time.monotonic() > deadline:
                 limit_s = round_limit_s(self.spec)
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
@@ -233,11 +233,10 @@ class DemoRun:
             self.ends[child.name] = child.describe_end()
             self.output.say(f"{child.name}: {child.describe_end()}")
 
-    def _check_founder(self, child: ChildProcess) -> None:
-        """A founder that ended before the first round leaves the others waiting for it."""
-        begun = self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
-        if not begun and not self.children.interrupts:
-            self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+    @property
+    def _has_begun(self) -> bool:
+        """A founder that ends before leaves the others waiting for it."""
+        return self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
 
 
 def round_limit_s(spec: RunSpec) -> float:

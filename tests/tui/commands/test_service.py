@@ -18,7 +18,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dht.errors
-import tui.commands.service
+import tui.commands.join
 import tui.processes.systemd
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unreachable
 from dht.identity import Identity
@@ -319,7 +319,7 @@ def test_what_the_owner_answers_holds_for_the_service(
         assert chosen is None or consents(join, **asked | {"yes": True}) == ()
         return chosen
 
-    monkeypatch.setattr(tui.commands.service, "consents", answers)
+    monkeypatch.setattr(tui.commands.join, "consents", answers)
     assert main(["service", "install", invite, "--dir", str(tmp_path / "p")]) == 0
     assert systemd.exists() == (chosen is not None)
     assert store.read_table(tmp_path / "p") == kept
