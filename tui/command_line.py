@@ -126,7 +126,6 @@ def _meant(word: str, known: Collection[str]) -> str:
 
 
 def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance]) -> None:
-    """Have a parser take the fields of a dataclass."""
     either: dict[str, argparse._ActionsContainer] = {}
     for each in _declared(kind):
         match each.how:
@@ -148,7 +147,6 @@ def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance
 
 
 def _how(each: _Field, option: Option) -> dict[str, Any]:
-    """What `add_argument` is told of an option."""
     text = argparse.SUPPRESS if option.hidden else each.help
     if each.kind is bool:
         return {"action": "store_true", "help": text}
@@ -220,7 +218,6 @@ class _Field:
 
     @property
     def is_part(self) -> bool:
-        """Whether it has options of its own."""
         return is_dataclass(self.kind)
 
     @property
