@@ -10,7 +10,7 @@ from types import MappingProxyType
 from typing import Any
 
 from peer.events import PenaltyImposed, RoundForecast, RoundStalled, printable
-from tui.text.units import count, format_seconds
+from tui.text.units import format_seconds
 
 OWNERS = frozenset({"PAUSED", "SNOOZED"})
 """Holds that `resume` ends."""
@@ -197,11 +197,11 @@ def counts_words(penalty: PenaltyImposed) -> str:
 
 
 def until_words(penalty: PenaltyImposed, round: int) -> str:
-    """until round 14, 3 rounds left; or over since round 14."""
+    """until round 14 (3 left); or over since round 14."""
     left = penalty.until_round - round
     if left <= 0:
         return f"over since round {penalty.until_round}"
-    return f"until round {penalty.until_round}, {count(left, 'round')} left"
+    return f"until round {penalty.until_round} ({left} left)"
 
 
 def layer_words(layer: str) -> str:

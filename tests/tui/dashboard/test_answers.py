@@ -96,4 +96,4 @@ async def test_while_a_penalty_lasts_it_is_on_the_first_screen_with_its_end(swar
         await press(pilot, "1")
         text = words_of(text_of(app))
         assert f"ANOMALY {swarm.label(anomaly.about)} counts {100 * anomaly.factor:.0f} %" in text
-        assert f"until round {anomaly.until_round}, 1 round left" in text
+        assert f"until round {anomaly.until_round} (1 left)" in text

@@ -140,7 +140,7 @@ async def test_a_penalty_against_me_is_told_with_code_factor_end_and_evidence() 
     async with opened(app):
         text = text_of(app)
         until = source.swarm.round + 2
-        assert f"counts 50 %, until round {until}, 2 rounds left" in text
+        assert f"counts 50 %, until round {until} (2 left)" in text
         assert "12 of 24 parts came in time" in text
 
 

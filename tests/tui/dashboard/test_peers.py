@@ -219,7 +219,7 @@ async def test_enter_tells_all_about_a_peer() -> None:
         text = text_of(app)
         for fact in (
             peer_id(2), "4 accepted · 1 late", "homefires 9.9", "cuda", "counts 50 %", "over since round 4",
-            "counts nothing", "until round 99, 93 rounds left", "12 of 24 parts came in time",
+            "counts nothing", "until round 99 (93 left)", "12 of 24 parts came in time",
             "weighed 33.3 %, by tokens 33.3 %",
         ):  # fmt: skip
             assert fact in text

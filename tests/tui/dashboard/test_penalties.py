@@ -36,7 +36,7 @@ def test_the_factor_in_words(code: str, factor: float, words: str) -> None:
 
 def test_how_long_a_penalty_lasts() -> None:
     lasting = penalty(until=14)
-    assert until_words(lasting, 11) == "until round 14, 3 rounds left"
+    assert until_words(lasting, 11) == "until round 14 (3 left)"
     assert until_words(lasting, 14) == "over since round 14"
 
 

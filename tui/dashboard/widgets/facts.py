@@ -150,7 +150,7 @@ def add_holds(sheet: FactSheet, view: View, *, most: int) -> None:
 
 
 def add_penalty(sheet: FactSheet, view: View, penalty: PenaltyRecord, about: str, style: str) -> None:
-    """LATE peer-3 counts 50 %, until round 13, 1 round left; below it the evidence. `about`: whose or which round."""
+    """LATE peer-3 counts 50 %, until round 13 (1 left); below it the evidence. `about`: whose or which round."""
     ink, lasts = view.ink, penalty.until_round > view.swarm.round
     sheet.line(
         (f"{penalty.code:<{sheet.gutter - 1}} ", ink.warn if lasts else ink.muted), (about, ink.strong),
