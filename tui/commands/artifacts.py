@@ -87,7 +87,7 @@ class AuditCommand(ChildCommand):
         if verdict:
             print(verdict)
         if child.returncode != 0:
-            raise failure_said("audit", child.returncode, "".join(said))
+            raise failure_said("audit", child.returncode, "".join(said), AUDIT_S)
         return 0
 
 

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import subprocess
 import time
-from contextlib import closing
+from contextlib import closing, suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -164,9 +164,7 @@ def _last_words(directory: Path) -> str:
 
 def _dir(directory: Path) -> str:
     """` --dir DIR`, unless a command finds it by itself."""
-    try:
+    with suppress(BadInput):
         if folder_meant().resolve() == directory.resolve():
             return ""
-    except BadInput:
-        pass
     return f" --dir {quoted(directory)}"

@@ -41,7 +41,7 @@ from tui.swarm import figures
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
 from tui.swarm.sentences import agreement_words
-from tui.swarm.snapshot import PeerView, SwarmState, labels_of
+from tui.swarm.snapshot import SwarmState, labels_of
 from tui.terminal import choose_ui
 from tui.text.units import format_bytes
 
@@ -310,22 +310,14 @@ def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Ma
     for name in expected:
         if name not in by_name:
             return f"{name} never reported anything" + _because(ends.get(name, ""))
-    views = [by_name[name] for name in expected]
     if figures.agreement(swarm).differs is not None:
         return agreement_words(swarm, labels_of(swarm))
-    return _missing_round(views, rounds, ends)
-
-
-def _missing_round(views: list[PeerView], rounds: int, ends: Mapping[str, str]) -> str | None:
-    for view in views:
+    known = range(max(1, rounds + 1 - MAX_COMMITS), rounds + 1)  # of a longer demo not the oldest
+    for view in (by_name[name] for name in expected):
         committed = {commit.round for commit in view.commits}
-        # Of a longer demo the oldest commits are no longer known.
-        looked_at = range(max(1, rounds + 1 - MAX_COMMITS), rounds + 1)
-        missing = next((round for round in looked_at if round not in committed), None)
-        if missing is not None:
-            last = max(committed, default=0)
-            why = _because(ends.get(view.name, view.why))
-            return f"{view.label} did not commit round {missing} of {rounds}, its last is {last}{why}"
+        if missing := set(known) - committed:
+            last, why = max(committed, default=0), _because(ends.get(view.name, view.why))
+            return f"{view.label} did not commit round {min(missing)} of {rounds}, its last is {last}{why}"
     return None
 
 

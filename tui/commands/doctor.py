@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import json
-import signal
 import subprocess
 import sys
 import tempfile
@@ -14,7 +13,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import IO, Annotated, Any, TextIO
 
-from dht.errors import BadInvite, HomefiresError
+from dht.errors import BadInvite
 from dht.invite import as_temporary_file, parse, read_text
 from peer.events import printable
 from tui.command_line import Argument, Command, Option
@@ -71,7 +70,7 @@ def run_doctor(asked: DoctorCommand, stream: TextIO) -> int:
         if is_finished:
             return code
         log.seek(0)
-        raise _failure(code, log.read())
+        raise failure_said("examination", code, log.read(), LIMIT_S)
 
 
 def _show(lines: IO[str], stream: TextIO, *, as_json: bool) -> bool:
@@ -112,13 +111,6 @@ def _words(told: dict[str, Any], failed: int) -> list[str]:
 def _wrapped(text: str, room: int = 0) -> list[str]:
     width = room or columns(WIDTH)
     return textwrap.wrap(printable(text), width, break_long_words=False, break_on_hyphens=False) or [""]
-
-
-def _failure(code: int, said: str) -> HomefiresError:
-    if code == -signal.SIGKILL:
-        why = f"it did not end within {LIMIT_S:.0f} s, or the system was short of memory"
-        return HomefiresError(f"the examination was killed: {why}; run it again with --debug")
-    return failure_said("examination", code, said)
 
 
 class DevicesCommand(Command):

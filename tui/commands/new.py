@@ -200,9 +200,9 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
         f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
-        f"memory of a peer: {format_bytes(round(memory.device))} on the device, "
-        f"{format_bytes(round(memory.anchor + memory.encoded))} beside",
+        f"memory of a peer: {format_bytes(memory.device)} on the device, "
+        f"{format_bytes(memory.anchor + memory.encoded)} beside",
         f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
-        f"each sends {format_bytes(round(cost.traffic.up_bytes))}",
+        f"each sends {format_bytes(cost.traffic.up_bytes)}",
         f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}",
     ]

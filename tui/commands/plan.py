@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from peer.events import printable
 from tui.command_line import Command, Option
 from tui.commands.options import AsJson
 from tui.simulation.plan_options import PlaceOptions, PlanOptions, SimulateOptions
@@ -57,6 +58,4 @@ class SimulateCommand(SimulateOptions, Command):
 
 
 def _show(page: str) -> None:
-    from peer.events import printable
-
     print("\n".join(map(printable, page.splitlines())))

@@ -155,16 +155,14 @@ def _held(status: PeerStatus, now: float) -> list[str]:
     return [text for text in (*said, duty_words(status), next_words(status, now)) if text]
 
 
-def _split(assignment: str) -> tuple[str, str]:
-    key, separator, text = assignment.partition("=")
-    if not separator or not key:
-        raise BadInput(f"{assignment!r} is not of the form KEY=VALUE; homefires set alone shows every KEY")
-    return key, text
-
-
 def _values(assignments: Sequence[str], present: Mapping[str, Any]) -> dict[str, Any]:
-    typed = [_split(assignment) for assignment in assignments]
-    return {key: to_value(text, present.get(key, "")) for key, text in typed}
+    values = {}
+    for assignment in assignments:
+        key, separator, text = assignment.partition("=")
+        if not separator or not key:
+            raise BadInput(f"{assignment!r} is not of the form KEY=VALUE; homefires set alone shows every KEY")
+        values[key] = to_value(text, present.get(key, ""))
+    return values
 
 
 def _settings_on_disk(directory: Path) -> dict[str, Any]:

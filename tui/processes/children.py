@@ -208,8 +208,11 @@ def _last_said(log: Path) -> str:
     return said[-1].removeprefix(ERROR_MARK) if said and said[-1].startswith(ERROR_MARK) else ""
 
 
-def failure_said(what: str, exit_code: int, stderr: str) -> HomefiresError:
-    """The same for a process whose stderr we read: its last line."""
+def failure_said(what: str, exit_code: int, stderr: str, limit_s: float | None = None) -> HomefiresError:
+    """The same for a process whose stderr we read, its last line, and that was killed after `limit_s`."""
+    if exit_code == -signal.SIGKILL and limit_s is not None:
+        why = f"it did not end within {limit_s:.0f} s, or the system was short of memory"
+        return HomefiresError(f"the {what} was killed: {why}; run it again with --debug")
     kind = _kind_of(exit_code)
     why = (stderr.strip().splitlines() or [f"exit code {exit_code}"])[-1].removeprefix(ERROR_MARK)
     return kind(why if kind is not HomefiresError else f"the {what} failed: {why}; run it again with --debug")

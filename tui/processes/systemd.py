@@ -14,25 +14,17 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from dht import errors
 from dht.atomic_files import write_atomic
-from dht.errors import (
-    BadChain,
-    BadInput,
-    DirectoryBusy,
-    HomefiresError,
-    KeyInUse,
-    NotAdmitted,
-    PortInUse,
-    RunMismatch,
-    Unfit,
-    Unreachable,
-)
 from tui.processes.children import CHILD_ENVIRONMENT, INTERRUPTED
 
 PREFIX = "homefires-"
 FINAL = tuple(
-    kind.exit_code for kind in (BadInput, PortInUse, RunMismatch, DirectoryBusy, BadChain, NotAdmitted, Unfit, KeyInUse)
-)
+    kind.exit_code for kind in (
+        errors.BadInput, errors.PortInUse, errors.RunMismatch, errors.DirectoryBusy, errors.BadChain,
+        errors.NotAdmitted, errors.Unfit, errors.KeyInUse,
+    )
+)  # fmt: skip
 """Exit codes after which starting again would fail again, until a person has acted."""
 FIRST_DELAY_S = 10
 LONGEST_DELAY_S = 600
@@ -116,7 +108,7 @@ def _delays(systemd_version: int) -> list[str]:
 def quoted(word: str) -> str:
     """A word of a command line as systemd reads it. Raises BadInput for one that a unit cannot hold."""
     if not word.isprintable():
-        raise BadInput(f"{word!r} has a character that no unit file can hold; use another folder or name")
+        raise errors.BadInput(f"{word!r} has a character that no unit file can hold; use another folder or name")
     escaped = word.replace("\\", "\\\\").replace('"', '\\"').replace("%", "%%").replace("$", "$$")
     return f'"{escaped}"'
 
@@ -139,9 +131,9 @@ def run(words: Sequence[str]) -> subprocess.CompletedProcess[str]:
     try:
         return subprocess.run(words, capture_output=True, text=True, timeout=ASK_S, check=False)
     except FileNotFoundError as error:
-        raise Unreachable(NO_SYSTEMD) from error
+        raise errors.Unreachable(NO_SYSTEMD) from error
     except subprocess.TimeoutExpired as error:
-        raise Unreachable(f"{words[0]} did not answer within {ASK_S:.0f} s") from error
+        raise errors.Unreachable(f"{words[0]} did not answer within {ASK_S:.0f} s") from error
 
 
 NO_SYSTEMD = (
@@ -160,7 +152,7 @@ class UserUnits:
         """Of systemd. Raises Unreachable if there is none."""
         told = self._run(["systemctl", "--version"]).stdout.split()
         if len(told) < 2 or not told[1].isdecimal():
-            raise Unreachable(NO_SYSTEMD)
+            raise errors.Unreachable(NO_SYSTEMD)
         return int(told[1])
 
     def install(self, service: Service) -> list[str]:
@@ -183,7 +175,7 @@ class UserUnits:
         """Stop a service and take its unit away; its folder stays. Raises BadInput if there is none."""
         path = self.folder / name
         if not path.exists():
-            raise BadInput(f"no service is installed as {name}; see: homefires service status")
+            raise errors.BadInput(f"no service is installed as {name}; see: homefires service status")
         self._ask("disable", "--now", name)
         path.unlink()
         self._ask("daemon-reload")
@@ -209,8 +201,8 @@ class UserUnits:
             return told.stdout
         why = (told.stderr.strip().splitlines() or [f"exit code {told.returncode}"])[-1]
         if "connect to" in why or "not been booted" in why:
-            raise Unreachable(f"{NO_SYSTEMD} ({why})")
-        raise HomefiresError(f"systemctl --user {' '.join(words)}: {why}")
+            raise errors.Unreachable(f"{NO_SYSTEMD} ({why})")
+        raise errors.HomefiresError(f"systemctl --user {' '.join(words)}: {why}")
 
 
 HOW_TO_LINGER = "it stops when you log out; to have it run from boot on: loginctl enable-linger"

@@ -77,7 +77,7 @@ def _from_main_memory(question: PlanningProblem, peers: list[int]) -> ModelCopie
     able = [each for each in found if each is not None]
     if not able:
         return None
-    main = format_bytes(round(max(each.main_bytes for each in able)))
+    main = format_bytes(max(each.main_bytes for each in able))
     words = f"layers from main memory, with {main} of it besides what a round takes (offload=yes)"
     return ModelCopies(words=words, peers=len(able), tokens_per_s=sum(each.tokens_per_s for each in able))
 

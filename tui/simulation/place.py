@@ -76,7 +76,7 @@ def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[flo
     for stages in range(1, most + 1):
         if sum(held >= needed / stages for held in memory_bytes) >= stages:
             return stages
-    raise BadInput(f"{format_bytes(round(needed))} fit on no {most} of these peers, however the model is cut")
+    raise BadInput(f"{format_bytes(needed)} fit on no {most} of these peers, however the model is cut")
 
 
 # ---- the peers ----
@@ -118,9 +118,9 @@ def describe(found: Placed) -> str:
     lines = [
         f"{found.spec.run.name}: {as_short(found.shape.parameters)} parameters in {count(work.stages, 'stage')}, "
         f"{count(len(found.swarm), 'peer')}",
-        f"a stage needs {format_bytes(round(work.stage_memory_bytes))} on its device; "
-        f"{format_bytes(round(work.cut_bytes))} pass each cut per step and come back, "
-        f"{format_bytes(round(work.stage_bytes))} of a stage are averaged once in {work.sync_steps} steps",
+        f"a stage needs {format_bytes(work.stage_memory_bytes)} on its device; "
+        f"{format_bytes(work.cut_bytes)} pass each cut per step and come back, "
+        f"{format_bytes(work.stage_bytes)} of a stage are averaged once in {work.sync_steps} steps",
         *assumptions(found.swarm),
         "",
     ]

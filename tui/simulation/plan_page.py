@@ -131,8 +131,7 @@ def _traffic(found: PlanAnswer) -> list[str]:
         return []
     per_day = cost.traffic.up_bytes * 86400 / cost.round_s
     return [
-        f"each peer sends and takes in {format_bytes(round(cost.traffic.up_bytes))} per round, "
-        f"{format_bytes(round(per_day))} a day"
+        f"each peer sends and takes in {format_bytes(cost.traffic.up_bytes)} per round, {format_bytes(per_day)} a day"
     ]
 
 
