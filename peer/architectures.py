@@ -220,5 +220,5 @@ def check_config(architecture: str, config: Mapping[str, Value]) -> None:
 
 def _closest(name: str, valid: Mapping[str, object]) -> str:
     # Longer ones are nobody's slip, and take long to compare.
-    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.4) if len(name) <= 64 else []
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5) if len(name) <= 64 else []
     return f"; did you mean {close[0]!r}?" if close else ""

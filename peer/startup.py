@@ -35,7 +35,13 @@ if TYPE_CHECKING:
 
 
 def load_libraries() -> None:
-    """Seconds, in which the link loads its own, starts the daemon and dials."""
+    """Seconds, in which the link loads its own, starts the daemon and dials.
+
+    What most models are made of is among it: transformers loads that as late as it can, while nobody waits any more.
+    """
+    import transformers.models.llama.modeling_llama  # noqa: F401
+
+    import peer.model.build
     import peer.train.trainer  # noqa: F401
 
 

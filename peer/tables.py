@@ -127,7 +127,7 @@ def _explain(error: ValidationError, root: type[StrictTable]) -> str:
     where = ".".join(shortened(str(step))[1:-1] for step in first["loc"] if not str(step).endswith("]"))
     if first["type"] == "unexpected_keyword_argument":
         names = _keys_beside(first["loc"], root)
-        close = difflib.get_close_matches(str(first["loc"][-1])[:SHOWN], names, n=1, cutoff=0.4)
+        close = difflib.get_close_matches(str(first["loc"][-1])[:SHOWN], names, n=1, cutoff=0.5)
         hint = f"; did you mean {close[0]!r}?" if close else f"; valid: {', '.join(names)}"
         return f"unknown key '{where}'{hint}"
     if first["type"] == "missing":

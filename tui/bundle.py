@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import os
 import platform
+import re
 import sys
 import time
 import zipfile
@@ -20,7 +21,7 @@ from typing import Any, BinaryIO
 
 from dht.errors import BadInput
 from peer.events import event_files
-from tui.folders import ERROR_LOG, data_root
+from tui.folders import ERROR_LOG, data_root, writing
 from tui.redact import Private, Redactor
 
 EVENT_BYTES = 8 << 20
@@ -59,16 +60,11 @@ def write_bundle(directory: Path, to: Path | None) -> str:
 
 def _create(target: Path) -> BinaryIO:
     """A new file that its owner alone may read. Raises BadInput."""
-    try:
+    with writing(target, "--to"):
         return open(os.open(target, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600), "wb")
-    except FileExistsError as error:
-        raise BadInput(f"{target} exists; name another file with --to") from error
-    except OSError as error:
-        raise BadInput(f"{target}: {error.strerror}; name another file with --to") from error
 
 
 def contents(directory: Path, redactor: Redactor) -> Iterator[tuple[str, str]]:
-    """Names and texts of what goes into a bundle."""
     yield "README.txt", README
     yield "versions.json", _json(redactor, versions())
     yield "files.json", _json(redactor, list(files_of(directory)))
@@ -85,8 +81,7 @@ def versions() -> dict[str, Any]:
     """Of homefires, of what it needs, of Python, and which system this is."""
     known = {}
     for requirement in ("homefires", *(requires("homefires") or ())):
-        name = requirement.partition(";")[0].strip()
-        name = name[: next((at for at, letter in enumerate(name) if letter in "<>=!~[ ("), len(name))]
+        name = re.split(r"[^\w.-]", requirement, maxsplit=1)[0]
         with suppress(PackageNotFoundError):
             known[name] = version(name)
     system = {"system": platform.system(), "release": platform.release(), "machine": platform.machine()}

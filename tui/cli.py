@@ -80,31 +80,26 @@ def main(argv: Sequence[str] | None = None) -> int:
         exit_code = _run(arguments)
         sys.stdout.flush()
         return exit_code
-    except HomefiresError as error:
-        return _fail(str(error), error.exit_code, debug="--debug" in arguments)
     except KeyboardInterrupt:
         return 130
     except BrokenPipeError:
         return _end_in_silence()
-    except OSError as error:
-        if error.errno == errno.EIO and is_gone(sys.stdout):
+    except Exception as error:  # the outermost frame
+        if isinstance(error, OSError) and error.errno == errno.EIO and is_gone(sys.stdout):
             return _end_in_silence()
-        if error.errno in (errno.ENOSPC, errno.EDQUOT):
-            where = f"{error.filename}: " if error.filename else ""
-            full = f"{where}the disk is full; make room, or write to another disk"
-            return _fail(full, DiskFull.exit_code, debug="--debug" in arguments)
-        if error.filename is None:
-            return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
-        said = f"{error.filename}: {error.strerror}; see who may use it, or name another file or folder (--dir)"
-        return _fail(said, BadInput.exit_code, debug="--debug" in arguments)
-    except Exception as error:  # the outermost frame: whatever arrives here is a bug, and is written down
-        return _fail(_describe_bug(error), 1, debug="--debug" in arguments)
+        message, exit_code = _explain(error)
+        if "--debug" in arguments:
+            traceback.print_exc()
+        print(f"homefires: {message}", file=sys.stderr)
+        return exit_code
 
 
 def _run(arguments: list[str]) -> int:
     if not arguments:
         print(GREETING)
         return 0
+    if arguments == ["help"]:
+        arguments = ["--help"]
     if arguments == ["--version"]:
         from importlib.metadata import version  # reading it costs as much as all of --help
 
@@ -164,11 +159,18 @@ def _end_in_silence() -> int:
     return 1
 
 
-def _fail(message: str, exit_code: int, *, debug: bool) -> int:
-    if debug:
-        traceback.print_exc()
-    print(f"homefires: {message}", file=sys.stderr)
-    return exit_code
+def _explain(error: Exception) -> tuple[str, int]:
+    """(one line, exit code). What no person can act on is a bug."""
+    match error:
+        case HomefiresError():
+            return str(error), error.exit_code
+        case OSError(errno=errno.ENOSPC | errno.EDQUOT):
+            where = f"{error.filename}: " if error.filename else ""
+            return f"{where}the disk is full; make room, or write to another disk", DiskFull.exit_code
+        case OSError() if error.filename is not None:
+            what_to_do = "see who may use it, or name another file or folder (--dir)"
+            return f"{error.filename}: {error.strerror}; {what_to_do}", BadInput.exit_code
+    return _describe_bug(error), 1
 
 
 def _describe_bug(error: Exception) -> str:

@@ -83,6 +83,16 @@ class Command:
         raise NotImplementedError
 
 
+REWORDED = (
+    (re.compile(r"argument (\S+): invalid int value: (.*)"), r"\1 is \2; write a whole number"),
+    (re.compile(r"argument (\S+): invalid float value: (.*)"), r"\1 is \2; write a number"),
+    (re.compile(r"argument (\S+): invalid choice: (.*) \(choose from (.*)\)"), r"\1 is \2; use one of \3"),
+    (re.compile(r"argument (\S+): expected one argument"), r"\1 needs a value"),
+    (re.compile(r"the following arguments are required: (.*)"), r"\1 is missing"),
+)
+"""What argparse says, and how we say it."""
+
+
 class Parser(argparse.ArgumentParser):
     """Mistakes are one line and exit code 2. What a command takes is added when it is the one that was typed."""
 
@@ -99,6 +109,8 @@ class Parser(argparse.ArgumentParser):
         return found, left
 
     def error(self, message: str) -> NoReturn:
+        for said, ours in REWORDED:
+            message = said.sub(ours, message)
         safe = SECRET.sub(r"\1:…", message)
         raise BadInput(f"{safe}{' ' if safe.endswith('?') else '; '}see {self.prog} --help")
 
@@ -114,7 +126,6 @@ def _meant(word: str, known: Collection[str]) -> str:
 
 
 def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance]) -> None:
-    """Have a parser take the fields of a dataclass."""
     either: dict[str, argparse._ActionsContainer] = {}
     for each in _declared(kind):
         match each.how:
@@ -136,7 +147,6 @@ def add_options(parser: argparse._ActionsContainer, kind: type[DataclassInstance
 
 
 def _how(each: _Field, option: Option) -> dict[str, Any]:
-    """What `add_argument` is told of an option."""
     text = argparse.SUPPRESS if option.hidden else each.help
     if each.kind is bool:
         return {"action": "store_true", "help": text}
@@ -208,7 +218,6 @@ class _Field:
 
     @property
     def is_part(self) -> bool:
-        """Whether it has options of its own."""
         return is_dataclass(self.kind)
 
     @property

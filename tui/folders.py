@@ -9,7 +9,8 @@ import fcntl
 import hashlib
 import re
 import shlex
-from contextlib import suppress
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 import psutil
@@ -93,10 +94,8 @@ def every_folder() -> list[Path]:
 
 
 def folder_meant(else_: str = "") -> Path:
-    """The one in which a peer runs; if none does, the one that reported last.
-
-    Raises BadInput if there is none, or if several peers run: then `else_` says what else can be done.
-    """
+    """The one in which a peer runs; if none does, the one that reported last. Raises BadInput if there is none, or if
+    several peers run: then `else_` says what else can be done."""
     folders = every_folder()
     running = [folder for folder in folders if is_at_work(folder)]
     if len(running) > 1:
@@ -121,6 +120,17 @@ ERROR_LOG = "error.log"
 def data_root() -> Path:
     """The folder of everything of ours that outlives a process."""
     return user_data_path("homefires", appauthor=False)
+
+
+@contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Raises BadInput for a file that is there already, or that cannot be written, which names the option."""
+    try:
+        yield
+    except FileExistsError as error:
+        raise BadInput(f"{path} exists; name another file with {option}") from error
+    except OSError as error:
+        raise BadInput(f"{path}: {error.strerror}; name another file with {option}") from error
 
 
 def default_directory(kind: str, run: str, spec_hash: bytes) -> Path:

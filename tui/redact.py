@@ -13,7 +13,7 @@ import json
 import platform
 import re
 import socket
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -71,36 +71,26 @@ class Private:
 
 class Redactor:
     def __init__(self, private: Private) -> None:
-        self._home = private.home if len(private.home) > 1 else ""
-        spellings = {text for key in private.keys for text in _spellings(key)}
-        self._secrets = sorted(spellings, key=len, reverse=True)
-        self._names = [
+        spellings = sorted({text for key in private.keys for text in _spellings(key)}, key=len, reverse=True)
+        homes = [private.home] if len(private.home) > 1 else []
+        names = [
             (re.compile(rf"(?<![^\W_]){re.escape(spelled)}(?![^\W_])", re.IGNORECASE), stands)
             for name, stands in sorted(private.names, key=lambda item: -len(item[0]))
             for spelled in {name, ascii(name)[1:-1]}
             if name.lower() not in HARMLESS_NAMES
         ]
+        # In this order: a later pattern would cut an earlier secret in two.
+        self._rules: list[tuple[re.Pattern[str], str | Callable[[re.Match[str]], str]]] = [
+            *((re.compile(re.escape(key), re.IGNORECASE), SECRET) for key in spellings),
+            (_PEM, SECRET), (_INVITE, INVITE), (_USERINFO, f"{SECRET}@"), (_BEARER, SECRET),
+            (_NAMED_SECRET, rf"\1{SECRET}"), (_KNOWN_TOKEN, SECRET), (_DNS, rf"\1{HOST}"), (_MAIL, MAIL),
+            *((re.compile(re.escape(home)), "~") for home in homes), (_HOME, rf"\1{USER}"),
+            (_LONG, _long), (_MAC, ADDRESS), (_COLONS, _without_ipv6), (_IPV4, _ipv4), *names,
+        ]  # fmt: skip
 
     def text(self, text: str) -> str:
-        for secret in self._secrets:
-            text = re.sub(re.escape(secret), SECRET, text, flags=re.IGNORECASE)
-        text = _PEM.sub(SECRET, text)
-        text = _INVITE.sub(INVITE, text)
-        text = _USERINFO.sub(f"{SECRET}@", text)
-        text = _BEARER.sub(SECRET, text)
-        text = _NAMED_SECRET.sub(rf"\1{SECRET}", text)
-        text = _KNOWN_TOKEN.sub(SECRET, text)
-        text = _DNS.sub(rf"\1{HOST}", text)
-        text = _MAIL.sub(MAIL, text)
-        if self._home:
-            text = text.replace(self._home, "~")
-        text = _HOME.sub(rf"\1{USER}", text)
-        text = _LONG.sub(_long, text)
-        text = _MAC.sub(ADDRESS, text)
-        text = _COLONS.sub(_without_ipv6, text)
-        text = _IPV4.sub(_ipv4, text)
-        for name, stands in self._names:
-            text = name.sub(stands, text)
+        for pattern, stands in self._rules:
+            text = pattern.sub(stands, text)
         return text
 
     def value(self, value: Any) -> Any:

@@ -61,11 +61,11 @@ def test_an_option_is_a_field_and_a_field_is_words_again(line: str, said: dict[s
 @pytest.mark.parametrize(
     ("line", "says"),
     [
-        ("", "the following arguments are required: PLACE; see house --help"),
+        ("", "PLACE is missing; see house --help"),
         ("here --tiles 10", "--tiles is 10; use 1 to 9"),
         ("here --warm --cold", "--cold: not allowed with argument --warm"),
         ("here --room 4 --dor x", "'--dor' is not known here; did you mean '--door'? see house --help"),
-        ("here --rooms hfc1:secret", "invalid int value: 'hfc1:…'"),
+        ("here --rooms hfc1:secret", "--rooms is 'hfc1:…'; write a whole number"),
     ],
 )
 def test_a_slip_is_one_line(line: str, says: str) -> None:

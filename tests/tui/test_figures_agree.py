@@ -31,7 +31,7 @@ from tui.text.phrases import PeerStatus
 from tui.text.units import MISSING, format_bytes, format_count, format_loss, format_percent, format_round
 
 WIDTH = 160
-PARTS = 8
+PARTS = 4
 """The positions are shared among so many tests, which several processors take."""
 
 Said = dict[tuple[str, str], dict[str, str]]

@@ -155,12 +155,12 @@ def join(tmp_path: Path) -> JoinCommand:
 
 
 def test_whoever_joins_elsewhere_finds_the_peer_without_naming_it(join: JoinCommand) -> None:
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()) == ()
     assert folder_meant() == join.directory
 
 
 def test_a_home_that_cannot_be_written_to_keeps_nobody_from_joining(join: JoinCommand, tmp_path: Path) -> None:
     """It is said that the folder must be named."""
     (tmp_path / "data").write_text("a file")
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=(screen := io.StringIO()))
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=(screen := io.StringIO())) == ()
     assert screen.getvalue().startswith("commands find this peer with --dir alone: ")

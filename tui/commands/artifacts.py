@@ -37,9 +37,8 @@ AUDITED = "audited round"
 class ChildCommand(FolderCommand):
     """`python -m peer` does it in a child: it loads torch."""
 
-    def words(self) -> list[str]:
-        """What the child is told after its name."""
-        return [str(self.find()), *words_of(replace(self, directory=None))]
+    def argv(self, name: str) -> list[str]:
+        return python_module("peer", name, str(self.find()), *words_of(replace(self, directory=None)))
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -50,8 +49,7 @@ class ExportCommand(ChildCommand):
     homes: Annotated[tuple[Path, ...], Option("of a cluster: the folders of its other homes", "DIR", many=True)] = ()
 
     def run(self) -> int:
-        argv = python_module("peer", "export", *self.words())
-        print(answer("export", argv, PUSH_S if self.push else EXPORT_S, debug=self.debug))
+        print(answer("export", self.argv("export"), PUSH_S if self.push else EXPORT_S, debug=self.debug))
         return 0
 
 
@@ -64,7 +62,7 @@ class ChatCommand(ChildCommand):
     tokens: Annotated[int, Option("of an answer at most", "N", within=(1, 100_000))] = 256
 
     def run(self) -> int:
-        argv = python_module("peer", "chat", *self.words(), *(["--debug"] if self.debug else []))
+        argv = [*self.argv("chat"), *(["--debug"] if self.debug else [])]
         return converse(argv, CHAT_S, f"nobody talks for longer than {CHAT_S / 3600:.0f} h; begin again")
 
 
@@ -76,8 +74,7 @@ class AuditCommand(ChildCommand):
         """What was verified goes to stdout, how far it is to stderr. Raises the error that the child's exit code
         stands for, BadChain for a bad link."""
         said: list[str] = []
-        argv = python_module("peer", "audit", *self.words())
-        with limited(argv, AUDIT_S, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        with limited(self.argv("audit"), AUDIT_S, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
             assert child.stdout is not None
             assert child.stderr is not None
             for line in child.stderr:
@@ -99,7 +96,7 @@ class CreditCommand(ChildCommand):
     as_json: AsJson = False
 
     def run(self) -> int:
-        print(answer("credit", python_module("peer", "credit", *self.words()), EXPORT_S, debug=self.debug))
+        print(answer("credit", self.argv("credit"), EXPORT_S, debug=self.debug))
         return 0
 
 

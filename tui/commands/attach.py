@@ -19,7 +19,8 @@ from peer.telemetry.event_tail import EventTail
 from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, PeerCommand
 from tui.folders import folder_meant, is_at_work, quoted
-from tui.processes.children import INTERRUPTED, Output, failure_of, start_lasting
+from tui.processes.children import INTERRUPTED, ChildProcess, Output, error_of, start_lasting
+from tui.sources.live import LiveSource
 from tui.terminal import require_terminal
 
 if TYPE_CHECKING:
@@ -44,10 +45,8 @@ class AttachCommand(PeerCommand):
 
 
 def attach(directory: Path, look: DisplayOptions) -> str:
-    """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on.
-
-    Raises Unreachable if no peer runs there.
-    """
+    """Show the peer of a run directory until the dashboard is closed; a sentence about what goes on. Raises Unreachable
+    if no peer runs there."""
     if not is_at_work(directory):
         raise Unreachable(f"no peer runs in {directory}; for what one did there: homefires watch {quoted(directory)}")
     outcome = show_peer(directory, look)
@@ -58,8 +57,6 @@ def attach(directory: Path, look: DisplayOptions) -> str:
 
 
 def show_peer(directory: Path, look: DisplayOptions) -> ExitReason:
-    from tui.sources.live import LiveSource
-
     return show_source(LiveSource(directory), look)
 
 
@@ -70,10 +67,8 @@ def show_source(source: EventSource, look: DisplayOptions) -> ExitReason:
 
 
 def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> int:
-    """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code.
-
-    Raises DirectoryBusy if one runs there already, and what the peer failed with.
-    """
+    """Start a peer that goes on without us, tell how it starts, and show it once it has; the exit code. Raises
+    DirectoryBusy if one runs there already, and what the peer failed with."""
     directory = join.place().resolve()
     require_free(directory)
     invite = parse_for(directory, join.invite, time.time())
@@ -84,7 +79,9 @@ def join_and_attach(join: JoinCommand, look: DisplayOptions, output: Output) -> 
         tail.skip_to_end()  # of lives before
         process = start_lasting(join.lasting_argv(directory, log), log)
         try:
-            _load_dashboard()
+            # While the peer starts, which takes longer: an interrupt from then on finds the dashboard.
+            import tui.dashboard.app  # noqa: F401
+
             _follow_start(process, tail, output)
         except KeyboardInterrupt:
             _stop(process)
@@ -110,11 +107,6 @@ def require_free(directory: Path) -> None:
 def how_to_come_back(directory: Path) -> str:
     where = _dir(directory)
     return f"training goes on; come back with: homefires attach{where}; stop with: homefires leave{where}"
-
-
-def _load_dashboard() -> None:
-    """While the peer starts, which takes longer: an interrupt from then on finds the dashboard."""
-    import tui.dashboard.app  # noqa: F401
 
 
 def _follow_start(process: subprocess.Popen[bytes], tail: EventTail, output: Output) -> None:
@@ -157,7 +149,7 @@ def _tell_end(process: subprocess.Popen[bytes], directory: Path, log: Path, outp
         again = f"homefires attach{_dir(directory)}"
         raise HomefiresError(f"the peer was asked to leave and is still there; look with: {again}") from error
     if code != 0:
-        raise failure_of("peer", code, log)
+        raise error_of(ChildProcess(name="peer", log=log, process=process, exit_code=code))
     output.say(_last_words(directory))
     return 0
 

@@ -11,7 +11,6 @@ import shlex
 import textwrap
 import time
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
@@ -28,7 +27,6 @@ from tui.text.units import format_bytes
 if TYPE_CHECKING:
     from tui.commands.join import JoinCommand
 
-FILE = AGREED
 VERSION = 1
 INTRODUCE_S = 120.0
 """Dialling and asking have their own time-outs, which come to less."""
@@ -49,44 +47,34 @@ def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
     return told
 
 
-@dataclass(frozen=True, kw_only=True)
-class Consent:
-    """What the owner of this machine has said."""
-
-    joins: bool
-    settings: tuple[str, ...] = ()
-    """As `KEY=VALUE`: how a machine takes part that does not hold the model."""
-
-
 def consents(
     join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
     is_decided: bool = False,
-) -> Consent:  # fmt: skip
-    """Whether the owner of this machine wants it to join; remembered if so. `is_decided`: how it trains was said.
+) -> tuple[str, ...] | None:  # fmt: skip
+    """Whether the owner of this machine wants it to join: None if not, else with which settings (`KEY=VALUE`), as of
+    one that does not hold the model. It is remembered. `is_decided`: how it trains was said.
 
     Its folder is found from then on by commands that do not name it. Raises BadInvite as `JoinCommand.place` does,
     BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
     """
-    said = _said(join, yes=yes, stdin=stdin, screen=screen, introduce=introduce, is_decided=is_decided)
-    if not said.joins:
-        return said
-    try:
-        note_folder(join.place())
-    except OSError as error:
-        print(f"commands find this peer with --dir alone: {error.filename}: {error.strerror}", file=screen)
-    return said
-
-
-def _said(
-    join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
-) -> Consent:
+    settings: tuple[str, ...] | None = ()
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
-    if is_agreed(directory, invite) or is_at_work(directory):
-        return Consent(joins=True)
-    if yes:
-        _remember(directory, invite, "--yes")
-        return Consent(joins=True)
+    if not (is_agreed(directory, invite) or is_at_work(directory)):
+        settings = () if yes else _ask(join, invite, stdin, screen, introduce, is_decided)
+        if settings is None:
+            return None
+        _remember(directory, invite, "--yes" if yes else "asked")
+    try:
+        note_folder(directory)
+    except OSError as error:
+        print(f"commands find this peer with --dir alone: {error.filename}: {error.strerror}", file=screen)
+    return settings
+
+
+def _ask(
+    join: JoinCommand, invite: Invite, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
+) -> tuple[str, ...] | None:
     if not (stdin.isatty() and screen.isatty()):
         raise BadInput(
             "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
@@ -96,7 +84,7 @@ def _said(
     print(f"asking {asked} what the run is; whoever answers sees your IP address", file=screen, flush=True)
     told = introduce(join.invite, join.peers)
     ways = [] if is_decided else told["ways"]
-    for line in [*describe(told, directory), *([] if is_decided else lacking(told))]:
+    for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
     numbers = [str(number) for number, _ in enumerate(ways, start=1)]
     question = f"Join this run, and which way? [{'/'.join(numbers)}/N] " if ways else "Join this run? [y/N] "
@@ -104,42 +92,45 @@ def _said(
     word = stdin.readline().strip().lower()
     if word not in (numbers or YES):
         print("not joined; nothing was trained, and nothing is kept", file=screen)
-        return Consent(joins=False)
-    _remember(directory, invite, "asked")
-    return Consent(joins=True, settings=(ways[numbers.index(word)]["setting"],) if ways else ())
+        return None
+    return (ways[numbers.index(word)]["setting"],) if ways else ()
 
 
 def is_agreed(directory: Path, invite: Invite) -> bool:
     """Whether somebody has said yes to this run of this organiser in this folder."""
     try:
-        said = json.loads((directory / FILE).read_text())
+        said = json.loads((directory / AGREED).read_text())
     except (OSError, ValueError):
         return False
-    wanted = {"v": VERSION, "run": invite.spec_hash.hex(), "organiser": invite.organiser}
-    return isinstance(said, dict) and all(said.get(key) == value for key, value in wanted.items())
+    return isinstance(said, dict) and said | _agreement(invite) == said
 
 
 def _remember(directory: Path, invite: Invite, how: str) -> None:
     """Only the run's hash and organiser count; time and way are for people."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    said = {
-        "v": VERSION, "run": invite.spec_hash.hex(), "organiser": invite.organiser, "at": round(time.time()),
-        "how": how,
-    }  # fmt: skip
-    write_atomic(directory / FILE, json.dumps(said).encode() + b"\n")
+    said = _agreement(invite) | {"at": round(time.time()), "how": how}
+    write_atomic(directory / AGREED, json.dumps(said).encode() + b"\n")
+
+
+def _agreement(invite: Invite) -> dict[str, Any]:
+    return {"v": VERSION, "run": invite.spec_hash.hex(), "organiser": invite.organiser}
 
 
 def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
     """The screen, without the question."""
-    where, main = shlex.quote(str(directory)), _bytes(told["main_bytes"])
+    where, main = shlex.quote(str(directory)), format_bytes(told["main_bytes"])
+    disk = f"{format_bytes(told['least_disk_bytes'])} to {format_bytes(told['disk_bytes'])}"
     length = f"{told['rounds']:,} rounds" if told["rounds"] else "until its organiser ends it"
     rows = [
         ("organiser", f"{told['fingerprint']}; compare it with what the organiser told you"),
         ("trains", f"a {told['architecture']} language model of {_short(told['parameters'])} parameters, {length}"),
         *([("starts from", told["start"])] if told["start"] else []),
         ("on", f"{told['data']}; licence: {told['licence']}"),
-        ("memory", f"about {_bytes(told['device_bytes'])} on the device that trains, {main} beside"),
-        ("disk", f"{_bytes(told['least_disk_bytes'])} to {_bytes(told['disk_bytes'])}, all of it in {directory}"),
+        ("memory", f"about {format_bytes(told['device_bytes'])} on the device that trains, {main} beside"),
+        (
+            "disk",
+            f"{disk}, all of it in {directory}",
+        ),
         ("traffic", _traffic(told)),
         ("power", _power(told)),
         ("others see", "your IP address, the name you choose, and what you contribute"),
@@ -154,7 +145,7 @@ def lacking(told: Mapping[str, Any]) -> list[str]:
     """Where the GPUs of this machine do not hold the model: what its owner may do, one line each; else nothing."""
     if told["lacking_bytes"] is None:
         return []
-    has, needs, ways = _bytes(told["lacking_bytes"]), _bytes(told["device_bytes"]), told["ways"]
+    has, needs, ways = format_bytes(told["lacking_bytes"]), format_bytes(told["device_bytes"]), told["ways"]
     head = f"  GPU memory here comes to {has}, and training the whole model takes {needs}."
     rows = [
         f"{number}  {way['words']}: about {way['tokens_per_s']:,.0f} tokens/s (--set {way['setting']})"
@@ -179,11 +170,11 @@ def _traffic(told: Mapping[str, Any]) -> str:
         return "not known for this model; cap it with --upload and --download"
     day, whole = told["day_bytes"], told["rounds"] * told["round_bytes"]
     if whole and whole < day:
-        much = f"{_bytes(whole)} each way for the whole run"
+        much = f"{format_bytes(whole)} each way for the whole run"
     else:
         round = f"a round takes {told['round_s']:.0f} s, as with {told['assumed_flops'] / 1e12:g} TFLOP/s"
-        much = f"about {_bytes(day)} a day each way if {round}"
-    per_round = f"{_bytes(told['round_bytes'])} out and as much in per round"
+        much = f"about {format_bytes(day)} a day each way if {round}"
+    per_round = f"{format_bytes(told['round_bytes'])} out and as much in per round"
     return f"{per_round}; {much}; more when newcomers come; cap it with --upload and --download"
 
 
@@ -191,10 +182,6 @@ def _power(told: Mapping[str, Any]) -> str:
     if told["power_w"] is None:
         return "what your processor draws at full load; no GPU here tells its limit"
     return f"up to {told['power_w']:.0f} W while it trains, which is the limit of the GPU"
-
-
-def _bytes(count: float) -> str:
-    return format_bytes(round(count))
 
 
 def _short(count: float) -> str:

@@ -7,7 +7,6 @@ they report, and check at the end that every peer committed every round with the
 from __future__ import annotations
 
 import contextlib
-import os
 import sys
 import tempfile
 import time
@@ -36,7 +35,7 @@ from tui.processes.children import (
     error_of,
     python_module,
 )
-from tui.processes.device_probe import DEVICES, find_device, share_devices
+from tui.processes.device_probe import DEVICES, find_device, share_devices, usable_cores
 from tui.spec_choice import SPEC, Sets, choose_spec
 from tui.swarm import figures
 from tui.swarm.reducer import apply
@@ -91,6 +90,8 @@ class DemoCommand(Command):
         return run_demo(demo, output, spec, devices)
 
     def _check(self) -> None:
+        if self.data is not None and not self.data.exists():
+            raise BadInput(f"--data {self.data} does not exist; name a file or a folder")
         if self.peers % self.stages:
             raise BadInput(f"--peers is {self.peers}; clusters of {self.stages} homes take a multiple of that")
         if self.stages > 1 and self.ranks > 1:
@@ -120,16 +121,23 @@ class DemoCommand(Command):
 
 
 def run_demo(demo: DemoCommand, output: Output, spec: RunSpec, devices: Devices = ()) -> int:
-    """Run it to its end; the exit code. `devices` of each peer, as `settings.devices`; none: it chooses.
-
-    Raises RoundsFailed if not every round committed alike.
-    """
+    """Run it to its end; the exit code. `devices` of each peer, as `settings.devices`; none: it chooses. Raises
+    RoundsFailed if not every round committed alike."""
     with open_directory(demo.directory) as directory:
         (directory / "spec.toml").write_text(dump(spec))
         output.say(
             f"{demo.peers} peers train {spec.run.name}{_where(devices)} for {spec.run.rounds} rounds in {directory}"
         )
-        story, children = tell(demo, output, spec, directory, devices)
+        events, went_well = directory / "events.jsonl", False
+        try:
+            with ProcessGroup() as children, events.open("w", encoding="utf-8") as merged:
+                output.begin(events)
+                story = DemoRun(children, output, merged, spec, directory)
+                story.start_bootstrap()
+                story.run_peers(demo.peers, devices, demo.data, demo.stages)
+            went_well = not children.interrupts and not story.fault
+        finally:
+            output.close(at_once=not went_well)
     if children.interrupts:
         return INTERRUPTED
     fault = story.fault or find_fault(story.swarm, story.names, spec.run.rounds, story.ends)
@@ -146,24 +154,6 @@ def _where(devices: Devices) -> str:
     if len(own) > 1:
         return f" on {len(own)} {'processor ranks' if own[0] == 'cpu' else 'GPUs'} each"
     return f" on {own[0]}" if own else ""
-
-
-def tell(
-    demo: DemoCommand, output: Output, spec: RunSpec, directory: Path, devices: Devices
-) -> tuple[DemoRun, ProcessGroup]:
-    """Everything that happens until all children are gone and the output is closed."""
-    went_well = False
-    try:
-        events = directory / "events.jsonl"
-        with ProcessGroup() as children, events.open("w", encoding="utf-8") as merged:
-            output.begin(events)
-            story = DemoRun(children, output, merged, spec, directory)
-            story.start_bootstrap()
-            story.run_peers(demo.peers, devices, demo.data, demo.stages)
-        went_well = not children.interrupts and not story.fault
-    finally:
-        output.close(at_once=not went_well)
-    return story, children
 
 
 class DemoRun:
@@ -193,9 +183,7 @@ class DemoRun:
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
-    def run_peers(
-        self, count: int, devices: Sequence[Sequence[str]] = (), data: Path | None = None, stages: int = 1
-    ) -> None:
+    def run_peers(self, count: int, devices: Devices = (), data: Path | None = None, stages: int = 1) -> None:
         """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
 
         They train on these devices or on what each chooses, and on these data if the spec has none. Of more than one
@@ -222,8 +210,8 @@ class DemoRun:
             match self._next():
                 case EventPrinted(line=EventLine(event=RoundCommitted())):
                     deadline = time.monotonic() + round_limit_s(self.spec)
-                case ChildExited(child=child):
-                    self._check_founder(child)
+                case ChildExited(child=child) if not (self._has_begun or self.children.interrupts):
+                    self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
             if time.monotonic() > deadline:
                 limit_s = round_limit_s(self.spec)
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
@@ -256,11 +244,10 @@ class DemoRun:
             self.ends[child.name] = child.describe_end()
             self.output.say(f"{child.name}: {child.describe_end()}")
 
-    def _check_founder(self, child: ChildProcess) -> None:
-        """A founder that ended before the first round leaves the others waiting for it."""
-        begun = self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
-        if not begun and not self.children.interrupts:
-            self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+    @property
+    def _has_begun(self) -> bool:
+        """A founder that ends before leaves the others waiting for it."""
+        return self.swarm.round > 0 or any(view.steps for view in self.swarm.reporting)
 
 
 def round_limit_s(spec: RunSpec) -> float:
@@ -270,7 +257,6 @@ def round_limit_s(spec: RunSpec) -> float:
 
 
 def summarise(swarm: SwarmState, rounds: int) -> list[str]:
-    """The sentences at the end of a demo that kept its promise."""
     peers = [view for view in swarm.reporting if not view.lead]
     last, workers = peers[0].commits[-1], len(swarm.reporting) - len(peers)
     helped = f" and their {workers} workers" if workers else ""
@@ -312,10 +298,6 @@ def open_directory(chosen: Path | None) -> Iterator[Path]:
         raise BadInput(f"--dir {chosen} is not an empty folder; name a new one")
     chosen.mkdir(mode=0o700, parents=True, exist_ok=True)
     yield chosen.resolve()
-
-
-def usable_cores() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def find_fault(swarm: SwarmState, expected: Sequence[str], rounds: int, ends: Mapping[str, str]) -> str | None:

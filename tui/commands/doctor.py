@@ -60,10 +60,8 @@ class DoctorCommand(Command):
 
 
 def run_doctor(asked: DoctorCommand, stream: TextIO) -> int:
-    """Show every check as it is done; 0, or the exit code of Unfit where one failed.
-
-    Raises what the child ended with if it could not examine to the end.
-    """
+    """Show every check as it is done; 0, or the exit code of Unfit where one failed. Raises what the child ended with
+    if it could not examine to the end."""
     with tempfile.TemporaryFile("w+", errors="replace") as log, as_temporary_file(asked.invite) as invite_file:
         argv, noise = asked.argv(invite_file), None if asked.debug else log
         with limited(argv, LIMIT_S, stdout=subprocess.PIPE, stderr=noise) as child:

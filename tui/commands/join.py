@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
@@ -45,12 +46,9 @@ class JoinCommand(PeerOptions, Command):
         words = self.sets
         if self.keep_running:
             words, join = (*self.settings(), *words), join.without_settings()
-        ui, settings = choose_ui(self.ui), values_for_start(words)
-        is_decided = bool(cluster or join.devices or {"offload", "stages", "devices"} & settings.keys())
-        said = consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
-        if not said.joins:
+        ui = choose_ui(self.ui)
+        if (settings := join.agree(words)) is None:
             return 0
-        settings |= values_for_start(said.settings)
         if settings:
             require_free(join.place())  # they are for the peer that is started here
             join.settle(join.place())  # and not for that of another run
@@ -68,6 +66,14 @@ class JoinCommand(PeerOptions, Command):
             raise BadInput(f"--dir {directory} is not an empty folder, nor a peer's; name a new one")
         parse_for(directory, self.invite, time.time())
         return directory
+
+    def agree(self, words: Sequence[str]) -> dict[str, Any] | None:
+        """The settings with which the owner has it join, these `KEY=VALUE` words among them; None if it shall not.
+        Raises as `consents` does."""
+        settings = values_for_start(words)
+        is_decided = bool(self.cluster or self.devices or {"offload", "stages", "devices"} & settings.keys())
+        chosen = consents(self, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
+        return None if chosen is None else settings | values_for_start(chosen)
 
     def settle(self, directory: Path) -> None:
         """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""

@@ -11,12 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
+from peer.model_layers import ADAPTED
+from peer.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, read_text
+from peer.spec_tables import HUB_NAME, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
+from tui.text.units import count, format_bytes
 
 if TYPE_CHECKING:
     from peer.plan.round_cost import RoundCost
-    from peer.spec import RunSpec
 
 WHOLE, BESIDE = "continue-1b", "adapter-8b"
 """Shipped specs whose values are taken where nobody is asked: of a run that trains all of a model, or an adapter."""
@@ -58,8 +61,6 @@ class NewCommand(Command):
     sets: Sets = ()
 
     def run(self) -> int:
-        from peer.spec import dump
-
         answers: dict[str, Any] = {name: getattr(self, name) or _ask(name, sys.stdin, sys.stderr) for name in QUESTIONS}
         wishes = replace(self, **answers)
         spec, cost = made(wishes)
@@ -85,8 +86,6 @@ def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
 
 def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
     """The spec, and what its round costs two homes. Raises BadInput, BadSpec, Unreachable."""
-    from peer.spec import from_mapping
-
     policy = WHO.get(wishes.who)
     if policy is None:
         raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
@@ -105,8 +104,6 @@ def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
 
 def _with_model(model: str) -> dict[str, Any]:
     """The tables of a spec, of which [model] and [start] are those of the model."""
-    from peer.spec import DRAFTS, SHIPPED
-
     if model in (*SHIPPED, *DRAFTS):
         return _adopted(_tables(model))
     adopted = _adopted({"run": {"name": "new"}, "start": {"model": model}})
@@ -116,8 +113,6 @@ def _with_model(model: str) -> dict[str, Any]:
 
 
 def _tables(name: str) -> dict[str, Any]:
-    from peer.spec import read_text
-
     return tomllib.loads(read_text(name))
 
 
@@ -131,9 +126,7 @@ def _adopted(table: dict[str, Any]) -> dict[str, Any]:
 
 def _fits(table: dict[str, Any]) -> bool:
     """Whether a home GPU trains all of it, or no adapter can be trained beside it."""
-    from peer.model_layers import ADAPTED
     from peer.plan.model_shape import memory_of, shape_of
-    from peer.spec import from_mapping
 
     spec = from_mapping(table)
     return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device <= CARD_BYTES
@@ -141,19 +134,12 @@ def _fits(table: dict[str, Any]) -> bool:
 
 def _data_of(data: str) -> dict[str, Any]:
     """Raises BadInput."""
-    from peer.spec_tables import HUB_NAME
-
+    files = {"subset": "", "held_out_every": FEW_FILES}
     if data == "stdlib":
-        return {"source": "stdlib", "path": "", "subset": "", "held_out_every": FEW_FILES}
-    if Path(data).expanduser().exists():
-        folder = Path(data).expanduser().resolve()
-        return {
-            "source": "files",
-            "path": folder.name,
-            "subset": "",
-            "format": _format_in(folder),
-            "held_out_every": FEW_FILES,
-        }
+        return {"source": "stdlib", "path": "", **files}
+    if (folder := Path(data).expanduser()).exists():
+        folder = folder.resolve()
+        return {"source": "files", "path": folder.name, "format": _format_in(folder), **files}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
     raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
@@ -189,7 +175,6 @@ def _cost_of(spec: RunSpec) -> RoundCost:
 def _rounds_of(time: str, round_s: float) -> int:
     """Raises BadInput."""
     from bootstrap.config import parse_duration_s
-    from peer.spec_tables import MOST_ROUNDS
 
     if time.isdigit():
         return min(int(time), MOST_ROUNDS)
@@ -205,7 +190,6 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     from peer.plan.peer_set import HOME_FLOPS
     from peer.plan.strategy_search import seconds
     from tui.simulation.plan_page import as_short
-    from tui.text.units import count, format_bytes
 
     shape = shape_of(spec)
     memory = memory_of(shape, spec)

@@ -76,8 +76,6 @@ class FolderCommand(PeerCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class PeersCommand(PeerCommand):
-    """A command about one of the peers of this machine, or all of them."""
-
     every: Annotated[bool, Option("every peer, also those that do not run now", flag="--all", either="peers")] = False
 
     def tell(self, tell: Callable[[Path], str]) -> int:

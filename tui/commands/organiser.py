@@ -33,8 +33,6 @@ LINES = ("auto", "plain", "json", "none")
 
 @dataclass(frozen=True, kw_only=True)
 class InviteOptions:
-    """Which invites are printed."""
-
     invites: Annotated[int, Option("with --admission: N invites for one peer each (default: one for all)", "N")] = 0
     expires: Annotated[str, Option("how long they last, as 12h, 7d or 4w (default: as long as the run)", "TIME")] = ""
 
@@ -76,10 +74,8 @@ def node_spec(name_or_path: str, sets: Sequence[str], *, admission: bool) -> Run
 def run_bootstrap(
     spec: RunSpec, output: Output, options: NodeOptions, *, directory: Path | None, keep: RetentionOptions = NONE_KEPT
 ) -> int:
-    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where.
-
-    Raises RunMismatch if the directory belongs to another run, or another run of this name to this organiser; DiskFull.
-    """
+    """Serve the run until interrupted, and keep checkpoints of it if `keep` says where. Raises RunMismatch if the
+    directory belongs to another run, or another run of this name to this organiser; DiskFull."""
     directory = place_node(directory, spec)
     path = claim_directory(directory, spec)
     output.say(describe_model(path))
@@ -94,7 +90,6 @@ def run_bootstrap(
 
 
 def node_argv(path: Path, options: NodeOptions) -> list[str]:
-    """The command line of the node whose folder holds the spec at `path`."""
     return python_module("bootstrap", str(path), "--dir", str(path.parent), *words_of(options))
 
 
@@ -144,7 +139,12 @@ class OrganiserCommand(Command):
     directory: Annotated[Path | None, Option("the organiser's (default: that started last)", "DIR", "--dir")] = None
 
     def find(self) -> Path:
-        return self.directory or _newest()
+        """Raises BadInput if no node was ever started."""
+        root = data_root() / "bootstrap"
+        found = [path for path in root.glob("*/invite") if path.is_file()]
+        if self.directory is None and not found:
+            raise BadInput(f"no run was started on this machine (nothing in {root}); name the organiser's folder")
+        return self.directory or max(found, key=lambda path: path.stat().st_mtime).parent
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -201,15 +201,6 @@ class QuarantineCommand(OrganiserCommand):
         else:
             raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
         return 0
-
-
-def _newest(root: Path | None = None) -> Path:
-    """The organiser's folder whose node was started last. Raises BadInput if there is none."""
-    root = root or data_root() / "bootstrap"
-    found = [path for path in root.glob("*/invite") if path.is_file()]
-    if not found:
-        raise BadInput(f"no run was started on this machine (nothing in {root}); name the organiser's folder")
-    return max(found, key=lambda path: path.stat().st_mtime).parent
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from dataclasses import dataclass, field, replace
 from pathlib import Path
@@ -13,18 +12,9 @@ from dht.invite import parse_for, read_text
 from peer.spec import RunSpec
 from tui.command_line import Argument, Command, Option, Section, words_of
 from tui.commands.attach import require_free
-from tui.commands.consent import consents
 from tui.commands.join import JoinCommand
 from tui.commands.options import PeerOptions, Yes
-from tui.commands.organiser import (
-    NONE_KEPT,
-    Admission,
-    NodeOptions,
-    check_node,
-    claim_directory,
-    node_spec,
-    place_node,
-)
+from tui.commands.organiser import NONE_KEPT, Admission, NodeOptions, check_node, claim_directory, node_spec, place_node
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import quoted
 from tui.processes.children import python_module
@@ -51,16 +41,18 @@ class ServiceInstallCommand(Command):
         self._refuse_stray()
         if self.bootstrap:
             return self._install_node()
-        join = JoinCommand(invite=read_text(self.what), **vars(self.peer))
-        settings = values_for_start([*join.settings(), *self.sets])
-        if not self.dry and not consents(join, yes=self.yes, stdin=sys.stdin, screen=sys.stderr):
+        join = JoinCommand(invite=read_text(self.what), yes=self.yes, **vars(self.peer))
+        words = [*join.settings(), *self.sets]
+        if self.dry:
+            values_for_start(words)
+            return _print(_peer(join))
+        if (settings := join.agree(words)) is None:
             return 0
-        service = _peer(join if self.dry else join.without_settings())
-        if not self.dry:
-            _require_free(service)  # what is kept is for the peer of this service
-            join.settle(service.directory)
-            keep_for_start(service.directory, settings)
-        return _carry_out(service, dry=self.dry)
+        service = _peer(join.without_settings())
+        _require_free(service)  # what is kept is for the peer of this service
+        join.settle(service.directory)
+        keep_for_start(service.directory, settings)
+        return _install(service)
 
     def _refuse_stray(self) -> None:
         """An option that this kind of service lacks was meant to do something. Raises BadInput."""
@@ -78,9 +70,9 @@ class ServiceInstallCommand(Command):
         directory = place_node(self.peer.directory, spec).resolve()
         service = self._node(spec, directory)
         if self.dry:
-            return _carry_out(service, dry=True)
+            return _print(service)
         organiser = check_node(claim_directory(directory, spec), self.node)
-        _carry_out(service, dry=False)
+        _install(service)
         print(f"people are shown these words for you; tell them by another way than the invite: {organiser}")
         print(f"print invites with: homefires invite {' '.join([quoted(directory), *words_of(self.node.invite)])}")
         return 0
@@ -110,14 +102,15 @@ def _require_free(service: Service) -> None:
         require_free(service.directory)
 
 
-def _carry_out(service: Service, *, dry: bool) -> int:
-    units = UserUnits()
-    if dry:
-        print(unit_text(service, STEPS_SINCE), end="")
-        return 0
+def _print(service: Service) -> int:
+    print(unit_text(service, STEPS_SINCE), end="")
+    return 0
+
+
+def _install(service: Service) -> int:
     _require_free(service)  # a second peer there would end at once, and nobody would see it
     service.directory.mkdir(mode=0o700, parents=True, exist_ok=True)
-    print("\n".join(units.install(service)))
+    print("\n".join(UserUnits().install(service)))
     return 0
 
 

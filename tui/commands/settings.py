@@ -18,7 +18,7 @@ from typing import Annotated, Any
 from dht.errors import BadInput, BadSpec
 from peer.control.client import ControlClient, name_of, note_of
 from peer.events import printable
-from peer.settings import KNOWN, RENAMED, SettingInfo, grouped, in_words, to_value
+from peer.settings import KNOWN, RENAMED, PeerSettings, SettingInfo, grouped, in_words, settings_of, to_value
 from tui.command_line import Argument
 from tui.commands.control import is_kept, not_running, order
 from tui.commands.options import AsJson, PeerCommand
@@ -26,6 +26,7 @@ from tui.folders import is_at_work
 from tui.terminal import columns
 from tui.text.phrases import PeerStatus, duty_words, hold_words, next_words, read_status
 
+DEFAULTS: Mapping[str, Any] = asdict(PeerSettings())
 NAME, VALUE = 20, 26
 """Cells of the columns of the table."""
 WIDE = 132
@@ -70,13 +71,9 @@ def change(directory: Path, assignments: Sequence[str]) -> list[str]:
 
 
 def values_for_start(assignments: Sequence[str]) -> dict[str, Any]:
-    """What `KEY=VALUE` words say for a peer that starts, checked before anybody is asked or anything starts.
-
-    Raises BadInput.
-    """
-    from peer.settings import settings_of
-
-    values = _values(assignments, _defaults())
+    """What `KEY=VALUE` words say for a peer that starts, checked before anybody is asked or anything starts. Raises
+    BadInput."""
+    values = _values(assignments, DEFAULTS)
     settings_of(values, "--set")
     return values
 
@@ -91,9 +88,7 @@ def keep_for_start(directory: Path, values: Mapping[str, Any]) -> None:
 @contextmanager
 def kept_if_taken(directory: Path, values: Mapping[str, Any]) -> Iterator[None]:
     """`keep_for_start`, unless the peer that starts meanwhile refuses: then the next one finds what was there before.
-
-    Raises BadInput, Unreachable, and what the peer ends with.
-    """
+    Raises BadInput, Unreachable, and what the peer ends with."""
     before = read_table(directory).settings if values else {}
     keep_for_start(directory, values)
     try:
@@ -181,12 +176,5 @@ def _settings_on_disk(directory: Path) -> dict[str, Any]:
         written = {}
     except (tomllib.TOMLDecodeError, UnicodeDecodeError) as error:
         raise BadSpec(f"{path} is not TOML: {error}") from error
-    defaults = _defaults()
     named = {RENAMED.get(key, key): value for key, value in written.items()}
-    return {**defaults, **{key: value for key, value in named.items() if key in defaults}}
-
-
-def _defaults() -> dict[str, Any]:
-    from peer.settings import PeerSettings
-
-    return asdict(PeerSettings())
+    return {**DEFAULTS} | {key: value for key, value in named.items() if key in DEFAULTS}

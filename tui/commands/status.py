@@ -21,20 +21,8 @@ from tui.swarm.reducer import apply_all, freeze, lose
 from tui.swarm.sentences import counts_as_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
-from tui.text.phrases import (
-    PeerStatus,
-    before_words,
-    clock,
-    devices_words,
-    duty_words,
-    hold_words,
-    length_words,
-    margin_words,
-    next_words,
-    penalty_words,
-    read_status,
-    stall_lines,
-)
+from tui.text import phrases
+from tui.text.phrases import PeerStatus, read_status
 from tui.text.units import format_count, format_percent, format_transfer
 
 
@@ -92,21 +80,21 @@ def _at_next_start(directory: Path, now: float) -> list[str]:
         case {"wish": "finish"}:
             return ["its owner has it complete its part of a round when it starts, then pause; or: homefires resume"]
         case {"until": int() | float() as until} if until > now:
-            return [f"its owner has it snooze until {clock(until, now)}, should it start before; or: homefires resume"]
+            rests = f"snooze until {phrases.clock(until, now)}, should it start before"
+            return [f"its owner has it {rests}; or: homefires resume"]
     return []
 
 
 def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> list[str]:
-    """What the peer does, why, when it goes on, and how far it has come."""
     mine = swarm.reporting[-1]
     why = why_words(swarm, mine, now)
     lines = [f"{mine.label}: {figures.state(swarm, mine, now).name}{f' ({why})' if why else ''}"]
     lines += _held(mine, status, now)
-    lines += stall_lines(mine.stalled) if alive and mine.stalled is not None else []
+    lines += phrases.stall_lines(mine.stalled) if alive and mine.stalled is not None else []
     step = f", step {mine.step} of {mine.steps}" if alive and mine.steps else ""
     doing = f", in round {figures.in_round(mine)}{step}" if alive else ""
     lines.append(f"run {swarm.run}: {rounds_words(swarm)}{doing}")
-    if devices := devices_words(mine.devices, mine.sharding) or mine.device:
+    if devices := phrases.devices_words(mine.devices, mine.sharding) or mine.device:
         lines.append(f"trains on {devices}")
     if mine.transfer is not None:
         lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
@@ -121,7 +109,7 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
         share = figures.weight(swarm, mine.peer)
         weight = f"; weight {format_percent(share)} in round {swarm.history[-1].round}" if share is not None else ""
         lines.append(f"rounds: {counted}{weight}")
-    lines += [f"penalty: {swarm.label(each.about)} {each.code} {penalty_words(each)}" for each in swarm.lasting]
+    lines += [f"penalty: {swarm.label(each.about)} {each.code} {phrases.penalty_words(each)}" for each in swarm.lasting]
     others = [view for view in figures.order(swarm.peers.values()) if view is not mine]
     if here := [view.label for view in others if figures.state(swarm, view, now).is_here]:
         lines.append(f"with {', '.join(here)}")
@@ -132,17 +120,17 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
 
 def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
     """What holds it up beside what its state says, how much it computes, and when it goes on."""
-    holds = [(hold.code, hold_words(hold, now)) for hold in status.holds]
+    holds = [(hold.code, phrases.hold_words(hold, now)) for hold in status.holds]
     said = [f"held up by {code}: {words}" for code, words in holds if len(holds) > 1 or words != view.why]
-    return [*said, *filter(None, (duty_words(status), next_words(status, now)))]
+    return [*said, *filter(None, (phrases.duty_words(status), phrases.next_words(status, now)))]
 
 
 def _outlook(swarm: SwarmState, view: PeerView, now: float) -> list[str]:
     """What it expects of the round that it trains for, beside what the last one took."""
     if (forecast := figures.forecast_now(swarm, view, now)) is None:
         return []
-    told = f"round {forecast.round}: {length_words(forecast)}; {margin_words(forecast)}"
-    return [told, before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
+    told = f"round {forecast.round}: {phrases.length_words(forecast)}; {phrases.margin_words(forecast)}"
+    return [told, phrases.before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
 
 
 def _given(swarm: SwarmState, view: PeerView) -> str:
@@ -165,7 +153,7 @@ def _about_peer(
         "forecast": asdict(forecast) | {"margin_s": None if late_s is None else -late_s} if forecast else None,
         "stalled": asdict(mine.stalled) if alive and mine.stalled is not None else None,
         "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,
-        "next": next_words(status, now),
+        "next": phrases.next_words(status, now),
     }  # fmt: skip
 
 

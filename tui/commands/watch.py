@@ -26,6 +26,8 @@ from tui.output.output import open_output
 from tui.output.viewer import VIEWER_CODES
 from tui.processes.children import Output, error_of, python_module
 from tui.processes.supervisor import LOG_FILE, follow, organiser_words
+from tui.sources.live import LiveSource
+from tui.sources.replay import RecordingSource
 from tui.sources.source import EventSource
 from tui.swarm.snapshot import SwarmState
 from tui.terminal import choose_ui
@@ -109,10 +111,8 @@ def watch_in_lines(watch: WatchCommand, output: Output) -> int:
 
 
 def watch_in_dashboard(watch: WatchCommand, look: DisplayOptions, output: Output) -> ExitReason:
-    """Show the dashboard until it is closed; how it was. `output` tells how a run is found.
-
-    Raises what a child that watches failed with.
-    """
+    """Show the dashboard until it is closed; how it was. `output` tells how a run is found. Raises what a child that
+    watches failed with."""
     if not watch.is_run:
         return show_source(_feed_of(watch), look)
     from tui.sources.child import ChildSource
@@ -128,17 +128,14 @@ def watch_in_dashboard(watch: WatchCommand, look: DisplayOptions, output: Output
 
 
 def _feed_of(watch: WatchCommand) -> EventSource:
-    from tui.sources.live import LiveSource
-    from tui.sources.replay import RecordingSource
-
     path = watch.path
     if watch.viewer:
-        return DemoSource(LiveSource.of_file(path))
+        return DemoSource(path)
     if path.is_dir():
         if not is_at_work(path) and not event_files(path) and not any(path.glob("*/events.jsonl")):
             raise _no_events(watch)
         return LiveSource(path)
-    return LiveSource.of_file(path) if watch.live else RecordingSource(path, plays=True)
+    return LiveSource(path) if watch.live else RecordingSource(path, plays=True)
 
 
 def _no_events(watch: WatchCommand) -> BadInput:
@@ -185,33 +182,19 @@ class DemoControl:
         return Reply(ok=False, error=f"a demo has several peers; for one of them: homefires {cmd} --dir DIR/peer-1")
 
 
-class DemoSource:
+class DemoSource(LiveSource):
     """What a demo writes, until its launcher ends. Without one this process is asked to end, too."""
 
     title = "the demo"
-    me = ""
-    playback = None
 
-    def __init__(self, inner: EventSource) -> None:
-        self._inner = inner
+    def __init__(self, path: Path) -> None:
+        super().__init__(path)
         self.control = DemoControl()
         self._launcher = os.getppid()
 
-    @property
-    def ended(self) -> str:
-        """Also once nobody writes any more."""
-        return self._inner.ended or ("the demo is gone" if os.getppid() != self._launcher else "")
-
-    def open(self) -> None:
-        self._inner.open()
-
     def advance(self, now_s: float) -> SwarmState:
+        swarm = super().advance(now_s)
         if os.getppid() != self._launcher:  # killed: the terminal is the shell's again
+            self.ended = self.ended or "the demo is gone"
             signal.raise_signal(signal.SIGTERM)
-        return self._inner.advance(now_s)
-
-    def time(self, now_s: float) -> float:
-        return now_s
-
-    def close(self) -> None:
-        self._inner.close()
+        return swarm

@@ -10,7 +10,7 @@ from typing import TextIO
 
 from peer.events import EventLine, format_line
 from tui.output.plain import PlainOutput
-from tui.processes.children import NoOutput, Output
+from tui.processes.children import Output
 
 
 class JsonOutput(Output):
@@ -36,7 +36,7 @@ def open_output(
     if ui == "json":
         return JsonOutput(stream, aside)
     if ui == "none":
-        return NoOutput()
+        return Output()
     lines = partial(PlainOutput, rounds=rounds, terse=terse)
     if ui == "tui":
         from tui.output.viewer import DashboardOutput

@@ -20,10 +20,9 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FrameType, TracebackType
 from typing import BinaryIO, Self
 
 from dht.errors import HomefiresError
@@ -36,7 +35,6 @@ SWEEP_S = 2.0
 """The descendants of a child that ended get this long to end by themselves."""
 
 INTERRUPTED = 130
-"""Exit code after an interrupt."""
 
 CHILD_ENVIRONMENT = {
     "PYTHONUNBUFFERED": "1",
@@ -91,11 +89,9 @@ class ChildExited:
     child: ChildProcess
 
 
-@dataclass(frozen=True, kw_only=True)
+@dataclass(frozen=True)
 class InterruptReceived:
     """A person or the system asks us to stop; the children were told already."""
-
-    signal: int
 
 
 class ProcessGroup:
@@ -112,12 +108,10 @@ class ProcessGroup:
 
     def __enter__(self) -> Self:
         for number in _INTERRUPTS:
-            self._handlers[number] = signal.signal(number, self._on_signal)
+            self._handlers[number] = signal.signal(number, lambda *_: self._inbox.put(InterruptReceived()))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         try:
             self.stop(grace_s=self._stop_s if kind is None else SWEEP_S)
         finally:
@@ -131,16 +125,7 @@ class ProcessGroup:
 
     def start(self, name: str, argv: Sequence[str], log: Path) -> ChildProcess:
         """Start `argv`; its stderr is appended to the file `log`, whose folder is made (0700) if need be."""
-        log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        with log.open("ab") as stderr:
-            process = subprocess.Popen(
-                argv,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.PIPE,
-                stderr=stderr,
-                env=environment(),
-                start_new_session=True,
-            )
+        process = _start(argv, log, subprocess.PIPE, environment())
         child = ChildProcess(name=name, log=log, process=process)
         assert process.stdout is not None
         child.reader = threading.Thread(target=self._read, args=(child, process.stdout), daemon=True)
@@ -183,9 +168,6 @@ class ProcessGroup:
         while self._running:
             self.next(timeout_s=0.1)
 
-    def _on_signal(self, number: int, frame: FrameType | None) -> None:
-        self._inbox.put(InterruptReceived(signal=number))
-
     def _kill_all(self) -> None:
         for child in self._running:
             if child.exit_code is None:
@@ -214,21 +196,10 @@ class ProcessGroup:
 
 def error_of(child: ChildProcess) -> HomefiresError:
     """What its failure means here: the branch of the error tree that its exit code stands for."""
-    kind = kind_of(child.exit_code)
-    if kind is not HomefiresError and (
-        why := child.stopped.why if child.stopped is not None else _last_said(child.log)
-    ):
+    why = child.stopped.why if child.stopped is not None else _last_said(child.log)
+    if why and (kind := _kind_of(child.exit_code)) is not HomefiresError:
         return kind(why)
     return HomefiresError(f"{child.name}: {child.describe_end()}; its log is {child.log}")
-
-
-def failure_of(what: str, exit_code: int, log: Path) -> HomefiresError:
-    """The same for a process whose events we did not read: it said why on stderr, which is in `log`."""
-    kind = kind_of(exit_code)
-    if kind is not HomefiresError and (why := _last_said(log)):
-        return kind(why)
-    how = f"killed by {signal.Signals(-exit_code).name}" if exit_code < 0 else f"ended with exit code {exit_code}"
-    return HomefiresError(f"{what}: {how}; its log is {log}")
 
 
 def _last_said(log: Path) -> str:
@@ -239,27 +210,27 @@ def _last_said(log: Path) -> str:
 
 def failure_said(what: str, exit_code: int, stderr: str) -> HomefiresError:
     """The same for a process whose stderr we read: its last line."""
-    kind = kind_of(exit_code)
+    kind = _kind_of(exit_code)
     why = (stderr.strip().splitlines() or [f"exit code {exit_code}"])[-1].removeprefix(ERROR_MARK)
     return kind(why if kind is not HomefiresError else f"the {what} failed: {why}; run it again with --debug")
 
 
-def kind_of(exit_code: int | None) -> type[HomefiresError]:
+def _kind_of(exit_code: int | None) -> type[HomefiresError]:
     """The branch of the error tree that an exit code stands for; its root for codes of no branch."""
     return next((kind for kind in HomefiresError.__subclasses__() if kind.exit_code == exit_code), HomefiresError)
 
 
 def start_lasting(argv: Sequence[str], log: Path) -> subprocess.Popen[bytes]:
-    """Start `argv` as a process that outlives us: a session of its own, no output but its stderr, appended to `log`."""
+    """Start `argv` as a process that outlives us: no output but its stderr, appended to `log`."""
+    own = {name: value for name, value in environment().items() if name != PARENT}
+    return _start(argv, log, subprocess.DEVNULL, own)
+
+
+def _start(argv: Sequence[str], log: Path, stdout: int, env: Mapping[str, str]) -> subprocess.Popen[bytes]:
     log.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
     with log.open("ab") as stderr:
         return subprocess.Popen(
-            argv,
-            stdin=subprocess.DEVNULL,
-            stdout=subprocess.DEVNULL,
-            stderr=stderr,
-            env={name: value for name, value in environment().items() if name != PARENT},
-            start_new_session=True,
+            argv, stdin=subprocess.DEVNULL, stdout=stdout, stderr=stderr, env=env, start_new_session=True
         )
 
 
@@ -284,7 +255,7 @@ def _kill_group(child: ChildProcess) -> None:
 
 
 class Output:
-    """Shows what happens in a swarm while it happens; does nothing where a class says nothing else."""
+    """Shows what happens in a swarm while it happens; this one nothing: the exit code is the answer."""
 
     def begin(self, events: Path) -> None:
         """Every line is written to this file, too, from now on."""
@@ -300,7 +271,3 @@ class Output:
 
     def close(self, *, at_once: bool = False) -> None:
         """Nothing more will come. What would stay for people to look at goes `at_once`."""
-
-
-class NoOutput(Output):
-    """The exit code is the answer."""

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import platform
 import sys
 from collections.abc import Callable
@@ -59,13 +60,16 @@ def may_train() -> bool:
         return False
 
 
+def usable_cores() -> int:
+    """Of this machine, as far as this process may use them."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
 def find_device(
     wanted: str, may_have_gpu: Callable[[], bool] = may_train, execute: Callable[[str], str] = kernel
 ) -> FoundDevice:
-    """One of DEVICES, found. A GPU that is asked for and full is taken: the peers wait for it, and say so.
-
-    Raises BadInput for one that is asked for and does not compute.
-    """
+    """One of DEVICES, found. A GPU that is asked for and full is taken: the peers wait for it, and say so. Raises
+    BadInput for one that is asked for and does not compute."""
     if wanted == "cpu":
         return FoundDevice(device="cpu")
     if wanted == "auto":
@@ -81,9 +85,7 @@ def share_devices(
     found: FoundDevice, peers: int, ranks: int, count: Callable[[], int] = count_gpus
 ) -> tuple[tuple[str, ...], ...]:
     """`settings.devices` of each peer, of so many ranks; empty: it chooses. A rank alone shares a GPU with the others'.
-
-    Raises BadInput where several ranks each would have to share GPUs.
-    """
+    Raises BadInput where several ranks each would have to share GPUs."""
     if ranks == 1:
         return ((found.device,) if found.device else (),) * peers
     if not found.is_gpu:

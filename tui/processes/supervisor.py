@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import sys
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 from math import inf
 from pathlib import Path
@@ -25,7 +25,6 @@ from tui.processes.children import (
     ChildProcess,
     EventPrinted,
     InterruptReceived,
-    NoOutput,
     Output,
     ProcessGroup,
     error_of,
@@ -59,26 +58,30 @@ class Backoff:
         self._restarts.append(now_s)
         return min(self.longest_s, self.first_s * 2.0 ** (self._failures - 1))
 
+    def plan(self, child: ChildProcess, began_s: float, output: Output, *, else_: str = "") -> float | None:
+        """When a child that has ended is started again (monotonic), which is said, or `else_` if it is not."""
+        assert child.exit_code is not None
+        now_s = time.monotonic()
+        delay_s = self.delay_s(child.exit_code, now_s - began_s, now_s)
+        again = else_ if delay_s is None else f"it is started again in {delay_s:.0f} s"
+        if again:
+            output.say(f"{child.name}: {child.describe_end()}; {again}")
+        return None if delay_s is None else now_s + delay_s
 
-def supervise(
-    name: str, argv: Sequence[str], log: Path, output: Output, *, backoff: Backoff | None = None,
-    clock: Callable[[], float] = time.monotonic,
-) -> int:  # fmt: skip
+
+def supervise(name: str, argv: Sequence[str], log: Path, output: Output, *, backoff: Backoff | None = None) -> int:
     """Run a child until it ends for good; its exit code. Raises the error that its last exit code stands for."""
     backoff = backoff or Backoff()
     with ProcessGroup() as children:
-        while True:
-            began_s = clock()
+        due_s: float | None = time.monotonic()
+        while due_s is not None and not children.interrupts:
+            if (left_s := due_s - time.monotonic()) > 0:
+                children.next(timeout_s=min(LOOK_S, left_s))
+                continue
+            began_s = time.monotonic()
             child = follow_child(children, children.start(name, argv, log), output)
-            if children.interrupts:
-                break
-            assert child.exit_code is not None
-            delay_s = backoff.delay_s(child.exit_code, clock() - began_s, clock())
-            if delay_s is None:
-                break
-            output.say(f"{name}: {child.describe_end()}; it is started again in {delay_s:.0f} s")
-            if _is_interrupted_within(children, delay_s, clock):
-                break
+            if not children.interrupts:
+                due_s = backoff.plan(child, began_s, output)
     return _end(children, child, output)
 
 
@@ -115,20 +118,12 @@ def follow_child(
     return child
 
 
-def _is_interrupted_within(children: ProcessGroup, seconds: float, clock: Callable[[], float]) -> bool:
-    """Wait; True at once if somebody asks us to stop."""
-    until_s = clock() + seconds
-    while not children.interrupts and (left_s := until_s - clock()) > 0:
-        children.next(timeout_s=min(LOOK_S, left_s))
-    return bool(children.interrupts)
-
-
 def main(words: Sequence[str]) -> int:
     """Keep the peer of this command line running; the exit code of its last end."""
     log, separator, *argv = words
     assert separator == "--", words
     try:
-        return supervise("peer", argv, Path(log), NoOutput())
+        return supervise("peer", argv, Path(log), Output())
     except HomefiresError as error:
         print(f"homefires: {error}", file=sys.stderr)
         return error.exit_code
@@ -156,10 +151,7 @@ class RetentionOptions:
 
 
 def organiser_words(directory: Path) -> list[str]:
-    """What has a watcher work in an organiser's name.
-
-    Its invite is in a file: the token in it lets in whoever reads it, and everybody on a machine reads command lines.
-    """
+    # The invite is in a file: its token lets in whoever reads it, and everybody on a machine reads command lines.
     return [str(directory / INVITE_FILE), "--organiser", str(directory)]
 
 
@@ -192,20 +184,13 @@ class _Beside:
             case EventPrinted(line=EventLine(event=InviteIssued(invite=invite))) if not self._invite:
                 self._invite, self._due_s = invite, time.monotonic()
             case ChildExited(child=child) if child is self._watcher:
-                self._plan_restart(child)
+                gone = "no more checkpoints are kept"
+                self._due_s = self._backoff.plan(child, self._began_s, self._output, else_=gone)
         if self._due_s is not None and time.monotonic() >= self._due_s and not self._children.interrupts:
             self._due_s, self._began_s = None, time.monotonic()
             assert self._keep.directory is not None
             log = self._keep.directory / "watch.log"
             self._watcher = self._children.start("checkpoints", self._keep.argv(self._invite), log)
-
-    def _plan_restart(self, child: ChildProcess) -> None:
-        now_s = time.monotonic()
-        assert child.exit_code is not None
-        delay_s = self._backoff.delay_s(child.exit_code, now_s - self._began_s, now_s)
-        again = f"it is started again in {delay_s:.0f} s" if delay_s is not None else "no more checkpoints are kept"
-        self._output.say(f"{child.name}: {child.describe_end()}; {again}")
-        self._due_s = None if delay_s is None else now_s + delay_s
 
 
 if __name__ == "__main__":

@@ -151,8 +151,6 @@ NO_SYSTEMD = (
 
 
 class UserUnits:
-    """The units of this user. `run` is how systemd is asked."""
-
     def __init__(self, folder: Path | None = None, run: Run = run) -> None:
         configured = os.environ.get("XDG_CONFIG_HOME") or Path.home() / ".config"
         self.folder = folder or Path(configured) / "systemd" / "user"

@@ -92,25 +92,19 @@ def _losses(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     by_tokens.set(xlabel="tokens of all peers (millions)", title="by tokens")
     by_round.xaxis.set_major_locator(MaxNLocator(integer=True))
     by_round.legend()
-    caption = f"Training loss is the mean of the peers that report. {_fall(swarm.evaluations)}"
-    return figure, caption.strip()
-
-
-def _fall(points: Sequence[Point]) -> str:
-    if not points:
-        return ""
-    first, last = points[0], points[-1]
-    return (
-        f"Held-out loss went from {first.value:.3f} in round {first.round} to {last.value:.3f} in round {last.round}."
-    )
+    caption = "Training loss is the mean of the peers that report."
+    if swarm.evaluations:
+        first, last = swarm.evaluations[0], swarm.evaluations[-1]
+        caption += f" Held-out loss went from {first.value:.3f} in round {first.round} to "
+        caption += f"{last.value:.3f} in round {last.round}."
+    return figure, caption
 
 
 def _norms(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     series = _by_peer(swarm.history, lambda round: {peer: norm for peer, norm in round.norms.items() if norm > 0})
     if not series:
         return None
-    figure = Figure(figsize=WIDE)
-    axes = figure.subplots()
+    figure, axes = _by_rounds(WIDE)
     _plot_peers(axes, series, labels)
     odd = [
         (round.round, round.norms[penalty.about])
@@ -119,11 +113,10 @@ def _norms(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
         if penalty_code(penalty.code).kind != "late" and round.norms.get(penalty.about, 0) > 0
     ]
     axes.plot(*zip(*odd, strict=True) if odd else ((), ()), "o", markersize=13, fillstyle="none", color=INK)
-    axes.set(xlabel="round", ylabel="L2 norm of the pseudo-gradient", yscale="log")
+    axes.set(ylabel="L2 norm of the pseudo-gradient", yscale="log")
     # Plain numbers: the formatter of logarithmic axes writes TeX, which is not parsed here.
     axes.yaxis.set_major_formatter(lambda value, _: f"{value:g}")
     axes.yaxis.set_minor_formatter(lambda value, _: "")
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
     caption = "As the reducers measured them, on a logarithmic scale. "
     return figure, caption + f"A ring marks what was refused or clipped ({count(len(odd), 'time')})."
 
@@ -134,15 +127,11 @@ def _shares(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     )
     if not series:
         return None
-    figure = Figure(figsize=WIDE)
-    axes = figure.subplots()
+    figure, axes = _by_rounds(WIDE)
     _plot_peers(axes, series, labels)
-    axes.set(xlabel="round", ylabel="weight in the mean (%)", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    return (
-        figure,
-        "What each member weighed in the mean of a round. A gap is a round without it, 0 one that refused it.",
-    )
+    axes.set(ylabel="weight in the mean (%)", ylim=(0, None))
+    caption = "What each member weighed in the mean of a round. A gap is a round without it, 0 one that refused it."
+    return figure, caption
 
 
 def _amounts(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
@@ -174,12 +163,10 @@ def _seconds(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
     history = swarm.history
     if not history:
         return None
-    figure = Figure(figsize=(WIDE[0], 3.2))
-    axes = figure.subplots()
+    figure, axes = _by_rounds((WIDE[0], 3.2))
     _stairs(axes, history, [round.round_s for round in history], GREEN, "could train")
     _stairs(axes, history, [min(round.exposed_s, round.round_s) for round in history], ORANGE, "could not", "////")
-    axes.set(xlabel="round", ylabel="seconds", ylim=(0, None))
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    axes.set(ylabel="seconds", ylim=(0, None))
     axes.legend()
     longest = max(history, key=lambda round: round.round_s)
     return figure, (
@@ -189,6 +176,15 @@ def _seconds(swarm: SwarmState, labels: Labels) -> tuple[Figure, str] | None:
 
 
 # ---- how ----
+
+
+def _by_rounds(size: tuple[float, float]) -> tuple[Figure, Axes]:
+    """A chart of something over rounds."""
+    figure = Figure(figsize=size)
+    axes = figure.subplots()
+    axes.set(xlabel="round")
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    return figure, axes
 
 
 def _plot(axes: Axes, points: Sequence[Point], x_of: Callable[[Point], float], label: str, **style: Any) -> None:

@@ -30,19 +30,11 @@ def make_page(swarm: SwarmState, charts: Iterable[ReportFigure]) -> str:
         return f"{name}: {why}" if why else name
 
     return _template().render(
-        swarm=swarm,
-        charts=charts,
-        labels=labels,
-        began=_when(swarm),
-        facts=_facts(swarm, labels),
+        swarm=swarm, charts=charts, labels=labels, began=_when(swarm), facts=_facts(swarm, labels),
         meanings="; ".join(f"{code}: {page.short}" for code, page in sorted(PENALTY_PAGES.items()) if code in codes),
-        since_start=since_start,
-        doing=doing,
-        figures=figures,
-        percent=format_percent,
-        counts_words=counts_words,
+        since_start=since_start, doing=doing, figures=figures, percent=format_percent, counts_words=counts_words,
         layer_words=layer_words,
-    )
+    )  # fmt: skip
 
 
 @cache

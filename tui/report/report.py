@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from dht.errors import BadInput
+from tui.folders import writing
 from tui.report.charts import draw_charts
 from tui.report.page import make_page
 from tui.sources.replay import RecordingSource
@@ -23,10 +24,8 @@ def write_report(source: Path, to: Path) -> str:
     recording.open()
     swarm = recording.advance(0.0)
     page = make_page(swarm, draw_charts(swarm))
-    try:
+    with writing(to, "--to"):
         to.write_text(page, encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"{to}: {error.strerror}; name another file with --to") from error
     rounds, peers = count(len(swarm.history), "round"), count(len(swarm.reporting), "peer")
     return f"{to}: {rounds} of {peers}, {format_bytes(len(page.encode()))}"
 

@@ -15,6 +15,7 @@ from peer.plan.round_cost import MOST
 from peer.plan.strategy import quality, with_deadlines, with_strategy
 from peer.plan.strategy_search import NothingFits, RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
 from peer.spec import RunSpec, dump
+from tui.folders import writing
 from tui.simulation.machines import peers_of
 from tui.simulation.model_copies import CopyOptions, options_of
 from tui.simulation.plan_options import PlanOptions
@@ -152,13 +153,7 @@ def write(found: PlanAnswer, to: Path) -> str:
         raise BadInput(
             "the best strategy is one of clusters, which no spec names; leave --spans out, or see homefires place"
         )
-    best = found.best
-    header = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {best.strategy.words()}.\n"
-    try:
-        with to.open("x", encoding="utf-8") as file:
-            file.write(header + dump(found.spec))
-    except FileExistsError as error:
-        raise BadInput(f"--write {to} is there already; name a new file") from error
-    except OSError as error:
-        raise BadInput(f"{to}: {error.strerror}; name another file with --write") from error
+    planned = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {found.best.strategy.words()}.\n"
+    with writing(to, "--write"), to.open("x", encoding="utf-8") as file:
+        file.write(planned + dump(found.spec))
     return f"{to}: a spec for homefires bootstrap"

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from contextlib import ExitStack
 from pathlib import Path
 from typing import TextIO
@@ -15,8 +16,10 @@ from peer.plan.peers_file import read_declared
 from peer.plan.strategy_search import seconds
 from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
 from peer.simulate.simulation import Outcome, simulate
-from tui.simulation.plan_options import SimulateOptions, SwarmOptions
-from tui.simulation.workers import cores, rarely_collected, spread_over
+from tui.folders import writing
+from tui.processes.device_probe import usable_cores
+from tui.simulation.plan_options import MOST, SimulateOptions, SwarmOptions
+from tui.simulation.workers import rarely_collected, spread_over
 from tui.spec_choice import choose_spec
 from tui.text.units import count, format_bytes
 
@@ -38,25 +41,16 @@ def run_simulate(asked: SimulateOptions) -> Outcome:
         stack.enter_context(rarely_collected())
         return simulate(
             wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
-            far=spread_over(asked.processes or cores()),
+            far=spread_over(asked.processes or min(MOST, usable_cores())),
         )  # fmt: skip
 
 
 def _open(asked: SwarmOptions, path: Path) -> TextIO:
     for option, source in (("SPEC", asked.spec), ("--peers", asked.peers), ("--churn", asked.churn)):
-        if source and _is_same(path, Path(source)):
+        if os.path.exists(path) and os.path.exists(source) and path.samefile(source):
             raise BadInput(f"--events {path} is the file that is read as {option}; name another")
-    try:
+    with writing(path, "--events"):
         return path.open("w", encoding="utf-8")
-    except OSError as error:
-        raise BadInput(f"--events {path}: {error.strerror}; name a file that can be written") from error
-
-
-def _is_same(path: Path, other: Path) -> bool:
-    try:
-        return path.samefile(other)
-    except OSError:  # one of them is no file
-        return False
 
 
 def scenario_options(asked: SwarmOptions) -> ScenarioOptions:

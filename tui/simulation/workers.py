@@ -14,12 +14,6 @@ from multiprocessing.connection import Connection
 from peer.simulate.grid import Chosen, Spread, shares
 from peer.simulate.grid_part import FarPart, serve
 from peer.simulate.scenario import ChurnEvent, Scenario
-from tui.simulation.plan_options import MOST
-
-
-def cores() -> int:
-    """Of this machine, as far as this process may use them."""
-    return min(MOST, len(os.sched_getaffinity(0)))
 
 
 def spread_over(processes: int) -> Spread:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Self
 
 from dht.errors import BadInput
 from peer.control.client import ControlClient
@@ -22,34 +21,28 @@ LOCK_EVERY_S = 1.0
 
 
 class LiveSource:
-    """A peer's run directory, or the folder of a demo; `LiveSource.of_file` follows one file of merged lines.
-
-    A single peer can be commanded.
-    """
+    """A peer's run directory, the folder of a demo, or one file with lines of several. A single peer takes commands."""
 
     playback = None
 
-    def __init__(self, directory: Path) -> None:
-        merged = bool(event_files(directory)) and not (directory / "run").exists()  # as a demo leaves it
-        folders = [] if event_files(directory) else sorted(directory.glob("*/events.jsonl"))
-        several = merged or bool(folders)
-        self._tails = [EventTail(path) for path in folders] or [EventTail(directory / "events.jsonl")]
-        self._title = f"in {directory}"
-        self._lock = None if several else directory / "run" / "lock"
-        self.control: PeerCommands | None = None if several else ControlClient(directory)
+    def __init__(self, path: Path) -> None:
+        if not path.is_dir():
+            files, several = [path], True
+        elif event_files(path):
+            files, several = [path / "events.jsonl"], not (path / "run").exists()  # as a demo leaves it
+        else:
+            folders = sorted(path.glob("*/events.jsonl"))
+            files, several = folders or [path / "events.jsonl"], bool(folders)
+        self._tails = [EventTail(file) for file in files]
+        self._title = f"in {path}" if path.is_dir() else path.name
+        self._lock = None if several else path / "run" / "lock"
+        self.control: PeerCommands | None = None if several else ControlClient(path)
         self.me = ""
         self.ended = ""
         self._swarm = SwarmState()
         self._looked_s = float("-inf")
         self._frozen: dict[str, int] = {}
         """The processes of those that stand still, by peer."""
-
-    @classmethod
-    def of_file(cls, path: Path) -> Self:
-        """Follow one file that has the lines of several peers."""
-        live = cls(path.parent)
-        live._tails, live._lock, live.control, live._title = [EventTail(path)], None, None, path.name
-        return live
 
     @property
     def title(self) -> str:

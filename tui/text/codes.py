@@ -60,7 +60,7 @@ def explain(code: str) -> list[str]:
     if lines:
         return lines[1:]
     known = sorted({each for pages in KINDS.values() for each in pages})
-    close = difflib.get_close_matches(name, known, n=1, cutoff=0.4)
+    close = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else "homefires explain alone lists all"
     raise BadInput(f"there is no code {code!r}; {hint}")
 

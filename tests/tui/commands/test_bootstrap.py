@@ -14,7 +14,7 @@ from peer.spec import RunSpec, dump, load, parse
 from peer.spec_tables import AdmissionTable
 from tui.commands import organiser
 from tui.commands.organiser import NodeOptions, run_bootstrap
-from tui.processes.children import NoOutput
+from tui.processes.children import Output
 from tui.processes.supervisor import RetentionOptions
 
 Fake = Callable[[str], None]
@@ -29,14 +29,14 @@ def micro() -> RunSpec:
 def test_the_childs_mistake_is_ours(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse, match="4001 is taken"):
-        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
+        run_bootstrap(micro, Output(), NodeOptions(), directory=tmp_path / "node")
 
 
 @pytest.mark.outside
 def test_the_node_is_given_the_very_spec(fake_children: Fake, micro: RunSpec, tmp_path: Path) -> None:
     fake_children("mute")
     with pytest.raises(PortInUse):
-        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path / "node")
+        run_bootstrap(micro, Output(), NodeOptions(), directory=tmp_path / "node")
     assert parse((tmp_path / "node" / "spec.toml").read_text()) == micro
 
 
@@ -48,14 +48,14 @@ def test_an_admission_run_keeps_checkpoints_by_the_key_in_its_folder(
     monkeypatch.setattr(tui.commands.organiser, "serve_and_keep", lambda argv, log, keep, output: seen.append(keep))
     kept, invited = RetentionOptions(directory=tmp_path / "kept", last=3, every=0), AdmissionTable(policy="invited")
     for number, spec in enumerate((micro, dataclasses.replace(micro, admission=invited))):
-        run_bootstrap(spec, NoOutput(), NodeOptions(), directory=tmp_path / str(number), keep=kept)
+        run_bootstrap(spec, Output(), NodeOptions(), directory=tmp_path / str(number), keep=kept)
     assert seen == [kept, dataclasses.replace(kept, organiser=tmp_path / "1")]
 
 
 def test_a_folder_of_another_run_is_refused(micro: RunSpec, tmp_path: Path) -> None:
     (tmp_path / "spec.toml").write_text('[run]\nname = "other"\n[model]\narchitecture = "llama"\ncontext = 8\n')
     with pytest.raises(RunMismatch, match="holds another run"):
-        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
+        run_bootstrap(micro, Output(), NodeOptions(), directory=tmp_path)
 
 
 def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(
@@ -68,7 +68,7 @@ def test_a_model_that_cannot_be_built_is_refused_before_anybody_is_invited(
 
     monkeypatch.setattr(organiser, "describe_model", describe)
     with pytest.raises(BadInput, match="makes no llama model"):
-        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
+        run_bootstrap(micro, Output(), NodeOptions(), directory=tmp_path)
     assert not (tmp_path / "bootstrap.log").exists()
 
 
@@ -78,7 +78,7 @@ def test_a_bootstrap_node_on_a_full_disk_keeps_the_spec_it_has(micro: RunSpec, t
     path.write_text(dump(micro))
     (tmp_path / "spec.toml.new").symlink_to("/dev/full")
     with pytest.raises(DiskFull, match="is full"):
-        run_bootstrap(micro, NoOutput(), NodeOptions(), directory=tmp_path)
+        run_bootstrap(micro, Output(), NodeOptions(), directory=tmp_path)
     assert load(str(path)).digest() == micro.digest()
 
 

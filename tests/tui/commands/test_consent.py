@@ -21,8 +21,9 @@ from dht.process import lock_directory
 from peer.spec import RunSpec, load
 from peer.spec_tables import AdapterTable, MixTable, StartTable
 from peer.watch.run_facts import facts
-from tui.commands.consent import FILE, consents, describe, is_agreed
+from tui.commands.consent import consents, describe, is_agreed
 from tui.commands.join import JoinCommand
+from tui.folders import AGREED
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 
@@ -71,14 +72,14 @@ class Node:
 
 def test_yes_is_remembered_and_nobody_is_asked_twice(join: JoinCommand, spec: RunSpec) -> None:
     node, screen = Node(spec), Terminal()
-    assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node).joins
+    assert consents(join, yes=False, stdin=Terminal("Yes\n"), screen=screen, introduce=node) is not None
     assert screen.getvalue().startswith(
         "asking 2 addresses of the invite what the run is; whoever answers sees your IP"
     )
     assert screen.getvalue().endswith("Join this run? [y/N] ")
-    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=node).joins
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=node) is not None
     assert node.asked == 1
-    assert json.loads((join.place() / FILE).read_text())["how"] == "asked"
+    assert json.loads((join.place() / AGREED).read_text())["how"] == "asked"
     assert stat.S_IMODE(join.place().stat().st_mode) == 0o700
 
 
@@ -86,7 +87,7 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: JoinCommand, spec: R
     """He may have no other way in: every node of the invite may be gone."""
     node, screen = Node(spec), Terminal()
     named = dataclasses.replace(join, peers=("/ip4/203.0.113.5/tcp/1/p2p/x",))
-    assert consents(named, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node).joins
+    assert consents(named, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node) is not None
     assert node.peers == list(named.peers)
     assert screen.getvalue().startswith("asking 2 addresses of the invite and the peers you named what the run is")
 
@@ -95,7 +96,7 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: JoinCommand, spec: R
 def test_anything_else_is_no_and_leaves_nothing(join: JoinCommand, spec: RunSpec, answer: str) -> None:
     """Also the end of input."""
     screen = Terminal()
-    assert not consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec)).joins
+    assert consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec)) is None
     assert "nothing is kept" in screen.getvalue()
     assert not join.place().exists()
 
@@ -136,7 +137,7 @@ def test_who_lacks_memory_chooses_another_way_or_none(
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
     node = Small(spec, 12 * 10**9, 128 * 10**9)
     said = consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=node)
-    assert (said.joins, said.settings) == (settings is not None, settings or ())
+    assert said == settings
     text = screen.getvalue()
     assert "GPU memory here comes to 12.0 GB" in text
     assert re.search(r"1  layers from main memory: about [\d,]+ tokens/s \(--set offload=yes\)\n", text)
@@ -152,31 +153,31 @@ def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> No
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
     node = Small(spec, 12 * 10**9, 128 * 10**9)
     said = consents(join, yes=False, stdin=Terminal("y\n"), screen=screen, introduce=node, is_decided=True)
-    assert said.joins
+    assert said == ()
     assert "tokens/s" not in screen.getvalue()
 
 
 def test_where_nothing_helps_that_is_said(tmp_path: Path) -> None:
     spec, screen = load("gpt2-small"), Terminal()
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
-    assert not consents(join, yes=False, stdin=Terminal("\n"), screen=screen, introduce=Small(spec, 10**8, 10**9)).joins
+    assert consents(join, yes=False, stdin=Terminal("\n"), screen=screen, introduce=Small(spec, 10**8, 10**9)) is None
     assert "There is no other way for it to train." in screen.getvalue()
 
 
 def test_a_service_says_yes_beforehand(join: JoinCommand, spec: RunSpec) -> None:
     """Nothing is fetched for it and nothing printed."""
     node, screen = Node(spec), io.StringIO()
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node).joins
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=screen, introduce=node) is not None
     assert (node.asked, screen.getvalue()) == (0, "")
     assert is_agreed(join.place(), read(join.invite))
 
 
 def test_another_run_or_another_organiser_is_asked_for_anew(join: JoinCommand, spec: RunSpec) -> None:
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()).joins
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()) is not None
     longer = dataclasses.replace(spec, run=dataclasses.replace(spec.run, rounds=1000))
     assert not is_agreed(join.place(), read(invite_of(ORGANISER, longer)))
     assert not is_agreed(join.place(), read(invite_of(Identity.generate(), spec)))
-    (join.place() / FILE).write_text("[]")
+    (join.place() / AGREED).write_text("[]")
     assert not is_agreed(join.place(), read(join.invite))
 
 
@@ -189,8 +190,8 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(spec: RunSpec
         consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO())
     (tmp_path / "peer").mkdir()
     (tmp_path / "peer" / "genesis").touch()
-    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()).joins
-    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()).joins, "and is not asked again"
+    assert consents(join, yes=True, stdin=io.StringIO(), screen=io.StringIO()) is not None
+    assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO()) is not None, "and is not asked again"
 
 
 def test_what_fails_before_is_told_before(join: JoinCommand, spec: RunSpec) -> None:
@@ -204,7 +205,7 @@ def test_what_fails_before_is_told_before(join: JoinCommand, spec: RunSpec) -> N
     with pytest.raises(Unreachable):
         consents(join, yes=False, stdin=Terminal("y\n"), screen=Terminal(), introduce=silent)
     with lock_directory(join.place()):
-        assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent).joins
+        assert consents(join, yes=False, stdin=io.StringIO(), screen=io.StringIO(), introduce=silent) is not None
 
 
 def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: RunSpec, tmp_path: Path) -> None:

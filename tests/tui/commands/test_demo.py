@@ -16,7 +16,7 @@ from peer.spec import parse, read_text
 from tui.cli import main
 from tui.commands.demo import DemoCommand, find_fault, run_demo
 from tui.output.output import JsonOutput, PlainOutput
-from tui.processes.children import NoOutput
+from tui.processes.children import Output
 from tui.processes.device_probe import FoundDevice
 from tui.swarm.reducer import apply, apply_all
 from tui.swarm.round_ledger import MAX_COMMITS
@@ -209,7 +209,7 @@ def test_an_interrupt_ends_the_demo_and_leaves_nothing(
 ) -> None:
     """One Ctrl-C ends polite children, a second one the others."""
 
-    class Impatient(NoOutput):
+    class Impatient(Output):
         interrupted = False
 
         def show(self, line: EventLine) -> None:

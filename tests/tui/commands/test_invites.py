@@ -20,7 +20,7 @@ from tui.commands.consent import introduce
 from tui.commands.doctor import DoctorCommand, run_doctor
 from tui.commands.options import DisplayOptions
 from tui.commands.watch import WatchCommand, watch_in_dashboard, watch_in_lines
-from tui.processes.children import NoOutput
+from tui.processes.children import Output
 
 
 @pytest.fixture
@@ -39,11 +39,11 @@ def ask(invite: str) -> None:
 
 
 def watch(invite: str) -> None:
-    watch_in_lines(WatchCommand(what=invite), NoOutput())
+    watch_in_lines(WatchCommand(what=invite), Output())
 
 
 def look(invite: str) -> None:
-    watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), NoOutput())
+    watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), Output())
 
 
 @pytest.mark.outside

@@ -4,7 +4,6 @@ import io
 import stat
 import sys
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,10 +15,10 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.control.store import read_table
 from tui.cli import main
-from tui.commands.consent import Consent, consents
+from tui.commands.consent import consents
 from tui.commands.join import JoinCommand, run_join
 from tui.output.output import PlainOutput
-from tui.processes.children import NoOutput, python_module
+from tui.processes.children import Output, python_module
 
 Fake = Callable[[str], None]
 
@@ -44,7 +43,7 @@ def test_a_peer_is_followed_to_its_end(fake_children: Fake, invite: str, tmp_pat
 @pytest.mark.outside
 def test_the_default_folder_is_that_of_the_run(fake_children: Fake, invite: str, tmp_path: Path) -> None:
     fake_children("well")
-    run_join(JoinCommand(invite=invite, name="alice"), NoOutput())
+    run_join(JoinCommand(invite=invite, name="alice"), Output())
     assert (tmp_path / "data" / "homefires" / "runs" / "mine-abababab").is_dir()
 
 
@@ -67,7 +66,7 @@ def test_what_the_person_chose_reaches_the_peer(invite: str, tmp_path: Path, mon
         listen=("/ip4/0.0.0.0/tcp/1", "/ip6/::/tcp/1"),
         peers=("/ip4/192.0.2.1/tcp/1/p2p/x",),
     )
-    run_join(join, NoOutput())
+    run_join(join, Output())
     chosen = ["--set", "settings.name=al", "--set", "settings.devices=cpu"]
     chosen += ["--set", "settings.upload_mbps=8", "--set", "settings.download_mbps=50.5"]
     kept = tmp_path / "invite"
@@ -114,7 +113,7 @@ def test_a_folder_of_other_things_is_no_peers(invite: str, tmp_path: Path, capsy
 
 def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
     with pytest.raises(BadInvite):
-        run_join(JoinCommand(invite="hf1:rubbish", directory=tmp_path / "peer"), NoOutput())
+        run_join(JoinCommand(invite="hf1:rubbish", directory=tmp_path / "peer"), Output())
     assert not (tmp_path / "peer").exists()
 
 
@@ -122,7 +121,7 @@ def test_a_bad_invite_starts_nothing(tmp_path: Path) -> None:
 def test_a_childs_crash_names_its_log(invite: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.commands.join, "python_module", lambda *_: python_module("no_such_module"))
     with pytest.raises(HomefiresError, match=r"exit code 1; its log is .*peer\.log"):
-        run_join(JoinCommand(invite=invite, directory=tmp_path), NoOutput())
+        run_join(JoinCommand(invite=invite, directory=tmp_path), Output())
     assert "no_such_module" in (tmp_path / "peer.log").read_text()
 
 
@@ -133,9 +132,10 @@ def test_how_a_machine_without_room_trains_is_kept_for_the_peer(
     """As if it had been typed. Who names a device has decided."""
     decided: list[bool] = []
 
-    def chooses(join: JoinCommand, *, is_decided: bool, **asked: Any) -> Consent:
+    def chooses(join: JoinCommand, *, is_decided: bool, **asked: Any) -> tuple[str, ...]:
         decided.append(is_decided)
-        return replace(consents(join, is_decided=is_decided, **asked), settings=("offload=yes",))
+        assert consents(join, is_decided=is_decided, **asked) == ()
+        return ("offload=yes",)
 
     program(monkeypatch, "pass")
     monkeypatch.setattr(tui.commands.join, "consents", chooses)

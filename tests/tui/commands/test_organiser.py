@@ -17,7 +17,8 @@ from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
 from peer.testing.child_process import HANG_S
 from tui.cli import main
-from tui.commands.organiser import _newest
+from tui.commands.organiser import OrganiserCommand
+from tui.folders import data_root
 
 pytestmark = pytest.mark.outside
 
@@ -108,14 +109,15 @@ def test_mistakes_are_one_line(folder: Path, command: list[str], says: str, caps
     assert error.count("\n") == 1
 
 
-def test_the_folder_whose_node_was_started_last_is_meant(tmp_path: Path) -> None:
-    for name, at_s in (("a", 2), ("b", 3), ("c", 1)):
-        (tmp_path / name).mkdir()
-        (tmp_path / name / INVITE_FILE).touch()
-        os.utime(tmp_path / name / INVITE_FILE, (at_s, at_s))
-    assert _newest(tmp_path).name == "b"
+def test_the_folder_whose_node_was_started_last_is_meant() -> None:
     with pytest.raises(BadInput, match="no run was started"):
-        _newest(tmp_path / "a")
+        OrganiserCommand().find()
+    for name, at_s in (("a", 2), ("b", 3), ("c", 1)):
+        place = data_root() / "bootstrap" / name
+        place.mkdir(parents=True)
+        (place / INVITE_FILE).touch()
+        os.utime(place / INVITE_FILE, (at_s, at_s))
+    assert OrganiserCommand().find().name == "b"
 
 
 def test_the_key_of_a_folder_is_shown_with_its_words(folder: Path) -> None:

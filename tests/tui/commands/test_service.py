@@ -11,12 +11,14 @@ import subprocess
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dht.errors
+import tui.commands.join
 import tui.processes.systemd
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unreachable
 from dht.identity import Identity
@@ -26,6 +28,8 @@ from peer.control import store
 from peer.spec import load
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main, parse
+from tui.commands.consent import consents
+from tui.commands.join import JoinCommand
 from tui.processes.systemd import FINAL, HOW_TO_LINGER, Service, UserUnits, describe, quoted, unit_name, unit_text
 
 OLD, NEW = 252, 254
@@ -302,6 +306,23 @@ def test_a_person_installs_looks_and_removes(
     assert capsys.readouterr().out == f"{name}: runs; does not start by itself\n"
     assert main(["service", "remove", "--dir", str(directory)]) == 0
     assert not (systemd / name).exists()
+
+
+@pytest.mark.parametrize(("chosen", "kept"), [(None, {}), ((), {}), (("offload=yes",), {"offload": True})])
+def test_what_the_owner_answers_holds_for_the_service(
+    invite: str, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
+    chosen: tuple[str, ...] | None, kept: dict[str, bool],
+) -> None:  # fmt: skip
+    """A no installs nothing."""
+
+    def answers(join: JoinCommand, **asked: Any) -> tuple[str, ...] | None:
+        assert chosen is None or consents(join, **asked | {"yes": True}) == ()
+        return chosen
+
+    monkeypatch.setattr(tui.commands.join, "consents", answers)
+    assert main(["service", "install", invite, "--dir", str(tmp_path / "p")]) == 0
+    assert systemd.exists() == (chosen is not None)
+    assert store.read_table(tmp_path / "p") == kept
 
 
 INVITED = ("--admission", "--set", "run.founders=2")

@@ -25,7 +25,7 @@ from tui.commands.options import DisplayOptions
 from tui.commands.watch import DemoControl, DemoSource, WatchCommand, watch_in_dashboard, watch_in_lines
 from tui.output.output import JsonOutput, PlainOutput
 from tui.output.viewer import VIEWER_CODES
-from tui.processes.children import NoOutput
+from tui.processes.children import Output
 from tui.sources.child import ChildSource
 from tui.sources.source import EventSource
 
@@ -82,7 +82,7 @@ def at_work(directory: Path) -> Iterator[None]:
 @pytest.mark.outside
 def test_a_peer_at_work_without_a_socket_cannot_be_followed(tmp_path: Path) -> None:
     with at_work(tmp_path), pytest.raises(Unreachable):
-        watch_in_lines(WatchCommand(what=str(tmp_path)), NoOutput())
+        watch_in_lines(WatchCommand(what=str(tmp_path)), Output())
 
 
 @pytest.mark.parametrize("text", ["", "rubbish\n"])
@@ -91,12 +91,12 @@ def test_what_holds_no_events_is_a_mistake(tmp_path: Path, text: str) -> None:
     path.write_text(text)
     for what in (path, tmp_path):
         with pytest.raises(BadInput, match="holds no events"):
-            watch_in_lines(WatchCommand(what=str(what)), NoOutput())
+            watch_in_lines(WatchCommand(what=str(what)), Output())
 
 
 def test_a_run_is_looked_for_only_with_a_good_invite() -> None:
     with pytest.raises(BadInvite):
-        watch_in_lines(WatchCommand(what="hf1:rubbish"), NoOutput())
+        watch_in_lines(WatchCommand(what="hf1:rubbish"), Output())
 
 
 @pytest.mark.outside
@@ -116,7 +116,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
     text = issue(organiser, run="mine", spec_hash=b"\xab" * 32, addrs=(address,), expires=1.0)
     (tmp_path / "invite").write_text(text)
     with pytest.raises(BadInput, match="holds no events"):  # so far it might be the folder of a peer
-        watch_in_lines(WatchCommand(what=str(tmp_path)), NoOutput())
+        watch_in_lines(WatchCommand(what=str(tmp_path)), Output())
     (tmp_path / "bootstrap.log").touch()
     seen: list[tuple[str, ...]] = []
 
@@ -125,7 +125,7 @@ def test_an_organiser_watches_by_the_folder_of_the_node(tmp_path: Path, monkeypa
         return [sys.executable, "-c", PRINTING]
 
     monkeypatch.setattr(tui.commands.watch, "python_module", command)
-    assert watch_in_lines(WatchCommand(what=str(tmp_path)), NoOutput()) == 0
+    assert watch_in_lines(WatchCommand(what=str(tmp_path)), Output()) == 0
     assert seen == [("peer", "watch", str(tmp_path / "invite"), "--organiser", str(tmp_path))]
 
 
@@ -138,7 +138,7 @@ def test_a_run_that_cannot_be_found_is_an_error_without_a_dashboard(
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: pytest.fail("nothing to show"))
     with pytest.raises(Unreachable, match=r"^nobody answered$"):
-        watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), NoOutput())
+        watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), Output())
 
 
 @pytest.mark.outside
@@ -148,7 +148,7 @@ def test_the_log_that_an_error_names_is_there(invite: str, monkeypatch: pytest.M
     monkeypatch.setattr(tui.commands.watch, "python_module", lambda *_: [sys.executable, "-c", program])
     for _ in range(2):
         with pytest.raises(HomefiresError, match=r"its log is .*watch\.log") as caught:
-            watch_in_lines(WatchCommand(what=invite), NoOutput())
+            watch_in_lines(WatchCommand(what=invite), Output())
         assert Path(str(caught.value).rpartition(" is ")[2]).read_text() == "Traceback\n"
 
 
@@ -182,9 +182,9 @@ def test_a_folder_without_events_has_no_dashboard(tmp_path: Path, monkeypatch: p
     """But for a peer that is about to write the first one."""
     monkeypatch.setattr(tui.commands.watch, "show_source", lambda *_: "ended")
     with pytest.raises(BadInput, match="holds no events"):
-        watch_in_dashboard(WatchCommand(what=str(tmp_path)), DisplayOptions(), NoOutput())
+        watch_in_dashboard(WatchCommand(what=str(tmp_path)), DisplayOptions(), Output())
     with at_work(tmp_path):
-        assert watch_in_dashboard(WatchCommand(what=str(tmp_path)), DisplayOptions(), NoOutput()) == "ended"
+        assert watch_in_dashboard(WatchCommand(what=str(tmp_path)), DisplayOptions(), Output()) == "ended"
 
 
 @pytest.mark.outside
@@ -204,7 +204,7 @@ def test_a_run_from_outside_in_a_dashboard(invite: str, monkeypatch: pytest.Monk
         return "ended"
 
     monkeypatch.setattr(tui.commands.watch, "show_source", show)
-    assert watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), NoOutput()) == "ended"
+    assert watch_in_dashboard(WatchCommand(what=invite), DisplayOptions(), Output()) == "ended"
     assert feeds[0].title == "run mine, watching"
     assert feeds[0].child.exit_code is not None
 
@@ -228,20 +228,19 @@ def test_a_demo_can_only_be_stopped_from_its_dashboard() -> None:
 
 
 def test_a_demo_whose_launcher_is_gone_has_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    from tui.sources.live import LiveSource
 
     (tmp_path / "events.jsonl").write_text(format_line(LINES[0]) + "\n")
-    feed: EventSource = DemoSource(LiveSource.of_file(tmp_path / "events.jsonl"))
+    feed: EventSource = DemoSource(tmp_path / "events.jsonl")
     feed.open()
     assert feed.advance(200.0).peers["p"].label == "alice"
     assert (feed.ended, feed.title, feed.time(7.0)) == ("", "the demo", 7.0)
     parent = os.getppid()
     monkeypatch.setattr(os, "getppid", lambda: parent + 1)
-    assert feed.ended == "the demo is gone"
     asked: list[int] = []
     monkeypatch.setattr(signal, "raise_signal", asked.append)
     feed.advance(201.0)
     assert asked == [signal.SIGTERM], "the dashboard gives the terminal back"
+    assert feed.ended == "the demo is gone"
     feed.close()
 
 

@@ -22,7 +22,7 @@ from tui.commands.demo import DemoCommand, run_demo
 from tui.output.output import JsonOutput, open_output
 from tui.output.plain import PlainOutput
 from tui.output.viewer import VIEWER_CODES, DashboardOutput
-from tui.processes.children import NoOutput, Output
+from tui.processes.children import Output
 
 SPEC = '[run]\nname = "fake"\nrounds = 3\n[model]\narchitecture = "llama"\ncontext = 64\n'
 
@@ -91,7 +91,7 @@ def said_by(output: Output) -> None:
 def test_plain_output_is_for_people_and_json_for_programs(capfd: pytest.CaptureFixture[str]) -> None:
     """What is said to a person stands beside the event lines, never among them; and nothing is nothing."""
     plain, lines, aside = io.StringIO(), io.StringIO(), io.StringIO()
-    for output in (PlainOutput(plain), JsonOutput(lines, aside), NoOutput()):
+    for output in (PlainOutput(plain), JsonOutput(lines, aside), Output()):
         said_by(output)
     assert "hello\n" in plain.getvalue()
     assert lines.getvalue() == format_line(STARTED) + "\n"
@@ -102,7 +102,7 @@ def test_plain_output_is_for_people_and_json_for_programs(capfd: pytest.CaptureF
 def test_the_name_of_an_output_opens_it() -> None:
     out, aside = io.StringIO(), io.StringIO()
     kinds = [type(open_output(ui, out, aside)) for ui in ("tui", "plain", "json", "none")]
-    assert kinds == [DashboardOutput, PlainOutput, JsonOutput, NoOutput]
+    assert kinds == [DashboardOutput, PlainOutput, JsonOutput, Output]
 
 
 @pytest.mark.outside

@@ -13,7 +13,7 @@ import pytest
 
 from dht.errors import BadInput, HomefiresError, RunMismatch
 from tui.output.output import PlainOutput
-from tui.processes.children import NoOutput
+from tui.processes.children import Output
 from tui.processes.supervisor import Backoff, main, supervise
 from tui.processes.systemd import FINAL
 
@@ -82,7 +82,7 @@ def test_it_goes_on_until_the_peer_ends_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(("code", "kind"), [("2", HomefiresError), ("5", HomefiresError)])
 def test_a_persons_mistake_ends_it(tmp_path: Path, code: str, kind: type[HomefiresError]) -> None:
     with pytest.raises(kind, match="ended unexpectedly with exit code"):
-        supervise("peer", crashing(tmp_path / "runs", code), tmp_path / "log", NoOutput(), backoff=quickly())
+        supervise("peer", crashing(tmp_path / "runs", code), tmp_path / "log", Output(), backoff=quickly())
     assert (tmp_path / "runs").read_text() == "x"
     assert {BadInput.exit_code, RunMismatch.exit_code} <= set(FINAL)
 
@@ -91,7 +91,7 @@ def test_a_persons_mistake_ends_it(tmp_path: Path, code: str, kind: type[Homefir
 def test_who_crashes_again_and_again_is_given_up(tmp_path: Path) -> None:
     backoff = Backoff(first_s=0.001, longest_s=0.001, most=2)
     with pytest.raises(HomefiresError, match="exit code 1"):
-        supervise("peer", crashing(tmp_path / "runs", "1"), tmp_path / "log", NoOutput(), backoff=backoff)
+        supervise("peer", crashing(tmp_path / "runs", "1"), tmp_path / "log", Output(), backoff=backoff)
     assert (tmp_path / "runs").read_text() == "xxx"
 
 

@@ -234,7 +234,7 @@ def test_a_file_that_is_there_is_not_overwritten(tmp_path: Path, capsys: pytest.
     path.write_text("mine")
     assert main([*ASKED, "--write", str(path)]) == 2
     (error,) = capsys.readouterr().err.splitlines()
-    assert "mine.toml is there already" in error
+    assert "mine.toml exists; name another file with --write" in error
     assert path.read_text() == "mine"
 
 

@@ -120,7 +120,10 @@ def test_peers_of_a_file_sit_in_a_grid_too(tmp_path: Path, capsys: pytest.Captur
         (["--grid", "2xx"], "--grid is '2xx'"),
         (["--step-s", "-1"], "--step-s is -1"),
         (["--skew", "nan"], "--skew is nan"),
-        (["--events", "/nowhere/at/all"], "--events /nowhere/at/all"),
+        (
+            ["--events", "/nowhere/at/all"],
+            "No such file or directory; name another file with --events",
+        ),
         (["--set", "round.stops=1"], "stops"),
         (["--spread", "1000"], "--spread is 1000; use 0 to 2"),
         (["--seed=-1"], "--seed is -1"),

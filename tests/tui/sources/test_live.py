@@ -53,7 +53,7 @@ def live_of(directory: Path) -> LiveSource:
 
 
 def file_of(path: Path) -> LiveSource:
-    _open.append(source := LiveSource.of_file(path))
+    _open.append(source := LiveSource(path))
     return source
 
 
