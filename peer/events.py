@@ -77,10 +77,7 @@ class InviteIssued(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PeerStateChanged(Event):
-    """In words what this peer does and why; `until` is Unix time or None.
-
-    States: JOINING, SYNCING, TRAINING, READY, AVERAGING, LATE, PAUSED, PENALISED, GONE.
-    """
+    """What this peer does (JOINING, SYNCING, TRAINING, READY, AVERAGING, PAUSED, GONE), and why; `until`: Unix time."""
 
     state: str
     why: str
