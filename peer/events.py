@@ -53,8 +53,7 @@ class PeerStarted(Event):
     """A process began: which client, model and device; `rounds` is the length of the run, 0 if it has none.
 
     `device` is a short word for all of `devices` (empty in lines of older clients), each of which trains as one rank;
-    `sharding` says in words how they share the model, empty for one. `trains` is in words what the run is (empty in
-    lines of older clients), `settings` are the volunteer's own, by name.
+    in words, `sharding` is how they share the model and `trains` the run. `settings` are the volunteer's own, by name.
     """
 
     name: str

@@ -6,6 +6,7 @@ import textwrap
 from functools import partial
 from itertools import islice
 
+from rich.cells import cell_len
 from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
@@ -335,7 +336,8 @@ def add_peers(sheet: FactSheet, view: View) -> None:
     swarm = view.swarm
     sheet.heading("Peers", f"{len(swarm.peers)}: last weight, tokens/s while it computes")
     shown = figures.by_urgency(swarm, view.now)[: max(4, view.height // 3 - 1)]
-    name = min(15, max(8, sheet.width - OTHER_CELLS))
+    longest = max((cell_len(peer.label) for peer in shown), default=0)
+    name = min(max(15, longest), max(8, sheet.width - OTHER_CELLS))
     for peer in shown:
         behind, state = swarm.behind(peer.peer), state_of(peer, view)
         speed = figures.device_speed(swarm, peer, view.now)
@@ -356,25 +358,23 @@ def add_rounds(sheet: FactSheet, view: View) -> None:
         sheet.heading("Last rounds", "peers, tokens, time, held-out loss")
     else:
         sheet.heading("What your last rounds counted for", "weight, tokens, time")
-    losses = dict(view.swarm.losses)
+    losses, roomy = dict(view.swarm.losses), sheet.width >= ROOMY_CELLS
     for done in list(reversed(view.swarm.history))[: view.height // 4]:
-        number = (f"round {done.round:<{sheet.gutter - 6}}", view.ink.muted)
+        took = f"{format_round(figures.round_seconds(done)):>10}"
         if view.mine is None:
-            loss = f"{losses[done.round]:>9.3f}" if done.round in losses else " " * 9
-            sheet.line(number, f"{count(len(done.group), 'peer'):<9}", f"{format_count(done.tokens):>6} tokens",
-                       f"{format_round(figures.round_seconds(done)):>10}", (loss, view.ink.strong))  # fmt: skip
-            continue
-        if view.me not in done.weights:
-            sheet.line(number, ("not in the group", view.ink.warn))
-            continue
-        mine = [penalty for penalty in done.penalties if penalty.about == view.me]
-        roomy = sheet.width >= ROOMY_CELLS
-        codes = ", ".join(f"{each.code} {counts_words(each)}" if roomy else each.code for each in mine)
-        share = (f"{format_percent(figures.weight(view.swarm, view.me, done)):>7}", view.ink.strong)
-        tokens = f"{format_count(done.counted.get(view.me, 0)):>8} tokens"
-        sheet.line(
-            number, share, tokens, f"{format_round(figures.round_seconds(done)):>10}", (f"  {codes}", view.ink.warn)
-        )
+            loss = (f"{losses[done.round]:>9.3f}" if done.round in losses else "", view.ink.strong)
+            facts: list[Piece] = [
+                f"{count(len(done.group), 'peer'):<9}", f"{format_count(done.tokens):>6} tokens", took, loss
+            ]  # fmt: skip
+        elif view.me in done.weights:
+            mine = [penalty for penalty in done.penalties if penalty.about == view.me]
+            codes = ", ".join(f"{each.code} {counts_words(each)}" if roomy else each.code for each in mine)
+            share = (f"{format_percent(figures.weight(view.swarm, view.me, done)):>7}", view.ink.strong)
+            tokens = f"{format_count(done.counted.get(view.me, 0)):>8} tokens"
+            facts = [share, tokens, took, (f"  {codes}", view.ink.warn)]
+        else:
+            facts = [("not in the group", view.ink.warn)]
+        sheet.line((f"round {done.round:<{sheet.gutter - 6}}", view.ink.muted), *facts)
     if not view.swarm.history:
         sheet.nothing("rounds", "none is committed yet")
 
