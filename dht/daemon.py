@@ -27,6 +27,7 @@ from multiaddr import Multiaddr
 from dht.addresses import CIRCUIT
 from dht.errors import BadAddress, BadInput, PortInUse, Unreachable
 from dht.identity import id_bytes_of
+from dht.process import loading
 
 StreamHandler = Callable[[str, asyncio.StreamReader, asyncio.StreamWriter], Awaitable[None]]
 """Called with (authenticated peer id, reader, writer) for each incoming stream."""
@@ -289,9 +290,10 @@ def _prepare_hivemind() -> None:
     """hivemind logs to stderr unless told otherwise; its records go to whoever configures logging."""
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
     os.environ.setdefault("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_descriptor")
-    from hivemind.p2p import p2p_daemon
-    from hivemind.p2p.p2p_daemon_bindings.control import DaemonConnector
-    from hivemind.utils.logging import use_hivemind_log_handler
+    with loading():
+        from hivemind.p2p import p2p_daemon
+        from hivemind.p2p.p2p_daemon_bindings.control import DaemonConnector
+        from hivemind.utils.logging import use_hivemind_log_handler
 
     use_hivemind_log_handler("nowhere")
     hivemind_log = logging.getLogger("hivemind")

@@ -1,10 +1,11 @@
-"""A child process ends when its parent does, even if the parent was killed."""
+"""What our processes have in common: a child ends when its parent does, a folder has one peer, libraries load fast."""
 
 from __future__ import annotations
 
 import asyncio
 import ctypes
 import fcntl
+import gc
 import os
 import shutil
 import signal
@@ -32,6 +33,18 @@ PARENT = "HOMEFIRES_PARENT"
 def parent_env() -> dict[str, str]:
     """What a process adds to the environment of a child that calls `die_with_parent`."""
     return {PARENT: str(os.getpid())}
+
+
+@contextmanager
+def loading() -> Iterator[None]:
+    """Import large libraries within: a sixth faster, since of what that makes nothing is looked at as garbage, then or
+    ever."""
+    gc.disable()
+    try:
+        yield
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 def die_with_parent() -> None:

@@ -62,6 +62,7 @@ from peer.telemetry.reporter import Reporter
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
+LOOK_EVERY_S = 0.05
 USE_HUB = ("join", "export", "adopt", "describe", "doctor")
 """Commands for which a tokenizer or a data set may come from huggingface.co, if the run wants it."""
 AUDIT_SAYS_EVERY_S = 1.0
@@ -90,7 +91,19 @@ def main(argv: list[str] | None = None) -> int:
         return error.exit_code
 
 
+def _await(file: Path, limit_s: float) -> None:
+    """Until a node that starts meanwhile has written its invite; what takes long to load is loaded until then."""
+    if limit_s:
+        from peer.startup import load_libraries
+
+        load_libraries()
+    end_s = time.monotonic() + limit_s
+    while not file.exists() and time.monotonic() < end_s:
+        time.sleep(LOOK_EVERY_S)
+
+
 def _join(args: argparse.Namespace) -> int:
+    _await(Path(args.invite), args.await_s)
     settings, invite = _settings(args), parse_for(args.dir, read_text(args.invite), time.time())
     with lock_directory(args.dir):
         kept = save_in(invite, args.dir)  # first: another run's folder is left as it is
@@ -221,6 +234,8 @@ def _parser() -> argparse.ArgumentParser:
 
     joining = command("join", _join, "take part in a run until it is finished or stopped")
     joining.add_argument("invite")
+    text = "wait so many seconds for the file that shall hold the invite"
+    joining.add_argument("--await", type=float, default=0.0, dest="await_s", metavar="S", help=text)
     joining.add_argument("--dir", type=Path, required=True, help="run directory")
     text = "file that holds the line of the cluster in which this peer works"
     joining.add_argument("--cluster", default="", help=text)

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
+from dht.process import loading
 from peer.events import AlertRaised, PeerStarted
 from peer.lifecycle.state import RETRY_S
 from peer.limits.policy import until_of, why_of
@@ -39,10 +40,11 @@ def load_libraries() -> None:
 
     What most models are made of is among it: transformers loads that as late as it can, while nobody waits any more.
     """
-    import transformers.models.llama.modeling_llama  # noqa: F401
+    with loading():
+        import transformers.models.llama.modeling_llama  # noqa: F401
 
-    import peer.model.build
-    import peer.train.trainer  # noqa: F401
+        import peer.model.build
+        import peer.train.trainer  # noqa: F401
 
 
 @dataclass(frozen=True, kw_only=True)

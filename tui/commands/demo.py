@@ -17,6 +17,7 @@ from typing import Annotated, Any, TextIO
 
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
+from dht.invite import INVITE_FILE
 from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
 from peer.link.cluster_invite import issue_in
 from peer.spec import RunSpec, dump
@@ -167,30 +168,24 @@ class DemoRun:
         """Why the demo was cut short, in words."""
         self.ends: dict[str, str] = {}
         """How those ended that did not end well."""
-        self._invite = ""
+        self._has_invite = False
         self._bootstrap: ChildProcess | None = None
 
     def start_bootstrap(self) -> None:
-        """Start the node and wait for its invite. Raises the error that kept it from issuing one."""
+        """Start the node, whose invite the peers wait for."""
         directory = self.directory / "bootstrap"
         where = [str(self.directory / "spec.toml"), "--dir", str(directory), "--listen", LOOPBACK]
         argv = python_module("bootstrap", *where)
         self._bootstrap = self.children.start("bootstrap", argv, directory / "bootstrap.log")
-        deadline = time.monotonic() + BOOTSTRAP_S
-        while not self._invite and not self.children.interrupts:
-            if isinstance(happened := self._next(), ChildExited):
-                raise error_of(happened.child)
-            if time.monotonic() > deadline:
-                raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
 
     def run_peers(self, count: int, devices: Devices = (), data: Path | None = None, stages: int = 1) -> None:
         """Start all peers at once and follow them until all have ended or `fault` says why they cannot go on.
 
         They train on these devices or on what each chooses, and on these data if the spec has none. Of more than one
-        stage so many of them are a cluster, the first its lead.
+        stage so many of them are a cluster, the first its lead. Raises the error that kept the node from issuing an
+        invite: they load their libraries while it starts.
         """
-        if self.children.interrupts:
-            return
+        invite = self.directory / "bootstrap" / INVITE_FILE
         threads = max(1, (usable_cores() - 1) // count)
         for number, own in zip(range(1, count + 1), devices or ((),) * count, strict=True):
             self.names.append(name := f"peer-{number}")
@@ -203,8 +198,9 @@ class DemoRun:
                 settings += ["--set", f"settings.stages={stages}"]
             elif stages > 1:
                 settings += ["--cluster", issue_in(self.directory / f"peer-{lead}").text()]
-            argv = python_module("peer", "join", self._invite, "--dir", str(directory), "--listen", LOOPBACK, *settings)
-            self.children.start(name, argv, directory / "peer.log")
+            words = ["--await", f"{BOOTSTRAP_S:.0f}", "--dir", str(directory), "--listen", LOOPBACK, *settings]
+            self.children.start(name, python_module("peer", "join", str(invite), *words), directory / "peer.log")
+        self._await_invite()
         deadline = time.monotonic() + START_S + round_limit_s(self.spec)
         while not self.fault and any(child is not self._bootstrap for child in self.children.running):
             match self._next():
@@ -216,6 +212,17 @@ class DemoRun:
                 limit_s = round_limit_s(self.spec)
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
 
+    def _await_invite(self) -> None:
+        deadline = time.monotonic() + BOOTSTRAP_S
+        while not self._has_invite and not self.fault and not self.children.interrupts:
+            match self._next():
+                case ChildExited(child=child) if child is self._bootstrap:
+                    raise error_of(child)
+                case ChildExited(child=child):
+                    self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+            if time.monotonic() > deadline:
+                raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
+
     def _next(self) -> EventPrinted | ChildExited | InterruptReceived | None:
         """Wait for what happens next (at most a second), and show it."""
         happened = self.children.next(timeout_s=1.0)
@@ -223,7 +230,7 @@ class DemoRun:
         match happened:
             case EventPrinted(child=child, line=line) if child is self._bootstrap:
                 if isinstance(line.event, InviteIssued):
-                    self._invite = line.event.invite
+                    self._has_invite = True
                 if isinstance(line.event, AlertRaised) and line.event.code != FINGERPRINT:
                     self.output.say(f"bootstrap: {line.event.level}: {line.event.text}")
             case EventPrinted(line=line):
