@@ -206,22 +206,29 @@ class DemoRun:
             match self._next():
                 case EventPrinted(line=EventLine(event=RoundCommitted())):
                     deadline = time.monotonic() + round_limit_s(self.spec)
-                case ChildExited(child=child) if not (self._has_begun or self.children.interrupts):
-                    self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+                case ChildExited(child=child):
+                    self._check_founder(child)
             if time.monotonic() > deadline:
                 limit_s = round_limit_s(self.spec)
                 self.fault = f"nothing was committed after round {self.swarm.round} for {limit_s:.0f} s"
 
     def _await_invite(self) -> None:
-        deadline = time.monotonic() + BOOTSTRAP_S
-        while not self._has_invite and not self.fault and not self.children.interrupts:
+        deadline, ended = time.monotonic() + BOOTSTRAP_S, list[ChildProcess]()
+        while not self._has_invite and not self.children.interrupts:
             match self._next():
                 case ChildExited(child=child) if child is self._bootstrap:
                     raise error_of(child)
                 case ChildExited(child=child):
-                    self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
+                    ended.append(child)
             if time.monotonic() > deadline:
                 raise Unreachable(f"the bootstrap node issued no invite within {BOOTSTRAP_S:.0f} s")
+        for child in ended:
+            self._check_founder(child)
+
+    def _check_founder(self, child: ChildProcess) -> None:
+        """One that ended before the first round leaves the others waiting for it."""
+        if not self._has_begun and not self.children.interrupts:
+            self.fault = f"{child.name} ended before round 0: {child.describe_end()}"
 
     def _next(self) -> EventPrinted | ChildExited | InterruptReceived | None:
         """Wait for what happens next (at most a second), and show it."""
