@@ -164,15 +164,18 @@ def _key_s(terminal: Terminal, number: int) -> float:
 
 
 def _open(load: Load, path: Path) -> tuple[float, float, int]:
-    """Seconds from the start of the process until all of a recording is drawn, of them on a processor; memory."""
+    """Seconds from the start of the process until all of a recording was read and its beginning is drawn, of them on
+    a processor; memory, once its end is drawn, too."""
     stream = Stream(peers=16)
     with path.open("w", encoding="utf-8") as file:
         file.writelines(f"{line}\n" for line in stream.starts(0.0))
         left = load.events - 2 * stream.peers
         file.writelines(f"{stream.line(index, 0.05 * index)}\n" for index in range(left))
     with _dashboard(str(path)) as terminal:
-        drawn_s = terminal.wait_for(f"{load.events:,} of {load.events:,}", WAIT_S)
-        return drawn_s - terminal.began_s, terminal.cpu_s(), terminal.peak_bytes()
+        drawn_s, drawn_cpu_s = terminal.wait_for(f" of {load.events:,}", WAIT_S), terminal.cpu_s()
+        terminal.press("\x1b[F")  # End
+        terminal.wait_for(f"{load.events:,} of {load.events:,}", WAIT_S)
+        return drawn_s - terminal.began_s, drawn_cpu_s, terminal.peak_bytes()
 
 
 @contextmanager
