@@ -93,10 +93,11 @@ def main(argv: list[str] | None = None) -> int:
 
 def _await(file: Path, limit_s: float) -> None:
     """Until a node that starts meanwhile has written its invite; what takes long to load is loaded until then."""
-    if limit_s:
-        from peer.startup import load_libraries
+    if not limit_s:
+        return
+    from peer.startup import load_libraries
 
-        load_libraries()
+    load_libraries()
     end_s = time.monotonic() + limit_s
     while not file.exists() and time.monotonic() < end_s:
         time.sleep(LOOK_EVERY_S)

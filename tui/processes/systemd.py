@@ -81,7 +81,7 @@ def unit_text(service: Service, systemd_version: int) -> str:
         "Restart=on-failure",
         *_delays(systemd_version),
         "# Not after: a value that is wrong (2), a port in use (4), another run (5), a folder in use (6), a file that "
-        "is not as it was agreed (9), no admission (11).",
+        "is not as it was agreed (9), no admission (11), a copy of the folder at work (15).",
         f"RestartPreventExitStatus={' '.join(map(str, FINAL))}",
         f"SuccessExitStatus={INTERRUPTED}",
         "# The first signal goes to the peer alone, which leaves politely; then whatever is left ends.",
