@@ -8,15 +8,11 @@ from tui.dashboard.appearance import Palette
 from tui.dashboard.view import View
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
-from tui.swarm.vocabulary import ShownState, phase, state_named
+from tui.swarm.vocabulary import ShownState, phase
 
 
 def style_of(role: str, ink: Palette) -> str:
     return str(getattr(ink, role))
-
-
-def state_style(state: str, ink: Palette) -> str:
-    return style_of(state_named(state).role, ink)
 
 
 def phase_style(name: str, ink: Palette) -> str:

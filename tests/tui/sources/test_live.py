@@ -6,6 +6,7 @@ import signal
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -232,17 +233,23 @@ def test_opening_takes_all_that_is_there(home: Path, monkeypatch: pytest.MonkeyP
     assert source.advance(0.0).peers["A"].why == "number 24"
 
 
+@contextmanager
+def at_work(script: str, place: Path) -> Iterator[subprocess.Popen[bytes]]:
+    """A process of this Python script, once it holds its lock and has said so."""
+    argv = [sys.executable, "-c", script, str(place)]
+    with subprocess.Popen(argv, stdin=subprocess.PIPE, stdout=subprocess.PIPE) as process:
+        assert process.stdout is not None
+        process.stdout.readline()
+        yield process
+
+
 @pytest.mark.outside
 def test_a_killed_peer_is_gone_within_seconds_and_says_what_it_was_at(tmp_path: Path) -> None:
     """A real process that holds the lock, and SIGKILL."""
     (tmp_path / "run").mkdir()
     append(tmp_path / "events.jsonl", text(0, event=PeerStateChanged(state="AVERAGING", why="round 1")))
     script = "import fcntl, sys\nf = open(sys.argv[1], 'w')\nfcntl.flock(f, fcntl.LOCK_EX)\nprint(flush=True)\ninput()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path / "run" / "lock")], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with at_work(script, tmp_path / "run" / "lock") as process:
         source = live_of(tmp_path)
         source.open()
         assert source.advance(100.0).peers["A"].state == "AVERAGING"
@@ -261,11 +268,7 @@ def test_a_peer_that_stands_still_looks_so_within_seconds_and_goes_on_where_it_w
     append(tmp_path / "events.jsonl", text(0, event=PeerStateChanged(state="AVERAGING", why="round 1")))
     script = "import sys\nfrom pathlib import Path\nfrom dht.process import lock_directory\n"
     script += "with lock_directory(Path(sys.argv[1])):\n    print(flush=True)\n    input()"
-    with subprocess.Popen(
-        [sys.executable, "-c", script, str(tmp_path)], stdin=subprocess.PIPE, stdout=subprocess.PIPE
-    ) as process:
-        assert process.stdout is not None
-        process.stdout.readline()
+    with at_work(script, tmp_path) as process:
         source = live_of(tmp_path)
         source.open()
         assert source.advance(100.0).peers["A"].state == "AVERAGING"
