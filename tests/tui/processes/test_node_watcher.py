@@ -17,7 +17,7 @@ from tui.commands.organiser import BootstrapCommand
 from tui.output.output import JsonOutput
 from tui.processes.supervisor import Backoff, RetentionOptions, serve_and_keep
 
-SAY = "import sys, time; say = lambda text: print(text, flush=True);"
+SAY = "import signal, sys; say = lambda text: print(text, flush=True);"
 NODE = """
 import pathlib, sys, time
 print(sys.argv[2], flush=True)
@@ -64,7 +64,7 @@ def watchers(monkeypatch: pytest.MonkeyPatch) -> list[list[str]]:
     def command(module: str, *arguments: str) -> list[str]:
         asked.append([module, *arguments])
         says = "; ".join(f"say({text!r})" for text in told)
-        code = "sys.exit(1)" if len(asked) == 1 else f"{says}; time.sleep(60)"
+        code = "sys.exit(1)" if len(asked) == 1 else f"{says}; signal.pause()"
         return [sys.executable, "-c", f"{SAY} {code}"]
 
     monkeypatch.setattr(tui.processes.supervisor, "python_module", command)
