@@ -33,6 +33,7 @@ from peer.doctor.host import (
     check_memory,
     check_power,
     check_shared_memory,
+    check_start,
     needs_of,
 )
 from peer.doctor.hub_names import check_hub, repositories_of
@@ -83,6 +84,8 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         tell(check_files(called, folder))
     if spec.uses_hub:
         tell(await asyncio.to_thread(check_hub, repositories_of(spec)))
+    if spec.start is not None:
+        tell(await asyncio.to_thread(check_start, spec.start.digest))
     needs = _needs(spec, asked, tell)
     if needs is not None:
         _rooms(spec, needs, asked, devices, at_work, tell)

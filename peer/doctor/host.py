@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from dht.errors import BadInput, DiskFull
+from peer.data import start_blob
 from peer.doctor.check import Check, failed, one_line, passed, size, unknown, warned
 from peer.host.power import GNOME_POWER, SLEEP_TYPE, Power
 from peer.model_layers import FLOAT32_BYTES
@@ -134,6 +135,18 @@ def check_files(name: str, data_path: str) -> Check:
         found = f"{data_path}, which you have named for {called}, is not on this machine"
         return failed("files", found, "name a folder of text that is: --set data_path=FOLDER", BadInput)
     return passed("files", f"it reads what is text in {data_path}")
+
+
+def check_start(digest: str) -> Check:
+    """Of a run that starts from a model: whether what an earlier peer of this machine left of it is whole."""
+    if not start_blob.is_here(digest):
+        return passed("start model", "it is loaded when the peer joins")
+    folder = start_blob.folder_of(digest)
+    try:
+        start_blob.require_intact(digest)
+    except BadInput as error:
+        return failed("start model", one_line(error), f"remove it: rm -r {folder}", BadInput)
+    return passed("start model", f"it is in {folder}, whole")
 
 
 def check_descriptors() -> Check:

@@ -108,7 +108,7 @@ class SimulatedPeer(SwarmPeer):
         self.tell(
             PeerStarted(
                 name=title, version="simulated", device=f"{machine.step_s:g} s per step",
-                parameters=sum(part.size for part in world.parts), rounds=world.rounds,
+                parameters=sum(part.size for part in world.parts), rounds=world.rounds, trains=world.spec.in_words,
             )
         )  # fmt: skip
 

@@ -18,6 +18,7 @@ from tui.commands.organiser import NONE_KEPT, Admission, NodeOptions, check_node
 from tui.commands.settings import keep_for_start, values_for_start
 from tui.folders import quoted
 from tui.processes.children import python_module
+from tui.processes.device_probe import require_devices
 from tui.processes.supervisor import LOG_FILE, RetentionOptions
 from tui.processes.systemd import STEPS_SINCE, Service, UserUnits, unit_name, unit_text
 
@@ -48,6 +49,7 @@ class ServiceInstallCommand(Command):
             return _print(_peer(join))
         if (settings := join.agree(words)) is None:
             return 0
+        require_devices(settings.get("devices", ()))  # a service that its peer refuses fails where nobody looks
         service = _peer(join.without_settings())
         _require_free(service)  # what is kept is for the peer of this service
         join.settle(service.directory)

@@ -6,7 +6,8 @@ import json
 import os
 import platform
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib.metadata import version
 
@@ -32,10 +33,18 @@ class FoundDevice:
         return self.device not in ("", "cpu")
 
 
-def kernel(wanted: str) -> str:
-    """The device on which a child has executed a kernel, as torch names it. Raises BadInput, MemoryFull."""
-    told = answer("look at the device", python_module("peer.doctor.kernel", wanted), PROBE_S)
+def kernel(*wanted: str) -> str:
+    """The first device of those on which a child has executed a kernel, as torch names it. Raises BadInput,
+    MemoryFull."""
+    told = answer("look at the device", python_module("peer.doctor.kernel", *wanted), PROBE_S)
     return str(json.loads(told.splitlines()[-1])["device"])
+
+
+def require_devices(wanted: Sequence[str], execute: Callable[..., str] = kernel) -> None:
+    """Raises BadInput where one of `settings.devices` does not compute. A peer waits for one that is full."""
+    if not {"auto", "cpu"}.issuperset(wanted):
+        with suppress(MemoryFull):
+            execute(*wanted)
 
 
 def count_gpus() -> int:

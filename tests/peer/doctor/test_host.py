@@ -4,11 +4,13 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from dht.errors import BadInput
+from peer.data import start_blob
 from peer.doctor.check import Check, Status, failed, passed, size, warned
-from peer.doctor.host import PROCESS_BYTES, check_heat, check_power, needs_of
+from peer.doctor.host import PROCESS_BYTES, check_heat, check_power, check_start, needs_of
 from peer.host.power import Power, cpu_temperature_c, read_power
 from peer.model.footprint import size_of
 from peer.plan.disk_use import disk_of
@@ -87,3 +89,18 @@ def test_a_check_without_a_fix_is_a_mistake_of_ours() -> None:
     assert size(3 << 29) == "1.5 GiB"
     assert size(12) == "12 B"
     assert failed("x", "found", "fix", BadInput).exit_code == 2
+
+
+def test_a_start_model_that_a_disk_has_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that joins would end with it; one that is not there yet is loaded."""
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path))
+    digest = start_blob.write([np.ones(3, np.float32)], {}).name
+    assert check_start(digest).status is Status.PASS
+    assert check_start("00" * 32).status is Status.PASS
+    path = start_blob.folder_of(digest) / start_blob.VECTORS
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    check = check_start(digest)
+    assert (check.status, check.exit_code) == (Status.FAIL, BadInput.exit_code)
+    assert str(path.parent) in check.fix
+    path.with_name(start_blob.MANIFEST).write_bytes(b"?")
+    assert check_start(digest).status is Status.FAIL

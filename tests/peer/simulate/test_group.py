@@ -69,7 +69,8 @@ def test_the_lines_are_those_of_a_run() -> None:
         numbers = [line.seq for line in lines if line.peer == name]
         assert numbers == list(range(len(numbers)))
     kinds = Counter(type(line.event) for line in lines)
-    assert kinds[PeerStarted] == 4
+    started = [line.event for line in lines if isinstance(line.event, PeerStarted)]
+    assert [event.trains for event in started] == [setting().spec.in_words] * 4
     assert kinds[RoundStarted] == 16
     commits = [line.event for line in lines if isinstance(line.event, RoundCommitted)]
     assert len(commits) == 16

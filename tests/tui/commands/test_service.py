@@ -428,11 +428,24 @@ def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
     """In the unit they would undo at every start what their owner has changed since."""
     directory = tmp_path / "p"
     words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
-    assert main([*words, "--name", "al", "--devices", "cuda:1"]) == 0
+    assert main([*words, "--name", "al", "--devices", "cpu"]) == 0
     assert "--set" not in (systemd / unit_name(directory)).read_text()
-    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "devices": ["cuda:1"]}
+    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "devices": ["cpu"]}
     assert main([*words, "--print"]) == 2
     assert "--set is kept in the peer's folder" in capsys.readouterr().err
+
+
+@pytest.mark.outside
+def test_a_device_that_does_not_compute_is_not_left_to_a_service(
+    invite: str, systemd: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The peer would end at each start, and nobody would see why."""
+    directory = tmp_path / "p"
+    words = ["service", "install", invite, "--dir", str(directory), "--yes", "--devices", "cuda:99"]
+    assert main(words) == BadInput.exit_code
+    assert "cuda:99" in capsys.readouterr().err
+    assert store.read_table(directory) == {}
+    assert not list(systemd.glob("*"))
 
 
 @pytest.mark.outside

@@ -20,6 +20,8 @@ from tui.sources.replay import RecordingSource
 pytestmark = pytest.mark.slow
 
 SIZES = ((40, 12), (80, 24), (120, 40), (200, 60))
+BETWEEN = (60, 20)
+"""Half a terminal: neither the smallest page nor what a window begins with."""
 AFTER = 12
 """Events after the penalty: each peer has told it."""
 
@@ -51,7 +53,7 @@ def moment() -> int:
     return next(anomalies) + AFTER
 
 
-@pytest.mark.parametrize("size", SIZES, ids=[f"{width}x{height}" for width, height in SIZES])
+@pytest.mark.parametrize("size", [*SIZES, BETWEEN], ids=lambda size: f"{size[0]}x{size[1]}")
 @pytest.mark.parametrize("screen", SCREENS)
 def test_a_screen_looks_as_it_did(snap_compare: Compare, screen: str, size: tuple[int, int]) -> None:
     assert picture(snap_compare, screen, size)

@@ -11,15 +11,23 @@ import pytest
 
 import tui.processes.device_probe as device_probe
 from dht.errors import BadInput, HomefiresError, MemoryFull
-from tui.processes.device_probe import FoundDevice, count_gpus, find_device, kernel, may_train, share_devices
+from tui.processes.device_probe import (
+    FoundDevice,
+    count_gpus,
+    find_device,
+    kernel,
+    may_train,
+    require_devices,
+    share_devices,
+)
 
 
 def computes_on(name: str) -> Callable[[str], str]:
     return lambda wanted: name
 
 
-def failing(error: HomefiresError) -> Callable[[str], str]:
-    def fail(wanted: str) -> str:
+def failing(error: HomefiresError) -> Callable[..., str]:
+    def fail(*wanted: str) -> str:
         raise error
 
     return fail
@@ -67,6 +75,16 @@ def test_a_gpu_that_is_asked_for_must_compute_or_be_full() -> None:
     assert waiting == FoundDevice(device="cuda", note="the peers wait for room: cuda has no room")
     with pytest.raises(BadInput, match="not here"):
         find_device("mps", no, failing(BadInput("not here")))
+
+
+def test_of_devices_for_a_peer_that_nobody_watches_each_must_compute_or_be_full() -> None:
+    """What is always there takes no child."""
+    refused = failing(BadInput("not here"))
+    require_devices(("auto",), refused)
+    require_devices(("cpu", "cpu"), refused)
+    require_devices(("cuda:0",), failing(MemoryFull("cuda has no room")))
+    with pytest.raises(BadInput, match="not here"):
+        require_devices(("cuda:0", "cuda:1"), refused)
 
 
 @pytest.mark.outside
