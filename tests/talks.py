@@ -41,16 +41,9 @@ def on_talks_and_letters(spec: RunSpec, folder: Path) -> RunSpec:
     return _with(spec, eval_sequences=32, path=str(folder), mix=(talks, letters))
 
 
-READ = ("text", "chat", "mix")
-
-
-def sets_on(kind: str, folder: Path) -> tuple[str, ...]:
-    """Assignments to keys of a spec by which its run reads one of READ: what it did, or what lies in `folder` then."""
-    if kind == "text":
-        return ()
+def mixed_sets(folder: Path) -> tuple[str, ...]:
+    """Assignments to keys of a spec by which its run reads that mix, which is in `folder` then."""
     write_both(folder)
-    if kind == "chat":
-        return ("data.source='files'", f"data.path='{folder}/talks'", "data.format='chat'")
     talks = "{name='talks', source='files', path='talks', format='chat'}"
     letters = "{name='letters', source='files', path='letters', weight=2.0}"
     return (f"data.path='{folder}'", f"data.mix=[{talks}, {letters}]")

@@ -30,7 +30,7 @@ from peer.testing.child_process import BUSY, assert_no_orphans
 from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
 from tests.swarm.conftest import LIGHT, RESTING, Homefires, pid_of
-from tests.talks import READ, sets_on
+from tests.talks import mixed_sets
 from tui.commands.consent import introduce
 
 pytestmark = pytest.mark.swarm
@@ -76,14 +76,13 @@ def stop_all(*commands: Homefires) -> None:
         command.finish()
 
 
-@pytest.mark.parametrize("data", READ)
 def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(
-    swarm: StartSwarm, tmp_path: Path, data: str
+    swarm: StartSwarm, tmp_path: Path
 ) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Once it has earned its vote a founder leaves politely while a round is being made: the others commit it
-    in time. Half of the parts are audited, and nobody is found to lie."""
-    sets = (*QUICK, "round.audit=0.5", *sets_on(data, tmp_path / "data"))
+    in time. All read a mix of text and conversations. Half of the parts are audited, and nobody is found to lie."""
+    sets = (*QUICK, "round.audit=0.5", *mixed_sets(tmp_path / "data"))
     run = swarm(peers=2, real=True, sets=sets, settings=RESTING)
     run.until_round(3)
     late = run.join()

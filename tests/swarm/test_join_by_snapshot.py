@@ -19,11 +19,11 @@ SETS = (
     "round.sync_rounds=0", "round.ramp_rounds=0",
     "round.max_train_s=20", "round.gather_s=6", "round.exchange_s=6", "round.ack_s=3", "data.eval_every=1000",
     "inner.sequences=1", "data.eval_sequences=8",
-    "model.config={hidden_size=256, intermediate_size=640, num_hidden_layers=2, num_attention_heads=2, "
+    "model.config={hidden_size=128, intermediate_size=320, num_hidden_layers=2, num_attention_heads=2, "
     "tie_word_embeddings=true}",
 )  # fmt: skip
-SETTINGS = ("chain_mb=0", "newcomers_mbps=16", "min_step_s=0.25")
-"""Nothing is kept longer than it must be, and 12 MB take some seconds."""
+SETTINGS = ("chain_mb=0", "newcomers_mbps=4", "min_step_s=0.25")
+"""Nothing is kept longer than it must be, and 3 MB take some seconds."""
 LIAR, VICTIM = 1, 2
 
 

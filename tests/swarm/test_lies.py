@@ -32,7 +32,7 @@ SLOWER = 1.5
 """Times the usual length of a round, on an idle machine."""
 QUIET = 3
 """Rounds before anybody lies."""
-NAMES, ROUNDS = 5, 10
+NAMES, ROUNDS = 5, 6
 
 
 def test_a_founder_that_lies_is_refused_and_named(swarm: StartSwarm) -> None:
