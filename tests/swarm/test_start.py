@@ -17,6 +17,7 @@ from peer.testing.faults import Crash
 from peer.testing.plugin import StartSwarm
 from tests.open_models import publish, run_from
 from tests.swarm.conftest import LIGHT, RESTING
+from tests.talks import write_both
 
 pytestmark = pytest.mark.swarm
 
@@ -36,7 +37,9 @@ def test_a_run_from_an_open_model(
     publish(tmp_path / "model", tie_word_embeddings=True)
     spec = run_from(tmp_path / "model", adapter=ADAPTERS[trained])
     (tmp_path / "spec.toml").write_text(dump(spec))
-    run = swarm(peers=2, real=True, spec=str(tmp_path / "spec.toml"), sets=SETS, settings=RESTING)
+    write_both(tmp_path / "data")
+    little = ("data.source='files'", f"data.path='{tmp_path}/data/letters'")  # a tokenizer of a model is slow
+    run = swarm(peers=2, real=True, spec=str(tmp_path / "spec.toml"), sets=(*SETS, *little), settings=RESTING)
     run.until_round(2)
     run.inject(Crash(peer=1, phase="train", round=3, back_after_s=1.0))
     monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "elsewhere"))
