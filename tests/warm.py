@@ -3,7 +3,7 @@
 A peer is two processes that load those for 5 to 10 s of processor time together, before they do anything that a test
 looks at. So each worker of pytest keeps one *warm parent*, which has loaded them and does nothing else. `Popen` stands
 in for `subprocess.Popen`: whoever starts `python -m MODULE …`, with one of `MODULES`, gets a fork of the warm parent
-that runs that module; in another network namespace, where `nsenter --net=…` stands before it. Everything else is
+that runs that module; in another network namespace, where `nsenter` with one stands before it. Everything else is
 started as always. All other things are as they would be without: the process is a child of whoever started it (so its
 death signal and `waitpid` work), has a pid, a session, files, a folder, an environment and a command line of its own,
 and what it starts in turn is warm, too, from a warm parent of its own.
@@ -80,7 +80,9 @@ BEGUN_S = 60.0
 ADOPTED_S = 10.0
 HIGH_FD = 400
 """No file of ours has a number above."""
-CLONE_NEWNET = 0x40000000
+CLONE_NEWUSER, CLONE_NEWNET = 0x10000000, 0x40000000
+OF_PROCESS = ("--preserve-credentials", "-U", "-n", "-t")
+"""Words of `nsenter` before a pid: the user and network namespaces that this process has."""
 PR_SET_PDEATHSIG, PR_SET_MM, PR_SET_CHILD_SUBREAPER, PR_SET_MM_ARG_END = 1, 35, 36, 9
 
 _libc = ctypes.CDLL(None, use_errno=True)
@@ -173,9 +175,14 @@ def install() -> None:
 
 
 def _split(args: Any) -> tuple[str, Any]:
-    """The network namespace in which `nsenter` is to run a command, empty for this process's own; the command."""
-    if isinstance(args, (list, tuple)) and len(args) > 2 and args[0] == "nsenter" and args[1].startswith("--net="):
+    """The network namespace in which `nsenter` is to run a command, as a file or as the pid of whose it is; empty for
+    this process's own. And the command."""
+    if not isinstance(args, (list, tuple)) or len(args) < 3 or args[0] != "nsenter":
+        return "", args
+    if args[1].startswith("--net="):
         return args[1].removeprefix("--net="), args[2:]
+    if tuple(args[1:5]) == OF_PROCESS and args[6:7] in (["--"], ("--",)):
+        return args[5], args[7:]
     return "", args
 
 
@@ -369,10 +376,16 @@ def _text(file: int, mode: str, unbuffered: bool) -> io.TextIOWrapper:
 
 
 def _enter(network: str) -> None:
-    """What `nsenter --net=…` does."""
-    with open(network, "rb") as namespace:
-        if _libc.setns(namespace.fileno(), CLONE_NEWNET) != 0:
+    """What `nsenter --net=…` does, and with OF_PROCESS that of a process and of its user namespace."""
+    if network.isdecimal():
+        file, kinds = os.pidfd_open(int(network)), CLONE_NEWUSER | CLONE_NEWNET
+    else:
+        file, kinds = os.open(network, os.O_RDONLY), CLONE_NEWNET
+    try:
+        if _libc.setns(file, kinds) != 0:
             raise OSError(ctypes.get_errno(), f"setns {network}")
+    finally:
+        os.close(file)
 
 
 def _prctl(option: int, value: int) -> None:

@@ -76,9 +76,7 @@ def stop_all(*commands: Homefires) -> None:
         command.finish()
 
 
-def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(
-    swarm: StartSwarm, tmp_path: Path
-) -> None:
+def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swarm: StartSwarm, tmp_path: Path) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Once it has earned its vote a founder leaves politely while a round is being made: the others commit it
     in time. All read a mix of text and conversations. Half of the parts are audited, and nobody is found to lie."""

@@ -41,8 +41,9 @@ def is_state(state: str) -> Callable[[EventLine], bool]:
 
 
 def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: StartSwarm, tmp_path: Path) -> None:
-    """On a mix of text and conversations. One peer is killed in a round, stopped politely in another, finds its disk full in a third, and loses its link
-    in a fourth. A second one, with another key, runs through beside it. Every anchor has the same state.
+    """On a mix of text and conversations. One peer is killed in a round, stopped politely in another, finds its disk
+    full in a third, and loses its link in a fourth. A second one, with another key, runs through beside it. Every
+    anchor has the same state.
 
     Then the newest checkpoint is damaged: the peer says so in one line, takes the one before, and goes on.
     """
