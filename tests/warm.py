@@ -48,7 +48,8 @@ MODULES = (
     "peer.testing.tight_rank",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
     "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
-    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",
+    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient",
+    "tests.gloo_ranks", "tui",
 )  # fmt: skip
 STARTING = (
     "peer", "peer.autotune", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
