@@ -18,7 +18,7 @@ from peer.train.backend import InnerStep
 from tests.peer.pipeline.stages import HOMES, Cluster, MemoryFlow, small_spec
 
 AGAIN_S = 0.02
-SCHEDULES = 60
+SCHEDULES = 20
 """Of each number of homes: steps, each with other faults."""
 
 
