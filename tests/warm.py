@@ -48,7 +48,7 @@ MODULES = (
     "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune", "peer.fsdp.rank",
     "peer.testing.tight_rank",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
-    "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
+    "tests.benchmarks.cuda_child", "tests.benchmarks.pipeline_stage", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient",
     "tests.gloo_ranks", "tests.peer.ranks.stranded_lead", "tui",
 )  # fmt: skip
