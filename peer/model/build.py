@@ -163,11 +163,11 @@ def _uninitialised() -> Iterator[None]:
     from transformers import PreTrainedModel
 
     initialize = PreTrainedModel.initialize_weights
-    PreTrainedModel.initialize_weights = lambda model: None
+    PreTrainedModel.initialize_weights = lambda model: None  # type: ignore[method-assign]
     try:
         yield
     finally:
-        PreTrainedModel.initialize_weights = initialize
+        PreTrainedModel.initialize_weights = initialize  # type: ignore[method-assign]
 
 
 def build_config(spec: RunSpec) -> PreTrainedConfig:
