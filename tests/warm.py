@@ -37,22 +37,24 @@ import threading
 import time
 import traceback
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import suppress
+from contextlib import contextmanager, suppress
 from functools import partial
 from typing import Any, ClassVar, NoReturn
+from unittest import mock
 
 MODULES = (
     "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune", "peer.fsdp.rank",
     "peer.testing.tight_rank",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
-    "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
-    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient", "tui",
+    "tests.benchmarks.cuda_child", "tests.benchmarks.pipeline_stage", "tests.benchmarks.rivals.ddp",
+    "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient",
+    "tests.gloo_ranks", "tests.peer.ranks.stranded_lead", "tui",
 )  # fmt: skip
 STARTING = (
     "peer", "peer.autotune", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
-    "tests.benchmarks.cuda_child", "tui",
+    "tests.benchmarks.cuda_child", "tests.peer.ranks.stranded_lead", "tui",
 )  # fmt: skip
 """Those of them that start others."""
 LOADED = (
@@ -95,6 +97,11 @@ class WarmParent:
         self._asked, self._turn = asked, threading.Lock()
         self._process: subprocess.Popen[bytes] | None = None
         self._stays: ThreadPoolExecutor | None = None
+
+    def get_ready(self) -> None:
+        """So that what is counted from now on has its socket among it already."""
+        with self._turn:
+            self._asked = self._asked or self._load()
 
     def start(self, request: dict[str, Any], fds: Sequence[int]) -> int:
         """A child of this process that does what `request` says; its pid."""
@@ -167,6 +174,19 @@ class Popen(subprocess.Popen[Any]):
             self._child_created = True
         finally:
             self._close_pipe_fds(p2cread, p2cwrite, c2pread, c2pwrite, errread, errwrite)  # type: ignore[attr-defined]
+
+
+@contextmanager
+def loaded_in(environment: Mapping[str, str]) -> Iterator[None]:
+    """Meanwhile `environment` is laid over this process's, and what starts is forked from a warm parent that has loaded
+    everything in it: so libraries have read what they read once."""
+    usual, Popen.parent = Popen.parent, WarmParent()
+    try:
+        with mock.patch.dict(os.environ, environment):
+            yield
+    finally:
+        Popen.parent.close()
+        Popen.parent = usual
 
 
 def install() -> None:
@@ -363,7 +383,8 @@ def _obey(environment: Mapping[str, str], cwd: str) -> None:
     import numpy
 
     # What `datasets` reads when it is loaded, too, and no warm parent loads that.
-    huggingface_hub.constants.HF_HUB_OFFLINE = bool(environment.get("HF_HUB_OFFLINE"))
+    hub = huggingface_hub.constants
+    hub.HF_HUB_OFFLINE = environment.get("HF_HUB_OFFLINE", "").upper() in hub.ENV_VARS_TRUE_VALUES
     numpy.random.seed()
 
 

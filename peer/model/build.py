@@ -59,7 +59,7 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
     Raises BadSpec.
     """
     config = build_config(spec)
-    with _parameters_on_meta():
+    with _parameters_on_meta(), _uninitialised():
         model: Any = _from_config(config)
     names = _names(model)
     kept = cut(model)
@@ -154,6 +154,20 @@ def _parameters_on_meta() -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+@contextmanager
+def _uninitialised() -> Iterator[None]:
+    """Models that are made inside have no initial values drawn: where nothing has storage, that takes most of the
+    time."""
+    from transformers import PreTrainedModel
+
+    initialize = PreTrainedModel.initialize_weights
+    PreTrainedModel.initialize_weights = lambda model: None  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        PreTrainedModel.initialize_weights = initialize  # type: ignore[method-assign]
 
 
 def build_config(spec: RunSpec) -> PreTrainedConfig:

@@ -7,14 +7,20 @@ from pathlib import Path
 
 import pytest
 
+from peer.data import start_blob
+from tests.benchmarks import adapters
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.adapters import WAYS
 
-pytestmark = pytest.mark.outside
+pytestmark = [pytest.mark.outside, pytest.mark.usefixtures("in_this_process")]
 
 
-def test_all_ways_begin_alike_and_read_as_much(tmp_path: Path) -> None:
-    words = ["adapters", "--quick", "--peers", "2", "--out", str(tmp_path)]
+def test_all_ways_begin_alike_and_read_as_much(
+    spec_path: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "cache"))
+    monkeypatch.setattr(adapters, "SEQUENCES", 16)
+    words = ["adapters", "--spec", str(spec_path), "--quick", "--peers", "2", "--out", str(tmp_path)]
     assert main(words) == 0
     rows = {row["variant"]: row for row in json.loads((tmp_path / "adapters.json").read_text())["rows"]}
     assert list(rows) == list(WAYS)

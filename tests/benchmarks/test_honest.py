@@ -74,6 +74,7 @@ def test_every_variant_gives_a_row_once(
 ) -> None:
     """Rows, table and JSON, and the exit code is the bars'; a second call makes no row again."""
     monkeypatch.setattr(jobs, "code_digest", lambda patterns: "cc")  # somebody may edit a file between the two calls
+    monkeypatch.setattr(honest, "SEQUENCES", 16)
     words = ["honest", "--spec", str(spec_path), "--rounds", "2", "--peers", "3", "--seeds", "5"]
     words += ["--out", str(tmp_path)]
     first = main(words)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -14,51 +15,70 @@ import pytest
 
 from peer.data import start_blob
 from peer.spec import dump, from_mapping, load
+from tests import warm
 from tests.hub_server import HubServer, serving
 from tests.open_models import publish, run_from
 
 pytestmark = [pytest.mark.outside, pytest.mark.slow]
 
 
-@pytest.fixture
-def hub(tmp_path: Path) -> Iterator[HubServer]:
-    publish(tmp_path / "model", seed=5)
-    files = {path.name: path.read_bytes() for path in (tmp_path / "model").iterdir()}
+@pytest.fixture(scope="module")
+def model(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("adopted") / "model"
+    publish(folder, seed=5)
+    return folder
+
+
+@pytest.fixture(scope="module")
+def served(model: Path, tmp_path_factory: pytest.TempPathFactory) -> Iterator[HubServer]:
+    """Where processes that start look for models and data, in a folder of their own."""
+    files = {path.name: path.read_bytes() for path in model.iterdir()}
     with serving(HubServer({"models/owner/name": files | {"evil.py": b"raise SystemExit", "w.bin": b"pickle"}})) as hub:
-        yield hub
+        environment = {
+            "HF_ENDPOINT": hub.address, "HF_HOME": str(tmp_path_factory.mktemp("hf")), "HF_HUB_OFFLINE": "0",
+            "HF_DATASETS_OFFLINE": "0", "HF_HUB_DISABLE_XET": "1",
+        }  # fmt: skip
+        with warm.loaded_in(environment):
+            yield hub
 
 
-def peer(hub: HubServer, cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
+@pytest.fixture
+def hub(served: HubServer) -> HubServer:
+    served.away = False
+    served.reads.clear()
+    return served
+
+
+def peer(cache: Path, *words: str) -> subprocess.CompletedProcess[str]:
     """A command of `python -m peer` on a machine that has nothing but what lies in `cache`."""
-    environment = {
-        "HF_ENDPOINT": hub.address, "HF_HOME": str(cache / "hf"), "HF_HUB_OFFLINE": "0", "HF_DATASETS_OFFLINE": "0",
-        "HF_HUB_DISABLE_XET": "1", start_blob.CACHE: str(cache),
-    }  # fmt: skip
+    shutil.rmtree(os.environ["HF_HOME"], ignore_errors=True)
     return subprocess.run(
-        [sys.executable, "-m", "peer", *words], env=os.environ | environment, capture_output=True, text=True,
-        timeout=120, check=False,
+        [sys.executable, "-m", "peer", *words], env=os.environ | {start_blob.CACHE: str(cache)}, capture_output=True,
+        text=True, timeout=120, check=False,
     )  # fmt: skip
 
 
-def test_a_peer_has_what_the_organiser_had(hub: HubServer, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_peer_has_what_the_organiser_had(
+    hub: HubServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """The commit stands in the spec; neither code nor pickles are loaded."""
     asked = {"model": "owner/name", "revision": "", "own": {"context": 64}}
-    told = peer(hub, tmp_path / "organiser", "adopt", json.dumps(asked))
+    told = peer(tmp_path / "organiser", "adopt", json.dumps(asked))
     assert told.returncode == 0, told.stderr
     adopted = json.loads(told.stdout.splitlines()[-1])
     assert adopted["start"]["revision"] == hub.revision("models/owner/name")
-    assert adopted["start"]["digest"] == run_from(tmp_path / "model").start.digest
+    assert adopted["start"]["digest"] == run_from(model).start.digest
     assert not {path for path, _, _ in hub.reads if path.endswith((".py", ".bin"))}
     spec = from_mapping({name: table for name, table in load("micro").tables().items() if name != "model"} | adopted)
     (tmp_path / "spec.toml").write_text(dump(spec))
-    described = peer(hub, tmp_path / "mine", "describe", str(tmp_path / "spec.toml"))
+    described = peer(tmp_path / "mine", "describe", str(tmp_path / "spec.toml"))
     assert described.returncode == 0, described.stderr
     monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "mine"))
     start_blob.require_intact(adopted["start"]["digest"])
 
 
 def test_a_name_that_is_not_there_is_one_line(hub: HubServer, tmp_path: Path) -> None:
-    told = peer(hub, tmp_path, "adopt", json.dumps({"model": "no/body", "revision": "", "own": {}}))
+    told = peer(tmp_path, "adopt", json.dumps({"model": "no/body", "revision": "", "own": {}}))
     assert told.returncode == 2
     assert told.stderr.splitlines()[-1].startswith("homefires: start.model is 'no/body', which cannot be loaded")
     assert "Traceback" not in told.stderr
@@ -72,7 +92,7 @@ def test_a_tokenizer_that_is_not_there_is_one_line_at_once(hub: HubServer, tmp_p
     (tmp_path / "spec.toml").write_text(dump(from_mapping(spec)))
     hub.away = away
     begun = time.monotonic()
-    told = peer(hub, tmp_path, "describe", str(tmp_path / "spec.toml"))
+    told = peer(tmp_path, "describe", str(tmp_path / "spec.toml"))
     assert time.monotonic() - begun < 30  # of which libraries take the most
     assert told.returncode == (0 if away else 2), told.stderr
     line = "homefires: model.tokenizer is 'owner/nmae', which cannot be loaded (huggingface.co has no public repository"

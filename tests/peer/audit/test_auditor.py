@@ -194,25 +194,26 @@ def test_one_flipped_bit_anywhere_is_found_and_named(which: str, request: pytest
     for path in files_of(directory):
         whole = path.read_bytes()
         every = path.name in EVERY_BYTE and which == "full"
-        some = {0, len(whole) - 1, *choose.sample(range(len(whole)), min(6, len(whole)))}
+        drawn = min(4 if which == "full" else 1, len(whole))
+        some = {0, len(whole) - 1, *choose.sample(range(len(whole)), drawn)}
         for at in range(len(whole)) if every else sorted(some):
             flipped = bytes([whole[at] ^ 1 << choose.randrange(8)])
             path.write_bytes(whole[:at] + flipped + whole[at + 1 :])
             assert blamed(directory) == path, f"byte {at} of {path}"
             flips += 1
         path.write_bytes(whole)
-    assert flips > 300
+    assert flips > (300 if which == "full" else 60)
     assert blamed(directory) is None
 
 
 @pytest.mark.slow
 def test_files_that_are_gone_cut_or_longer_are_named(full: Path, based: Path) -> None:
     """But for those that need not be there: votes that nobody cast, a branch that was left, bytes of no block."""
-    for directory in (full, based):
+    for directory, cuts in ((full, 4), (based, 2)):
         needed = {directory / "chain" / "objects" / name.hex() for name in means_of(directory)}
         for path in files_of(directory):
             whole = path.read_bytes()
-            for damaged in (whole[:-1], whole[: len(whole) // 2], b"", whole + b"0"):
+            for damaged in (whole[:-1], whole + b"0", whole[: len(whole) // 2], b"")[:cuts]:
                 path.write_bytes(damaged)
                 assert blamed(directory) == path
             path.unlink()

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import os
 import shutil
 import subprocess
 import sys
@@ -185,8 +184,7 @@ def test_the_command_answers_and_ends(run: RunOnDisk, tmp_path: Path) -> None:
     def homefires(*arguments: str, typed: str = "") -> subprocess.CompletedProcess[str]:
         command = [sys.executable, "-m", "tui", "chat", *arguments]
         return subprocess.run(
-            command, input=typed, env=os.environ | {"PYTHONUTF8": "1"}, capture_output=True, text=True, timeout=HANG_S,
-            check=False,
+            command, input=typed, capture_output=True, encoding="utf-8", timeout=HANG_S, check=False
         )  # fmt: skip
 
     greedy = (str(run.directory), "--temperature", "0", "--tokens", "6")

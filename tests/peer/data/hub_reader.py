@@ -1,6 +1,7 @@
-"""A process that reads a data set of the Hub as a peer does, from a server of its own: python -m ... FAULT FOLDER
+"""A process that reads a data set of the Hub as a peer does, from a server of its own: python -m ... FOLDER FAULT...
 
-Ends with an error where a fault of the server loses a token, repeats one, or has a file read again.
+Says as JSON, for each fault of the server ("" is none), what is wrong where it loses a token, repeats one, or has a
+file read again; nothing if all is well.
 """
 
 from __future__ import annotations
@@ -9,9 +10,16 @@ import gc
 import json
 import os
 import sys
+import traceback
+from collections.abc import Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from tests.hub_server import HubServer, serving
+
+if TYPE_CHECKING:
+    from peer.data.source import Source
+    from peer.spec import RunSpec
 
 FILES = 210
 ROWS = 12
@@ -25,6 +33,8 @@ PACKED = 60
 FIRST_FILES = {"train-020.jsonl", "train-207.jsonl"}
 """Of the second and the third shard."""
 
+Windows = list[list[list[int]]]
+
 
 def data_set() -> dict[str, bytes]:
     files = {}
@@ -34,36 +44,47 @@ def data_set() -> dict[str, bytes]:
     return files
 
 
-def main(fault: str, folder: Path) -> None:
+def main(folder: Path, faults: Sequence[str]) -> None:
     hub = HubServer({"datasets/some/set": data_set()})
     with serving(hub):
         os.environ.update(
             HF_ENDPOINT=hub.address, HF_HOME=str(folder / "hf"), HF_HUB_DOWNLOAD_TIMEOUT="1",
             HF_HUB_OFFLINE="0", HF_DATASETS_OFFLINE="0", HOMEFIRES_CACHE=str(folder / "sound"),
         )  # fmt: skip
-        read(hub, fault, folder)
+        print(json.dumps(read(hub, faults, folder)))
 
 
-def read(hub: HubServer, fault: str, folder: Path) -> None:
+def read(hub: HubServer, faults: Sequence[str], folder: Path) -> dict[str, str]:
     from peer import spec as specs
     from peer.data import hub_packs
     from peer.data.open_source import open_source
-    from peer.data.source import Source
 
     data = {"source": "hub", "path": "some/set", "held_out_every": 10, "eval_sequences": 4}
     model = {"architecture": "llama", "context": CONTEXT}
     spec = specs.from_mapping({"run": {"name": "t"}, "model": model, "data": data})
     hub_packs.SAVE_EVERY = 100
 
-    def windows(source: Source, count: int) -> list[list[list[int]]]:
-        return [[source.window(shard, at).tolist() for at in range(count)] for shard in SHARDS]
-
     sound = open_source(spec)
     expected, held_out = windows(sound, WINDOWS), sound.held_out().tolist()
+    said = {}
+    for fault in faults:
+        os.environ["HOMEFIRES_CACHE"] = str(folder / f"faulty {fault}")
+        if fault:
+            setattr(hub, fault, 5)
+        try:
+            expect(hub, spec, expected, held_out)
+            said[fault] = ""
+        except Exception:
+            said[fault] = traceback.format_exc()
+        if fault:
+            setattr(hub, fault, 0)
+    return said
 
-    os.environ["HOMEFIRES_CACHE"] = str(folder / "faulty")
-    if fault:
-        setattr(hub, fault, 5)
+
+def expect(hub: HubServer, spec: RunSpec, expected: Windows, held_out: list[list[int]]) -> None:
+    """That each token comes once; a peer that begins anew reads on from where it was."""
+    from peer.data.open_source import open_source
+
     begun = open_source(spec)
     assert windows(begun, IN_SECOND_FILE) == [found[:IN_SECOND_FILE] for found in expected]
     del begun
@@ -85,5 +106,9 @@ def read(hub: HubServer, fault: str, folder: Path) -> None:
     assert {path for path, _, _ in hub.reads} <= {"train-003.jsonl"}, f"a pass was read again: {hub.reads}"
 
 
+def windows(source: Source, count: int) -> Windows:
+    return [[source.window(shard, at).tolist() for at in range(count)] for shard in SHARDS]
+
+
 if __name__ == "__main__":
-    main(sys.argv[1], Path(sys.argv[2]))
+    main(Path(sys.argv[1]), sys.argv[2:])

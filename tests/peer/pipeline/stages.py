@@ -27,9 +27,9 @@ HOMES = ("lead", "second", "third", "fourth")
 
 
 def small_spec(
-    *, blocks: int = 4, architecture: str = "llama", config: Mapping[str, object] | None = None, **inner: object
+    *, blocks: int = 3, architecture: str = "llama", config: Mapping[str, object] | None = None, **inner: object
 ) -> RunSpec:
-    """A llama of four blocks whose first and last layer are no one thing."""
+    """A llama of a few blocks whose first and last layer are no one thing."""
     return from_mapping(
         {
             "run": {"name": "cut", "seed": 3, "founders": 1, "rounds": 4},

@@ -18,7 +18,7 @@ from peer.train.backend import InnerStep
 from tests.peer.pipeline.stages import HOMES, Cluster, MemoryFlow, small_spec
 
 AGAIN_S = 0.02
-SCHEDULES = 60
+SCHEDULES = 20
 """Of each number of homes: steps, each with other faults."""
 
 
@@ -62,8 +62,8 @@ class FaultyFlow(MemoryFlow):
         return pair[0], self._lines[pair].popleft()[1]
 
 
-def tiny_spec() -> RunSpec:
-    return small_spec(sequences=4, accumulation=1, warmup_steps=1)
+def tiny_spec(homes: int = 3) -> RunSpec:
+    return small_spec(blocks=homes, sequences=4, accumulation=1, warmup_steps=1)
 
 
 def trained(cluster: Cluster, steps: int) -> tuple[list[InnerStep], float, torch.Tensor]:
@@ -79,7 +79,7 @@ def trained(cluster: Cluster, steps: int) -> tuple[list[InnerStep], float, torch
 def test_faults_change_no_bit(homes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Some hundred frames get lost; without repeats the first of them would end it."""
     monkeypatch.setattr(worker_stage, "POLL_S", AGAIN_S / 4)
-    spec = tiny_spec()
+    spec = tiny_spec(homes)
     steps, loss, parameters = trained(Cluster(spec, homes, "int8", tmp_path), SCHEDULES)
     flow = FaultyFlow(HOMES[:homes], seed=homes)
     cluster = Cluster(spec, homes, "int8", tmp_path, silence_s=60.0, again_s=AGAIN_S, flow=flow)

@@ -53,7 +53,7 @@ def unlike(
 
 
 @pytest.mark.slow
-@settings(derandomize=True, deadline=None, max_examples=60)
+@settings(derandomize=True, deadline=None, max_examples=40)
 @UNLIKE
 def test_what_is_reported_is_the_least_that_any_layout_costs(**drawn: Any) -> None:
     """With devices of unlike speeds, against every choice of spares, stages and pipelines."""

@@ -56,7 +56,7 @@ machines = st.builds(
 
 
 @pytest.mark.slow
-@settings(max_examples=30, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
+@settings(max_examples=15, deadline=None, phases=[Phase.explicit, Phase.reuse, Phase.generate])
 @given(
     rows=st.lists(machines, min_size=1, max_size=4), alike=st.booleans(), steps=st.integers(1, 60),
     batch=st.sampled_from([1, 2, 3]), pace=st.sampled_from(["steps", "speed", "time"]),

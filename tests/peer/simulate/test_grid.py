@@ -95,7 +95,7 @@ def test_a_grid_counts_the_tokens_that_a_group_counts(kind: type[Grid]) -> None:
 @pytest.mark.parametrize("pace", ["steps", "speed", "time"])
 def test_an_estimate_gives_everyone_the_part_that_its_pace_gives_it(pace: str) -> None:
     """Of slow peers and fast ones, and where the time does not suffice for all steps."""
-    of = setting(peers=25, rounds=8, spec=spec(pace=pace, max_train_s=15.0, gather_s=40.0))
+    of = setting(peers=25, rounds=6, spec=spec(pace=pace, max_train_s=15.0, gather_s=40.0))
     slow = tuple(dataclasses.replace(machine, step_s=1.0) for machine in of.machines[::2])
     of = dataclasses.replace(of, machines=tuple(slow[at // 2] if at % 2 == 0 else of.machines[at] for at in range(25)))
     exact, drawn = Grid(of, (5, 5)), Estimate(of, (5, 5))
@@ -243,9 +243,9 @@ def test_an_estimate_is_like_the_thing() -> None:
 
 @pytest.fixture
 def some_samples(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Of five groups along a side three are simulated, for twelve rounds."""
+    """Of five groups along a side three are simulated, for six rounds."""
     monkeypatch.setattr(estimate, "SAMPLES", 3)
-    monkeypatch.setattr(estimate, "CALIBRATED", 12)
+    monkeypatch.setattr(estimate, "CALIBRATED", 6)
 
 
 @pytest.mark.slow
@@ -261,7 +261,7 @@ def some_samples(monkeypatch: pytest.MonkeyPatch) -> None:
 )
 def test_drawn_rounds_take_as_long_as_simulated_ones(options: dict[str, Any], slow: tuple[int, ...]) -> None:
     """Half of the rounds are drawn: within a tenth of what they take message by message."""
-    of = setting(peers=25, rounds=24, **options)
+    of = setting(peers=25, rounds=12, **options)
     machines = list(of.machines)
     for seat in slow:
         machines[seat] = dataclasses.replace(machines[seat], step_s=2 * machines[seat].step_s)
@@ -270,8 +270,8 @@ def test_drawn_rounds_take_as_long_as_simulated_ones(options: dict[str, Any], sl
     seconds, tokens = [], []
     for grid in (exact, drawn):
         grid.run()
-        seconds.append(float(np.median(grid.began[-1]) - np.median(grid.began[12])))
-        tokens.append(float(np.nansum(grid.tokens[12:])))
+        seconds.append(float(np.median(grid.began[-1]) - np.median(grid.began[6])))
+        tokens.append(float(np.nansum(grid.tokens[6:])))
     assert seconds[1] == pytest.approx(seconds[0], rel=0.1)
     assert tokens[1] == pytest.approx(tokens[0], rel=0.1)
 

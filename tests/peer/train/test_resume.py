@@ -27,7 +27,7 @@ from tests.vectors import starts, whole
 CPU = torch.device("cpu")
 FIRST = digest("anchor", 0)
 STEPS = 3
-ROUNDS = 3
+ROUNDS = 2
 SMALL = {
     "llama": {"hidden_size": 16, "intermediate_size": 32, "num_hidden_layers": 1, "num_attention_heads": 2},
     # Dropout draws from torch's generator, so that its state matters.
