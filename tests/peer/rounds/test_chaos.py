@@ -1,7 +1,8 @@
 """Every fault in every phase of a round, among 2 to 7 peers: what the round promises holds in all of them.
 
-With `-m chaos` each of these meets each number of peers; else some, so that any two of the three meet. A schedule that fails says its number; `tests.chaos.run(tests.chaos.case(number))` runs it again.
-`python -m tests.benchmarks chaos` runs as many as you like.
+With `-m chaos` each of these meets each number of peers; else some, so that any two of the three meet. A schedule that
+fails says its number; `tests.chaos.run(tests.chaos.case(number))` runs it again. `python -m tests.benchmarks chaos`
+runs as many as you like.
 """
 
 from __future__ import annotations

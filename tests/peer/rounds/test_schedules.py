@@ -2,8 +2,8 @@
 
 At most one firm update for one anchor, and without takeover one at all; equal anchors, equal bits; every
 peer's books residual to the last integer; ballots, contributions and votes on disk before anybody hears of them; after
-the faults one chain that moves on with everybody in it. See `tests/model_swarm.py`. A few of each kind are run here; hundreds are in `test_chaos.py` and in
-`python -m tests.benchmarks chaos`.
+the faults one chain that moves on with everybody in it. See `tests/model_swarm.py`. A few of each kind are run here;
+hundreds are in `test_chaos.py` and in `python -m tests.benchmarks chaos`.
 """
 
 from __future__ import annotations
@@ -45,8 +45,7 @@ def test_judged_rounds_keep_their_promises(reducer: str, kind: str) -> None:
     aggregation = AggregationRules(rule=reducer, warmup_rounds=2, deviation_floor=0.1, temperature=1.0)
     takeover_s = TAKEOVER_S if kind == "forks" else 0.0
     worlds = [
-        run_schedule(FIRST + seed, kind, takeover_s=takeover_s, aggregation=aggregation)
-        for seed in range(JUDGED)
+        run_schedule(FIRST + seed, kind, takeover_s=takeover_s, aggregation=aggregation) for seed in range(JUDGED)
     ]
     assert sum(world.commits for world in worlds) > 10 * JUDGED
     assert sum(world.counts["refused"] for world in worlds) > 2 * JUDGED

@@ -24,7 +24,9 @@ FAULTS: dict[str, Callable[[str], Fault]] = {
     "partition": lambda phase: Partition(peers=(VICTIM,), phase=phase, round=ROUND, seconds=10.0),
 }
 CASES = [
-    (kind, phase, (3, 5)[(number + place) % 2]) for number, kind in enumerate(FAULTS) for place, phase in enumerate(PHASES)
+    (kind, phase, (3, 5)[(number + place) % 2])
+    for number, kind in enumerate(FAULTS)
+    for place, phase in enumerate(PHASES)
 ]
 """Each fault in each phase, of three peers and of five in turn."""
 BACK_S = 25.0
