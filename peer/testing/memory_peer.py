@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from functools import cache, lru_cache
+from functools import cache
 from random import Random
 from typing import Protocol
 
@@ -33,15 +33,14 @@ from peer.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Up
 from peer.protocol.encoding import digest_of
 from peer.protocol.head import ChainHead, next_anchor
 from peer.protocol.layout import Part, divide
-from peer.protocol.messages import decode
 from peer.protocol.norms import PartNorms
-from peer.rounds.driver import Driver, Framing, HomesPort
+from peer.rounds.driver import Driver, HomesPort
 from peer.rounds.interface import BufferPart, ReducePart
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.memory_store import ModelKeys as ModelKeys
 from peer.simulate.swarm_peer import Crashed as Crashed
-from peer.simulate.swarm_peer import PeerWorld, SwarmPeer
+from peer.simulate.swarm_peer import IN_ONE_PROCESS, PeerWorld, SwarmPeer
 from peer.testing.faulty_streams import FaultyStreams
 
 TRAIN_S = (2.0, 6.0)
@@ -183,10 +182,6 @@ class IntegerDisk(MemoryDisk):
             super()._sweep()
 
 
-FRAMING = Framing(decode=lru_cache(256)(decode))
-"""Of a frame that several peers receive one of them decodes it for all: nobody can change a message."""
-
-
 class LogicalPeer(SwarmPeer):
     """One peer of a world of logical peers. Public fields are there for tests to look at and break."""
 
@@ -240,7 +235,8 @@ class LogicalPeer(SwarmPeer):
         world, disk = self.world, self.disk
         return Driver(
             self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk, arithmetic=self.make_sums(),
-            trainer=self, report=self.report, publish=self.publish, homes=self.make_homes(streams), framing=FRAMING,
+            trainer=self, report=self.report, publish=self.publish, homes=self.make_homes(streams),
+            framing=IN_ONE_PROCESS,
         )  # fmt: skip
 
     def make_sums(self) -> IntegerSums:
