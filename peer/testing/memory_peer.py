@@ -39,8 +39,8 @@ from peer.rounds.interface import BufferPart, ReducePart
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.memory_store import ModelKeys as ModelKeys
-from peer.simulate.swarm_peer import Crashed as Crashed
 from peer.simulate.swarm_peer import IN_ONE_PROCESS, PeerWorld, SwarmPeer
+from peer.simulate.swarm_peer import Crashed as Crashed
 from peer.testing.faulty_streams import FaultyStreams
 
 TRAIN_S = (2.0, 6.0)
