@@ -184,7 +184,7 @@ def story(seed: int, peers: int, phase: str, strike: Strike) -> tuple[float, ...
             world.scheduler.call_in(0.0, strike, world, peer)
 
     world.on_phase = look
-    world.scheduler.run_until(120.0)
+    world.scheduler.run_until(96.0)
     world.check()
     at = [min(commits[index].at_s for commits in world.history[1:]) for index in range(len(world.history[1]))]
     return tuple(after - before for before, after in zip([0.0, *at], at, strict=False))
