@@ -71,6 +71,15 @@ def case(number: int) -> Case:
     return Case(seed=seed, phase=PHASES[phase], kind=KINDS[kind], peers=PEERS[peers])
 
 
+def pairs() -> list[int]:
+    """Schedules in which each fault strikes in each phase, and each number of peers meets each fault and each phase."""
+    return [
+        number
+        for number in range(CASES)
+        if (number // len(PEERS) // len(KINDS) + number // len(PEERS) + number) % len(PEERS) == 0
+    ]
+
+
 def run(case: Case, fragments: int = 1) -> Counter[str]:
     """Run a schedule; returns what happened in it. Raises AssertionError that says what did not hold."""
     dice = Random(f"{case}")

@@ -64,7 +64,7 @@ def aggregate(
     told by the records of who is `trusted`, or by all if there are none.
     """
     if standards.rule == "mean":
-        return replace(_judged(_lenient(standards), round, (), claims, layers, roots, trusted), records=())
+        return _judged(_lenient(standards), round, (), claims, layers, roots, trusted)
     return _judged(standards, round, records, claims, layers, roots, trusted)
 
 
@@ -106,7 +106,9 @@ def _judged(
         scales=tuple(scale(standards, item, weights) for item, weights in zip(left, weighed, strict=True)),
         pulls=tuple(item.pull for item in weighed),
         findings=findings_of(faults, [claim.peer for claim in claims], len(layers)),
-        records=histories_after(standards, round, records, claims, screened, refused, roots),
+        records=()
+        if standards.rule == "mean"
+        else histories_after(standards, round, records, claims, screened, refused, roots),
     )
 
 

@@ -211,6 +211,8 @@ def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standar
 
 def drifted(stat: NormStats, factor: float) -> NormStats:
     """The statistics as they would be if every value had been `factor` times as large."""
+    if factor == 1.0:
+        return stat
     return NormStats(stat.mean * factor, stat.variance * factor * factor, stat.count, stat.rejected)
 
 

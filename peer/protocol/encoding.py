@@ -85,7 +85,7 @@ Read = Callable[[Any], Any]
 
 def each(read: Read, most: int, least: int = 0) -> Read:
     def read_each(value: Any) -> tuple[Any, ...]:
-        found = tuple(read(item) for item in rows(value, most))
+        found = tuple(map(read, rows(value, most)))
         if len(found) < least:
             raise ValueError(f"expected at least {least} entries")
         return found
@@ -94,7 +94,8 @@ def each(read: Read, most: int, least: int = 0) -> Read:
 
 
 def fields(*reads: Read) -> Read:
-    return lambda value: tuple(read(item) for read, item in zip(reads, row(value, len(reads)), strict=True))
+    length = len(reads)
+    return lambda value: tuple([read(item) for read, item in zip(reads, row(value, length), strict=True)])
 
 
 def optional(read: Read) -> Read:
@@ -110,17 +111,23 @@ class Packed:
     readers: ClassVar[tuple[Read, ...]]
 
     def packed(self) -> tuple[Any, ...]:
-        return tuple(_plain(getattr(self, name)) for name in self.__match_args__)
+        values = [getattr(self, name) for name in self.__match_args__]
+        return tuple([value if type(value) in _PLAIN else _plain(value) for value in values])
 
     @classmethod
     def unpacked(cls, value: Any) -> Self:
         """Raises ValueError for anything that `packed` does not make."""
-        return cls(*fields(*cls.readers)(value))
+        readers = cls.readers
+        return cls(*[read(item) for read, item in zip(readers, row(value, len(readers)), strict=True)])
+
+
+_PLAIN = frozenset({bool, bytes, int, str})
+"""What is packed as it is."""
 
 
 def _plain(value: Any) -> Any:
     if isinstance(value, tuple):
-        return tuple(item.packed() for item in value) if value and hasattr(value[0], "packed") else value
+        return tuple([item.packed() for item in value]) if value and hasattr(value[0], "packed") else value
     return value.packed() if hasattr(value, "packed") else value
 
 

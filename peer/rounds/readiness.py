@@ -48,11 +48,12 @@ def poll(turn: Transition) -> None:
     if turn.rules.holds is not None:
         _follow(turn)
         return
-    state = turn.state
+    state, me = turn.state, turn.me
+    heard, anchor = state.heard, state.head.anchor
     said = {
-        peer: state.heard[peer][0].state
+        peer: heard[peer][0].state
         for peer in state.head.electorate
-        if peer != turn.me and peer in state.heard and state.heard[peer][0].anchor == state.head.anchor
+        if peer != me and peer in heard and heard[peer][0].anchor == anchor
     }
     same = [peer for peer, digest in said.items() if digest and digest == state.state_digest]
     others = [peer for peer, digest in said.items() if digest and digest != state.state_digest]

@@ -63,8 +63,7 @@ class Transition:
         return self.now + self.rules.wall_offset_s
 
     def set(self, **changes: Any) -> None:
-        for name, value in changes.items():
-            object.__setattr__(self.state, name, value)
+        self.state.__dict__.update(changes)  # it is frozen for everybody else
 
     def emit(self, effect: Effect) -> None:
         self.effects.append(effect)

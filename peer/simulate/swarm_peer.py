@@ -9,15 +9,16 @@ from __future__ import annotations
 
 from abc import abstractmethod
 from collections.abc import Callable
+from functools import lru_cache
 from typing import Protocol
 
 from dht.streams.base import Streams
 from peer.events import Event as Reported
 from peer.protocol.block import ContributionHeader
 from peer.protocol.head import ChainHead
-from peer.protocol.messages import Heartbeat
+from peer.protocol.messages import Heartbeat, decode
 from peer.protocol.rules import Rules
-from peer.rounds.driver import Driver
+from peer.rounds.driver import Driver, Framing
 from peer.rounds.interface import Received, Tick
 from peer.rounds.machine import TICK_S, begin
 from peer.rounds.state import State
@@ -30,6 +31,8 @@ MEET_AGAIN_S = 20.0
 """A peer that was silent for so long is looked for there again."""
 READ_BOARD_S = 3.0
 """How often a peer looks on the board for others that it has not heard of."""
+IN_ONE_PROCESS = Framing(decode=lru_cache(256)(decode))
+"""Of a frame that several peers receive the first decodes it for all: nobody can change a message."""
 
 
 class Crashed(Exception):

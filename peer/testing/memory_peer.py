@@ -39,8 +39,8 @@ from peer.rounds.interface import BufferPart, ReducePart
 from peer.simulate.memory_network import MemoryNetwork
 from peer.simulate.memory_store import MemoryDisk
 from peer.simulate.memory_store import ModelKeys as ModelKeys
+from peer.simulate.swarm_peer import IN_ONE_PROCESS, PeerWorld, SwarmPeer
 from peer.simulate.swarm_peer import Crashed as Crashed
-from peer.simulate.swarm_peer import PeerWorld, SwarmPeer
 from peer.testing.faulty_streams import FaultyStreams
 
 TRAIN_S = (2.0, 6.0)
@@ -236,6 +236,7 @@ class LogicalPeer(SwarmPeer):
         return Driver(
             self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk, arithmetic=self.make_sums(),
             trainer=self, report=self.report, publish=self.publish, homes=self.make_homes(streams),
+            framing=IN_ONE_PROCESS,
         )  # fmt: skip
 
     def make_sums(self) -> IntegerSums:

@@ -215,15 +215,15 @@ class Catch:
 
 
 CATCHES: dict[Callable[[pytest.MonkeyPatch], None], Catch] = {
-    no_write_ahead: Catch(kind="targeted", seeds=200, first=90),
-    acceptance_is_not_written: Catch(kind="targeted", seeds=200, first=42),
+    no_write_ahead: Catch(kind="targeted", seeds=200, first=39),
+    acceptance_is_not_written: Catch(kind="targeted", seeds=200, first=39),
     promise_is_ignored: Catch(kind="targeted", seeds=60, first=4),
-    accepted_is_not_adopted: Catch(kind="targeted", seeds=200, first=39),
+    accepted_is_not_adopted: Catch(kind="targeted", seeds=200, first=51),
     coordinator_forgets_its_ballot: Catch(kind="targeted", seeds=5, watched=True),
     quorum_of_half: Catch(kind="targeted", seeds=60, first=3),
-    majority_of_those_present: Catch(kind="forks", seeds=60, first=1),
-    x_is_not_written: Catch(kind="random", seeds=30),
-    own_bytes_are_kept: Catch(kind="random", seeds=60),
+    majority_of_those_present: Catch(kind="forks", seeds=60, first=4),
+    x_is_not_written: Catch(kind="random", seeds=30, first=5),
+    own_bytes_are_kept: Catch(kind="random", seeds=60, first=3),
     carry_counted_twice: Catch(kind="random", seeds=4),
     void_loses_the_carry: Catch(kind="random", seeds=20),
     no_return_of_what_is_undone: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=20, first=1),

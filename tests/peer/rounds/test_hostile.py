@@ -37,7 +37,7 @@ def test_the_hostile_hand_reaches_every_corner() -> None:
         "early", "committed", "redo", "verdict", "records", "tabled", "refused", "dispute", "lied", "caught",
     }  # fmt: skip
     seen: set[str] = set()
-    for seed in range(80):
+    for seed in (62, 9, 39, *range(80)):  # three that were enough when it was last looked
         hostile = Hostile(seed)
         for _ in range(300):
             hostile.run(1)

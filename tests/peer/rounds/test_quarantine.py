@@ -24,8 +24,7 @@ def newest(swarm: LogicalSwarm, peer: int = 1) -> int:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("seed", range(4))
-@pytest.mark.parametrize("peers", [3, 4, 5])
+@pytest.mark.parametrize(("peers", "seed"), [(3, 0), (3, 1), (4, 2), (4, 3), (5, 0), (5, 1)])
 def test_it_is_no_member_from_the_next_ballot_on_and_is_back_when_that_is_lifted(peers: int, seed: int) -> None:
     """Whoever's turn it is to coordinate, and though the peer goes on as if nothing had happened."""
     swarm = LogicalSwarm(peers=peers, seed=seed)

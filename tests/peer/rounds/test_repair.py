@@ -94,7 +94,7 @@ def committed(world: World, hit: list[LogicalPeer]) -> tuple[Block, float]:
 ])  # fmt: skip
 def test_a_round_survives_its_reducers(strike: Strike, phase: str, peers: int, victims: int) -> None:
     """Before and after NORMS: the ballot they were in commits every part, within its deadlines."""
-    for seed in SEEDS:
+    for seed in SEEDS[:2]:
         world, hit = struck(seed, peers, phase, strike, victims)
         waits = world.rules("p0")
         block, took_s = committed(world, hit)

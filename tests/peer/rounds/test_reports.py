@@ -85,8 +85,7 @@ def test_a_reducer_that_sends_two_means_is_convicted(peers: int, others: int, tw
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("weight", [1, -1, 65_537, 1 << 62])
-@pytest.mark.parametrize("peers", [3, 5])
+@pytest.mark.parametrize(("peers", "weight"), [(3, 1), (5, -1), (5, 65_537), (3, 1 << 62)])
 def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
     peers: int, weight: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:

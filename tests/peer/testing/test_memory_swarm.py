@@ -23,6 +23,12 @@ FAULTS: dict[str, Callable[[str], Fault]] = {
     "corrupt": lambda phase: Corrupt(peer=VICTIM, phase=phase, round=ROUND, frames=20),
     "partition": lambda phase: Partition(peers=(VICTIM,), phase=phase, round=ROUND, seconds=10.0),
 }
+CASES = [
+    (kind, phase, (3, 5)[(number + place) % 2])
+    for number, kind in enumerate(FAULTS)
+    for place, phase in enumerate(PHASES)
+]
+"""Each fault in each phase, of three peers and of five in turn."""
 BACK_S = 25.0
 """From a fault until its victim takes part again: the fault itself (at most 10 s) and two rounds."""
 
@@ -54,9 +60,7 @@ def run_until(run: LogicalSwarm, happened: Callable[[], bool], within_s: float, 
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("peers", [3, 5])
-@pytest.mark.parametrize("phase", PHASES)
-@pytest.mark.parametrize("kind", FAULTS)
+@pytest.mark.parametrize(("kind", "phase", "peers"), CASES)
 def test_one_peer_costs_the_others_their_deadlines_at_most_and_takes_part_again(
     kind: str, phase: str, peers: int
 ) -> None:

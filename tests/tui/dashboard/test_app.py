@@ -5,6 +5,7 @@ from pathlib import Path
 from types import MappingProxyType
 
 import pytest
+from textual.pilot import Pilot
 
 from dht.errors import BadInput
 from peer.control.client import Reply
@@ -12,7 +13,7 @@ from peer.events import PeerStateChanged
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
-from tui.dashboard.app import SCREENS, Dashboard
+from tui.dashboard.app import SCREENS, Dashboard, ExitReason
 from tui.dashboard.words import shown_state
 from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import SwarmState
@@ -28,12 +29,12 @@ def recording() -> Dashboard:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("key", "name"), [(str(number), name) for number, name in enumerate(SCREENS, start=1)])
-async def test_a_digit_shows_its_screen(key: str, name: str) -> None:
+async def test_a_digit_shows_its_screen() -> None:
     app = recording()
     async with opened(app) as pilot:
-        await press(pilot, key)
-        assert [panel.id for panel in app.query("Panel").results() if panel.display] == [name]
+        for number, name in reversed([*enumerate(SCREENS, start=1)]):  # the first is there when it opens
+            await press(pilot, str(number))
+            assert [panel.id for panel in app.query("Panel").results() if panel.display] == [name]
 
 
 async def test_the_header_tells_run_rounds_my_state_and_why() -> None:
@@ -244,23 +245,31 @@ async def test_a_peer_that_hangs_is_not_said_to_train(monkeypatch: pytest.Monkey
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
-async def test_read_only_commands_nothing_and_says_why(key: str) -> None:
+async def test_read_only_commands_nothing_and_says_why() -> None:
     source = Attached()
     app = attached(source, read_only=True)
     async with opened(app) as pilot:
-        await press(pilot, key)
-        assert "read-only" in text_of(app)
+        for key in ("p", "f", "z", "Q"):
+            await answered(pilot, key, "read-only")
     assert source.remembering.asked == []
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["p", "f", "z", "Q"])
-async def test_a_recording_commands_nothing_and_says_why(key: str) -> None:
-    app = recording()
-    async with opened(app) as pilot:
-        await press(pilot, key)
-        assert "this is a recording" in text_of(app)
+async def test_a_recording_commands_nothing_and_says_why() -> None:
+    async with opened(recording()) as pilot:
+        for key in ("p", "f", "z", "Q"):
+            await answered(pilot, key, "this is a recording")
+
+
+async def answered(pilot: Pilot[ExitReason], key: str, words: str) -> None:
+    """These words are an answer to this key, and to no earlier one."""
+    app = pilot.app
+    assert isinstance(app, Dashboard)
+    app.clear_notifications()
+    await settled(pilot)
+    assert words not in text_of(app)
+    await press(pilot, key)
+    assert words in text_of(app)
 
 
 async def test_who_only_watches_is_told_that_there_is_no_peer() -> None:
@@ -370,15 +379,15 @@ async def test_a_recording_plays_steps_and_jumps() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("key", ["1", "2", "4", "5", "6", "7"])
-async def test_the_keys_of_a_recording_work_on_every_screen(key: str) -> None:
+async def test_the_keys_of_a_recording_work_on_every_screen() -> None:
     """Only on the third one, the lanes of the rounds, do left and right move something else."""
     app = recording()
     async with opened(app) as pilot:
         playback = app.view().playback
         assert playback is not None
-        await press(pilot, key, "home", "right")
-        assert playback.position == 1
+        for key in ("1", "2", "4", "5", "6", "7"):
+            await press(pilot, key, "end", "home", "right")
+            assert playback.position == 1
 
 
 async def test_the_keys_of_a_recording_are_off_for_a_live_peer() -> None:
