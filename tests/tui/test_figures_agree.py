@@ -1,4 +1,4 @@
-"""What one place says, every place says: wherever the recording is stopped, figures that are shown twice are equal.
+"""What one place says, every place says: at each position of the recording all figures that are shown twice are equal.
 
 Screens, `status`, its JSON, the report and the metrics are read as people and scripts read them, and what they say of
 one figure is compared. A figure of JSON or of a metric is first written as the screens write it.
@@ -14,7 +14,6 @@ from html import unescape
 
 import pytest
 
-from peer.events import DeviceMeasured, InnerProgressed, PhaseEntered, ReportReceived, RoundStarted
 from peer.telemetry.metrics import Metrics
 from tests.tui.dashboard.live import recorded
 from tui.commands.status import describe, to_json
@@ -32,8 +31,8 @@ from tui.text.phrases import PeerStatus
 from tui.text.units import MISSING, format_bytes, format_count, format_loss, format_percent, format_round
 
 WIDTH = 160
-OFTEN, SIXTH = (PhaseEntered, ReportReceived, InnerProgressed, DeviceMeasured, RoundStarted), 6
-"""After every other line, and after each sixth of these, it is stopped."""
+PARTS = 4
+"""The positions are shared among so many tests, which several processors take."""
 
 Said = dict[tuple[str, str], dict[str, str]]
 """By (figure, whose): what each place says of it."""
@@ -227,13 +226,13 @@ class Moment:
     metrics: dict[str, Metrics]
 
 
-def moments() -> Iterator[Moment]:
+def moments(part: int) -> Iterator[Moment]:
     at = Moment(0, 0.0, SwarmState(), {}, {})
     for number, line in enumerate(recorded(), start=1):
         at.number, at.now, at.swarm = number, line.t, apply(at.swarm, line)
         at.own[line.peer] = apply(at.own.get(line.peer, SwarmState()), line)
         at.metrics.setdefault(line.peer, Metrics(line.peer, line.t)).note(type(line.event).__name__, vars(line.event))
-        if number % SIXTH == 0 or not isinstance(line.event, OFTEN):
+        if number % PARTS == part:
             yield at
 
 
@@ -242,9 +241,10 @@ def differing(said: Said) -> dict[tuple[str, str], dict[str, str]]:
 
 
 @pytest.mark.slow
-def test_every_place_says_the_same_wherever_the_recording_is_stopped() -> None:
+@pytest.mark.parametrize("part", range(PARTS))
+def test_every_place_says_the_same_at_each_position_of_the_recording(part: int) -> None:
     compared = set[tuple[str, str]]()
-    for at in moments():
+    for at in moments(part):
         number, swarm, now = at.number, at.swarm, at.now
         said: Said = defaultdict(dict)
         read_home(said, View(swarm=swarm, now=now))
