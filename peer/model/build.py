@@ -58,8 +58,10 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
 
     Raises BadSpec.
     """
+    from transformers.initialization import no_init_weights
+
     config = build_config(spec)
-    with _parameters_on_meta(), _uninitialised():
+    with _parameters_on_meta(), no_init_weights():  # what has no storage takes longest to draw
         model: Any = _from_config(config)
     names = _names(model)
     kept = cut(model)
@@ -154,20 +156,6 @@ def _parameters_on_meta() -> Iterator[None]:
         yield
     finally:
         nn.Module.register_parameter = register  # type: ignore[method-assign]
-
-
-@contextmanager
-def _uninitialised() -> Iterator[None]:
-    """Models that are made inside have no initial values drawn: where nothing has storage, that takes most of the
-    time."""
-    from transformers import PreTrainedModel
-
-    initialize = PreTrainedModel.initialize_weights
-    PreTrainedModel.initialize_weights = lambda model: None  # type: ignore[method-assign]
-    try:
-        yield
-    finally:
-        PreTrainedModel.initialize_weights = initialize  # type: ignore[method-assign]
 
 
 def build_config(spec: RunSpec) -> PreTrainedConfig:
