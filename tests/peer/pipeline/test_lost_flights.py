@@ -77,7 +77,7 @@ def trained(cluster: Cluster, steps: int) -> tuple[list[InnerStep], float, torch
 
 @pytest.mark.parametrize("homes", [2, 3, 4])
 def test_faults_change_no_bit(homes: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Some hundred frames get lost; without repeats the first of them would end it."""
+    """Dozens of frames get lost; without repeats the first of them would end it."""
     monkeypatch.setattr(worker_stage, "POLL_S", AGAIN_S / 4)
     spec = tiny_spec(homes)
     steps, loss, parameters = trained(Cluster(spec, homes, "int8", tmp_path), SCHEDULES)
