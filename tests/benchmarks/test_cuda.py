@@ -47,6 +47,7 @@ def test_without_a_device_no_bar_is_met(
     assert {bar["verdict"] for bar in bars_of(tmp_path / "cuda.json").values()} == {cuda.NOT_RUN}
 
 
+@pytest.mark.cold
 @pytest.mark.outside
 def test_a_job_that_fails_or_hangs_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """No such device; then no time."""

@@ -187,12 +187,11 @@ async def test_the_smallest_screen_has_the_state_the_penalty_and_the_loss() -> N
 async def test_the_run_says_what_it_trains_and_when_it_is_over(name: str) -> None:
     """To a volunteer and to who watches."""
     source = at_work()
-    source.tell(PeerStarted(name="peer-2", version="1", trains="micro: llama on stdlib"))
     source.me = source.me if name else ""
     app = shown(source)
     async with opened(app, size=(200, 60)):
         text = text_of(app)
-        assert "model       micro: llama on stdlib · 205k parameters" in text
+        assert "model       micro: llama on Python's standard library · 205k parameters" in text
         assert re.search(r"rounds +━+─+ 7 of 20 · about \d+ s left", text)
 
 
