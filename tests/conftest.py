@@ -34,7 +34,7 @@ SWARMS_END = 0.8
 """Where in the run the last of them begins, so that nobody waits for it at the end."""
 LONGEST = ("test_chaos", "test_split", "test_limits", "test_dashboard", "test_catch_up", "test_join_by_snapshot")
 """Those of them that begin."""
-WORKERS_PER_CORE = 2.5
+WORKERS_PER_CORE = 2.0
 """Whoever waits leaves room for another."""
 HUNG_S = 3 * HANG_S
 """The longest of them takes some minutes, and what hangs in it is told by what waits for it."""

@@ -200,7 +200,9 @@ def packed(
     manifest = write(documents(), encoder, spec.data.held_out_every, item)
     with raising_disk_full(index):
         index.parent.mkdir(parents=True, exist_ok=True)
-        write_atomic(index, f"{files.hex()} {manifest.name}".encode())
+        own = index.with_name(f"{index.name}.{os.getpid()}")  # another peer of this machine may write it just now
+        write_atomic(own, f"{files.hex()} {manifest.name}".encode())
+        own.replace(index)
     if known is not None and known[1] not in {entry[1] for entry in map(_read_index, index.parent.iterdir()) if entry}:
         shutil.rmtree(folder() / known[1], ignore_errors=True)  # who still reads it has it open
     return Pack(manifest.name)
@@ -223,9 +225,7 @@ def write(documents: Iterable[Document], encoder: DocumentEncoder, held_out_ever
         scratch.mkdir(parents=True)
         try:
             manifest = _write(scratch, documents, encoder, held_out_every, item)
-            place = folder() / manifest.name
-            if not place.exists():
-                scratch.rename(place)
+            start_blob.put(scratch, folder() / manifest.name)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return manifest

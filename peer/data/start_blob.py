@@ -12,7 +12,6 @@ from __future__ import annotations
 import os
 import shutil
 from collections.abc import Iterable, Mapping, Sequence
-from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import accumulate, pairwise
@@ -152,11 +151,18 @@ def publish(scratch: Path, manifest: StartManifest) -> Path:
     """Give what lies there whole its place in the cache; it goes where one is already."""
     place = folder_of(manifest.name)
     place.parent.mkdir(parents=True, exist_ok=True)
-    if place.exists():
-        shutil.rmtree(scratch)
-    else:
-        scratch.rename(place)
+    put(scratch, place)
     return place
+
+
+def put(scratch: Path, place: Path) -> None:
+    """Give a folder its place; it goes where another peer of this machine was first."""
+    try:
+        scratch.rename(place)
+    except OSError:
+        if not place.exists():
+            raise
+        shutil.rmtree(scratch)
 
 
 def append(file: Any, payload: bytes, chunks: list[bytes]) -> None:
@@ -223,7 +229,5 @@ def tokenizer_folder(digest: str) -> Path:
         scratch.mkdir(exist_ok=True)
         for name, content in read_files(digest).items():
             write_atomic(scratch / name, content)
-        with suppress(OSError):  # another peer of this machine was first
-            scratch.rename(place)
-    shutil.rmtree(scratch, ignore_errors=True)
+        put(scratch, place)
     return place

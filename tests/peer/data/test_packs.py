@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 import time
@@ -89,6 +90,28 @@ def test_no_document_is_read_twice(texts: Path) -> None:
     reads = Reads(texts, make_spec())
     assert reads.pack().manifest == reads.pack().manifest
     assert sorted(reads.read) == sorted(f"{number}.txt" for number in range(60))
+
+
+@pytest.mark.parametrize(("move", "where"), [("rename", "packs"), ("replace", "of")])
+def test_peers_of_a_machine_that_pack_at_once_make_one_pack(
+    move: str, where: str, texts: Path, cache: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The other one is done just before this one moves what it has written to its place: the pack, or what names it."""
+    reads, moved, others = Reads(texts, make_spec()), getattr(Path, move), ["the other one"]
+
+    def after_another(path: Path, target: Path) -> Path:
+        if others and target.parent.name == where:
+            others.clear()
+            with monkeypatch.context() as patch:
+                patch.setattr(os, "getpid", lambda: 1)
+                reads.pack()
+        done: Path = moved(path, target)
+        return done
+
+    monkeypatch.setattr(Path, move, after_another)
+    pack = reads.pack()
+    assert names(cache) == [pack.manifest.name]
+    assert len(reads.read) == 120
 
 
 def test_changed_documents_are_packed_anew_and_the_old_pack_goes(texts: Path, cache: Path) -> None:
