@@ -113,6 +113,7 @@ def test_the_one_that_runs_is_meant_else_the_one_that_reported_last() -> None:
 # ---- folders elsewhere ----
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize("name", ["export", "chat", "audit", "credit", "report", "bundle", "status", "attach"])
 def test_every_command_means_the_same_folder(two: list[FakePeer], name: str) -> None:
     """Without one, the peer's that runs; of two it asks which. Where a folder is taken alone, `--dir` does as well."""

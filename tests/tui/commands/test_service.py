@@ -308,6 +308,7 @@ def test_a_person_installs_looks_and_removes(
     assert not (systemd / name).exists()
 
 
+@pytest.mark.outside
 @pytest.mark.parametrize(("chosen", "kept"), [(None, {}), ((), {}), (("offload=yes",), {"offload": True})])
 def test_what_the_owner_answers_holds_for_the_service(
     invite: str, systemd: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
