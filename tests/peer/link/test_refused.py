@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 import time
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack
 from dataclasses import replace
 from pathlib import Path
@@ -92,10 +92,31 @@ def refused(caplog: pytest.LogCaptureFixture, code: RejectCode, who: str) -> lis
     return [text for record in caplog.records if (text := record.getMessage()).startswith(start)]
 
 
-async def until(happened: Callable[[], object]) -> None:
-    async with asyncio.timeout(HANG_S):
-        while not happened():  # noqa: ASYNC110 (nothing reports it)
-            await asyncio.sleep(0.02)
+class Heard:
+    """What comes, one after the other."""
+
+    def __init__(self) -> None:
+        self.all: list[Any] = []
+        self._came = asyncio.Event()
+
+    def add(self, what: object) -> None:
+        self.all.append(what)
+        self._came.set()
+
+    async def something(self) -> None:
+        async with asyncio.timeout(HANG_S):
+            await self._came.wait()
+
+
+def outgoing(node: Node) -> list[asyncio.Task[None]]:
+    """The streams that this node has opened. What is written before one has ended that was cut is lost."""
+    return [task for _, task in node._links._outgoing.values()]
+
+
+async def ended(streams: list[asyncio.Task[None]]) -> None:
+    assert streams
+    _, left = await asyncio.wait(streams, timeout=HANG_S)
+    assert not left
 
 
 def head(identity: Identity, run: bytes = RUN, **changes: Any) -> PeerRecord:
@@ -234,18 +255,19 @@ async def test_a_stranger_that_opens_streams(place: Place, caplog: pytest.LogCap
     _, node = await place.add()
     node.serve("chain-status", lambda: b"standing")
     place.stand_guard(node)
-    heard: list[str] = []
-    node.streams.listen(lambda sender, frame: heard.append(sender))
+    heard, refusals = Heard(), Heard()
+    node.streams.listen(lambda sender, frame: heard.add(sender))
+    node.refusals.hear = lambda *told: refusals.add(told)
     stranger, strange = await place.add()
     strange.streams.send(node.peer_id, b"frame")
     assert await strange.ask(node.peer_id, "chain-status", HANG_S) is None
-    await until(lambda: refused(caplog, RejectCode.STRANGER, stranger.peer_id))
+    await refusals.something()
     member, known = await place.add()
     known.serve(ADMISSION, issue_admission(place.organiser, RUN, member.peer_id).to_bytes)
     known.streams.send(node.peer_id, b"frame")
     assert await known.ask(node.peer_id, "chain-status", HANG_S) == b"standing"
-    await until(lambda: heard)
-    assert set(heard) == {member.peer_id}
+    await heard.something()
+    assert set(heard.all) == {member.peer_id}
     assert len(refused(caplog, RejectCode.STRANGER, stranger.peer_id)) == 1, "said once, not for each stream"
 
 
@@ -257,16 +279,19 @@ async def test_a_stranger_that_was_there_first_is_shown_the_door(
 ) -> None:
     """Its stream was open before this peer knew what the run asks for."""
     _, node = await place.add()
-    heard: list[bytes] = []
-    node.streams.listen(lambda sender, frame: heard.append(frame))
+    heard, refusals = Heard(), Heard()
+    node.streams.listen(lambda sender, frame: heard.add(frame))
+    node.refusals.hear = lambda *told: refusals.add(told)
     stranger, strange = await place.add()
     strange.streams.send(node.peer_id, b"before")
-    await until(lambda: heard)
+    await heard.something()
+    streams = outgoing(strange)
     place.stand_guard(node)
-    await until(lambda: not strange._links._outgoing)
+    await ended(streams)
     strange.streams.send(node.peer_id, b"after")
-    await until(lambda: refused(caplog, RejectCode.STRANGER, stranger.peer_id))
-    assert heard == [b"before"]
+    await refusals.something()
+    assert refused(caplog, RejectCode.STRANGER, stranger.peer_id)
+    assert heard.all == [b"before"]
 
 
 async def test_orders_come_through_though_strangers_claim_to_have_newer_ones(place: Place) -> None:
@@ -333,10 +358,11 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     teller, telling = await place.add()
     odd, oddly = await place.add()
     assert await oddly.ask(node.peer_id, "chain-status", HANG_S) == b"standing"
-    heard: list[str] = []
-    node.streams.listen(lambda sender, frame: heard.append(sender))
+    heard = Heard()
+    node.streams.listen(lambda sender, frame: heard.add(sender))
     oddly.streams.send(node.peer_id, b"frame")
-    await until(lambda: heard)
+    await heard.something()
+    streams = outgoing(oddly)
 
     said = [sign_quarantine(place.organiser, RUN, 1, {odd.peer_id: "sends noise"})]
 
@@ -354,18 +380,18 @@ async def test_a_peer_in_quarantine_is_shut_out_until_that_is_lifted(
     assert await oddly.ask(node.peer_id, "chain-status", HANG_S) is None
     (line,) = refused(caplog, RejectCode.QUARANTINE, odd.peer_id) or [""]
     assert "sends noise" in line
-    await until(lambda: not (node._links._incoming or oddly._links._outgoing))  # else the next frame is lost
-    heard.clear()
-    answers: list[bool] = []
+    await ended(streams)
+    heard.all.clear()
+    answers = Heard()
 
     async def lets_in(peer: str) -> bool:
-        answers.append(await guard.lets_in(peer))
-        return answers[-1]
+        answers.add(await guard.lets_in(peer))
+        return bool(answers.all[-1])
 
     node.guard(lets_in, OPEN)
     oddly.streams.send(node.peer_id, b"frame")
-    await until(lambda: answers)
-    assert (answers[0], heard) == (False, [])
+    await answers.something()
+    assert (answers.all[0], heard.all) == (False, [])
     assert not guard.takes(odd.peer_id, head(odd))
 
     said[0] = sign_quarantine(place.organiser, RUN, 2, {})
