@@ -21,9 +21,9 @@ from dht.admission import LASTS_S
 from dht.errors import HomefiresError
 from dht.identity import Identity, fingerprint_words
 from dht.process import die_with_parent, parent_gone
-from peer import spec as specs
-from peer.events import PeerStopped
-from peer.telemetry.event_log import EventPrinter
+from peer.node.telemetry.event_log import EventPrinter
+from peer.schema import spec as specs
+from peer.schema.events import PeerStopped
 
 INTERRUPTED = 130
 

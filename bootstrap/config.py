@@ -13,7 +13,7 @@ from dht.admission import LASTS_S
 from dht.errors import BadInput
 from dht.identity import Identity, public_key_of
 from dht.invite import issue
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 
 SINGLE_MOST = 256
 TOKEN_BYTES = 16

@@ -14,7 +14,7 @@ from dht.errors import DiskFull, Unreachable
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, MAX_ADDRESSES
 from dht.node import Node
-from peer.events import AlertRaised, Event, InviteIssued
+from peer.schema.events import AlertRaised, Event, InviteIssued
 
 LOOK_S = 10.0
 CODE = "ADDRESS"

@@ -19,7 +19,7 @@ from dht.atomic_files import file_stamp
 from dht.errors import BadInput
 from dht.identity import Identity, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, Invite, parse
-from peer.events import AlertRaised, Event
+from peer.schema.events import AlertRaised, Event
 
 ORDERS_FILE = "quarantine"
 

@@ -33,10 +33,10 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
-from peer import spec as specs
-from peer.events import AlertRaised, Event, PeerStarted, PeerStopped
-from peer.telemetry.event_log import EventPrinter
-from peer.telemetry.http import serving
+from peer.node.telemetry.event_log import EventPrinter
+from peer.node.telemetry.http import serving
+from peer.schema import spec as specs
+from peer.schema.events import AlertRaised, Event, PeerStarted, PeerStopped
 
 LOOK_S = 1.0
 """Pause between two looks at the board while founders are missing, and between two at the orders."""
@@ -106,8 +106,8 @@ async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[No
     if config.spec.start is None:
         yield
         return
-    from peer.data import start_blob
-    from peer.sync.blob_server import BlobServer
+    from peer.network.sync.blob_server import BlobServer
+    from peer.node.store import start_blob
 
     digest = config.spec.start.digest
     manifest = start_blob.read_manifest(digest)

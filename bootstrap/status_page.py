@@ -14,9 +14,9 @@ from pathlib import Path
 from typing import Any
 
 from dht.records import PeerRecord
-from peer.events import AlertRaised, Event, InviteIssued
-from peer.telemetry.http import Page, Pages
-from peer.telemetry.metrics import Metrics
+from peer.node.telemetry.http import Page, Pages
+from peer.node.telemetry.metrics import Metrics
+from peer.schema.events import AlertRaised, Event, InviteIssued
 
 MAX_ALERTS = 10
 MAX_PEERS = 256

@@ -34,31 +34,31 @@ from dht.identity import Identity
 from dht.invite import parse_for, read_text, save_in
 from dht.process import bounding, die_with_parent, lock_directory
 from dht.reach.peer_store import PeerStore
-from peer.audit.run_files import SignatureChecker
-from peer.control import store
-from peer.control.server import Commands, ControlServer
-from peer.data.hub_access import close_hub
-from peer.events import Event, NetworkMeasured, PeerStopped
-from peer.host.gpu import Gpus, gpus_in_use
-from peer.host.processes import stand_back
-from peer.host.threads import sleep_while_waiting
-from peer.ipc import Leave
-from peer.lifecycle.vocabulary import LeaveAsked
-from peer.limits.desired_state import DesiredState
-from peer.limits.enforcer import Enforcer, enforcing
-from peer.limits.sensors import MachineSensors
-from peer.limits.traffic import MonthlyTraffic, keeping
-from peer.link.channel import LinkLost
-from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
-from peer.link.handle import LeaveRequested, LinkProcess
-from peer.live_settings import LiveSettings
+from peer.network.link.channel import LinkLost
+from peer.network.link.cluster_invite import parse_cluster, read_cluster_text, save_line
+from peer.network.link.handle import LeaveRequested, LinkProcess
+from peer.node.control import saved_settings
+from peer.node.control.server import Commands, ControlServer
+from peer.node.host.gpu import Gpus, gpus_in_use
+from peer.node.host.processes import stand_back
+from peer.node.host.threads import sleep_while_waiting
+from peer.node.lifecycle.inputs_effects import LeaveAsked
+from peer.node.limits.desired_state import DesiredState
+from peer.node.limits.enforcer import Enforcer, enforcing
+from peer.node.limits.monthly_traffic import MonthlyTraffic, keeping
+from peer.node.limits.sensors import MachineSensors
+from peer.node.store.chain_repair import repair_chain
+from peer.node.telemetry.event_log import EventLog, EventPrinter
+from peer.node.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.events import Event, NetworkMeasured, PeerStopped
+from peer.schema.ipc import Leave
+from peer.schema.live_settings import LiveSettings
+from peer.schema.settings import PeerSettings, settings_from, settings_of
+from peer.schema.spec import RunSpec, load
 from peer.session import Inbox, join
-from peer.settings import PeerSettings, settings_from, settings_of
-from peer.spec import RunSpec, load
-from peer.store.chain_repair import repair_chain
-from peer.telemetry.event_log import EventLog, EventPrinter
-from peer.telemetry.metrics import MetricsExporter, measuring, one_at_a_time
-from peer.telemetry.reporter import Reporter
+from peer.tools.audit.run_files import SignatureChecker
+from peer.training.data.hub_access import close_hub
 
 log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
@@ -115,12 +115,12 @@ def _join(args: argparse.Namespace) -> int:
 
 
 def _settings(args: argparse.Namespace) -> PeerSettings:
-    return settings_from(args.set, store.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
+    return settings_from(args.set, saved_settings.read_table(args.dir) if args.dir else {}, listen=tuple(args.listen))
 
 
 def _describe(args: argparse.Namespace) -> int:
-    from peer.data.tokenizer import require_tokenizer
-    from peer.model.footprint import describe
+    from peer.training.data.tokenizer import require_tokenizer
+    from peer.training.model.footprint import describe
 
     spec = load(args.spec)
     if spec.start is not None and spec.start.digest:
@@ -133,21 +133,21 @@ def _describe(args: argparse.Namespace) -> int:
 
 def _require_start(spec: RunSpec) -> None:
     """Have on this machine what newcomers will ask its organiser for. Raises BadInput, Unreachable, DiskFull."""
-    from peer.data import start_blob
+    from peer.node.store import start_blob
 
     assert spec.start is not None
     if not start_blob.is_here(spec.start.digest):
         if not spec.start.is_on_hub:
             folder = start_blob.folder_of(spec.start.digest)
             raise BadInput(f"the model from which this run starts is not in {folder} any more; begin with its file")
-        from peer.model.start import fetch
+        from peer.training.model.pretrained import fetch
 
         fetch(spec)
     start_blob.require_intact(spec.start.digest)
 
 
 def _adopt(args: argparse.Namespace) -> int:
-    from peer.model.start import adopt, find
+    from peer.training.model.pretrained import adopt, find
 
     asked = json.loads(args.asked)
     print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"])))
@@ -155,21 +155,21 @@ def _adopt(args: argparse.Namespace) -> int:
 
 
 def _export(args: argparse.Namespace) -> int:
-    from peer.export.folder import export
+    from peer.tools.export.folder import export
 
     print(export(args.dir, args.to, args.homes, args.what, args.push))
     return 0
 
 
 def _chat(args: argparse.Namespace) -> int:
-    from peer.chat.conversation import Manner, chat
+    from peer.tools.chat.conversation import Manner, chat
 
     return chat(args.dir, Manner(temperature=args.temperature, tokens=args.tokens), args.prompt)
 
 
 def _watch(args: argparse.Namespace) -> int:
-    from peer.watch import watch_session
-    from peer.watch.archive import Retention
+    from peer.tools.watch import watch_session
+    from peer.tools.watch.archive import Retention
 
     text = read_text(args.invite)
     if args.keep is None:
@@ -180,8 +180,8 @@ def _watch(args: argparse.Namespace) -> int:
 
 
 def _audit(args: argparse.Namespace) -> int:
-    from peer.audit.auditor import audit
-    from peer.audit.run_files import BadLink
+    from peer.tools.audit.auditor import audit
+    from peer.tools.audit.run_files import BadLink
 
     said_at = time.monotonic()
 
@@ -202,13 +202,13 @@ def _audit(args: argparse.Namespace) -> int:
 
 
 def _introduce(args: argparse.Namespace) -> int:
-    from peer.watch import preview
+    from peer.tools.watch import preview
 
     return preview.main(read_text(args.invite), args.peer)
 
 
 def _doctor(args: argparse.Namespace) -> int:
-    from peer.doctor.examine import Request, run
+    from peer.tools.doctor.examine import Request, run
 
     settings = _settings(args)
     text = read_text(args.invite) if args.invite else ""
@@ -216,7 +216,7 @@ def _doctor(args: argparse.Namespace) -> int:
 
 
 def _credit(args: argparse.Namespace) -> int:
-    from peer.audit.statement import credit
+    from peer.tools.audit.statement import credit
 
     statement = credit(args.dir)
     print(json.dumps(statement.to_json()) if args.json else statement.page())
@@ -289,7 +289,9 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
     os.environ.setdefault("TORCHINDUCTOR_CACHE_DIR", str(directory / "cache"))
     me = Identity.load_or_create(directory / "identity.key").peer_id
     traffic = MonthlyTraffic(directory, time.time)
-    wishes = DesiredState(wished=store.read_wish(directory), keep=partial(store.write_wish, directory))
+    wishes = DesiredState(
+        wished=saved_settings.read_wish(directory), keep=partial(saved_settings.write_wish, directory)
+    )
     with (
         closing(EventLog(run.hex()[:16], me, directory)) as writer,
         closing(MetricsExporter(settings.metrics_port, me)) as publisher,
@@ -306,13 +308,13 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
         session = Reporter(
             one_at_a_time(emit),
             wishes=wishes,
-            chosen=LiveSettings(settings, partial(store.write, directory)),
+            chosen=LiveSettings(settings, partial(saved_settings.write, directory)),
             link_began=traffic.link_began,
         )
         # To leave it is sent what a person would send: the main thread takes it from there.
         leave = partial(os.kill, os.getpid(), signal.SIGTERM)
         commands = Commands(session, run.hex()[:16], me, settings.name or me[-8:], leave)
-        before = settings_of(store.read_table(directory))
+        before = settings_of(saved_settings.read_table(directory))
         _keep(settings, directory, session)
         publisher.start(session.warn)
         for found in repair_chain(directory, SignatureChecker(run)):
@@ -330,7 +332,7 @@ def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path)
 def _keep(settings: PeerSettings, directory: Path, session: Reporter) -> None:
     """For the next start; without room for it they count in this life alone."""
     try:
-        store.write(directory, settings)
+        saved_settings.write(directory, settings)
     except DiskFull as error:
         session.warn("DISK", f"{error}; settings that are new are forgotten when this peer ends")
 

@@ -21,17 +21,13 @@ from msgspec.structs import replace
 
 from dht.clock import ClockWatch
 from dht.errors import DeviceLost, HomefiresError, Unreachable
-from peer import ipc
-from peer.cluster.doubts import Doubts
-from peer.credit.summary import LocalCosts, summarize
-from peer.data import start_blob
-from peer.data.hub_access import close_hub
-from peer.events import Event, PeerStateChanged
-from peer.first_words import bring_start, spec_text
-from peer.ipc import AnyToTrainer
-from peer.lifecycle.machine import begin, step
-from peer.lifecycle.state import LINKS_LOST, Mode, Offline
-from peer.lifecycle.vocabulary import (
+from peer.consensus.credit.round_credit import LocalCosts, summarize
+from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.head import next_anchor
+from peer.handshake import bring_start, spec_text
+from peer.network.link.channel import LinkLost
+from peer.network.link.handle import LeaveRequested, LinkProcess
+from peer.node.lifecycle.inputs_effects import (
     Began,
     ClockJumped,
     Do,
@@ -68,24 +64,28 @@ from peer.lifecycle.vocabulary import (
     Work,
     WriteSnapshot,
 )
-from peer.limits.desired_state import Intent
-from peer.limits.enforcer import Throttle
-from peer.link.channel import LinkLost
-from peer.link.handle import LeaveRequested, LinkProcess
-from peer.pipeline.home_group import HomeGone
-from peer.protocol.block import Block
-from peer.protocol.head import next_anchor
-from peer.ranks.rank_group import RankLost
-from peer.ranks.roster import DeviceRoster
-from peer.settings import PeerSettings
-from peer.spec import RunSpec, parse
+from peer.node.lifecycle.machine import begin, step
+from peer.node.lifecycle.state import LINKS_LOST, Mode, Offline
+from peer.node.limits.desired_state import Intent
+from peer.node.limits.enforcer import Throttle
+from peer.node.store import start_blob
+from peer.node.telemetry.reporter import Reporter
+from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.pipeline.home_group import HomeGone
+from peer.parallel.ranks.rank_group import RankLost
+from peer.parallel.ranks.roster import DeviceRoster
+from peer.planning.forecast.forecaster import Forecaster
+from peer.schema import ipc
+from peer.schema.events import Event, PeerStateChanged
+from peer.schema.ipc import AnyToTrainer
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec, parse
 from peer.startup import load_libraries, look_around, prepare, started
-from peer.telemetry.forecast import Forecaster
-from peer.telemetry.reporter import Reporter
+from peer.training.data.hub_access import close_hub
 
 if TYPE_CHECKING:
-    from peer.cluster.home import ClusterHome
-    from peer.train.trainer import LocalTrainer
+    from peer.parallel.cluster.home import ClusterHome
+    from peer.training.train.trainer import LocalTrainer
 
 LONGEST_S = 3600.0
 """Nothing waits longer without a look."""
@@ -134,7 +134,7 @@ def _live(
     session: Reporter, roster: DeviceRoster, doubts: Doubts, meet: Callable[[LinkProcess, Inbox, Reporter], None],
 ) -> None:  # fmt: skip
     """One life, from what is on disk to its end. Raises RankLost and HomeGone, and then nothing of it goes on."""
-    from peer.train.worker import TrainerWorker
+    from peer.training.train.worker import TrainerWorker
 
     with ExitStack() as begun:
         cluster = None
@@ -164,8 +164,8 @@ def _assembled(
     session: Reporter, doubts: Doubts,
 ) -> ClusterHome:  # fmt: skip
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
-    from peer.cluster.assembly import assemble, await_assignment, remember
-    from peer.cluster.home import ClusterHome
+    from peer.parallel.cluster.assembly import assemble, await_assignment, remember
+    from peer.parallel.cluster.home import ClusterHome
 
     if settings.stages > 1:
         assignment = assemble(link.send, inbox, spec, me, settings, directory, session, doubts)

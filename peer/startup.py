@@ -15,24 +15,24 @@ from typing import TYPE_CHECKING
 
 from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
-from peer.events import AlertRaised, PeerStarted
-from peer.lifecycle.state import RETRY_S
-from peer.limits.policy import until_of, why_of
-from peer.link.handle import LeaveRequested
-from peer.ranks.roster import DeviceRoster
-from peer.settings import PeerSettings
-from peer.spec import RunSpec
-from peer.store.held_layers import note_held
-from peer.telemetry.reporter import Reporter
+from peer.network.link.handle import LeaveRequested
+from peer.node.lifecycle.state import RETRY_S
+from peer.node.limits.policy import until_of, why_of
+from peer.node.store.held_layers import note_held
+from peer.node.telemetry.reporter import Reporter
+from peer.parallel.ranks.roster import DeviceRoster
+from peer.schema.events import AlertRaised, PeerStarted
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec
 
 if TYPE_CHECKING:
     import torch
 
-    from peer.checkpoint.checkpoint import Checkpoint, Checkpoints
-    from peer.cluster.home import ClusterHome
-    from peer.ranks.sharded_backend import RankOptions
-    from peer.train.trainer import LocalTrainer
-    from peer.train.tuned import Tuned
+    from peer.parallel.cluster.home import ClusterHome
+    from peer.parallel.ranks.sharded_backend import RankOptions
+    from peer.training.checkpoint.checkpoint import Checkpoint, Checkpoints
+    from peer.training.train.autotune_result import Tuned
+    from peer.training.train.trainer import LocalTrainer
 
 
 def load_libraries() -> None:
@@ -43,8 +43,8 @@ def load_libraries() -> None:
     with loading():
         import transformers.models.llama.modeling_llama  # noqa: F401
 
-        import peer.model.build
-        import peer.train.trainer  # noqa: F401
+        import peer.training.model.build
+        import peer.training.train.trainer  # noqa: F401
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -72,7 +72,7 @@ def prepare(
     its owner pauses this peer. `wait` is given seconds, and may return sooner. `roster` knows which devices are left
     out. Raises BadInput, BadSpec, DeviceLost, RankLost, and LeaveRequested.
     """
-    from peer.data.open_source import require_files
+    from peer.training.data.open_source import require_files
 
     if cluster is None or cluster.is_lead:
         require_files(spec, settings.data_path)  # before minutes are spent on the device
@@ -91,7 +91,7 @@ def _attempt(
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared | str:  # fmt: skip
     """In words why there is no room, or no data: then nothing of this attempt is on the device any more."""
-    from peer.host.device import let_go
+    from peer.node.host.device import let_go
 
     try:
         return _prepared(spec, settings, me, directory, session, roster, cluster, again=again)
@@ -106,8 +106,8 @@ def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared:  # fmt: skip
-    from peer.data.tokenizer import require_tokenizer
-    from peer.host.device import choose_devices, telling_full, telling_lost
+    from peer.node.host.device import choose_devices, telling_full, telling_lost
+    from peer.training.data.tokenizer import require_tokenizer
 
     if cluster is None or cluster.is_lead:
         require_tokenizer(spec)  # a name that nobody has is told before the model is built
@@ -167,7 +167,7 @@ def ranks_for(
     """How the devices share the model; None for one that holds all of it, in this process. Raises BadInput."""
     if len(devices) == 1 and not (fit.offloads if fit else settings.offload):
         return None
-    from peer.ranks.rank_choice import choose_ranks
+    from peer.parallel.ranks.rank_choice import choose_ranks
 
     return choose_ranks(spec, settings, devices, fit)
 
@@ -193,9 +193,9 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     """Raises MemoryFull where others leave the device no room for the weights; `again`, after an attempt that found
     none, for training with one sequence. BadInput for a device that is smaller than the weights. `shares`: of so many
     devices that share the model."""
-    from peer.doctor.check import size
-    from peer.doctor.host import needs_of
-    from peer.host.device import MAKE_ROOM, free_bytes, whole_bytes
+    from peer.node.host.device import MAKE_ROOM, free_bytes, whole_bytes
+    from peer.tools.doctor.check import size
+    from peer.tools.doctor.host import needs_of
 
     whole = whole_bytes(device)
     if not whole:
@@ -218,10 +218,10 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
 def other_ways(spec: RunSpec, room_bytes: float) -> str:
     """What its owner may do where a run has no room on a device of so much: the rest of a sentence, empty where nothing
     helps."""
-    from peer.doctor.host import needs_of
-    from peer.host.processes import available_bytes
-    from peer.plan.home_cost import ways_without_room
-    from peer.plan.model_shape import shape_of
+    from peer.node.host.processes import available_bytes
+    from peer.planning.plan.home_cost import ways_without_room
+    from peer.planning.plan.model_shape import shape_of
+    from peer.tools.doctor.host import needs_of
 
     ways = ways_without_room(shape_of(spec), spec, room_bytes, available_bytes() - needs_of(spec, 0).main)
     return "".join(f", or --set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s" for way in ways)
@@ -261,8 +261,8 @@ def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session:
     where = shlex.quote(str(directory))
 
     def look() -> None:
-        from peer.doctor.check import Status
-        from peer.doctor.verdict import quiet
+        from peer.tools.doctor.check import Status
+        from peer.tools.doctor.verdict import quiet
 
         try:
             checks = quiet(spec, directory, settings)
@@ -289,13 +289,13 @@ def fit_for(
     dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
     where others fill the device: what would be found then holds only until they end.
     """
-    from peer.host.device import choose_devices, free_bytes, whole_bytes
+    from peer.node.host.device import choose_devices, free_bytes, whole_bytes
 
     devices = devices or choose_devices(settings.devices)
     if any(device.type == "cpu" for device in devices):
         return None
-    from peer.autotune.cache import Unwanted, find_fit, recall, run_python
-    from peer.autotune.trial import basis_of
+    from peer.parallel.autotune.cache import Unwanted, find_fit, recall, run_python
+    from peer.parallel.autotune.trial import basis_of
 
     names = settings.devices if len(devices) == len(settings.devices) == 1 else tuple(map(str, devices))
     basis = basis_of(spec, names, devices, sharding=settings.sharding, offload=settings.offload)
@@ -326,7 +326,7 @@ def fit_for(
 
 def least_fit(spec: RunSpec, names: Sequence[str], devices: Sequence[torch.device], *, offload: bool) -> Tuned:
     """The least that devices can be asked for, of which nothing was measured."""
-    from peer.train.tuned import Tuned, TuneKey
+    from peer.training.train.autotune_result import Tuned, TuneKey
 
     basis = TuneKey(run=spec.digest().hex(), device=" ".join(names), name=devices[0].type, torch="", homefires="")
     return Tuned(basis=basis, sequences=len(devices), step_s=0.0, tokens_per_s=0.0, offloads=offload)
@@ -357,13 +357,13 @@ def make_trainer(
     """Model, optimizer and data of this peer. Raises BadInput, BadSpec, RankLost, and what torch does without room."""
     import torch
 
-    from peer.host.device import choose_devices
-    from peer.host.threads import threads_for
-    from peer.train.trainer import LocalTrainer
+    from peer.node.host.device import choose_devices
+    from peer.node.host.threads import threads_for
+    from peer.training.train.trainer import LocalTrainer
 
     told, folder = partial(say_smaller, session, spec), directory / "contributions"
     if ranks is not None:
-        from peer.ranks.sharded_backend import sharded
+        from peer.parallel.ranks.sharded_backend import sharded
 
         torch.set_num_threads(1)  # the ranks compute
         engine = sharded(spec, ranks, directory, fit, told)
@@ -380,7 +380,7 @@ def make_trainer(
 
 def restore(trainer: LocalTrainer, directory: Path, session: Reporter) -> tuple[Checkpoints, bytes]:
     """Be what the newest intact checkpoint says; returns the anchor where the trainer stands, empty without one."""
-    from peer.checkpoint.checkpoint import Checkpoints, newest
+    from peer.training.checkpoint.checkpoint import Checkpoints, newest
 
     checkpoints = Checkpoints(directory / "checkpoints")
 
@@ -402,7 +402,7 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
     Where the way there is not on this disk any more, as in a chain that began anew or is damaged, stand at the newest
     snapshot, or where the run begins, and have its work go along.
     """
-    from peer.checkpoint.replay import become_checkpoint, first_anchor, lead_to, newest_snapshot
+    from peer.training.checkpoint.replay import become_checkpoint, first_anchor, lead_to, newest_snapshot
 
     if trainer.span is not None:
         become_checkpoint(trainer.anchor, found)
@@ -425,7 +425,7 @@ def _take_up(trainer: LocalTrainer, found: Checkpoint, directory: Path, session:
 
 def started(settings: PeerSettings, me: str, ready: Prepared, directory: Path) -> PeerStarted:
     """What a peer says of itself, once it is."""
-    from peer.host.device import short_word
+    from peer.node.host.device import short_word
 
     trainer = ready.trainer
     return PeerStarted(

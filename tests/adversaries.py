@@ -16,17 +16,27 @@ import torch
 from torch import Tensor
 
 from dht.streams.base import MakeFrame, OnFrame, Streams
-from peer.link.link import RunKeys
-from peer.outer.outer_step import LoadObject
-from peer.protocol import merkle
-from peer.protocol.block import WEIGHT_ONE, ContributionHeader, Update
-from peer.protocol.encoding import digest_of, pack
-from peer.protocol.messages import MeanData, Message, PartData, Promise, Propose, Start, VoteCast, decode, encode
-from peer.protocol.norms import PartNorms
-from peer.rounds.driver import ChainPort, ReductionPort
-from peer.spec import RunSpec
-from peer.store.contributions import Contribution, WorkStats
-from peer.train.trainer import LocalTrainer
+from peer.consensus.protocol import merkle
+from peer.consensus.protocol.block import WEIGHT_ONE, ContributionHeader, Update
+from peer.consensus.protocol.encoding import digest_of, pack
+from peer.consensus.protocol.messages import (
+    MeanData,
+    Message,
+    PartData,
+    Promise,
+    Propose,
+    Start,
+    VoteCast,
+    decode,
+    encode,
+)
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.driver import ChainPort, ReductionPort
+from peer.network.link.link import RunKeys
+from peer.node.store.contributions import Contribution, WorkStats
+from peer.schema.spec import RunSpec
+from peer.training.outer.outer_step import LoadObject
+from peer.training.train.trainer import LocalTrainer
 from tests.stepping import steps_in_round
 from tests.training_swarm import CPU, Hands, Role
 from tests.vectors import fill, whole

@@ -14,9 +14,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 from random import Random
 
-from peer.events import AlertRaised
-from peer.protocol.rules import Rules
-from peer.rounds.collector import VOTES_S
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds.collector import VOTES_S
+from peer.schema.events import AlertRaised
 from peer.testing.faults import (
     PHASES,
     Corrupt,

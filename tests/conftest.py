@@ -11,7 +11,7 @@ import hypothesis
 import pytest
 from xdist.scheduler import LoadScopeScheduling
 
-from peer.host.threads import sleep_while_waiting
+from peer.node.host.threads import sleep_while_waiting
 from peer.testing.child_process import HANG_S
 from tests import warm
 

@@ -8,22 +8,22 @@ from concurrent.futures import Executor, Future
 from typing import Any
 
 from dht.errors import DiskFull
-from peer.aggregation.aggregate import AggregationResult
-from peer.codec.codec import Codec
-from peer.codec.run_rules import rules_of
-from peer.link.reduction import ReductionWorker
-from peer.protocol import norms
-from peer.protocol.block import VOID, ContributionHeader, SignedNorms, Update
-from peer.protocol.electorate import coordinator
-from peer.protocol.head import ChainHead, next_anchor
-from peer.protocol.messages import BallotId
-from peer.protocol.norms import PartNorms
-from peer.protocol.rules import Rules
-from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import MemberState
-from peer.store.contributions import Contribution
+from peer.consensus.aggregation.aggregate import AggregationResult
+from peer.consensus.codec.codec import Codec
+from peer.consensus.codec.run_rules import rules_of
+from peer.consensus.protocol import norms
+from peer.consensus.protocol.block import VOID, ContributionHeader, SignedNorms, Update
+from peer.consensus.protocol.electorate import coordinator
+from peer.consensus.protocol.head import ChainHead, next_anchor
+from peer.consensus.protocol.messages import BallotId
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds.interface import BufferPart, ReducePart
+from peer.consensus.rounds.state import MemberState
+from peer.network.link.reduction import ReductionWorker
+from peer.node.store.contributions import Contribution
 from peer.testing.memory_peer import ModelKeys
-from peer.train.trainer import LocalTrainer
+from peer.training.train.trainer import LocalTrainer
 
 
 def contribution(trainer: LocalTrainer, anchor: bytes, round: int | None = None) -> Contribution:

@@ -8,7 +8,7 @@ from functools import cache
 import numpy as np
 import numpy.typing as npt
 
-from peer.codec.codec import Codec
+from peer.consensus.codec.codec import Codec
 
 Floats = npt.NDArray[np.float32]
 WIRES = ("float32", "float16", "int8", "int4", "sparse")

@@ -14,11 +14,11 @@ from itertools import pairwise
 from pathlib import Path
 from statistics import median
 
-from peer.events import EventLine, RoundCommitted
-from peer.plan.model_shape import shape_of
-from peer.simulate.group import Group
-from peer.simulate.scenario import Scenario, ScenarioOptions
-from peer.spec import RunSpec
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.simulate.group import Group
+from peer.planning.simulate.scenario import Scenario, ScenarioOptions
+from peer.schema.events import EventLine, RoundCommitted
+from peer.schema.spec import RunSpec
 from peer.testing.faults import Crash, Odd
 from peer.testing.process_swarm import RealSwarm
 

@@ -12,9 +12,9 @@ from contextlib import suppress
 from enum import StrEnum, auto
 from typing import Any
 
-from peer.fsdp.gather_gates import Enter
-from peer.fsdp.gather_guard import GatherGuard
-from peer.train.versions import BufferVersions, StaleVersion
+from peer.parallel.fsdp.gather_guard import GatherGuard
+from peer.parallel.fsdp.gather_hooks import Enter
+from peer.training.train.buffer_versions import BufferVersions, StaleVersion
 from tests.schedules import Schedule, Task
 
 VERSIONS = 3

@@ -14,9 +14,9 @@ import torch
 from blake3 import blake3
 from torch import Tensor
 
-from peer.outer.kernels import PartUpdate, TorchKernels
-from peer.outer.layer_tensors import LayerTensors, Origin
-from peer.protocol.layout import Part
+from peer.consensus.protocol.layout import Part
+from peer.training.outer.kernels import PartUpdate, TorchKernels
+from peer.training.outer.layer_tensors import LayerTensors, Origin
 from tests.drawn_layers import DrawnLayer, drawn_layer
 
 GOLDEN: dict[str, str] = json.loads((Path(__file__).parent / "golden" / "arithmetic.json").read_text())

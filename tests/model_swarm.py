@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable
 from random import Random
 
-from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
-from peer.protocol.block import Block
-from peer.protocol.head import ChainHead
-from peer.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
-from peer.simulate.memory_network import LinkModel
+from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.head import ChainHead
+from peer.consensus.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
+from peer.planning.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import PARTS, IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
 

@@ -12,10 +12,10 @@ import torch
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM
 
-from peer.data.tokenizer import ByteTokenizer
-from peer.model import start
-from peer.spec import RunSpec, from_mapping, load
-from peer.spec_tables import AdapterTable
+from peer.schema.spec import RunSpec, from_mapping, load
+from peer.schema.spec_fields import AdapterTable
+from peer.training.data.tokenizer import ByteTokenizer
+from peer.training.model import pretrained
 
 SMALL = {"hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2, "num_attention_heads": 2}
 """Of the size of `micro`."""
@@ -37,7 +37,7 @@ def publish(folder: Path, architecture: str = "llama", *, seed: int = 1, **confi
 
 def run_from(folder: Path, *, adapter: AdapterTable | None = None, name: str = "micro") -> RunSpec:
     """A shipped run that starts from what lies in `folder`, which is in the cache then."""
-    adopted = start.adopt(start.find(str(folder)), {"context": 64})
+    adopted = pretrained.adopt(pretrained.find(str(folder)), {"context": 64})
     spec = from_mapping({table: values for table, values in _tables(name).items() if table != "model"} | adopted)
     return dataclasses.replace(spec, adapter=adapter)
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from peer.outer.outer_step import outer_kernel
+from peer.training.outer.outer_step import outer_kernel
 
 
 def outer_step(theta: Tensor, momentum: Tensor, mean: Tensor | None, learning_rate: float, factor: float) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import threading
 from dataclasses import dataclass, field
 
-from peer.ipc import ToLink
-from peer.lifecycle.vocabulary import LifeInput
+from peer.node.lifecycle.inputs_effects import LifeInput
+from peer.schema.ipc import ToLink
 from peer.session import Session
 
 

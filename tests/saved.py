@@ -8,10 +8,10 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peer.checkpoint.checkpoint import STATE, Checkpoint, Checkpoints
-from peer.checkpoint.layer_state import derived_start
-from peer.train.backend import SingleDevice
-from peer.train.trainer import LocalTrainer
+from peer.training.checkpoint.checkpoint import STATE, Checkpoint, Checkpoints
+from peer.training.checkpoint.layer_state import derived_start
+from peer.training.train.backend import SingleDevice
+from peer.training.train.trainer import LocalTrainer
 
 
 def saved(trainer: LocalTrainer, anchor: bytes, folder: Path) -> Checkpoint:

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 import torch
 from torch import Tensor, nn
 
-from peer.fsdp.gather_gates import GatherGates
-from peer.fsdp.gather_guard import GatherGuard
-from peer.fsdp.sharded_model import held_by_rank, shard
-from peer.model.flat import FlatParameters, layer_name
-from peer.plan.sharding_strategy import ShardingStrategy
-from peer.train.versions import StaleVersion
+from peer.parallel.fsdp.gather_guard import GatherGuard
+from peer.parallel.fsdp.gather_hooks import GatherGates
+from peer.parallel.fsdp.sharded_model import held_by_rank, shard
+from peer.planning.plan.sharding_strategy import ShardingStrategy
+from peer.training.model.flat_parameters import FlatParameters, layer_name
+from peer.training.train.buffer_versions import StaleVersion
 
 CPU = torch.device("cpu")
 WORDS, WIDTH, BLOCKS = 11, 6, 2

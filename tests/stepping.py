@@ -9,16 +9,16 @@ from unittest.mock import patch
 from torch import nn
 from torch.optim import Optimizer
 
-from peer.train.backend import InnerStep, SingleDevice
-from peer.train.optimizers import Optimizers
-from peer.train.trainer import LocalTrainer
+from peer.training.train.backend import InnerStep, SingleDevice
+from peer.training.train.optimizers import Optimizers
+from peer.training.train.trainer import LocalTrainer
 
 WRITE_S = 60.0
 
 
 def loop_with(optimizer: Optimizer, model: nn.Module, *rest: Any) -> SingleDevice:
     """Inner steps by another optimizer than those that a run may name; `rest` as of `SingleDevice`."""
-    with patch("peer.train.backend.make_optimizers", lambda *_: Optimizers(optimizer)):
+    with patch("peer.training.train.backend.make_optimizers", lambda *_: Optimizers(optimizer)):
         return SingleDevice(model, *rest)
 
 

@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 
-from peer.spec import RunSpec
-from peer.spec_tables import MixTable
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import MixTable
 
 
 def write_talks(folder: Path, count: int = 400) -> list[int]:

@@ -38,20 +38,76 @@ from dht.reach.dial_back import GREETING, KNOCK
 from dht.reach.peer_store import PeerStore
 from dht.records import GENESIS, HEAD, Genesis, PeerRecord, dht_key, sign_record, unpack, unpack_body, verify_record
 from dht.records import pack as pack_record
-from peer.aggregation.evidence import AggregationRules
-from peer.aggregation.peer_history import NOTHING, NormStats, PeerHistory
-from peer.checkpoint.capture import Capture, LayerCapture
-from peer.checkpoint.checkpoint import Checkpoints
-from peer.codec.codec import FORMATS, Codec
-from peer.control import store
-from peer.control.server import Commands, ControlServer
-from peer.control.store import write as write_settings
-from peer.control.store import write_wish
-from peer.credit.tally import Counting, Tally
-from peer.data.sampler import ShardSampler
-from peer.data.source import Document, MemorySource
-from peer.data.tokenizer import load_tokenizer
-from peer.events import (
+from peer.consensus.aggregation.evidence import AggregationRules
+from peer.consensus.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.consensus.codec.codec import FORMATS, Codec
+from peer.consensus.credit.tally import Counting, Tally
+from peer.consensus.protocol.block import (
+    VOID,
+    Block,
+    ContributionHeader,
+    NormRow,
+    SignedNorms,
+    Update,
+    Vote,
+    discount,
+    part_outcomes,
+)
+from peer.consensus.protocol.electorate import instance_of
+from peer.consensus.protocol.electorate import order as ballots
+from peer.consensus.protocol.encoding import digest, digest_of, pack
+from peer.consensus.protocol.head import genesis_anchor, next_anchor
+from peer.consensus.protocol.layout import Part, assign, cut, divide, shares_of
+from peer.consensus.protocol.merkle import path as merkle_path
+from peer.consensus.protocol.merkle import root as merkle_root
+from peer.consensus.protocol.messages import (
+    BallotId,
+    Blocks,
+    EquivocationProof,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanConflict,
+    MeanData,
+    Message,
+    Nack,
+    NormDispute,
+    Norms,
+    NormTable,
+    ObjectData,
+    PartData,
+    Prepare,
+    Promise,
+    Propose,
+    Reassign,
+    ShowInputs,
+    Start,
+    VoteCast,
+    decode,
+    encode,
+)
+from peer.consensus.rounds.interface import BufferPart, ReducePart
+from peer.consensus.rounds.state import Acceptor
+from peer.network.link.gatekeeper import ADMISSION, ADMIT, ORDERS
+from peer.network.link.link import RunKeys
+from peer.network.link.network_stats import DISTANCES, RoundTrips
+from peer.network.link.reduction import ReductionWorker
+from peer.network.sync.blob_server import CHUNK, MANIFEST, ask_chunk
+from peer.network.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask_chain_status
+from peer.network.sync.run_discovery import LAYERS
+from peer.node.control import saved_settings as store
+from peer.node.control.saved_settings import write as write_settings
+from peer.node.control.saved_settings import write_wish
+from peer.node.control.server import Commands, ControlServer
+from peer.node.limits.desired_state import Desired, DesiredState, Intent
+from peer.node.store.chain import ChainStore
+from peer.node.store.contributions import Contribution, WorkStats, write_contribution
+from peer.node.store.run_directory import ChainBase, genesis_head
+from peer.node.store.snapshots import SnapshotManifest
+from peer.node.store.snapshots import write as write_snapshot
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.events import (
     AlertRaised,
     CheckpointWritten,
     ClusterFormed,
@@ -83,85 +139,29 @@ from peer.events import (
     format_line,
     parse_line,
 )
-from peer.limits.desired_state import Desired, DesiredState, Intent
-from peer.link.gatekeeper import ADMISSION, ADMIT, ORDERS
-from peer.link.link import RunKeys
-from peer.link.network_stats import DISTANCES, RoundTrips
-from peer.link.reduction import ReductionWorker
-from peer.live_settings import LiveSettings
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.outer.apply import LayerUpdate
-from peer.outer.kernels import TorchKernels
-from peer.outer.layer_tensors import LayerTensors
-from peer.outer.outer_state import OuterState
-from peer.outer.outer_step import advance
-from peer.protocol.block import (
-    VOID,
-    Block,
-    ContributionHeader,
-    NormRow,
-    SignedNorms,
-    Update,
-    Vote,
-    discount,
-    part_outcomes,
-)
-from peer.protocol.electorate import instance_of
-from peer.protocol.electorate import order as ballots
-from peer.protocol.encoding import digest, digest_of, pack
-from peer.protocol.head import genesis_anchor, next_anchor
-from peer.protocol.layout import Part, assign, cut, divide, shares_of
-from peer.protocol.merkle import path as merkle_path
-from peer.protocol.merkle import root as merkle_root
-from peer.protocol.messages import (
-    BallotId,
-    Blocks,
-    EquivocationProof,
-    GetBlocks,
-    GetMeans,
-    GetObjects,
-    Heartbeat,
-    MeanConflict,
-    MeanData,
-    Message,
-    Nack,
-    NormDispute,
-    Norms,
-    NormTable,
-    ObjectData,
-    PartData,
-    Prepare,
-    Promise,
-    Propose,
-    Reassign,
-    ShowInputs,
-    Start,
-    VoteCast,
-    decode,
-    encode,
-)
-from peer.rounds.interface import BufferPart, ReducePart
-from peer.rounds.state import Acceptor
-from peer.settings import PeerSettings
-from peer.spec import SHIPPED, RunSpec, dump, load
-from peer.store.chain import ChainStore
-from peer.store.contributions import Contribution, WorkStats, write_contribution
-from peer.store.run_directory import ChainBase, genesis_head
-from peer.store.snapshots import SnapshotManifest
-from peer.store.snapshots import write as write_snapshot
-from peer.sync.blob_server import CHUNK, MANIFEST, ask_chunk
-from peer.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer, ask_chain_status
-from peer.sync.run_discovery import LAYERS
-from peer.telemetry.reporter import Reporter
-from peer.train.round_vectors import RoundVectors
-from peer.train.trainer import LocalTrainer
-from peer.train.tuned import Tuned, TuneKey
-from peer.watch.watch_session import GUEST
-from tests.peer.rounds.build import header as model_pledge
-from tests.peer.rounds.build import measured_by_all
-from tests.peer.rounds.build import update as model_update
-from tests.peer.sync.donors import AtOnce
+from peer.schema.live_settings import LiveSettings
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import SHIPPED, RunSpec, dump, load
+from peer.tools.watch.watch_session import GUEST
+from peer.training.checkpoint.capture import Capture, LayerCapture
+from peer.training.checkpoint.checkpoint import Checkpoints
+from peer.training.data.sampler import ShardSampler
+from peer.training.data.source import Document, MemorySource
+from peer.training.data.tokenizer import load_tokenizer
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.apply import LayerUpdate
+from peer.training.outer.kernels import TorchKernels
+from peer.training.outer.layer_tensors import LayerTensors
+from peer.training.outer.outer_state import OuterState
+from peer.training.outer.outer_step import advance
+from peer.training.train.autotune_result import Tuned, TuneKey
+from peer.training.train.round_vectors import RoundVectors
+from peer.training.train.trainer import LocalTrainer
+from tests.peer.consensus.rounds.build import header as model_pledge
+from tests.peer.consensus.rounds.build import measured_by_all
+from tests.peer.consensus.rounds.build import update as model_update
+from tests.peer.network.sync.donors import AtOnce
 from tests.stepping import step
 from tests.vectors import whole
 

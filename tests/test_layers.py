@@ -19,18 +19,30 @@ PACKAGES = ("bootstrap", "dht", "peer", "tui")
 LAYERS = {"tui": {*PACKAGES}, "bootstrap": {"bootstrap", "peer", "dht"}, "peer": {"peer", "dht"}, "dht": {"dht"}}
 
 TUI_MAY_IMPORT = (
-    "bootstrap.config", "bootstrap.organiser", "peer.control.client", "peer.credit.outcomes", "peer.events",
-    "peer.link.cluster_invite", "peer.model_layers", "peer.placement", "peer.plan", "peer.settings", "peer.simulate",
-    "peer.spec", "peer.telemetry.event_tail", "dht.atomic_files", "dht.errors", "dht.identity", "dht.invite",
+    "bootstrap.config", "bootstrap.organiser", "peer.node.control.client", "peer.consensus.credit.outcomes",
+    "peer.schema.events",
+    "peer.network.link.cluster_invite", "peer.schema.model_layers", "peer.planning.placement", "peer.planning.plan",
+    "peer.schema.settings", "peer.planning.simulate",
+    "peer.schema.spec", "peer.node.telemetry.event_tail", "dht.atomic_files", "dht.errors", "dht.identity",
+    "dht.invite",
 )  # fmt: skip
 """Everything heavier is a child process."""
-BOOTSTRAP_MAY_IMPORT = ("peer.data.start_blob", "peer.events", "peer.spec", "peer.sync.blob_server", "peer.telemetry")
+BOOTSTRAP_MAY_IMPORT = (
+    "peer.node.store.start_blob",
+    "peer.schema.events",
+    "peer.schema.spec",
+    "peer.network.sync.blob_server",
+    "peer.node.telemetry",
+)
 """What the node reports, what it founds, the model from which that starts, and the page that shows it."""
 
-PURE = ("aggregation", "protocol", "delegates", "rounds", "placement", "plan", "simulate")
+PURE = (
+    "consensus/aggregation", "consensus/protocol", "consensus/delegates", "consensus/rounds", "planning/forecast",
+    "planning/placement", "planning/plan", "planning/simulate",
+)  # fmt: skip
 IMPURE = {"asyncio", "datetime", "hivemind", "multiprocessing", "random", "socket", "threading", "time", "torch"}
 """What a state machine must not see: clocks, event loops, sockets, chance, tensors."""
-SEEDED = {"peer/simulate": {"random.Random"}}
+SEEDED = {"peer/planning/simulate": {"random.Random"}}
 """Chance that a seed decides, by room."""
 
 
@@ -95,12 +107,12 @@ def test_the_round_and_the_planner_are_pure(path: Path) -> None:
         ("tui.commands.join", {"torch", "hivemind", "textual", "transformers"}),
         ("tui.commands.status", {"torch", "hivemind", "textual", "transformers"}),
         ("peer.__main__", {"torch", "hivemind", "scipy", "transformers", "datasets"}),
-        ("peer.link.link", {"torch", "hivemind", "scipy", "transformers", "datasets"}),
+        ("peer.network.link.link", {"torch", "hivemind", "scipy", "transformers", "datasets"}),
         ("bootstrap.__main__", {"torch", "hivemind", "numpy", "scipy"}),
-        ("peer.doctor.kernel", {"torch", "numpy", "pydantic"}),
-        ("peer.autotune.__main__", {"torch", "numpy", "pydantic"}),
-        ("peer.spec", {"torch", "hivemind"}),
-        ("peer.settings", {"torch", "hivemind", "msgpack"}),
+        ("peer.tools.doctor.kernel_probe", {"torch", "numpy", "pydantic"}),
+        ("peer.parallel.autotune.__main__", {"torch", "numpy", "pydantic"}),
+        ("peer.schema.spec", {"torch", "hivemind"}),
+        ("peer.schema.settings", {"torch", "hivemind", "msgpack"}),
         ("peer.__main__", {"torch", "hivemind", "transformers"}),
     ],
 )

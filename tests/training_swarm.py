@@ -21,11 +21,17 @@ import torch
 
 from dht.identity import Identity
 from dht.streams.base import Streams
-from peer.codec.codec import Codec
-from peer.codec.run_rules import rules_of
-from peer.credit.summary import penalties_of
-from peer.events import AlertRaised, Event, PenaltyImposed
-from peer.lifecycle.vocabulary import (
+from peer.consensus.codec.codec import Codec
+from peer.consensus.codec.run_rules import rules_of
+from peer.consensus.credit.round_credit import penalties_of
+from peer.consensus.protocol.block import ContributionHeader, Update
+from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
+from peer.consensus.rounds.driver import ChainPort, Driver, ReductionPort
+from peer.consensus.rounds.interface import Tick
+from peer.consensus.rounds.machine import TICK_S, begin
+from peer.network.link.link import RunKeys
+from peer.network.link.reduction import ReductionWorker
+from peer.node.lifecycle.inputs_effects import (
     Apply,
     Evaluate,
     Moved,
@@ -37,19 +43,13 @@ from peer.lifecycle.vocabulary import (
     TrainerStatus,
     Work,
 )
-from peer.link.link import RunKeys
-from peer.link.reduction import ReductionWorker
-from peer.protocol.block import ContributionHeader, Update
-from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
-from peer.rounds.driver import ChainPort, Driver, ReductionPort
-from peer.rounds.interface import Tick
-from peer.rounds.machine import TICK_S, begin
-from peer.simulate.life_host import LifeHost
-from peer.simulate.memory_network import MemoryNetwork, Scheduler
-from peer.spec import RunSpec
-from peer.store.chain import ChainStore
-from peer.store.objects import load_object
-from peer.train.trainer import LocalTrainer
+from peer.node.store.chain import ChainStore
+from peer.node.store.objects import load_object
+from peer.planning.simulate.life_host import LifeHost
+from peer.planning.simulate.memory_network import MemoryNetwork, Scheduler
+from peer.schema.events import AlertRaised, Event, PenaltyImposed
+from peer.schema.spec import RunSpec
+from peer.training.train.trainer import LocalTrainer
 from tests.stepping import step, steps_in_round, submit
 
 CPU = torch.device("cpu")

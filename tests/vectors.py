@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import torch
 from torch import Tensor
 
-from peer.outer.outer_state import OuterState
-from peer.train.trainer import LocalTrainer
+from peer.training.outer.outer_state import OuterState
+from peer.training.train.trainer import LocalTrainer
 
 
 def whole(layers: Sequence[Tensor]) -> Tensor:

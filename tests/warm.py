@@ -45,23 +45,26 @@ from typing import Any, ClassVar, NoReturn
 from unittest import mock
 
 MODULES = (
-    "bootstrap", "peer", "peer.link.link", "peer.doctor.kernel", "peer.autotune", "peer.fsdp.rank",
-    "peer.testing.tight_rank",
+    "bootstrap", "peer", "peer.network.link.link", "peer.tools.doctor.kernel_probe", "peer.parallel.autotune",
+    "peer.parallel.fsdp.rank",
+    "peer.testing.small_memory_rank",
     "peer.testing.faulty_link", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
     "tests.benchmarks.cuda_child", "tests.benchmarks.pipeline_stage", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient",
-    "tests.gloo_ranks", "tests.peer.ranks.stranded_lead", "tui",
+    "tests.gloo_ranks", "tests.peer.parallel.ranks.stranded_lead", "tui",
 )  # fmt: skip
 STARTING = (
-    "peer", "peer.autotune", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
-    "tests.benchmarks.cuda_child", "tests.peer.ranks.stranded_lead", "tui",
+    "peer", "peer.parallel.autotune", "peer.testing.faulty_peer", "tests.benchmarks.allreduce_crew",
+    "tests.benchmarks.cuda_child", "tests.peer.parallel.ranks.stranded_lead", "tui",
 )  # fmt: skip
 """Those of them that start others."""
 LOADED = (
-    "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.audit.auditor",
-    "peer.link.link", "peer.data.open_source", "peer.fsdp.rank_model", "peer.export.folder",
-    "peer.autotune.trial", "peer.session", "peer.testing.ledger_check",
-    "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.train.trainer", "peer.watch.watch_session",
+    "bootstrap.server", "hivemind", "hivemind.dht.node", "hivemind.p2p", "peer.tools.audit.auditor",
+    "peer.network.link.link", "peer.training.data.open_source", "peer.parallel.fsdp.rank_model",
+    "peer.tools.export.folder",
+    "peer.parallel.autotune.trial", "peer.session", "peer.testing.ledger_check",
+    "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.training.train.trainer",
+    "peer.tools.watch.watch_session",
     "tests.benchmarks.allreduce_members", "tests.benchmarks.cuda_child", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco",
     "tests.benchmarks.rivals.switch", "transformers.models.llama.modeling_llama", "tui.cli", "tui.commands.demo",

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any, BinaryIO
 
 from dht.errors import BadInput
-from peer.events import event_files
+from peer.schema.events import event_files
 from tui.folders import ERROR_LOG, data_root, writing
 from tui.redact import Private, Redactor
 

@@ -10,10 +10,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dht.errors import BadInput
 from tui.command_line import Argument, Option
 from tui.processes.children import python_module
-from tui.processes.tools import answer
+from tui.processes.one_shot import answer
 
 if TYPE_CHECKING:
-    from peer.spec import RunSpec
+    from peer.schema.spec import RunSpec
 
 SPEC = "a TOML file, or the name of a shipped one, such as micro, tiny, smollm2-135m-code"
 Spec = Annotated[str, Argument(SPEC, "SPEC")]
@@ -32,7 +32,7 @@ def choose_spec(
     its model in [model] nothing is loaded where `drafts` will do. Raises BadSpec for the spec and BadInput for a text
     that is not `table.key=value`.
     """
-    from peer.spec import from_mapping, parse_tables, read_text
+    from peer.schema.spec import from_mapping, parse_tables, read_text
 
     table = parse_tables(read_text(name_or_path), name_or_path)
     if not is_to_adopt(table):

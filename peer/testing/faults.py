@@ -2,7 +2,7 @@
 
 Every fault strikes once: when `peer` enters `phase` of `round`, in the first ballot that gets there.
 `peer` and `peers` are indices, counted from 0 in order of joining. `round` is the anchor that the
-round starts from, as in `peer.events`: round 0 makes anchor 1.
+round starts from, as in `peer.schema.events`: round 0 makes anchor 1.
 """
 
 from __future__ import annotations

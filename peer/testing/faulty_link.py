@@ -14,17 +14,17 @@ from typing import Any
 from dht.invite import Invite
 from dht.node import Node
 from dht.streams.base import Answer
-from peer.events import Event, PhaseEntered
-from peer.link.channel import LinkEnd
-from peer.link.cluster_role import MakeRole
-from peer.link.discovery import Announcer
-from peer.link.link import RunKeys, main, story
-from peer.live_settings import LiveSettings
-from peer.sync.blob_server import CHUNK
+from peer.network.link.channel import LinkEnd
+from peer.network.link.cluster_role import MakeRole
+from peer.network.link.discovery import Announcer
+from peer.network.link.link import RunKeys, main, story
+from peer.network.sync.blob_server import CHUNK
+from peer.schema.events import Event, PhaseEntered
+from peer.schema.live_settings import LiveSettings
 from peer.testing.fault_channel import Orders, Striker, open_thrown, read_thrown
 from peer.testing.faults import Cut, Fault, Partition
 from peer.testing.faulty_streams import DELAY, FaultyStreams
-from peer.testing.liar import Liar
+from peer.testing.lying_link import Liar
 from peer.testing.short_waits import hurry
 
 

@@ -19,22 +19,22 @@ from typing import TYPE_CHECKING, Any, TextIO
 import peer.startup
 from dht.errors import BadInput, MemoryFull
 from peer.__main__ import main
-from peer.events import PhaseEntered, RoundStarted, parse_line
-from peer.link.handle import LinkProcess
-from peer.settings import PeerSettings
-from peer.spec import RunSpec
-from peer.store.contributions import WorkStats
-from peer.telemetry.reporter import Reporter
+from peer.network.link.handle import LinkProcess
+from peer.node.store.contributions import WorkStats
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.events import PhaseEntered, RoundStarted, parse_line
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec
 from peer.testing.fault_channel import BOOKS, Striker
 from peer.testing.faults import Odd
 from peer.testing.short_waits import hurry, is_paced, slow_down
 
 if TYPE_CHECKING:
-    from peer.cluster.home import ClusterHome
-    from peer.ranks.sharded_backend import RankOptions
-    from peer.train.backend import InnerStep
-    from peer.train.trainer import LocalTrainer
-    from peer.train.tuned import Tuned
+    from peer.parallel.cluster.home import ClusterHome
+    from peer.parallel.ranks.sharded_backend import RankOptions
+    from peer.training.train.autotune_result import Tuned
+    from peer.training.train.backend import InnerStep
+    from peer.training.train.trainer import LocalTrainer
 
 TRAINER_PHASES = ("submit", "apply")
 """Those that the trainer reports; "train" begins with `RoundStarted`. The rest is the link's."""

@@ -16,23 +16,23 @@ from safetensors import safe_open
 from safetensors.torch import save_file
 from torch import Tensor
 
-from peer.checkpoint.capture import Capture
-from peer.codec.codec import Codec
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.outer.kernels import Kernels, PartUpdate
-from peer.outer.layer_tensors import LayerTensors
-from peer.protocol.block import Block, PartOutcome, part_outcomes
-from peer.protocol.layout import Part, cut
-from peer.spec import RunSpec
-from peer.store.contributions import Contribution
-from peer.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
+from peer.consensus.codec.codec import Codec
+from peer.consensus.protocol.block import Block, PartOutcome, part_outcomes
+from peer.consensus.protocol.layout import Part, cut
+from peer.node.store.contributions import Contribution
+from peer.node.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
+from peer.schema.spec import RunSpec
+from peer.training.checkpoint.capture import Capture
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.kernels import Kernels, PartUpdate
+from peer.training.outer.layer_tensors import LayerTensors
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Mapping, Sequence
 
-    from peer.checkpoint.checkpoint import Checkpoint
-    from peer.train.trainer import LocalTrainer
+    from peer.training.checkpoint.checkpoint import Checkpoint
+    from peer.training.train.trainer import LocalTrainer
 
 FILE = "books.safetensors"
 """The newest."""
@@ -41,7 +41,7 @@ FOLDER = "books.kept"
 
 
 class BookedKernels:
-    """Implements `peer.outer.kernels.Kernels` by others beside which double precision says what went into the
+    """Implements `peer.training.outer.kernels.Kernels` by others beside which double precision says what went into the
     residual, and what was given up for its age."""
 
     def __init__(self, kernels: Kernels, codec: Codec, size: int, look: Callable[[], object]) -> None:

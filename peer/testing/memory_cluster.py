@@ -10,18 +10,18 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from dht.streams.base import Streams
-from peer.delegates.delegate_driver import DelegateDriver
-from peer.delegates.lead_hands import LeadHands
-from peer.delegates.orders import is_order
-from peer.delegates.worker_orders import WorkerOrders
-from peer.lifecycle.vocabulary import Moved, Result, Work
-from peer.protocol import merkle
-from peer.protocol.block import ContributionHeader, Delegate
-from peer.protocol.encoding import digest_of
-from peer.rounds.driver import Driver, HomesPort
-from peer.rounds.interface import Applied, DelegatesChanged, Submitted
-from peer.simulate.swarm_peer import Crashed
-from peer.spec import RunSpec
+from peer.consensus.delegates.delegate_driver import DelegateDriver
+from peer.consensus.delegates.lead_driver import LeadHands
+from peer.consensus.delegates.worker_messages import is_order
+from peer.consensus.delegates.worker_port import WorkerOrders
+from peer.consensus.protocol import merkle
+from peer.consensus.protocol.block import ContributionHeader, Delegate
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.rounds.driver import Driver, HomesPort
+from peer.consensus.rounds.interface import Applied, DelegatesChanged, Submitted
+from peer.node.lifecycle.inputs_effects import Moved, Result, Work
+from peer.planning.simulate.swarm_peer import Crashed
+from peer.schema.spec import RunSpec
 from peer.testing.memory_peer import NOT_HERE, STEP_TOKENS, IntegerDisk, LogicalPeer, LogicalWorld
 
 LOOK_S = 0.5

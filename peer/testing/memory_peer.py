@@ -1,7 +1,7 @@
 """One logical peer: the product's own lifecycle, driver and round machine over memory, with a trainer of integers.
 
 It trains (makes random movements), submits, takes part, applies; it can crash, stall and come back. What it shares
-with the peers of the simulator is `peer.simulate.swarm_peer`.
+with the peers of the simulator is `peer.planning.simulate.swarm_peer`.
 """
 
 from __future__ import annotations
@@ -14,9 +14,15 @@ from typing import Protocol
 
 from dht.errors import BadInput
 from dht.streams.base import MakeFrame, OnFrame, Streams
-from peer.events import Event as Reported
-from peer.events import PhaseEntered, RoundStarted
-from peer.lifecycle.vocabulary import (
+from peer.consensus.protocol import merkle
+from peer.consensus.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Update, part_outcomes
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import ChainHead, next_anchor
+from peer.consensus.protocol.layout import Part, divide
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.driver import Driver, HomesPort
+from peer.consensus.rounds.interface import BufferPart, ReducePart
+from peer.node.lifecycle.inputs_effects import (
     Apply,
     Moved,
     Result,
@@ -28,19 +34,13 @@ from peer.lifecycle.vocabulary import (
     TrainerStatus,
     Work,
 )
-from peer.protocol import merkle
-from peer.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Update, part_outcomes
-from peer.protocol.encoding import digest_of
-from peer.protocol.head import ChainHead, next_anchor
-from peer.protocol.layout import Part, divide
-from peer.protocol.norms import PartNorms
-from peer.rounds.driver import Driver, HomesPort
-from peer.rounds.interface import BufferPart, ReducePart
-from peer.simulate.memory_network import MemoryNetwork
-from peer.simulate.memory_store import MemoryDisk
-from peer.simulate.memory_store import ModelKeys as ModelKeys
-from peer.simulate.swarm_peer import IN_ONE_PROCESS, PeerWorld, SwarmPeer
-from peer.simulate.swarm_peer import Crashed as Crashed
+from peer.planning.simulate.memory_network import MemoryNetwork
+from peer.planning.simulate.memory_store import MemoryDisk
+from peer.planning.simulate.memory_store import ModelKeys as ModelKeys
+from peer.planning.simulate.swarm_peer import IN_ONE_PROCESS, PeerWorld, SwarmPeer
+from peer.planning.simulate.swarm_peer import Crashed as Crashed
+from peer.schema.events import Event as Reported
+from peer.schema.events import PhaseEntered, RoundStarted
 from peer.testing.faulty_streams import FaultyStreams
 
 TRAIN_S = (2.0, 6.0)
@@ -466,7 +466,7 @@ def averaged(round: int, fragments: int, parts: int = PARTS) -> tuple[int, ...]:
 
 @dataclass
 class IntegerSums:
-    """`peer.rounds.driver.ReductionPort` on integers."""
+    """`peer.consensus.rounds.driver.ReductionPort` on integers."""
 
     disk: IntegerDisk
     rng: Random

@@ -8,15 +8,15 @@ from functools import partial
 from random import Random
 
 from dht.errors import BadInput
-from peer.aggregation.evidence import MEAN_ONLY, AggregationRules
-from peer.events import AlertRaised
-from peer.protocol.block import VOID, Block, Update
-from peer.protocol.encoding import digest_of
-from peer.protocol.head import ChainHead, genesis_anchor, next_anchor
-from peer.protocol.messages import Heartbeat
-from peer.protocol.rules import Rules
-from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
-from peer.spec import RunSpec, from_mapping
+from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.protocol.block import VOID, Block, Update
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
+from peer.consensus.protocol.messages import Heartbeat
+from peer.consensus.protocol.rules import Rules
+from peer.planning.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
+from peer.schema.events import AlertRaised
+from peer.schema.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Cut, Fault, Odd, Partition, Stall
 from peer.testing.memory_cluster import LogicalLead, LogicalWorker
 from peer.testing.memory_peer import (

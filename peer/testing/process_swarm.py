@@ -25,12 +25,12 @@ from typing import TypeVar
 import psutil
 
 from dht.identity import Identity
-from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
-from peer.link.cluster_invite import issue_in
-from peer.protocol.block import Block
-from peer.protocol.electorate import coordinator
-from peer.spec import RunSpec, dump, from_mapping, read_text
-from peer.store.run_directory import block_path
+from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.electorate import coordinator
+from peer.network.link.cluster_invite import issue_in
+from peer.node.store.run_directory import block_path
+from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
+from peer.schema.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.child_process import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
 from peer.testing.fault_channel import BOOKS, Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Stall

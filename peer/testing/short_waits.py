@@ -15,7 +15,7 @@ HURRY = "hurry.json"
 
 def write_hurry(directory: Path, constants: Mapping[str, float]) -> None:
     """Have the peer of this directory take these values from its next start on, as
-    `peer.lifecycle.link_changes.CLOCK_RETRY_S`."""
+    `peer.node.lifecycle.link_changes.CLOCK_RETRY_S`."""
     (directory / HURRY).write_text(json.dumps(dict(constants)))
 
 
@@ -38,7 +38,7 @@ FORWARD = 1 / 3
 
 
 class Stepping(Protocol):
-    """The part of `peer.train.trainer.LocalTrainer` that is slowed down."""
+    """The part of `peer.training.train.trainer.LocalTrainer` that is slowed down."""
 
     @property
     def layer_names(self) -> Sequence[str]: ...

@@ -7,12 +7,11 @@ import signal
 from collections.abc import Sequence
 from types import FrameType
 
-from peer.host.threads import sleep_while_waiting
+from peer.node.host.threads import sleep_while_waiting
 from tests.benchmarks import (
     adapters,
     allreduce,
     attacks,
-    beside,
     busy,
     chaos,
     churn,
@@ -35,13 +34,14 @@ from tests.benchmarks import (
     prediction,
     quality,
     ranks,
+    rivals_command,
     simulate,
     spikes,
 )
 
 BENCHMARKS = (
     quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, beside, fuzz,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, rivals_command, fuzz,
     cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline, adapters,
 )  # fmt: skip
 

@@ -14,14 +14,14 @@ from typing import Any
 
 import torch
 
-from peer.data import start_blob
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.spec import RunSpec
-from peer.spec_tables import AdapterTable, StartTable
-from peer.train.backend import SingleDevice
+from peer.node.store import start_blob
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import AdapterTable, StartTable
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.train.backend import SingleDevice
 from tests.benchmarks import jobs
 from tests.benchmarks.options import add_options, base_spec
 from tests.benchmarks.record import write_results

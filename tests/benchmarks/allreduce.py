@@ -25,8 +25,8 @@ from typing import Any
 
 import psutil
 
-from peer.events import InviteIssued, parse_line
-from peer.spec import RunSpec, dump, from_mapping, read_text
+from peer.schema.events import InviteIssued, parse_line
+from peer.schema.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.child_process import Child
 from tests.benchmarks import allreduce_report
 from tests.benchmarks.allreduce_crew import Crew, Failed, Make, Words
@@ -45,8 +45,10 @@ INVITE_S = 60.0
 TRIES = 3
 """hivemind's matchmaking does not always find a group."""
 CODE = (
-    "dht/**/*.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py", "peer/link/*.py", "peer/protocol/*.py",
-    "peer/rounds/*.py", "peer/aggregation/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec*.py",
+    "dht/**/*.py", "peer/consensus/codec/*.py", "peer/node/store/*.py", "peer/network/sync/*.py",
+    "peer/network/link/*.py", "peer/consensus/protocol/*.py",
+    "peer/consensus/rounds/*.py", "peer/consensus/aggregation/*.py", "peer/node/lifecycle/*.py",
+    "peer/training/train/*.py", "peer/schema/spec*.py",
     "tests/benchmarks/allreduce*.py", "tests/benchmarks/allreduce.toml",
 )  # fmt: skip
 

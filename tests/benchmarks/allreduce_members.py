@@ -17,7 +17,10 @@ import torch
 from torch import Tensor, nn
 
 from dht.identity import Identity
-from peer.ipc import (
+from peer.consensus.protocol.block import VOID, Block
+from peer.network.link.handle import LinkProcess
+from peer.node.store.objects import load_object
+from peer.schema.ipc import (
     AnyToTrainer,
     BeginAt,
     BlockCommitted,
@@ -28,12 +31,9 @@ from peer.ipc import (
     SpecText,
     StandsAt,
 )
-from peer.link.handle import LinkProcess
-from peer.protocol.block import VOID, Block
-from peer.settings import PeerSettings
-from peer.spec import RunSpec, parse
-from peer.store.objects import load_object
-from peer.train.backend import InnerStep
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec, parse
+from peer.training.train.backend import InnerStep
 from tests.benchmarks.allreduce_crew import Failed, Words
 from tests.stepping import step, submit
 
@@ -296,8 +296,8 @@ class Ours:
 
 def make_trainer(spec: RunSpec, me: str, folder: Path, sizes: list[int]) -> Any:
     """The product's trainer of a model that has parameters and nothing else, on next to no data."""
-    from peer.train import engine
-    from peer.train import trainer as trainers
+    from peer.training.train import engine
+    from peer.training.train import trainer as trainers
 
     vars(engine)["build"] = lambda spec: Weights(sizes)
     trainer = trainers.LocalTrainer(spec, me, folder / "contributions", torch.device("cpu"), data_path=spec.data.path)
@@ -315,7 +315,7 @@ class MadeUp:
 
     @torch.no_grad()
     def step(self, round: int, position: float, stop: Any) -> InnerStep:
-        """As `peer.train.backend.SingleDevice`."""
+        """As `peer.training.train.backend.SingleDevice`."""
         for layer in self.model.parameters():
             for start in range(0, layer.numel(), PATTERN):
                 part = layer[start : start + PATTERN]

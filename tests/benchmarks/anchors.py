@@ -12,17 +12,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.checkpoint.replay import read_chain
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.outer.outer_state import OuterState
-from peer.outer.outer_step import advance
-from peer.protocol.layout import cut
-from peer.spec import RunSpec
-from peer.store.objects import load_object
-from peer.train.backend import SingleDevice, held_out_loss
+from peer.consensus.protocol.layout import cut
+from peer.node.store.objects import load_object
+from peer.schema.spec import RunSpec
+from peer.training.checkpoint.replay import read_chain
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.outer_state import OuterState
+from peer.training.outer.outer_step import advance
+from peer.training.train.backend import SingleDevice, held_out_loss
 from tests.benchmarks.variants import CPU, Together
 from tests.vectors import whole
 

@@ -8,15 +8,15 @@ from __future__ import annotations
 
 import torch
 
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.data.source import Source
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.outer.outer_step import momentum_at
-from peer.protocol.encoding import digest_of
-from peer.spec import RunSpec
-from peer.train.backend import SingleDevice, held_out_loss
+from peer.consensus.protocol.encoding import digest_of
+from peer.schema.spec import RunSpec
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.data.source import Source
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.outer_step import momentum_at
+from peer.training.train.backend import SingleDevice, held_out_loss
 from tests.benchmarks.delayed_nesterov import DelayedNesterov
 from tests.benchmarks.variants import CPU, Outcome, Report, is_measured, measured, names_of, steps_of
 

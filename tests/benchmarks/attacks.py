@@ -15,9 +15,9 @@ from pathlib import Path
 from traceback import extract_tb
 from typing import Any
 
-from peer.events import PenaltyImposed
-from peer.spec import RunSpec
-from peer.train.optimizers import steps_before
+from peer.schema.events import PenaltyImposed
+from peer.schema.spec import RunSpec
+from peer.training.train.optimizers import steps_before
 from tests.adversaries import ATTACKS
 from tests.benchmarks import attacks_report, jobs
 from tests.benchmarks.attacks_report import ALONE
@@ -32,10 +32,12 @@ REDUCERS = ("edit", "agreement", "centered-clip", "mean")
 BY_DIRECTION = ("sign-flip", "noise")
 """Their norms are those of honest peers: only `agreement` can tell them."""
 CODE = (
-    "peer/simulate/memory_network.py", "dht/identity.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py",
-    "peer/link/*.py", "peer/data/*.py", "peer/aggregation/*.py", "peer/model/*.py",
-    "peer/protocol/*.py", "peer/rounds/*.py", "peer/lifecycle/*.py", "peer/train/*.py", "peer/spec*.py",
-    "peer/telemetry/reporter.py", "tests/adversaries.py",
+    "peer/planning/simulate/memory_network.py", "dht/identity.py", "peer/consensus/codec/*.py", "peer/node/store/*.py",
+    "peer/network/sync/*.py",
+    "peer/network/link/*.py", "peer/training/data/*.py", "peer/consensus/aggregation/*.py", "peer/training/model/*.py",
+    "peer/consensus/protocol/*.py", "peer/consensus/rounds/*.py", "peer/node/lifecycle/*.py",
+    "peer/training/train/*.py", "peer/schema/spec*.py",
+    "peer/node/telemetry/reporter.py", "tests/adversaries.py",
     "tests/training_swarm.py", "tests/benchmarks/attacks.py",
 )  # fmt: skip
 

@@ -19,7 +19,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from peer.spec import RunSpec, dump
+from peer.schema.spec import RunSpec, dump
 from peer.testing.process_swarm import ENDLESS, _spec
 from tests.benchmarks import churn_report
 from tests.benchmarks.churn_figures import Kept, acts_of

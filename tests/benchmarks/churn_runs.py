@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING
 import numpy as np
 import psutil
 
-from peer.events import AlertRaised, RoundCommitted, RoundStarted
-from peer.spec import RunSpec, load
+from peer.schema.events import AlertRaised, RoundCommitted, RoundStarted
+from peer.schema.spec import RunSpec, load
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.churn_figures import Act, Kept, peer_seconds
 from tests.benchmarks.links_ours import BEGIN_S, SHAPERS, times_of, tokens_between

@@ -15,10 +15,10 @@ from typing import Any
 import numpy as np
 
 from dht.errors import BadInput
-from peer.protocol.block import MAX_MEMBERS
-from peer.simulate.grid import lines_of, wire_bytes
-from peer.simulate.scenario import Scenario, ScenarioOptions
-from peer.simulate.simulation import simulate
+from peer.consensus.protocol.block import MAX_MEMBERS
+from peer.planning.simulate.grid import lines_of, wire_bytes
+from peer.planning.simulate.scenario import Scenario, ScenarioOptions
+from peer.planning.simulate.simulation import simulate
 from tests.benchmarks.gossip import (
     Floats,
     all_reduce_ends_s,

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from peer.spec import RunSpec, load
+from peer.schema.spec import RunSpec, load
 from tests.benchmarks import jobs
 
 SPEC = """

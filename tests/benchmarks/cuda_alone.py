@@ -17,20 +17,20 @@ import torch
 import torch.nn.functional as F
 from torch import nn
 
-from peer.checkpoint import saver
-from peer.checkpoint.capture import Capture
-from peer.checkpoint.checkpoint import Checkpoints
-from peer.checkpoint.saver import CheckpointSaver, SnapshotWriter
-from peer.lifecycle import state as life_state
-from peer.lifecycle.vocabulary import Apply, Done, LifeInput, Save, Saved, Step, Submit, Work, Written
-from peer.model.build import build
-from peer.outer.outer_state import OuterState
-from peer.protocol.encoding import digest
-from peer.spec import RunSpec
-from peer.store import snapshots
-from peer.store.run_directory import ChainBase
-from peer.train.trainer import LocalTrainer
-from peer.train.worker import TrainerWorker
+from peer.consensus.protocol.encoding import digest
+from peer.node.lifecycle import state as life_state
+from peer.node.lifecycle.inputs_effects import Apply, Done, LifeInput, Save, Saved, Step, Submit, Work, Written
+from peer.node.store import snapshots
+from peer.node.store.run_directory import ChainBase
+from peer.schema.spec import RunSpec
+from peer.training.checkpoint import saver
+from peer.training.checkpoint.capture import Capture
+from peer.training.checkpoint.checkpoint import Checkpoints
+from peer.training.checkpoint.saver import CheckpointSaver, SnapshotWriter
+from peer.training.model.build import build
+from peer.training.outer.outer_state import OuterState
+from peer.training.train.trainer import LocalTrainer
+from peer.training.train.worker import TrainerWorker
 from tests.benchmarks.cuda_models import spec_of
 from tests.benchmarks.obeyed import ME, Case
 from tests.decided import DecidedRound

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from peer.spec import RunSpec, from_mapping
+from peer.schema.spec import RunSpec, from_mapping
 
 CONTEXT = 1024
 MODELS: dict[str, dict[str, int]] = {
@@ -14,7 +14,7 @@ MODELS: dict[str, dict[str, int]] = {
         hidden_size=2048, intermediate_size=5632, num_hidden_layers=22, num_attention_heads=32, num_key_value_heads=4
     ),
 }
-"""The last one has the shape of `peer/runs/llama-1b.toml`."""
+"""The last one has the shape of `peer/schema/runs/llama-1b.toml`."""
 SEQUENCES = {"134 M": 8, "401 M": 4, "1.1 B": 4}
 """Of a micro-batch."""
 VOCABULARY = 32000

@@ -6,8 +6,8 @@ from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
-from peer.events import RoundCommitted
-from peer.spec import RunSpec, dump
+from peer.schema.events import RoundCommitted
+from peer.schema.spec import RunSpec, dump
 from peer.testing.process_swarm import RealSwarm
 from tests.benchmarks.cuda_models import spec_of
 

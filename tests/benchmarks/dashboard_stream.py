@@ -6,7 +6,7 @@ import hashlib
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     Evaluated,
     Event,

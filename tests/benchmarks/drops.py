@@ -13,7 +13,7 @@ import random
 from collections.abc import Collection
 from functools import partial
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks import drops_report, jobs
 from tests.benchmarks.options import add_options, base_spec
 from tests.benchmarks.record import write_results

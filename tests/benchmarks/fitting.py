@@ -13,9 +13,9 @@ from numpy.typing import NDArray
 from scipy.optimize import nnls
 
 from dht.errors import BadInput
-from peer.plan.calibration import LEAST_S, MeasuredRun, expected_of
-from peer.plan.coefficients import PHASES, STEPS, Coefficients
-from peer.plan.round_cost import predict, step_seconds, stolen_s
+from peer.planning.plan.calibration import LEAST_S, MeasuredRun, expected_of
+from peer.planning.plan.coefficients import PHASES, STEPS, Coefficients
+from peer.planning.plan.round_cost import predict, step_seconds, stolen_s
 
 SHARINGS = tuple(number / 20 for number in range(21))
 CROWDINGS = tuple(number / 20 for number in range(11))

@@ -23,13 +23,13 @@ from dht.dht_board import rejection_of
 from dht.errors import BadInvite
 from dht.identity import Identity
 from dht.records import HEAD, MAX_TTL_S, Malformed, PeerRecord, Record, pack, sign_record, unpack
-from peer.control.server import MAX_LINE_BYTES, Commands, ControlServer
-from peer.events import EventLine, format_line, parse_line
-from peer.link.link import RunKeys
-from peer.protocol.block import Vote
-from peer.protocol.messages import VoteCast, decode, encode
-from peer.telemetry.reporter import Reporter
-from tests.peer.protocol.test_messages import MESSAGES
+from peer.consensus.protocol.block import Vote
+from peer.consensus.protocol.messages import VoteCast, decode, encode
+from peer.network.link.link import RunKeys
+from peer.node.control.server import MAX_LINE_BYTES, Commands, ControlServer
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.events import EventLine, format_line, parse_line
+from tests.peer.consensus.protocol.test_messages import MESSAGES
 
 ORGANISER, ALICE, MALLORY = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"m"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0

@@ -19,13 +19,13 @@ from statistics import median, quantiles
 import torch
 from torch import Tensor, distributed
 
-from peer.fsdp.gather_gates import GatherGates
-from peer.fsdp.gather_guard import GatherGuard
-from peer.fsdp.sharded_model import held_by_rank, shard
-from peer.model.build import build, next_token_logits
-from peer.model.flat import FlatParameters
-from peer.plan.sharding_strategy import Sharding, ShardingStrategy
-from peer.spec import RunSpec, from_mapping
+from peer.parallel.fsdp.gather_guard import GatherGuard
+from peer.parallel.fsdp.gather_hooks import GatherGates
+from peer.parallel.fsdp.sharded_model import held_by_rank, shard
+from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy
+from peer.schema.spec import RunSpec, from_mapping
+from peer.training.model.build import build, next_token_logits
+from peer.training.model.flat_parameters import FlatParameters
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar
 from tests.gather_race import Broken, GatherRace

@@ -12,7 +12,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks import honest_report, jobs
 from tests.benchmarks.honest_report import SHARDS
 from tests.benchmarks.options import add_options, base_spec

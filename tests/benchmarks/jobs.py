@@ -18,17 +18,18 @@ from pathlib import Path
 
 import torch
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks.rows import Row
 from tests.benchmarks.variants import Outcome, Point, Report
 
 ROOT = Path(__file__).parents[2]
 
 CODE = (
-    "peer/data/*.py", "peer/model/*.py", "peer/aggregation/*.py", "peer/protocol/*.py", "peer/rounds/*.py",
-    "peer/lifecycle/*.py", "peer/train/*.py",
-    "peer/codec/codec.py", "peer/store/contributions.py", "peer/link/reduction.py",
-    "peer/codec/run_rules.py", "peer/spec*.py", "tests/decided.py", "tests/benchmarks/variants.py",
+    "peer/training/data/*.py", "peer/training/model/*.py", "peer/consensus/aggregation/*.py",
+    "peer/consensus/protocol/*.py", "peer/consensus/rounds/*.py",
+    "peer/node/lifecycle/*.py", "peer/training/train/*.py",
+    "peer/consensus/codec/codec.py", "peer/node/store/contributions.py", "peer/network/link/reduction.py",
+    "peer/consensus/codec/run_rules.py", "peer/schema/spec*.py", "tests/decided.py", "tests/benchmarks/variants.py",
 )  # fmt: skip
 """What the figures of training depend on, beside the spec and the versions of torch and numpy."""
 

@@ -21,7 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     CheckpointWritten,
     EventLine,

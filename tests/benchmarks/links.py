@@ -16,7 +16,7 @@ import tempfile
 from importlib.metadata import version
 from pathlib import Path
 
-from peer.spec import RunSpec, dump
+from peer.schema.spec import RunSpec, dump
 from peer.testing.process_swarm import ENDLESS, _spec
 from tests.benchmarks import links_report
 from tests.benchmarks.links_figures import Ran

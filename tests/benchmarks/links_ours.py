@@ -10,7 +10,7 @@ from typing import Any
 
 import psutil
 
-from peer.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
+from peer.schema.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.links_figures import Point, Ran, Shares
 from tests.benchmarks.links_plan import Plan, machine_share

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import psutil
 
-from peer.spec import RunSpec, load
+from peer.schema.spec import RunSpec, load
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.links_figures import Point, Ran, Shares
 from tests.benchmarks.links_plan import Plan, machine_share

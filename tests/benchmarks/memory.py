@@ -23,20 +23,20 @@ from typing import Any
 
 import torch
 
-from peer.checkpoint.checkpoint import Checkpoints
-from peer.checkpoint.saver import SnapshotWriter
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.lifecycle.vocabulary import Apply, Done, LifeInput, Save, Saved, Step, Stepped, Submit, Work, Written
-from peer.model.build import build
-from peer.outer.outer_state import OuterState
-from peer.protocol.encoding import digest
-from peer.spec import RunSpec, from_mapping
-from peer.store import snapshots
-from peer.store.run_directory import ChainBase
-from peer.train.backend import SingleDevice
-from peer.train.trainer import LocalTrainer
-from peer.train.worker import TrainerWorker
+from peer.consensus.protocol.encoding import digest
+from peer.node.lifecycle.inputs_effects import Apply, Done, LifeInput, Save, Saved, Step, Stepped, Submit, Work, Written
+from peer.node.store import snapshots
+from peer.node.store.run_directory import ChainBase
+from peer.schema.spec import RunSpec, from_mapping
+from peer.training.checkpoint.checkpoint import Checkpoints
+from peer.training.checkpoint.saver import SnapshotWriter
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.model.build import build
+from peer.training.outer.outer_state import OuterState
+from peer.training.train.backend import SingleDevice
+from peer.training.train.trainer import LocalTrainer
+from peer.training.train.worker import TrainerWorker
 from tests.decided import DecidedRound
 from tests.stepping import never
 

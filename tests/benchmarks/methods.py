@@ -15,8 +15,8 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal, Self
 
-from peer.spec import RunSpec
-from peer.train.optimizers import steps_before
+from peer.schema.spec import RunSpec
+from peer.training.train.optimizers import steps_before
 from tests.benchmarks import jobs, methods_report
 from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.paced import fastest_steps, train_paced

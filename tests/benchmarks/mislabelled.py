@@ -10,10 +10,10 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-from peer.model.build import next_token_logits
-from peer.spec import RunSpec
-from peer.train.backend import InnerStep, SingleDevice
-from peer.train.trainer import LocalTrainer
+from peer.schema.spec import RunSpec
+from peer.training.model.build import next_token_logits
+from peer.training.train.backend import InnerStep, SingleDevice
+from peer.training.train.trainer import LocalTrainer
 
 
 class Mislabelled(LocalTrainer):

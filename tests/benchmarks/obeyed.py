@@ -16,19 +16,19 @@ from pathlib import Path
 
 import torch
 
-from peer import ipc
-from peer.checkpoint.checkpoint import Checkpoints
-from peer.events import Event
-from peer.ipc import Leave
-from peer.lifecycle.state import Offered
-from peer.lifecycle.vocabulary import Apply, Evaluate, LeaveAsked, Post, RoundDecided, Save, Work
-from peer.limits.desired_state import Intent
-from peer.protocol.head import genesis_anchor
+from peer.consensus.protocol.head import genesis_anchor
+from peer.node.lifecycle.inputs_effects import Apply, Evaluate, LeaveAsked, Post, RoundDecided, Save, Work
+from peer.node.lifecycle.state import Offered
+from peer.node.limits.desired_state import Intent
+from peer.node.telemetry.reporter import Reporter
+from peer.schema import ipc
+from peer.schema.events import Event
+from peer.schema.ipc import Leave
+from peer.schema.spec import RunSpec, from_mapping
 from peer.session import Inbox, Session
-from peer.spec import RunSpec, from_mapping
-from peer.telemetry.reporter import Reporter
-from peer.train.trainer import LocalTrainer
-from peer.train.worker import TrainerWorker
+from peer.training.checkpoint.checkpoint import Checkpoints
+from peer.training.train.trainer import LocalTrainer
+from peer.training.train.worker import TrainerWorker
 from tests.decided import DecidedRound
 from tests.played_link import PlayedLink, watched
 

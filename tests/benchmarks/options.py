@@ -5,7 +5,7 @@ from __future__ import annotations
 import argparse
 from pathlib import Path
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tui.spec_choice import choose_spec
 
 

@@ -23,8 +23,8 @@ from typing import Any
 
 import psutil
 
-from peer.events import EventLine, InnerProgressed, RoundCommitted
-from peer.spec import RunSpec, dump, load
+from peer.schema.events import EventLine, InnerProgressed, RoundCommitted
+from peer.schema.spec import RunSpec, dump, load
 from peer.testing.process_swarm import RealSwarm
 from tests.benchmarks import overlap_report
 from tests.benchmarks.join import Load

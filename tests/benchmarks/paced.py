@@ -10,9 +10,9 @@ import tempfile
 import time
 from pathlib import Path
 
-from peer.protocol.head import genesis_anchor
-from peer.spec import RunSpec
-from peer.train.trainer import LocalTrainer
+from peer.consensus.protocol.head import genesis_anchor
+from peer.schema.spec import RunSpec
+from peer.training.train.trainer import LocalTrainer
 from tests.benchmarks.variants import (
     Outcome,
     Report,
@@ -92,7 +92,7 @@ class Paced:
         return max(1, int(steps_in_round(self.trainer) / self._slower + 0.5))
 
     def _train_to(self, steps: int) -> int:
-        """Whoever makes fewer steps walks through the same learning rates, as in `peer.lifecycle.pace`."""
+        """Whoever makes fewer steps walks through the same learning rates, as in `peer.node.lifecycle.pace`."""
         trainer, tokens = self.trainer, 0
         while trainer.progress.step < steps:
             whole = steps_in_round(trainer)

@@ -13,7 +13,7 @@ import dataclasses
 from dataclasses import dataclass
 from typing import Any, Literal
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks import jobs, parity_report
 from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.options import add_options, base_spec

@@ -9,7 +9,7 @@ from typing import Any
 
 import psutil
 
-from peer.spec import dump, from_mapping
+from peer.schema.spec import dump, from_mapping
 from tests.benchmarks.links_plan import machine_share
 from tests.benchmarks.placed import identity_of
 from tests.benchmarks.rivals.group import RivalGroup, told

@@ -1,4 +1,4 @@
-"""Clusters whose homes lie as `peer.placement` puts them, and at random: DT-FM's delays and rates, in threads.
+"""Clusters whose homes lie as `peer.planning.placement` puts them, and at random: DT-FM's delays and rates, in threads.
 
 Frames pass in memory, each pair of homes by a way of its own that has the pair's rate and delay.
 """
@@ -17,18 +17,18 @@ from typing import Any
 
 import numpy as np
 
-from peer.data.open_source import open_source
-from peer.data.sampler import IdleSampler, ShardSampler
-from peer.pipeline.activation_codec import encoded_bytes
-from peer.pipeline.span_choice import choose_spans
-from peer.pipeline.stage import StagePlace
-from peer.pipeline.stage_model import model_layers
-from peer.placement.pairwise_network import Network, preset
-from peer.placement.place import place
-from peer.placement.stage_workload import StageWorkload
-from peer.plan.model_shape import shape_of
-from peer.plan.replicas import Stage, pipeline_step_s
-from peer.spec import RunSpec, from_mapping
+from peer.parallel.pipeline.activation_codec import encoded_bytes
+from peer.parallel.pipeline.span_choice import choose_spans
+from peer.parallel.pipeline.stage import StagePlace
+from peer.parallel.pipeline.stage_model import model_layers
+from peer.planning.placement.pairwise_network import Network, preset
+from peer.planning.placement.place import place
+from peer.planning.placement.stage_workload import StageWorkload
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.replicas import Stage, pipeline_step_s
+from peer.schema.spec import RunSpec, from_mapping
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import IdleSampler, ShardSampler
 from tests.benchmarks.pipeline_stage import CPU, FORWARDS, PacedLead, PacedWorker, in_order
 from tests.benchmarks.rows import Bar
 

@@ -20,18 +20,18 @@ from torch.autograd.graph import register_multi_grad_hook
 
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
-from peer.data.open_source import open_source
-from peer.data.sampler import IdleSampler, ShardSampler
-from peer.ipc import HomeOffer
-from peer.link.flow_channel import FlowEnd, FlowLinkEnd
-from peer.pipeline.flight_port import FlightPort
-from peer.pipeline.lead_stage import LeadStage
-from peer.pipeline.span_choice import choose_spans
-from peer.pipeline.stage import StageDevice, StagePlace
-from peer.pipeline.stage_model import model_layers
-from peer.pipeline.worker_stage import WorkerStage
-from peer.plan.model_shape import shape_of
-from peer.spec import load
+from peer.network.link.flow_channel import FlowEnd, FlowLinkEnd
+from peer.parallel.pipeline.flight_port import FlightPort
+from peer.parallel.pipeline.lead_stage import LeadStage
+from peer.parallel.pipeline.span_choice import choose_spans
+from peer.parallel.pipeline.stage import StageDevice, StagePlace
+from peer.parallel.pipeline.stage_model import model_layers
+from peer.parallel.pipeline.worker_stage import WorkerStage
+from peer.planning.plan.model_shape import shape_of
+from peer.schema.ipc import HomeOffer
+from peer.schema.spec import load
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import IdleSampler, ShardSampler
 from tests.benchmarks.placed import identity_of
 from tests.benchmarks.rivals.trainee import Orders, await_go, rest_until, tell
 from tests.stepping import never

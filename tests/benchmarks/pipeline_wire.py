@@ -9,10 +9,10 @@ from typing import Any
 
 import torch
 
-from peer.spec import RunSpec, from_mapping, read_text
+from peer.schema.spec import RunSpec, from_mapping, read_text
 from tests.benchmarks.anchors import HeldOut
 from tests.benchmarks.rows import Bar
-from tests.peer.pipeline.stages import Cluster, alone
+from tests.peer.parallel.pipeline.stages import Cluster, alone
 
 
 @dataclass(frozen=True, kw_only=True)

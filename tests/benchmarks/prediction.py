@@ -20,12 +20,12 @@ from pathlib import Path
 from statistics import median
 from typing import Any
 
-from peer.events import EventLine, InnerProgressed, RoundCommitted
-from peer.plan.calibration import MeasuredRun, RoundTiming, time_rounds
-from peer.plan.coefficients import dump
-from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import Machine, uniform_peers
-from peer.spec import RunSpec, load
+from peer.planning.plan.calibration import MeasuredRun, RoundTiming, time_rounds
+from peer.planning.plan.coefficients import dump
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.peer_set import Machine, uniform_peers
+from peer.schema.events import EventLine, InnerProgressed, RoundCommitted
+from peer.schema.spec import RunSpec, load
 from peer.testing.process_swarm import ENDLESS, RealSwarm, _spec
 from tests.benchmarks import prediction_report
 from tests.benchmarks.fitting import calibrate
@@ -36,8 +36,10 @@ from tests.benchmarks.record import commit, machine, versions
 SPEC = Path(__file__).with_name("prediction_spec.toml")
 PLAN = Path(__file__).with_suffix(".toml")
 CODE = (
-    "dht/**/*.py", "peer/*.py", "peer/codec/*.py", "peer/store/*.py", "peer/sync/*.py", "peer/link/*.py",
-    "peer/protocol/*.py", "peer/rounds/*.py", "peer/aggregation/*.py", "peer/lifecycle/*.py", "peer/train/*.py",
+    "dht/**/*.py", "peer/*.py", "peer/schema/*.py", "peer/consensus/codec/*.py", "peer/node/store/*.py",
+    "peer/network/sync/*.py", "peer/network/link/*.py",
+    "peer/consensus/protocol/*.py", "peer/consensus/rounds/*.py", "peer/consensus/aggregation/*.py",
+    "peer/node/lifecycle/*.py", "peer/training/train/*.py",
     "peer/testing/process_swarm.py", "tests/benchmarks/prediction.py", "tests/benchmarks/prediction*.toml",
 )  # fmt: skip
 """Whose change makes a row worthless."""

@@ -7,9 +7,9 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from peer.plan.calibration import MeasuredRun, RoundTiming
-from peer.plan.coefficients import Coefficients
-from peer.plan.round_cost import predict
+from peer.planning.plan.calibration import MeasuredRun, RoundTiming
+from peer.planning.plan.coefficients import Coefficients
+from peer.planning.plan.round_cost import predict
 from tests.benchmarks.rows import Bar, markdown
 
 if TYPE_CHECKING:

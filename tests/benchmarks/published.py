@@ -10,12 +10,12 @@ from textwrap import wrap
 
 import numpy as np
 
-from peer.placement.communication_cost import CommunicationCost
-from peer.placement.layout_search import Effort, evolve
-from peer.placement.pairwise_network import preset
-from peer.placement.stage_workload import block, problem_of, random_layouts, striped
+from peer.planning.placement.communication_cost import CommunicationCost
+from peer.planning.placement.layout_search import Effort, evolve
+from peer.planning.placement.pairwise_network import preset
+from peer.planning.placement.stage_workload import block, problem_of, random_layouts, striped
 from tests.benchmarks import papers
-from tests.peer.placement.paper import PAPER
+from tests.peer.planning.placement.paper import PAPER
 
 RANDOM = 40
 """Random layouts of which the median is taken."""

@@ -21,11 +21,11 @@ import torch.multiprocessing as multiprocessing
 import torch.nn.functional as F
 from torch.profiler import ProfilerActivity, profile
 
-from peer.fsdp.sharded_model import shard
-from peer.model.build import build, next_token_logits
-from peer.plan.sharding_strategy import Sharding, ShardingStrategy
-from peer.spec import RunSpec, from_mapping
-from peer.train.optimizers import make_optimizers
+from peer.parallel.fsdp.sharded_model import shard
+from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy
+from peer.schema.spec import RunSpec, from_mapping
+from peer.training.model.build import build, next_token_logits
+from peer.training.train.optimizers import make_optimizers
 
 WARM = 2
 STEPS = 2

@@ -12,7 +12,7 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks.jobs import ROOT
 from tests.benchmarks.rows import Bar, Row
 

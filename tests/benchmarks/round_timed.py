@@ -13,8 +13,8 @@ from pathlib import Path
 
 import torch
 
-from peer.spec import RunSpec, from_mapping
-from peer.train.trainer import LocalTrainer
+from peer.schema.spec import RunSpec, from_mapping
+from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
 
 ME = "p0"

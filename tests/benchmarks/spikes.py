@@ -11,8 +11,8 @@ import dataclasses
 from pathlib import Path
 from typing import Any
 
-from peer.spec import RunSpec
-from peer.train.trainer import LocalTrainer
+from peer.schema.spec import RunSpec
+from peer.training.train.trainer import LocalTrainer
 from tests.benchmarks import jobs, spikes_report
 from tests.benchmarks.mislabelled import Mislabelled
 from tests.benchmarks.options import add_options, base_spec

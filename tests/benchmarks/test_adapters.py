@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.data import start_blob
+from peer.node.store import start_blob
 from tests.benchmarks import adapters
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.adapters import WAYS

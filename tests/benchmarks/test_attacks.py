@@ -11,8 +11,8 @@ from typing import Any
 import pytest
 import torch
 
-from peer.protocol.block import ContributionHeader
-from peer.spec import RunSpec
+from peer.consensus.protocol.block import ContributionHeader
+from peer.schema.spec import RunSpec
 from tests.adversaries import ATTACKS
 from tests.benchmarks import attacks, attacks_report, jobs
 from tests.benchmarks.__main__ import main

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks import churn, churn_report
 from tests.benchmarks.churn import Plan
 from tests.benchmarks.churn_figures import Kept, acts_of, peer_seconds

@@ -7,10 +7,10 @@ import dataclasses
 import numpy as np
 import pytest
 
-from peer.simulate.grid import wire_bytes
-from peer.simulate.scenario import Scenario
+from peer.planning.simulate.grid import wire_bytes
+from peer.planning.simulate.scenario import Scenario
 from tests.benchmarks.compared import Comparison, compare
-from tests.peer.simulate.scenarios import asked
+from tests.peer.planning.simulate.scenarios import asked
 
 
 def compared(**options: object) -> tuple[Comparison, Scenario]:

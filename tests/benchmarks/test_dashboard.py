@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import parse_line
+from peer.schema.events import parse_line
 from peer.testing.child_process import HANG_S
 from tests.benchmarks import dashboard
 from tests.benchmarks.dashboard import MARKS, QUICK, Figures

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 
-from peer.lifecycle.pace import steps_at
+from peer.node.lifecycle.pace import steps_at
 from tests.benchmarks.delayed_nesterov import DelayedNesterov
 from tests.outer_step import outer_step
 

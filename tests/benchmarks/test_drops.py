@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 import torch
 
-from peer.protocol.head import genesis_anchor
-from peer.spec import RunSpec
-from peer.train.trainer import LocalTrainer
+from peer.consensus.protocol.head import genesis_anchor
+from peer.schema.spec import RunSpec
+from peer.training.train.trainer import LocalTrainer
 from tests.benchmarks import drops, drops_report, jobs
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.rows import Row

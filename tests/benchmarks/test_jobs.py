@@ -6,7 +6,7 @@ import dataclasses
 import json
 from pathlib import Path
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks import jobs
 from tests.benchmarks.variants import run_variant
 

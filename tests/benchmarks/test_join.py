@@ -6,8 +6,8 @@ import dataclasses
 
 import pytest
 
-from peer.model.footprint import size_of
-from peer.spec import load
+from peer.schema.spec import load
+from peer.training.model.footprint import size_of
 from tests.benchmarks import join
 from tests.benchmarks.join import Figures, Joined
 

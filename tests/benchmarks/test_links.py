@@ -12,10 +12,10 @@ from typing import Any
 
 import pytest
 
-from peer.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted, RoundStarted
-from peer.model.footprint import size_of
-from peer.spec import RunSpec, load
+from peer.schema.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted, RoundStarted
+from peer.schema.spec import RunSpec, load
 from peer.testing.process_swarm import _spec
+from peer.training.model.footprint import size_of
 from tests.benchmarks import links, links_report
 from tests.benchmarks.links_figures import Point, Ran, Shares, crossing
 from tests.benchmarks.links_ours import shares_of, times_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.train.optimizers import steps_before
+from peer.training.train.optimizers import steps_before
 from tests.benchmarks import methods
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.methods import Method, Plan, spec_of

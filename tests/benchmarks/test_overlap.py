@@ -8,10 +8,10 @@ from typing import Any
 
 import pytest
 
-from peer.events import Event, EventLine, InnerProgressed, RoundCommitted
-from peer.model.footprint import size_of
-from peer.spec import RunSpec, load
+from peer.schema.events import Event, EventLine, InnerProgressed, RoundCommitted
+from peer.schema.spec import RunSpec, load
 from peer.testing.process_swarm import _spec
+from peer.training.model.footprint import size_of
 from tests.benchmarks import overlap, overlap_report
 from tests.benchmarks.overlap import Plan, of_peer, of_rounds
 from tests.benchmarks.overlap_figures import Alone, Measured, OfPeer, OfRound

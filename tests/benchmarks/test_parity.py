@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tests.benchmarks import parity, parity_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.parity import WAYS, Way

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.plan.model_shape import shape_of
+from peer.planning.plan.model_shape import shape_of
 from peer.testing.process_swarm import _spec
 from tests.benchmarks import prediction, prediction_report
 from tests.benchmarks.prediction import SPEC, Configuration, Plan, sample_of

@@ -13,22 +13,22 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from peer.codec.codec import Codec
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.link.reduction import ReductionWorker
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.protocol.block import Update
-from peer.protocol.encoding import digest_of
-from peer.protocol.head import genesis_anchor
-from peer.protocol.messages import BallotId
-from peer.protocol.norms import row_for
-from peer.rounds.interface import BufferPart, ReducePart
-from peer.spec import RunSpec
+from peer.consensus.codec.codec import Codec
+from peer.consensus.protocol.block import Update
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import genesis_anchor
+from peer.consensus.protocol.messages import BallotId
+from peer.consensus.protocol.norms import row_for
+from peer.consensus.rounds.interface import BufferPart, ReducePart
+from peer.network.link.reduction import ReductionWorker
+from peer.schema.spec import RunSpec
 from peer.testing.child_process import HANG_S
-from peer.train.optimizers import learning_rate
-from peer.train.trainer import LocalTrainer
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.train.optimizers import learning_rate
+from peer.training.train.trainer import LocalTrainer
 from tests.benchmarks import quality, quality_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.variants import VARIANTS, Point, Together, names_of, spec_of, train_diloco, train_synchronously

@@ -10,8 +10,8 @@ from typing import Any
 import pytest
 import torch
 
-from peer.spec import RunSpec
-from peer.train.trainer import LocalTrainer
+from peer.schema.spec import RunSpec
+from peer.training.train.trainer import LocalTrainer
 from tests.benchmarks import jobs, spikes, spikes_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.mislabelled import Mislabelled

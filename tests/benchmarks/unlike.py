@@ -11,10 +11,10 @@ from collections.abc import Iterable, Iterator, Sequence
 from itertools import count
 from pathlib import Path
 
-from peer.data.data_shards import is_held_out, shard_of, shards_of
-from peer.data.documents import piece_characters, read_files, standard_library
-from peer.data.source import Document
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
+from peer.training.data.data_shards import is_held_out, shard_of, shards_of
+from peer.training.data.documents import piece_characters, read_files, standard_library
+from peer.training.data.source import Document
 
 
 def dealt(spec: RunSpec, names: Sequence[str], folder: Path) -> RunSpec:

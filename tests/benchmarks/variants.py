@@ -19,17 +19,17 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from peer.codec.codec import Codec
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.protocol.encoding import digest_of
-from peer.protocol.head import genesis_anchor
-from peer.spec import RunSpec
-from peer.train.backend import SingleDevice, held_out_loss
-from peer.train.optimizers import steps_before
-from peer.train.trainer import LocalTrainer
+from peer.consensus.codec.codec import Codec
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import genesis_anchor
+from peer.schema.spec import RunSpec
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.train.backend import SingleDevice, held_out_loss
+from peer.training.train.optimizers import steps_before
+from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound
 from tests.stepping import step, steps_in_round, submit
 

@@ -29,8 +29,8 @@ from dht.admission import FOR_EVER, LASTS_S, QuarantineList, issue_admission, re
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, issue, parse
-from peer.events import AlertRaised, Event
-from peer.telemetry.event_log import EventPrinter
+from peer.node.telemetry.event_log import EventPrinter
+from peer.schema.events import AlertRaised, Event
 
 ORGANISER, ALICE, BOB = (Identity.from_seed(letter * 32) for letter in (b"o", b"a", b"b"))
 RUN, NOW_S = b"r" * 32, 1_800_000_000.0

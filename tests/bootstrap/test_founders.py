@@ -10,7 +10,7 @@ from bootstrap.founders import GenesisFile, look
 from dht.errors import BadInput, RunMismatch
 from dht.identity import Identity
 from dht.records import Genesis, PeerRecord, unpack_body, verify_record
-from peer.spec import load
+from peer.schema.spec import load
 
 RUN = b"r" * 32
 ORGANISER = Identity.from_seed(b"o" * 32)

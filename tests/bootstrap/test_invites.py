@@ -16,8 +16,8 @@ from bootstrap.invites import InviteIssuer, lead_outside
 from dht.addresses import LOOPBACK
 from dht.identity import Identity
 from dht.invite import INVITE_FILE, parse
-from peer.spec import load
-from peer.telemetry.event_log import EventPrinter
+from peer.node.telemetry.event_log import EventPrinter
+from peer.schema.spec import load
 
 ORGANISER = Identity.from_seed(b"o" * 32)
 ME = f"/p2p/{ORGANISER.peer_id}"

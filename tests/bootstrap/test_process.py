@@ -46,9 +46,9 @@ from dht.records import (
     unpack_body,
     verify_record,
 )
-from peer import spec as specs
-from peer.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
-from peer.link.gatekeeper import ADMIT
+from peer.network.link.gatekeeper import ADMIT
+from peer.schema import spec as specs
+from peer.schema.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
 
 pytestmark = pytest.mark.swarm

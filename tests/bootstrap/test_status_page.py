@@ -9,7 +9,7 @@ from pathlib import Path
 from bootstrap.status_page import Health, html_of
 from dht.identity import Identity
 from dht.records import PeerRecord
-from peer.events import AlertRaised, InviteIssued
+from peer.schema.events import AlertRaised, InviteIssued
 
 
 def head(round: int, name: str = "alice", *, ready: bool = False) -> PeerRecord:

@@ -18,7 +18,7 @@ from dht.addresses import LOOPBACK
 from dht.board import Board
 from dht.identity import Identity
 from dht.streams.base import Streams
-from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
+from peer.planning.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.testing.child_process import HANG_S
 from peer.testing.faulty_streams import FaultyStreams
 from tests.memory_board import MemoryBoard

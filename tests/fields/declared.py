@@ -12,8 +12,8 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from peer.protocol.block import ContributionHeader, SignedNorms, Update
-from peer.protocol.messages import _TYPES, ObjectData
+from peer.consensus.protocol.block import ContributionHeader, SignedNorms, Update
+from peer.consensus.protocol.messages import _TYPES, ObjectData
 
 EACH = "*"
 

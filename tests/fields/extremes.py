@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any, Union, get_args, get_origin
 
-from peer.protocol.encoding import digest_of
+from peer.consensus.protocol.encoding import digest_of
 from tests.fields.declared import EACH, Step, is_structure
 
 YEAR_S = 365 * 86_400

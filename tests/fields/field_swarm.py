@@ -15,20 +15,20 @@ from traceback import extract_tb
 from typing import Any
 
 from dht.streams.base import Streams
-from peer.aggregation.evidence import AggregationRules
-from peer.codec.run_rules import rules_of
-from peer.events import MessageRefused
-from peer.lifecycle.vocabulary import Stepped
-from peer.protocol.block import ContributionHeader, Update
-from peer.protocol.electorate import order
-from peer.protocol.head import ChainHead
-from peer.protocol.rules import Rules
-from peer.rounds.interface import Tick
-from peer.spec import RunSpec, from_mapping
+from peer.consensus.aggregation.evidence import AggregationRules
+from peer.consensus.codec.run_rules import rules_of
+from peer.consensus.protocol.block import ContributionHeader, Update
+from peer.consensus.protocol.electorate import order
+from peer.consensus.protocol.head import ChainHead
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds.interface import Tick
+from peer.node.lifecycle.inputs_effects import Stepped
+from peer.schema.events import MessageRefused
+from peer.schema.spec import RunSpec, from_mapping
 from peer.testing.memory_peer import PARTS, STEP_TOKENS, STEPS, LogicalPeer
 from peer.testing.memory_swarm import World
 from tests.fields.liar import Liar, Lie, LyingStreams
-from tests.peer.rounds.hostile import check_bounds
+from tests.peer.consensus.rounds.hostile import check_bounds
 
 PEERS = 4
 LIAR = "p1"
@@ -62,7 +62,7 @@ SPEC = from_mapping(
         },
     }
 )  # fmt: skip
-"""The waits of `peer/runs/small.toml`, with the steps and tokens of a logical peer."""
+"""The waits of `peer/schema/runs/small.toml`, with the steps and tokens of a logical peer."""
 
 
 class FieldPeer(LogicalPeer):

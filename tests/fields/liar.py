@@ -16,12 +16,12 @@ from unittest.mock import patch
 
 from dht.protocol_version import PROTOCOL_VERSION
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
-from peer.protocol import bounds, norms, penalties, validation
-from peer.protocol.block import ContributionHeader, SignedNorms, Update, Vote
-from peer.protocol.electorate import coordinator
-from peer.protocol.encoding import Packed, digest_of, pack, unpack
-from peer.protocol.membership import next_electorate
-from peer.protocol.messages import (
+from peer.consensus.protocol import bounds, norms, penalties, validation
+from peer.consensus.protocol.block import ContributionHeader, SignedNorms, Update, Vote
+from peer.consensus.protocol.electorate import coordinator
+from peer.consensus.protocol.encoding import Packed, digest_of, pack, unpack
+from peer.consensus.protocol.membership import next_electorate
+from peer.consensus.protocol.messages import (
     BallotId,
     MeanConflict,
     MeanData,
@@ -36,13 +36,13 @@ from peer.protocol.messages import (
     decode,
     encode,
 )
-from peer.protocol.rules import Rules
-from peer.protocol.validation import CLOCKS_DIFFER_S
-from peer.refusals import PLACE, TABLES, TIME
-from peer.rounds import collector
-from peer.rounds.state import CoordinatorState, MemberState, State
-from peer.rounds.transition import Transition
-from peer.simulate.memory_store import ModelKeys
+from peer.consensus.protocol.refusals import PLACE, TABLES, TIME
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.protocol.validation import CLOCKS_DIFFER_S
+from peer.consensus.rounds import collector
+from peer.consensus.rounds.state import CoordinatorState, MemberState, State
+from peer.consensus.rounds.transition import Transition
+from peer.planning.simulate.memory_store import ModelKeys
 from tests.fields.declared import SAID_AT_HOME, Field
 from tests.fields.extremes import NotSaid, Seen, at, changed, lies_about
 from tests.fields.unasked import UNASKED
@@ -87,7 +87,7 @@ class Liar:
         self.first_told: int | None = None
         """In which round first."""
         self.broken: Counter[str] = Counter()
-        """How often that breaks which rule of `peer.refusals`; none: an empty name."""
+        """How often that breaks which rule of `peer.consensus.protocol.refusals`; none: an empty name."""
 
     # ---- on the wire ----
 

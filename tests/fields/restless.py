@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
-from peer.protocol.block import Vote
-from peer.protocol.electorate import order
-from peer.protocol.encoding import pack
-from peer.protocol.messages import BallotId, Message, Prepare, Propose, VoteCast, encode
-from peer.rounds.state import State
-from peer.rounds.timeouts import patience_s
-from peer.simulate.memory_store import ModelKeys
+from peer.consensus.protocol.block import Vote
+from peer.consensus.protocol.electorate import order
+from peer.consensus.protocol.encoding import pack
+from peer.consensus.protocol.messages import BallotId, Message, Prepare, Propose, VoteCast, encode
+from peer.consensus.rounds.state import State
+from peer.consensus.rounds.timeouts import patience_s
+from peer.planning.simulate.memory_store import ModelKeys
 from tests.fields.field_swarm import LIAR, SEED, FieldWorld, Outcome, lived, measured, undisturbed
 
 PRESS_S = 0.5

@@ -6,8 +6,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from peer.protocol.encoding import Keys, digest_of, pack
-from peer.protocol.messages import (
+from peer.consensus.protocol.encoding import Keys, digest_of, pack
+from peer.consensus.protocol.messages import (
     Blocks,
     EquivocationProof,
     GetBlocks,
@@ -25,7 +25,7 @@ from peer.protocol.messages import (
     ShowInputs,
     VoteCast,
 )
-from peer.rounds.state import State
+from peer.consensus.rounds.state import State
 
 OBJECT = b"an object that nobody has asked for"
 

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.data import start_blob
-from peer.spec import dump, from_mapping, load
+from peer.node.store import start_blob
+from peer.schema.spec import dump, from_mapping, load
 from tests import warm
 from tests.hub_server import HubServer, serving
 from tests.open_models import publish, run_from

@@ -9,22 +9,23 @@ from typing import Any
 import pytest
 
 from dht.errors import DeviceLost, Unreachable
-from peer import ipc, session
-from peer.cluster.doubts import Doubts
-from peer.events import AlertRaised, Event
-from peer.ipc import AnyToTrainer, HomeOffer, Leave
-from peer.lifecycle.state import LINKS_LOST
-from peer.lifecycle.vocabulary import LeaveAsked, Post, Submit, TrainerFailed, Work
-from peer.link.channel import LinkLost
-from peer.link.handle import LeaveRequested
-from peer.pipeline.home_group import GarbageHome, HomeGone
-from peer.ranks.rank_group import RankLost
-from peer.ranks.roster import DeviceRoster
+from peer import session
+from peer.network.link.channel import LinkLost
+from peer.network.link.handle import LeaveRequested
+from peer.node.lifecycle.inputs_effects import LeaveAsked, Post, Submit, TrainerFailed, Work
+from peer.node.lifecycle.state import LINKS_LOST
+from peer.node.telemetry.reporter import Reporter
+from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
+from peer.parallel.ranks.rank_group import RankLost
+from peer.parallel.ranks.roster import DeviceRoster
+from peer.schema import ipc
+from peer.schema.events import AlertRaised, Event
+from peer.schema.ipc import AnyToTrainer, HomeOffer, Leave
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import dump
 from peer.session import Inbox, join
-from peer.settings import PeerSettings
-from peer.spec import dump
-from peer.telemetry.reporter import Reporter
-from tests.peer.lifecycle.story import spec
+from tests.peer.node.lifecycle.story import spec
 from tests.peer.test_session import Driven
 from tests.played_link import PlayedLink
 

@@ -12,15 +12,15 @@ import pytest
 from dht.addresses import ALL_INTERFACES
 from dht.errors import BadInput, BadSpec, HomefiresError
 from peer import __main__ as command
-from peer.control import store
-from peer.control.server import Commands
-from peer.link.handle import LeaveRequested, LinkProcess
+from peer.network.link.handle import LeaveRequested, LinkProcess
+from peer.node.control import saved_settings
+from peer.node.control.server import Commands
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.settings import PeerSettings, settings_from
 from peer.session import Inbox
-from peer.settings import PeerSettings, settings_from
-from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import BUSY, HANG_S
 
-FAKE = Path(__file__).parent / "link" / "fake_link.py"
+FAKE = Path(__file__).parent / "network" / "link" / "fake_link.py"
 
 
 @pytest.fixture(autouse=True)
@@ -102,7 +102,7 @@ def test_a_device_that_is_not_there_is_not_remembered(tmp_path: Path, monkeypatc
         raise BadInput(f"settings.devices is {settings.devices!r}")
 
     monkeypatch.setattr(command, "join", refuse)
-    store.write(tmp_path, PeerSettings(nice=3))
-    settings = settings_from(["settings.devices=cuda"], store.read_table(tmp_path))
+    saved_settings.write(tmp_path, PeerSettings(nice=3))
+    settings = settings_from(["settings.devices=cuda"], saved_settings.read_table(tmp_path))
     assert command._take_part("echo", b"run", settings, tmp_path) == BadInput.exit_code
-    assert store.read_table(tmp_path) == {"nice": 3}
+    assert saved_settings.read_table(tmp_path) == {"nice": 3}

@@ -11,17 +11,17 @@ import pytest
 import torch
 
 from dht.errors import BadInput
-from peer.checkpoint.checkpoint import Checkpoints
-from peer.checkpoint.replay import origin_of, read_chain, restore_at
-from peer.events import AlertRaised, Event
-from peer.protocol.head import ChainHead
+from peer.consensus.protocol.head import ChainHead
+from peer.node.store import snapshots
+from peer.node.store.chain import start_chain_at
+from peer.node.store.run_directory import genesis_head, read_base_at, read_genesis
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.events import AlertRaised, Event
 from peer.startup import restore
-from peer.store import snapshots
-from peer.store.chain import start_chain_at
-from peer.store.run_directory import genesis_head, read_base_at, read_genesis
-from peer.telemetry.reporter import Reporter
-from peer.train.trainer import LocalTrainer
-from tests.peer.export.run_on_disk import CPU, ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
+from peer.training.checkpoint.checkpoint import Checkpoints
+from peer.training.checkpoint.replay import origin_of, read_chain, restore_at
+from peer.training.train.trainer import LocalTrainer
+from tests.peer.tools.export.run_on_disk import CPU, ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
 from tests.saved import everything, same, words
 from tests.stepping import step
 

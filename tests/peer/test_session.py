@@ -13,11 +13,11 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput, DeviceLost, Unreachable
-from peer import first_words, ipc
-from peer.events import AlertRaised, Event, PeerStateChanged, PenaltyImposed, RoundCommitted, RoundStarted
-from peer.ipc import Leave, OfferContribution, ReportProgress, StandsAt, ToLink
-from peer.lifecycle.fragments import FragmentSchedule
-from peer.lifecycle.vocabulary import (
+from peer import handshake
+from peer.network.link.channel import LinkLost
+from peer.network.link.handle import LeaveRequested
+from peer.node.lifecycle.fragments import FragmentSchedule
+from peer.node.lifecycle.inputs_effects import (
     Apply,
     Done,
     Evaluate,
@@ -33,17 +33,18 @@ from peer.lifecycle.vocabulary import (
     Work,
     Written,
 )
-from peer.limits.desired_state import Intent
-from peer.limits.policy import Decision
-from peer.link.channel import LinkLost
-from peer.link.handle import LeaveRequested
-from peer.pipeline.home_group import HomeGone
+from peer.node.limits.desired_state import Intent
+from peer.node.limits.policy import Decision
+from peer.node.telemetry.reporter import Reporter
+from peer.parallel.pipeline.home_group import HomeGone
+from peer.schema import ipc
+from peer.schema.events import AlertRaised, Event, PeerStateChanged, PenaltyImposed, RoundCommitted, RoundStarted
+from peer.schema.ipc import Leave, OfferContribution, ReportProgress, StandsAt, ToLink
+from peer.schema.spec import RunSpec
 from peer.session import Inbox, Session, heard
-from peer.spec import RunSpec
-from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
-from tests.peer.lifecycle.story import NEXT, STATE, FakeTrainer, spec
-from tests.peer.rounds.build import HEAD, NAMES, PARTS, block, update
+from tests.peer.consensus.rounds.build import HEAD, NAMES, PARTS, block, update
+from tests.peer.node.lifecycle.story import NEXT, STATE, FakeTrainer, spec
 from tests.played_link import PlayedLink, watched
 
 OBEYED_S = 2.0
@@ -355,7 +356,7 @@ def spec_text(*items: Any, stopping: bool = False) -> tuple[str, list[Event]]:
         inbox.put(item)
     reporter = Reporter(events.append)
     reporter.stopping = stopping
-    return first_words.spec_text(inbox, reporter), events
+    return handshake.spec_text(inbox, reporter), events
 
 
 def test_the_spec_comes_after_whatever_the_link_waits_for() -> None:
@@ -382,7 +383,7 @@ def test_nobody_waits_for_a_spec_that_a_person_does_not_want_any_more() -> None:
 
 
 def test_a_spec_that_does_not_come_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(first_words, "SPEC_TIMEOUT_S", 0.05)
+    monkeypatch.setattr(handshake, "SPEC_TIMEOUT_S", 0.05)
     with pytest.raises(Unreachable, match="the run's spec within"):
         spec_text()
 

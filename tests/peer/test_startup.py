@@ -20,21 +20,19 @@ import torch
 from dht.errors import BadInput, BadSpec, DeviceLost, HomefiresError, MemoryFull, Unreachable
 from dht.identity import Identity
 from dht.records import Genesis
-from peer.autotune import cache, trial
-from peer.autotune.cache import remember
-from peer.data.source import Source
-from peer.doctor.check import size
-from peer.doctor.host import needs_of
-from peer.doctor.verdict import quiet
-from peer.events import AlertRaised, Event, PeerStateChanged
-from peer.host import device, processes
-from peer.limits.desired_state import PAUSED_WHY, Intent
-from peer.limits.policy import Decision, Hold
-from peer.link.handle import LeaveRequested
-from peer.pipeline.stage_model import require_cuttable
-from peer.settings import PeerSettings
-from peer.spec import RunSpec, load
-from peer.spec_tables import AdapterTable, StartTable
+from peer.network.link.handle import LeaveRequested
+from peer.node.host import device, processes
+from peer.node.limits.desired_state import PAUSED_WHY, Intent
+from peer.node.limits.policy import Decision, Hold
+from peer.node.store.run_directory import genesis_head
+from peer.node.telemetry.reporter import Reporter
+from peer.parallel.autotune import cache, trial
+from peer.parallel.autotune.cache import remember
+from peer.parallel.pipeline.stage_model import require_cuttable
+from peer.schema.events import AlertRaised, Event, PeerStateChanged
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec, load
+from peer.schema.spec_fields import AdapterTable, StartTable
 from peer.startup import (
     Prepared,
     _wait_for,
@@ -47,12 +45,14 @@ from peer.startup import (
     require_room,
     say_smaller,
 )
-from peer.store.run_directory import genesis_head
-from peer.telemetry.reporter import Reporter
 from peer.testing.child_process import HANG_S
-from peer.train import trainer as trainers
-from peer.train.tuned import Tuned, TuneKey
-from tests.peer.export.run_on_disk import signed_genesis
+from peer.tools.doctor.check import size
+from peer.tools.doctor.host import needs_of
+from peer.tools.doctor.verdict import quiet
+from peer.training.data.source import Source
+from peer.training.train import trainer as trainers
+from peer.training.train.autotune_result import Tuned, TuneKey
+from tests.peer.tools.export.run_on_disk import signed_genesis
 
 FIT = Tuned(
     basis=TuneKey(run="ab", device="auto", name="a GPU", torch="2", homefires="0"),
@@ -99,7 +99,7 @@ def test_the_model_counts_where_the_device_is_the_processor(
     kind: str, spec: RunSpec, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Whatever `auto` comes to on this machine."""
-    monkeypatch.setattr("peer.host.device.choose_device", lambda wanted: torch.device(kind))
+    monkeypatch.setattr("peer.node.host.device.choose_device", lambda wanted: torch.device(kind))
     needs = needs_of(spec, PeerSettings().chain_bytes)
     (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
     assert found.figures["needed_bytes"] == needs.main + (needs.device if kind == "cpu" else 0)
@@ -128,7 +128,7 @@ def test_a_processor_trains_with_the_specs_own_micro_batch(spec: RunSpec, said: 
 
 @pytest.fixture
 def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.host.device.choose_device", lambda wanted: torch.device("cuda"))
+    monkeypatch.setattr("peer.node.host.device.choose_device", lambda wanted: torch.device("cuda"))
     monkeypatch.setattr(trial, "basis_of", lambda *about, **named: FIT.basis)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 0)
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 0)
@@ -350,7 +350,11 @@ def full_until(monkeypatch: pytest.MonkeyPatch, place: str, tries: int) -> list[
 
 BUILDING = ("JOINING", "building the model and reading the data")
 NO_ROOM = "the memory of cpu has no room for the model; close other programs, or join with --devices cpu"
-PLACES = ["torch.nn.Module.to", "peer.train.backend.SingleDevice.__init__", "peer.train.trainer.LocalTrainer.restore"]
+PLACES = [
+    "torch.nn.Module.to",
+    "peer.training.train.backend.SingleDevice.__init__",
+    "peer.training.train.trainer.LocalTrainer.restore",
+]
 
 
 @pytest.mark.parametrize("place", PLACES)
@@ -419,7 +423,7 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     free = iter([100_000, 2 * needed, needed - 1, needed])
     monkeypatch.setattr(device, "whole_bytes", lambda chosen: 24 * GIB)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: next(free))
-    made = full_until(monkeypatch, "peer.train.trainer.LocalTrainer.__init__", 1)
+    made = full_until(monkeypatch, "peer.training.train.trainer.LocalTrainer.__init__", 1)
     start.prepare()
     assert start.waits == [5.0] * 3
     assert len(made) == 1

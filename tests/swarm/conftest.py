@@ -12,7 +12,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import EventLine, parse_line
+from peer.schema.events import EventLine, parse_line
 from peer.testing.child_process import HANG_S, ORPHAN_S, Child, Printed, processes_of
 
 LIGHT = ("inner.sequences=1", "data.eval_sequences=8", "round.steps=10")

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import EventLine, InnerProgressed, PeerStarted, PenaltyImposed, RoundCommitted
-from peer.testing.plugin import StartSwarm
+from peer.schema.events import EventLine, InnerProgressed, PeerStarted, PenaltyImposed, RoundCommitted
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -8,12 +8,12 @@ from dataclasses import dataclass
 
 import pytest
 
-from peer.events import PeerStarted, RoundCommitted
-from peer.spec_tables import RoundTable
+from peer.schema.events import PeerStarted, RoundCommitted
+from peer.schema.spec_fields import RoundTable
 from peer.testing.child_process import assert_no_orphans
 from peer.testing.faults import PHASES, Crash, Stall
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

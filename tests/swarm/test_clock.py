@@ -7,9 +7,9 @@ import time
 import pytest
 
 from dht.atomic_files import write_atomic
-from peer.events import AlertRaised, EventLine, PeerStateChanged
+from peer.schema.events import AlertRaised, EventLine, PeerStateChanged
 from peer.testing.faulty_link import CLOCK
-from peer.testing.plugin import StartSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
@@ -29,7 +29,7 @@ def is_held(line: EventLine) -> bool:
 def test_it_says_so_holds_back_and_comes_back_when_the_clock_is_right(swarm: StartSwarm) -> None:
     """The others go on meanwhile, and all have the same bits afterwards."""
     run = swarm(
-        peers=3, real=True, sets=QUICK, settings=RESTING, hurry={"peer.lifecycle.link_changes.CLOCK_RETRY_S": 5.0}
+        peers=3, real=True, sets=QUICK, settings=RESTING, hurry={"peer.node.lifecycle.link_changes.CLOCK_RETRY_S": 5.0}
     )
     run.until_round(2)
     clock = run.directory_of(2) / CLOCK

@@ -9,14 +9,14 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.audit.auditor import audit
-from peer.events import ClusterFormed, Evaluated, EventLine, TransferProgressed
-from peer.export.folder import export
-from peer.pipeline.stage_model import model_layers
-from peer.store.held_layers import read_held
+from peer.node.store.held_layers import read_held
+from peer.parallel.pipeline.stage_model import model_layers
+from peer.schema.events import ClusterFormed, Evaluated, EventLine, TransferProgressed
 from peer.testing.child_process import BUSY
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
+from peer.tools.audit.auditor import audit
+from peer.tools.export.folder import export
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -44,7 +44,7 @@ def test_no_invite_with_a_token_stands_in_ps(homefires: Callable[..., Homefires]
     peer = homefires(*words, directory=tmp_path / "p-out")
     peer.wait_for(committed(1))
     said = command_lines(psutil.Process(peer.process.pid))
-    for part in ("-m tui join", "-m peer join", "-m peer.link.link", "p2pd"):
+    for part in ("-m tui join", "-m peer join", "-m peer.network.link.link", "p2pd"):
         assert any(part in line for line in said), f"no {part} among {said}"
 
     doctor = homefires("doctor", str(file), "--dir", str(tmp_path / "d"), directory=tmp_path / "d-out")

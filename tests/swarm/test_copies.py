@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from dht.errors import KeyInUse
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import LOOPBACK
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

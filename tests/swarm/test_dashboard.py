@@ -14,8 +14,8 @@ from statistics import median
 
 import pytest
 
-from peer.control.client import ControlClient
-from peer.events import EventLine, InnerProgressed, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
+from peer.node.control.client import ControlClient
+from peer.schema.events import EventLine, InnerProgressed, PeerStateChanged, PhaseEntered, RoundAborted, RoundCommitted
 from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
 from tests.swarm.conftest import LIGHT

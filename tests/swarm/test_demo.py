@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import Evaluated, PeerStarted, PeerStopped, RoundCommitted
+from peer.schema.events import Evaluated, PeerStarted, PeerStopped, RoundCommitted
 from peer.testing.child_process import assert_no_orphans
 from tests.swarm.conftest import Homefires
 

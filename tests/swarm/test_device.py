@@ -8,9 +8,9 @@ import pytest
 
 from dht.atomic_files import write_atomic
 from dht.errors import DeviceLost
-from peer.events import EventLine, PeerStateChanged, PeerStopped
+from peer.schema.events import EventLine, PeerStateChanged, PeerStopped
 from peer.testing.faulty_peer import DEVICE, FULL, GONE
-from peer.testing.plugin import StartSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

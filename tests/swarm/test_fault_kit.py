@@ -6,10 +6,10 @@ from typing import Any
 
 import pytest
 
-from peer.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
+from peer.schema.events import EventLine, PhaseEntered, RoundCommitted, RoundStarted
 from peer.testing.faults import Corrupt, Cut, Duplicate, Fault, Loss, Partition, Reorder, Slow
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

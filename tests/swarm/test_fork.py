@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from peer.audit.auditor import audit
-from peer.events import AlertRaised, RoundCommitted
+from peer.schema.events import AlertRaised, RoundCommitted
 from peer.testing.faults import Partition
-from peer.testing.plugin import StartSwarm
+from peer.testing.pytest_plugin import StartSwarm
+from peer.tools.audit.auditor import audit
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -6,11 +6,11 @@ from statistics import median
 
 import pytest
 
-from peer.audit.auditor import audit
-from peer.events import RoundCommitted
+from peer.schema.events import RoundCommitted
 from peer.testing.faults import Crash
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
+from peer.tools.audit.auditor import audit
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

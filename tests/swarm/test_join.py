@@ -14,7 +14,7 @@ import pytest
 from dht.errors import BadInput, DirectoryBusy, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import (
+from peer.schema.events import (
     EventLine,
     InnerProgressed,
     InviteIssued,
@@ -25,10 +25,10 @@ from peer.events import (
     RoundCommitted,
     RoundStarted,
 )
-from peer.spec_tables import RoundTable
+from peer.schema.spec_fields import RoundTable
 from peer.testing.child_process import BUSY, assert_no_orphans
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING, Homefires, pid_of
 from tests.talks import mixed_sets
 from tui.commands.consent import introduce

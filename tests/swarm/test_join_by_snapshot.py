@@ -7,7 +7,7 @@ from contextlib import closing
 
 import pytest
 
-from peer.events import AlertRaised, EventLine, PeerStateChanged, TransferProgressed
+from peer.schema.events import AlertRaised, EventLine, PeerStateChanged, TransferProgressed
 from peer.testing.faulty_link import LIES
 from peer.testing.process_swarm import RealSwarm
 

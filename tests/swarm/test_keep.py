@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import NotAdmitted
-from peer.events import CheckpointWritten, EventLine, InviteIssued
+from peer.schema.events import CheckpointWritten, EventLine, InviteIssued
 from peer.testing.child_process import HANG_S, assert_no_orphans
 from tests.swarm.conftest import Homefires
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, committed

@@ -11,7 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import EventLine, RoundCommitted
+from peer.schema.events import EventLine, RoundCommitted
 from peer.testing.child_process import BUSY, HANG_S, assert_no_orphans
 from tests.swarm.conftest import LIGHT, Homefires, pid_of
 

@@ -16,14 +16,17 @@ import pytest
 
 from dht.identity import Identity
 from dht.invite import issue
-from peer.spec import dump, load
+from peer.schema.spec import dump, load
 from peer.testing.child_process import HANG_S, ORPHAN_S
 
 pytestmark = pytest.mark.swarm
 
 INTRODUCE = "import sys; from tui.commands.consent import introduce; introduce(sys.argv[1])"
 EXAMINE = "import sys; from tui.cli import main; main(['doctor', sys.argv[1]])"
-TRY_OUT = "import sys; from peer.autotune.cache import run_python; run_python(['-m', 'peer.autotune', sys.argv[2]])"
+TRY_OUT = (
+    "import sys; from peer.parallel.autotune.cache import run_python;"
+    " run_python(['-m', 'peer.parallel.autotune', sys.argv[2]])"
+)
 
 TORCH = "libtorch"
 
@@ -48,9 +51,9 @@ def spec(tmp_path: Path) -> Path:
     ("program", "works"),
     [
         (INTRODUCE, "peer introduce"), (INTRODUCE, "p2pd"), (EXAMINE, "peer doctor"), (EXAMINE, "p2pd"),
-        (EXAMINE, "peer.doctor.kernel"), (TRY_OUT, "peer.autotune"), (TRY_OUT, TORCH),
+        (EXAMINE, "peer.tools.doctor.kernel_probe"), (TRY_OUT, "peer.parallel.autotune"), (TRY_OUT, TORCH),
     ],
-    ids=lambda value: value if len(value) < 20 else {INTRODUCE: "introduce", EXAMINE: "doctor", TRY_OUT: "dry"}[value],
+    ids=lambda value: {INTRODUCE: "introduce", EXAMINE: "doctor", TRY_OUT: "dry"}.get(value, value),
 )  # fmt: skip
 def test_nothing_outlives_who_started_it(
     program: str, works: str, invite: str, spec: Path, record_property: Callable[[str, object], None]

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import AlertRaised, EventLine, InviteIssued, PeerStarted, RoundCommitted
+from peer.schema.events import AlertRaised, EventLine, InviteIssued, PeerStarted, RoundCommitted
 from peer.testing.child_process import HANG_S, ORPHAN_S, assert_no_orphans
 from tests.swarm.conftest import Homefires, pid_of
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
@@ -17,7 +17,7 @@ from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
 pytestmark = pytest.mark.swarm
 Start = Callable[..., Homefires]
 
-LINK, BOOTSTRAP, DAEMON, WATCH = "peer.link.link", "-m bootstrap", "p2pd", "peer watch"
+LINK, BOOTSTRAP, DAEMON, WATCH = "peer.network.link.link", "-m bootstrap", "p2pd", "peer watch"
 
 
 def tree_of(pid: int) -> list[psutil.Process]:

@@ -8,16 +8,16 @@ from itertools import pairwise
 
 import pytest
 
-from peer.events import MessageRefused
-from peer.protocol.block import Block, Update
-from peer.protocol.membership import VOTES_AFTER
-from peer.refusals import RANGES, STEPS, TIME, TOKENS
-from peer.store.run_directory import block_path
+from peer.consensus.protocol.block import Block, Update
+from peer.consensus.protocol.membership import VOTES_AFTER
+from peer.consensus.protocol.refusals import RANGES, STEPS, TIME, TOKENS
+from peer.node.store.run_directory import block_path
+from peer.schema.events import MessageRefused
 from peer.testing.child_process import BUSY
 from peer.testing.faulty_peer import UNTRAINED
-from peer.testing.liar import ALL_RANGES, HUGE, LIE, NEGATIVE, TOKENS_TWICE, YEARS_AHEAD
-from peer.testing.plugin import StartSwarm
+from peer.testing.lying_link import ALL_RANGES, HUGE, LIE, NEGATIVE, TOKENS_TWICE, YEARS_AHEAD
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -14,10 +14,17 @@ from typing import Any
 import psutil
 import pytest
 
-from peer.control.client import ControlClient
-from peer.control.store import read_table
-from peer.events import AlertRaised, EventLine, InnerProgressed, PeerStateChanged, RoundCommitted, SettingsChanged
-from peer.limits.desired_state import PAUSED_WHY
+from peer.node.control.client import ControlClient
+from peer.node.control.saved_settings import read_table
+from peer.node.limits.desired_state import PAUSED_WHY
+from peer.schema.events import (
+    AlertRaised,
+    EventLine,
+    InnerProgressed,
+    PeerStateChanged,
+    RoundCommitted,
+    SettingsChanged,
+)
 from peer.testing.child_process import BUSY, HANG_S
 from peer.testing.process_swarm import LINK_MODULE, RealSwarm
 from tests.swarm.conftest import LIGHT
@@ -27,7 +34,7 @@ from tui.commands.settings import change
 pytestmark = pytest.mark.swarm
 OBEYED_S = 2.0 * BUSY
 LINGER_S = 2.0
-HURRY = {"peer.limits.policy.LINGER_S": LINGER_S}
+HURRY = {"peer.node.limits.policy.LINGER_S": LINGER_S}
 SNOOZED_S = 3.0
 
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import RoundCommitted
+from peer.schema.events import RoundCommitted
 from peer.testing.faults import Odd
-from peer.testing.plugin import StartSwarm
+from peer.testing.pytest_plugin import StartSwarm
 
 pytestmark = pytest.mark.swarm
 

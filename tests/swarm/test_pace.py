@@ -7,10 +7,10 @@ from statistics import median
 
 import pytest
 
-from peer.events import InnerProgressed, PhaseEntered, RoundCommitted
-from peer.protocol.block import WEIGHT_ONE
-from peer.testing.plugin import StartSwarm
+from peer.consensus.protocol.block import WEIGHT_ONE
+from peer.schema.events import InnerProgressed, PhaseEntered, RoundCommitted
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm

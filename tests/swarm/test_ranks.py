@@ -10,18 +10,18 @@ import psutil
 import pytest
 
 from dht.atomic_files import write_atomic
-from peer.events import AlertRaised, EventLine, PeerStarted, PhaseEntered, RoundCommitted
+from peer.schema.events import AlertRaised, EventLine, PeerStarted, PhaseEntered, RoundCommitted
 from peer.testing.child_process import BUSY, processes_of
 from peer.testing.faulty_peer import LOSES_IN, RANK
 from peer.testing.ledger_check import audit_books
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from peer.testing.short_waits import write_hurry
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-RANK_MODULE = "peer.fsdp.rank"
+RANK_MODULE = "peer.parallel.fsdp.rank"
 ONE, TWO, FROM_MEMORY = range(3)
 """Peers, by their devices."""
 OWN = {TWO: ("devices=cpu,cpu", "sharding=full"), FROM_MEMORY: ("devices=cpu", "offload=yes")}
@@ -30,7 +30,7 @@ SETS = (
     "round.stagger_s=1", "round.keep_rounds=128", "round.snapshot_rounds=128", "round.max_staleness=128",
     "data.eval_every=1000",
 )  # fmt: skip
-FORGETS = {"peer.ranks.roster.AGAIN_S": 0.0}
+FORGETS = {"peer.parallel.ranks.roster.AGAIN_S": 0.0}
 """A device that was lost any number of times is tried again."""
 BACK_S = 60.0
 """From the loss of a rank until the peer takes part again."""

@@ -9,7 +9,7 @@ from pathlib import Path
 import psutil
 import pytest
 
-from peer.events import EventLine, InviteIssued, NetworkMeasured, RoundCommitted
+from peer.schema.events import EventLine, InviteIssued, NetworkMeasured, RoundCommitted
 from peer.testing.child_process import assert_no_orphans
 from tests.namespaces import Homes
 from tests.swarm.conftest import Homefires

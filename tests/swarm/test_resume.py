@@ -7,10 +7,10 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
-from peer.protocol.block import Block
-from peer.testing.plugin import StartSwarm
+from peer.consensus.protocol.block import Block
+from peer.schema.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 from tests.talks import mixed_sets
 

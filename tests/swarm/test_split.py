@@ -6,11 +6,11 @@ import time
 
 import pytest
 
-from peer.events import AlertRaised, RoundCommitted
+from peer.schema.events import AlertRaised, RoundCommitted
 from peer.testing.faults import Partition
 from peer.testing.ledger_check import audit_books
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm

@@ -6,15 +6,15 @@ from pathlib import Path
 
 import pytest
 
-from peer.audit.auditor import audit
-from peer.data import start_blob
-from peer.events import Evaluated, RoundCommitted, TransferProgressed
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.spec import dump
-from peer.spec_tables import AdapterTable
+from peer.node.store import start_blob
+from peer.schema.events import Evaluated, RoundCommitted, TransferProgressed
+from peer.schema.spec import dump
+from peer.schema.spec_fields import AdapterTable
 from peer.testing.faults import Crash
-from peer.testing.plugin import StartSwarm
+from peer.testing.pytest_plugin import StartSwarm
+from peer.tools.audit.auditor import audit
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
 from tests.open_models import publish, run_from
 from tests.swarm.conftest import LIGHT, RESTING
 from tests.talks import write_both

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from peer.events import EventLine, PeerStateChanged, RoundCommitted
-from peer.testing.plugin import StartSwarm
+from peer.schema.events import EventLine, PeerStateChanged, RoundCommitted
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT
 
 pytestmark = pytest.mark.swarm

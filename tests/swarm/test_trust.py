@@ -16,10 +16,10 @@ from bootstrap.organiser import end_admission, keep_out, let_back, list_quaranti
 from dht.errors import NotAdmitted
 from dht.identity import Identity, fingerprint_words
 from dht.invite import issue, parse
-from peer.events import AlertRaised, EventLine, PeerStopped
+from peer.schema.events import AlertRaised, EventLine, PeerStopped
 from peer.testing.child_process import HANG_S
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

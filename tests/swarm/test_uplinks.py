@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import RoundCommitted
-from peer.testing.plugin import StartSwarm
+from peer.schema.events import RoundCommitted
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -15,7 +15,7 @@ import pytest
 from dht.errors import Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import (
+from peer.schema.events import (
     DeviceMeasured,
     EventLine,
     NetworkMeasured,
@@ -26,8 +26,8 @@ from peer.events import (
     parse_line,
 )  # fmt: skip
 from peer.testing.child_process import BUSY, HANG_S, Child, Printed, assert_no_orphans
-from peer.testing.plugin import StartSwarm
 from peer.testing.process_swarm import RealSwarm
+from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm

@@ -14,7 +14,7 @@ import sys
 import time
 
 from dht.process import die_with_parent
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     Event,
     EventLine,

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
-from peer.events import Event, PeerStateChanged, SettingsChanged
+from peer.schema.events import Event, PeerStateChanged, SettingsChanged
 
 WAIT_S = 10.0
 PAUSED = "its owner paused it; resume with: homefires resume"

@@ -14,7 +14,7 @@ import sys
 import time
 from pathlib import Path
 
-from peer.events import Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
+from peer.schema.events import Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
 
 
 def main(behaviour: str, directory: Path) -> int:

@@ -6,7 +6,7 @@ import random
 from collections.abc import Iterator
 from dataclasses import asdict
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     CheckpointWritten,
     DeviceMeasured,

@@ -15,8 +15,8 @@ import tui.redact
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import AlertRaised, EventLine, NetworkMeasured, PeerStarted, format_line
-from peer.spec import dump, load
+from peer.schema.events import AlertRaised, EventLine, NetworkMeasured, PeerStarted, format_line
+from peer.schema.spec import dump, load
 from tui import bundle
 from tui.bundle import tail, write_bundle
 from tui.cli import main

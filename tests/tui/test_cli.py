@@ -14,7 +14,7 @@ import tui.commands.status
 from dht.errors import DiskFull, RoundsFailed
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import EventLine, PeerStarted, format_line
+from peer.schema.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
 
 ROOT = Path(__file__).parents[2]

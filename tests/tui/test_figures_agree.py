@@ -14,7 +14,7 @@ from html import unescape
 
 import pytest
 
-from peer.telemetry.metrics import Metrics
+from peer.node.telemetry.metrics import Metrics
 from tests.tui.dashboard.live import recorded
 from tui.commands.status import describe, to_json
 from tui.dashboard.header import draw_header
@@ -27,7 +27,7 @@ from tui.dashboard.widgets.facts import FactSheet
 from tui.report.page import make_page
 from tui.swarm.reducer import apply
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.phrases import PeerStatus
+from tui.text.event_text import PeerStatus
 from tui.text.units import MISSING, format_bytes, format_count, format_loss, format_percent, format_round
 
 WIDTH = 160

@@ -14,8 +14,8 @@ from dht.errors import BadInput, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
 from dht.process import lock_directory
-from peer.control import store
-from peer.limits.desired_state import Intent
+from peer.node.control import saved_settings
+from peer.node.limits.desired_state import Intent
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main, parse
 from tui.commands.consent import consents
@@ -73,7 +73,7 @@ def test_all_are_told_also_one_that_does_not_run(two: list[FakePeer], words: lis
     third = folder("third", reported_at=1.0)
     assert main([*words, "--all"]) == 0
     assert [[cmd for cmd, _ in peer.asked] for peer in two] == [[words[0]]] * 2
-    wished = store.read_wish(third)
+    wished = saved_settings.read_wish(third)
     assert (wished.wish is Intent.PAUSE, wished.snoozed_until is not None) == (
         words[0] == "pause",
         words[0] == "snooze",

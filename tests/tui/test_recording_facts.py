@@ -23,7 +23,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import (
+from peer.schema.events import (
     DeviceMeasured,
     Event,
     EventLine,

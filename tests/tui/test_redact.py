@@ -132,7 +132,7 @@ def test_what_finds_a_bug_stays() -> None:
     peer = Identity.from_seed(b"p" * 32).peer_id
     lines = [
         f'{{"v":1,"seq":7,"t":1795478400.125,"peer":"{peer}","type":"RoundCommitted","digest":"{"0a" * 32}"}}',
-        "2026-11-22 00:12:34,567 link peer.link.link round 7: 12:34:56 left, hivemind 1.1.12",
+        "2026-11-22 00:12:34,567 link peer.network.link.link round 7: 12:34:56 left, hivemind 1.1.12",
         "listening on /ip4/0.0.0.0/tcp/0, /ip4/127.0.0.1/tcp/4001 and /ip6/::1/tcp/1 as " + peer,
         f"/ip4/127.0.0.1/tcp/4001/p2p/{peer} in std::vector<float>, c10::Error",
         'File "/usr/lib/python3/dist-packages/a_module/of_somebody/with_a_long/path/to_it/and_more"',

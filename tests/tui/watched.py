@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from peer.events import Event, EventLine, PeerStarted, PeerStateChanged, ReportReceived
-from peer.protocol.head import ChainEntry
-from peer.protocol.layout import cut
-from peer.watch.verified_chain import commit_events
-from tests.peer.rounds.build import HEAD, block, header, measured_by_all, update
+from peer.consensus.protocol.head import ChainEntry
+from peer.consensus.protocol.layout import cut
+from peer.schema.events import Event, EventLine, PeerStarted, PeerStateChanged, ReportReceived
+from peer.tools.watch.verified_chain import commit_events
+from tests.peer.consensus.rounds.build import HEAD, block, header, measured_by_all, update
 
 ROUND_S = 30.0
 

@@ -13,12 +13,12 @@ from pathlib import Path
 from typing import Annotated
 
 from dht.errors import BadInput
-from peer.events import printable
+from peer.schema.events import printable
 from tui.bundle import write_bundle
 from tui.command_line import Argument, Option, words_of
 from tui.commands.options import MEANT, AsJson, FolderCommand, PeerCommand
 from tui.processes.children import failure_said, python_module
-from tui.processes.tools import answer, converse, limited
+from tui.processes.one_shot import answer, converse, limited
 
 GONE_S = 20.0
 """A child that has closed its output ends within this time."""

@@ -14,8 +14,8 @@ from typing import TYPE_CHECKING
 
 from dht.errors import BadInput, DirectoryBusy, HomefiresError, Unreachable
 from dht.invite import parse_for
-from peer.events import PeerStarted, PeerStopped, read_lines
-from peer.telemetry.event_tail import EventTail
+from peer.node.telemetry.event_tail import EventTail
+from peer.schema.events import PeerStarted, PeerStopped, read_lines
 from tui.commands.control import after_leaving
 from tui.commands.options import DisplayOptions, PeerCommand
 from tui.folders import folder_meant, is_at_work, quoted

@@ -18,10 +18,10 @@ from typing import TYPE_CHECKING, Any, TextIO
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
-from peer.events import printable
+from peer.schema.events import printable
 from tui.folders import AGREED, is_at_work, note_folder
 from tui.processes.children import python_module, repeated
-from tui.processes.tools import answer
+from tui.processes.one_shot import answer
 from tui.text.units import format_bytes
 
 if TYPE_CHECKING:

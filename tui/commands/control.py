@@ -14,14 +14,14 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
-from peer.control.client import ControlClient, Reply, name_of, note_of
+from peer.node.control.client import ControlClient, Reply, name_of, note_of
 from tui.command_line import Argument
 from tui.commands.options import PeerCommand, PeersCommand
 from tui.folders import is_at_work, is_peers, quoted
 from tui.processes.children import python_module
+from tui.processes.one_shot import answer
 from tui.processes.systemd import UserUnits, unit_name
-from tui.processes.tools import answer
-from tui.text.phrases import clock
+from tui.text.event_text import clock
 
 KEEP_S = 60.0
 """A small file is written, on a machine that may be busy."""
@@ -131,7 +131,7 @@ def _keep(directory: Path, cmd: str, fields: Mapping[str, Any]) -> Reply:
     """A child does it, with the checks of a running peer, and holds the folder meanwhile."""
     if not is_peers(directory):
         raise Unreachable(f"{not_running(directory)}, and none ever has; name the folder of one with --dir")
-    argv = python_module("peer.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))
+    argv = python_module("peer.node.control.offline", str(directory), json.dumps({"cmd": cmd, **fields}))
     late = Unreachable(f"{directory} could not be written to within {KEEP_S:.0f} s; try again")
     try:
         return Reply(ok=True, fields=json.loads(answer("command", argv, KEEP_S, late=late)))

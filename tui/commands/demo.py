@@ -18,9 +18,9 @@ from typing import Annotated, Any, TextIO
 from dht.atomic_files import raising_disk_full
 from dht.errors import BadInput, RoundsFailed, Unreachable
 from dht.invite import INVITE_FILE
-from peer.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
-from peer.link.cluster_invite import issue_in
-from peer.spec import RunSpec, dump
+from peer.network.link.cluster_invite import issue_in
+from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, format_line
+from peer.schema.spec import RunSpec, dump
 from tui.command_line import Command, Option, words_of
 from tui.commands.options import DisplayOptions, Ui
 from tui.folders import quoted
@@ -39,9 +39,9 @@ from tui.processes.children import (
 from tui.processes.device_probe import DEVICES, find_device, share_devices, usable_cores
 from tui.spec_choice import SPEC, Sets, choose_spec
 from tui.swarm import figures
+from tui.swarm.figure_text import agreement_words
 from tui.swarm.reducer import apply
 from tui.swarm.round_ledger import MAX_COMMITS
-from tui.swarm.sentences import agreement_words
 from tui.swarm.snapshot import SwarmState, labels_of
 from tui.terminal import choose_ui
 from tui.text.units import format_bytes

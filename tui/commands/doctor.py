@@ -15,12 +15,12 @@ from typing import IO, Annotated, Any, TextIO
 
 from dht.errors import BadInvite
 from dht.invite import as_temporary_file, parse, read_text
-from peer.events import printable
+from peer.schema.events import printable
 from tui.command_line import Argument, Command, Option
 from tui.commands.options import INVITE, Devices
 from tui.folders import default_directory
 from tui.processes.children import failure_said, python_module, repeated
-from tui.processes.tools import answer, limited
+from tui.processes.one_shot import answer, limited
 from tui.terminal import columns
 from tui.text.units import format_bytes
 
@@ -121,7 +121,7 @@ class DevicesCommand(Command):
 
 def list_devices() -> str:
     """A line per device: what `--devices` calls it, its name, its memory. A child, since it loads torch."""
-    told = answer("examination", python_module("peer.doctor.kernel", "list"), LIMIT_S)
+    told = answer("examination", python_module("peer.tools.doctor.kernel_probe", "list"), LIMIT_S)
     return "\n".join(printable(_device(row)) for row in json.loads(told.splitlines()[-1])["devices"])
 
 

@@ -11,7 +11,7 @@ from typing import Annotated, Any
 
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, parse, parse_for, read_text, save_in
-from peer.link.cluster_invite import parse_cluster, read_cluster_text, save_line
+from peer.network.link.cluster_invite import parse_cluster, read_cluster_text, save_line
 from tui.command_line import Argument, Command, Option
 from tui.commands.attach import join_and_attach, require_free
 from tui.commands.consent import consents

@@ -11,15 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
-from peer.model_layers import ADAPTED
-from peer.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, read_text
-from peer.spec_tables import HUB_NAME, MOST_ROUNDS
+from peer.schema.model_layers import ADAPTED
+from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, read_text
+from peer.schema.spec_fields import HUB_NAME, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
 from tui.text.units import count, format_bytes
 
 if TYPE_CHECKING:
-    from peer.plan.round_cost import RoundCost
+    from peer.planning.plan.round_cost import RoundCost
 
 WHOLE, BESIDE = "continue-1b", "adapter-8b"
 """Shipped specs whose values are taken where nobody is asked: of a run that trains all of a model, or an adapter."""
@@ -96,7 +96,7 @@ def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
     spec = from_mapping(table, "the answers")
     cost = _cost_of(spec)
     spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s)))
-    from peer.plan.strategy import with_deadlines
+    from peer.planning.plan.strategy import with_deadlines
 
     exchange_s = max(cost.agreement.exchange, cost.agreement.reduce)
     return with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s), cost
@@ -126,7 +126,7 @@ def _adopted(table: dict[str, Any]) -> dict[str, Any]:
 
 def _fits(table: dict[str, Any]) -> bool:
     """Whether a home GPU trains all of it, or no adapter can be trained beside it."""
-    from peer.plan.model_shape import memory_of, shape_of
+    from peer.planning.plan.model_shape import memory_of, shape_of
 
     spec = from_mapping(table)
     return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device <= CARD_BYTES
@@ -162,11 +162,11 @@ def _name_of(wishes: NewCommand) -> str:
 
 
 def _cost_of(spec: RunSpec) -> RoundCost:
-    from peer.plan.coefficients import shipped
-    from peer.plan.home_cost import UPLOAD_BPS
-    from peer.plan.model_shape import shape_of
-    from peer.plan.peer_set import Machine, uniform_peers
-    from peer.plan.round_cost import predict
+    from peer.planning.plan.coefficients import shipped
+    from peer.planning.plan.home_cost import UPLOAD_BPS
+    from peer.planning.plan.model_shape import shape_of
+    from peer.planning.plan.peer_set import Machine, uniform_peers
+    from peer.planning.plan.round_cost import predict
 
     home = Machine(name="a home", upload_mbps=UPLOAD_BPS / 1e6)
     return predict(shape_of(spec), spec, uniform_peers(2, home), shipped())
@@ -186,9 +186,9 @@ def _rounds_of(time: str, round_s: float) -> int:
 
 def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     """What it is and takes, a line each."""
-    from peer.plan.model_shape import memory_of, shape_of
-    from peer.plan.peer_set import HOME_FLOPS
-    from peer.plan.strategy_search import seconds
+    from peer.planning.plan.model_shape import memory_of, shape_of
+    from peer.planning.plan.peer_set import HOME_FLOPS
+    from peer.planning.plan.strategy_search import seconds
     from tui.simulation.plan_page import as_short
 
     shape = shape_of(spec)

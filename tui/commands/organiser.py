@@ -12,15 +12,15 @@ from typing import Annotated
 
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, RunMismatch
-from peer.link.cluster_invite import issue_in
-from peer.spec import RunSpec, dump, load
+from peer.network.link.cluster_invite import issue_in
+from peer.schema.spec import RunSpec, dump, load
 from tui.command_line import Argument, Command, Option, words_of
 from tui.commands.options import LISTEN, PeerCommand
 from tui.folders import data_root, default_directory, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
+from tui.processes.one_shot import answer
 from tui.processes.supervisor import LOG_FILE, RetentionOptions, follow, serve_and_keep
-from tui.processes.tools import answer
 from tui.spec_choice import Sets, Spec, choose_spec
 
 NONE_KEPT = RetentionOptions()

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
-from peer.events import printable
+from peer.schema.events import printable
 from tui.command_line import Command, Option
 from tui.commands.options import AsJson
 from tui.simulation.plan_options import PlaceOptions, PlanOptions, SimulateOptions

@@ -9,7 +9,7 @@ from typing import Annotated
 
 from dht.errors import BadInput
 from dht.invite import parse_for, read_text
-from peer.spec import RunSpec
+from peer.schema.spec import RunSpec
 from tui.command_line import Argument, Command, Option, Section, words_of
 from tui.commands.attach import require_free
 from tui.commands.join import JoinCommand

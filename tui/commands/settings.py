@@ -16,15 +16,15 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from dht.errors import BadInput, BadSpec
-from peer.control.client import ControlClient, name_of, note_of
-from peer.events import printable
-from peer.settings import KNOWN, RENAMED, PeerSettings, SettingInfo, grouped, in_words, settings_of, to_value
+from peer.node.control.client import ControlClient, name_of, note_of
+from peer.schema.events import printable
+from peer.schema.settings import KNOWN, RENAMED, PeerSettings, SettingInfo, grouped, in_words, settings_of, to_value
 from tui.command_line import Argument
 from tui.commands.control import is_kept, not_running, order
 from tui.commands.options import AsJson, PeerCommand
 from tui.folders import is_at_work
 from tui.terminal import columns
-from tui.text.phrases import PeerStatus, duty_words, hold_words, next_words, read_status
+from tui.text.event_text import PeerStatus, duty_words, hold_words, next_words, read_status
 
 DEFAULTS: Mapping[str, Any] = asdict(PeerSettings())
 NAME, VALUE = 20, 26

@@ -11,18 +11,18 @@ from pathlib import Path
 from typing import Annotated, Any
 
 from dht.errors import BadInput
-from peer.control.client import ControlClient, Reply
-from peer.events import event_files, printable, read_lines
+from peer.node.control.client import ControlClient, Reply
+from peer.schema.events import event_files, printable, read_lines
 from tui.command_line import Argument, Command
 from tui.commands.options import AsJson, PeerCommand
 from tui.folders import frozen_process, is_at_work
 from tui.swarm import figures
+from tui.swarm.figure_text import counts_as_words, rounds_words, why_words
 from tui.swarm.reducer import apply_all, freeze, lose
-from tui.swarm.sentences import counts_as_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState
 from tui.terminal import columns
-from tui.text import phrases
-from tui.text.phrases import PeerStatus, read_status
+from tui.text import event_text
+from tui.text.event_text import PeerStatus, read_status
 from tui.text.units import format_count, format_percent, format_transfer
 
 
@@ -69,7 +69,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
 
 
 def _at_next_start(directory: Path, now: float) -> list[str]:
-    """What its owner has said that holds when it starts again, as `peer/control/store.py` keeps it."""
+    """What its owner has said that holds when it starts again, as `peer/node/control/saved_settings.py` keeps it."""
     try:
         kept = json.loads((directory / "desired.json").read_text())
     except (OSError, ValueError):
@@ -80,7 +80,7 @@ def _at_next_start(directory: Path, now: float) -> list[str]:
         case {"wish": "finish"}:
             return ["its owner has it complete its part of a round when it starts, then pause; or: homefires resume"]
         case {"until": int() | float() as until} if until > now:
-            rests = f"snooze until {phrases.clock(until, now)}, should it start before"
+            rests = f"snooze until {event_text.clock(until, now)}, should it start before"
             return [f"its owner has it {rests}; or: homefires resume"]
     return []
 
@@ -90,11 +90,11 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
     why = why_words(swarm, mine, now)
     lines = [f"{mine.label}: {figures.state(swarm, mine, now).name}{f' ({why})' if why else ''}"]
     lines += _held(mine, status, now)
-    lines += phrases.stall_lines(mine.stalled) if alive and mine.stalled is not None else []
+    lines += event_text.stall_lines(mine.stalled) if alive and mine.stalled is not None else []
     step = f", step {mine.step} of {mine.steps}" if alive and mine.steps else ""
     doing = f", in round {figures.in_round(mine)}{step}" if alive else ""
     lines.append(f"run {swarm.run}: {rounds_words(swarm)}{doing}")
-    if devices := phrases.devices_words(mine.devices, mine.sharding) or mine.device:
+    if devices := event_text.devices_words(mine.devices, mine.sharding) or mine.device:
         lines.append(f"trains on {devices}")
     if mine.transfer is not None:
         lines.append(f"received {format_transfer(mine.transfer)} of {mine.transfer.what} from {mine.transfer.source}")
@@ -109,7 +109,9 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
         share = figures.weight(swarm, mine.peer)
         weight = f"; weight {format_percent(share)} in round {swarm.history[-1].round}" if share is not None else ""
         lines.append(f"rounds: {counted}{weight}")
-    lines += [f"penalty: {swarm.label(each.about)} {each.code} {phrases.penalty_words(each)}" for each in swarm.lasting]
+    lines += [
+        f"penalty: {swarm.label(each.about)} {each.code} {event_text.penalty_words(each)}" for each in swarm.lasting
+    ]
     others = [view for view in figures.order(swarm.peers.values()) if view is not mine]
     if here := [view.label for view in others if figures.state(swarm, view, now).is_here]:
         lines.append(f"with {', '.join(here)}")
@@ -120,17 +122,17 @@ def describe(swarm: SwarmState, alive: bool, status: PeerStatus, now: float) -> 
 
 def _held(view: PeerView, status: PeerStatus, now: float) -> list[str]:
     """What holds it up beside what its state says, how much it computes, and when it goes on."""
-    holds = [(hold.code, phrases.hold_words(hold, now)) for hold in status.holds]
+    holds = [(hold.code, event_text.hold_words(hold, now)) for hold in status.holds]
     said = [f"held up by {code}: {words}" for code, words in holds if len(holds) > 1 or words != view.why]
-    return [*said, *filter(None, (phrases.duty_words(status), phrases.next_words(status, now)))]
+    return [*said, *filter(None, (event_text.duty_words(status), event_text.next_words(status, now)))]
 
 
 def _outlook(swarm: SwarmState, view: PeerView, now: float) -> list[str]:
     """What it expects of the round that it trains for, beside what the last one took."""
     if (forecast := figures.forecast_now(swarm, view, now)) is None:
         return []
-    told = f"round {forecast.round}: {phrases.length_words(forecast)}; {phrases.margin_words(forecast)}"
-    return [told, phrases.before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
+    told = f"round {forecast.round}: {event_text.length_words(forecast)}; {event_text.margin_words(forecast)}"
+    return [told, event_text.before_words(forecast), *([f"what helps: {forecast.advice}"] if forecast.advice else [])]
 
 
 def _given(swarm: SwarmState, view: PeerView) -> str:
@@ -153,7 +155,7 @@ def _about_peer(
         "forecast": asdict(forecast) | {"margin_s": None if late_s is None else -late_s} if forecast else None,
         "stalled": asdict(mine.stalled) if alive and mine.stalled is not None else None,
         "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,
-        "next": phrases.next_words(status, now),
+        "next": event_text.next_words(status, now),
     }  # fmt: skip
 
 
@@ -204,7 +206,7 @@ class ExplainCommand(Command):
     code: Annotated[str | None, Argument("as it is printed, or an exit code; none lists all", "CODE")] = None
 
     def run(self) -> int:
-        from tui.text.codes import explain, list_all
+        from tui.text.explain import explain, list_all
 
         if self.code is None:
             print(*list_all(), sep="\n")

@@ -15,9 +15,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 from dht.errors import BadInput
 from dht.invite import INVITE_FILE, MAX_FILE_BYTES, PREFIX, Invite, as_temporary_file, read_text
 from dht.invite import parse as parse_invite
-from peer.control.client import ControlClient, Reply
-from peer.events import EventLine, event_files, read_events, read_lines
-from peer.telemetry.event_tail import EventTail
+from peer.node.control.client import ControlClient, Reply
+from peer.node.telemetry.event_tail import EventTail
+from peer.schema.events import EventLine, event_files, read_events, read_lines
 from tui.command_line import Argument, Command, Option
 from tui.commands.attach import POLL_S, SLICE, show_source
 from tui.commands.options import INVITE, DisplayOptions, Ui

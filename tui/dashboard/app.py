@@ -27,7 +27,7 @@ from textual.screen import Screen
 from textual.widgets import ContentSwitcher
 
 from dht.errors import HomefiresError
-from peer.control.client import Reply
+from peer.node.control.client import Reply
 from tui.dashboard.appearance import ASCII, COLOUR, MONO, MONO_THEME, THEME, UNICODE, AsciiFilter
 from tui.dashboard.dialogs import LEAVE, QUIT, Help, PromptScreen
 from tui.dashboard.header import draw_header, draw_keys, draw_playback, draw_tabs

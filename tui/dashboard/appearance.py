@@ -16,7 +16,7 @@ from textual.color import Color
 from textual.filter import LineFilter
 from textual.theme import Theme
 
-from tui.swarm.vocabulary import Phase, ShownState
+from tui.swarm.phase_styles import Phase, ShownState
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -12,10 +12,10 @@ from textual.containers import VerticalScroll
 from textual.screen import ModalScreen
 
 from tui.dashboard.keys import EVERYWHERE, MY_PEER, RECORDING, bindings, keys_of
+from tui.dashboard.styles import phase_style, style_of
 from tui.dashboard.view import TextBlock, View
-from tui.dashboard.words import phase_style, style_of
-from tui.swarm.vocabulary import PHASES, STATES
-from tui.text.codes import PENALTY_PAGES
+from tui.swarm.phase_styles import PHASES, STATES
+from tui.text.explain import PENALTY_PAGES
 
 
 @dataclass(frozen=True, kw_only=True)

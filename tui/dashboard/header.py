@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 from rich.text import Text
 
-from peer.events import RoundStalled
+from peer.schema.events import RoundStalled
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.keys import keys_that_matter
+from tui.dashboard.styles import shown_state, state_of, style_of
 from tui.dashboard.view import View
 from tui.dashboard.widgets.lines import StyledLine, cut
-from tui.dashboard.words import shown_state, state_of, style_of
-from tui.swarm.sentences import rounds_words, why_words
-from tui.swarm.vocabulary import STATES
-from tui.text.phrases import stall_brief
+from tui.swarm.figure_text import rounds_words, why_words
+from tui.swarm.phase_styles import STATES
+from tui.text.event_text import stall_brief
 from tui.text.units import format_elapsed
 
 RUN = 8

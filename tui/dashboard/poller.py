@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
-from peer.control.client import Reply, note_of
-from tui.text.phrases import PeerStatus, clock, next_snooze_h, read_status
+from peer.node.control.client import Reply, note_of
+from tui.text.event_text import PeerStatus, clock, next_snooze_h, read_status
 
 ASK_EVERY_S = 2.0
 """Its status is asked for this often."""

@@ -19,7 +19,7 @@ from tui.dashboard.appearance import COLOUR, UNICODE, Glyphs, Palette
 from tui.dashboard.keys import bindings
 from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.text.phrases import OWNERS, RESUME, PeerStatus
+from tui.text.event_text import OWNERS, RESUME, PeerStatus
 
 
 @dataclass(frozen=True, kw_only=True)

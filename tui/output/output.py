@@ -8,7 +8,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import TextIO
 
-from peer.events import EventLine, format_line
+from peer.schema.events import EventLine, format_line
 from tui.output.plain import PlainOutput
 from tui.processes.children import Output
 

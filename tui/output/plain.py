@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from typing import NamedTuple, TextIO
 
-from peer.events import (
+from peer.schema.events import (
     Evaluated,
     EventLine,
     InviteIssued,
@@ -19,12 +19,12 @@ from peer.events import (
 )
 from tui.processes.children import Output
 from tui.swarm import figures
+from tui.swarm.figure_text import loss_words, round_words
+from tui.swarm.phase_styles import PENALTY_CODES, STATES, state_named
 from tui.swarm.reducer import apply
-from tui.swarm.sentences import loss_words, round_words
 from tui.swarm.snapshot import LogEntry, PeerView, Round, SwarmState
-from tui.swarm.vocabulary import PENALTY_CODES, STATES, state_named
-from tui.text.codes import BROKEN_RULES
-from tui.text.phrases import with_end
+from tui.text.event_text import with_end
+from tui.text.explain import BROKEN_RULES
 from tui.text.units import Bar, count, format_elapsed, format_transfer
 
 HEARTBEAT_S = 60.0

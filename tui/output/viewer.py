@@ -13,7 +13,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, TextIO
 
-from peer.events import EventLine
+from peer.schema.events import EventLine
 from tui.processes.children import Output, environment, python_module
 from tui.terminal import RESTORE, GatedStream
 

@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import BinaryIO, Self
 
 from dht.errors import HomefiresError
-from peer.events import EventLine, PeerStopped, parse_line
+from peer.schema.events import EventLine, PeerStopped, parse_line
 
 STOP_S = 20.0
 """A child that was asked to stop is killed after this long."""

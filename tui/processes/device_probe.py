@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from importlib.metadata import version
 
 from dht.errors import BadInput, HomefiresError, MemoryFull
-from peer.events import printable
+from peer.schema.events import printable
 from tui.processes.children import python_module
-from tui.processes.tools import answer
+from tui.processes.one_shot import answer
 
 DEVICES = ("auto", "cpu", "cuda", "mps")
 PROBE_S = 90.0
@@ -36,7 +36,7 @@ class FoundDevice:
 def kernel(*wanted: str) -> str:
     """The first device of those on which a child has executed a kernel, as torch names it. Raises BadInput,
     MemoryFull."""
-    told = answer("look at the device", python_module("peer.doctor.kernel", *wanted), PROBE_S)
+    told = answer("look at the device", python_module("peer.tools.doctor.kernel_probe", *wanted), PROBE_S)
     return str(json.loads(told.splitlines()[-1])["device"])
 
 
@@ -49,7 +49,7 @@ def require_devices(wanted: Sequence[str], execute: Callable[..., str] = kernel)
 
 def count_gpus() -> int:
     """CUDA devices that torch sees here, as a child tells."""
-    told = answer("look at the devices", python_module("peer.doctor.kernel", "list"), PROBE_S)
+    told = answer("look at the devices", python_module("peer.tools.doctor.kernel_probe", "list"), PROBE_S)
     return sum(row["device"].startswith("cuda") for row in json.loads(told.splitlines()[-1])["devices"])
 
 

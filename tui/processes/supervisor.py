@@ -17,7 +17,7 @@ from typing import Annotated
 
 from dht.errors import HomefiresError
 from dht.invite import INVITE_FILE
-from peer.events import AlertRaised, CheckpointWritten, EventLine, InviteIssued, PeerStopped
+from peer.schema.events import AlertRaised, CheckpointWritten, EventLine, InviteIssued, PeerStopped
 from tui.command_line import Option, words_of
 from tui.processes.children import (
     INTERRUPTED,

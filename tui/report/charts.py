@@ -22,8 +22,8 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from tui.report.lane_chart import BLUE, COLOURS, GREEN, INK, LINES, MARKERS, ORANGE, SKY, draw_lanes, shorten
+from tui.swarm.phase_styles import penalty_code
 from tui.swarm.snapshot import WEIGHT_ONE, Point, Round, SwarmState, labels_of
-from tui.swarm.vocabulary import penalty_code
 from tui.text.units import count
 
 Labels = Mapping[str, str]

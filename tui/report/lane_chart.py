@@ -9,8 +9,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.patches import Patch
 
+from tui.swarm.phase_styles import PENALTY_CODES, PHASES, penalty_code
 from tui.swarm.snapshot import PeerView, SwarmState
-from tui.swarm.vocabulary import PENALTY_CODES, PHASES, penalty_code
 from tui.text.units import count
 
 INK = "#010203"

@@ -10,10 +10,10 @@ from jinja2 import Environment, PackageLoader, StrictUndefined, Template
 
 from tui.report.charts import ReportFigure
 from tui.swarm import figures
-from tui.swarm.sentences import agreement_words, rounds_words, why_words
+from tui.swarm.figure_text import agreement_words, rounds_words, why_words
 from tui.swarm.snapshot import PeerView, SwarmState, labels_of
-from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import counts_words, layer_words
+from tui.text.event_text import counts_words, layer_words
+from tui.text.explain import PENALTY_PAGES
 from tui.text.units import format_bytes, format_elapsed, format_percent
 
 

@@ -6,10 +6,9 @@ import re
 from pathlib import Path
 
 from dht.errors import BadInput
-from peer.events import event_files, read_events
-from peer.placement.pairwise_network import Distances
-from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import (
+from peer.planning.placement.pairwise_network import Distances
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.peer_set import (
     MAX_MEMBERS,
     Machine,
     PeerSet,
@@ -19,9 +18,10 @@ from peer.plan.peer_set import (
     swarm_of,
     uniform_peers,
 )
-from peer.plan.peers_file import read_peers
-from peer.plan.round_cost import step_tokens
-from peer.spec import RunSpec, load
+from peer.planning.plan.peers_file import read_peers
+from peer.planning.plan.round_cost import step_tokens
+from peer.schema.events import event_files, read_events
+from peer.schema.spec import RunSpec, load
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import PeerView, labels_of
 from tui.swarm.snapshot import SwarmState as Seen

@@ -5,13 +5,13 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from dht.errors import BadInput
-from peer.placement.place import QUICK, place
-from peer.plan.home_cost import has_head, offload_tokens_per_s, pipeline_tokens_per_s, stage_room
-from peer.plan.peer_set import on_one_device
-from peer.plan.planning_problem import PlanningProblem
-from peer.plan.replicas import work_of
-from peer.plan.round_cost import step_seconds, step_tokens
-from peer.plan.strategy import strategy_of
+from peer.planning.placement.place import QUICK, place
+from peer.planning.plan.home_cost import has_head, offload_tokens_per_s, pipeline_tokens_per_s, stage_room
+from peer.planning.plan.peer_set import on_one_device
+from peer.planning.plan.planning_problem import PlanningProblem
+from peer.planning.plan.replicas import work_of
+from peer.planning.plan.round_cost import step_seconds, step_tokens
+from peer.planning.plan.strategy import strategy_of
 from tui.text.units import count, format_bytes
 
 
@@ -40,7 +40,7 @@ class CopyOptions:
 
 
 def options_of(question: PlanningProblem) -> CopyOptions:
-    """By forecasts; of clusters with the layout of `peer.placement`."""
+    """By forecasts; of clusters with the layout of `peer.planning.placement`."""
     spec = question.spec
     whole = spec.inner.sequences * spec.inner.accumulation
     least = replace(strategy_of(spec), sequences=1, accumulation=whole)

@@ -1,7 +1,7 @@
 """`homefires place`: which peer would hold which stage of a model that is cut over several of them. It starts nothing.
 
-The placement is DT-FM's (arXiv:2206.01288), in `peer/placement/place.py`; what a stage weighs comes from the spec. A
-pipeline becomes a cluster, which its peers form themselves.
+The placement is DT-FM's (arXiv:2206.01288), in `peer/planning/placement/place.py`; what a stage weighs comes from the
+spec. A pipeline becomes a cluster, which its peers form themselves.
 """
 
 from __future__ import annotations
@@ -12,18 +12,18 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass
 
 from dht.errors import BadInput
-from peer.placement.communication_cost import OnProgress
-from peer.placement.pairwise_network import preset
-from peer.placement.place import Placement, place
-from peer.placement.stage_workload import StageWorkload
-from peer.plan.coefficients import shipped
-from peer.plan.home_cost import has_head
-from peer.plan.model_shape import ModelShape, memory_of, shape_of
-from peer.plan.peer_set import MAX_MEMBERS, PeerSet, peers_in_regions, refuse_count, step_between_s
-from peer.plan.replicas import work_of
-from peer.plan.round_cost import step_seconds
-from peer.plan.strategy_search import seconds
-from peer.spec import RunSpec
+from peer.planning.placement.communication_cost import OnProgress
+from peer.planning.placement.pairwise_network import preset
+from peer.planning.placement.place import Placement, place
+from peer.planning.placement.stage_workload import StageWorkload
+from peer.planning.plan.coefficients import shipped
+from peer.planning.plan.home_cost import has_head
+from peer.planning.plan.model_shape import ModelShape, memory_of, shape_of
+from peer.planning.plan.peer_set import MAX_MEMBERS, PeerSet, peers_in_regions, refuse_count, step_between_s
+from peer.planning.plan.replicas import work_of
+from peer.planning.plan.round_cost import step_seconds
+from peer.planning.plan.strategy_search import seconds
+from peer.schema.spec import RunSpec
 from tui.simulation.machines import peers_of
 from tui.simulation.plan_options import PlaceOptions
 from tui.simulation.plan_page import as_short, assumptions, page

@@ -10,8 +10,8 @@ from tui.command_line import Argument, Option
 from tui.spec_choice import Sets, Spec, choose_spec
 
 if TYPE_CHECKING:
-    from peer.plan.peer_set import Machine
-    from peer.spec import RunSpec
+    from peer.planning.plan.peer_set import Machine
+    from peer.schema.spec import RunSpec
 
 ANY = (0, float("inf"))
 MOST = 8
@@ -42,7 +42,7 @@ class PeersOptions:
     @property
     def machine(self) -> Machine:
         """What every peer is, where they are only counted. Raises BadInput."""
-        from peer.plan.peer_set import Machine
+        from peer.planning.plan.peer_set import Machine
 
         return Machine(
             name="every peer", step_s=self.step_s, flops=self.flops, memory_gb=self.memory, upload_mbps=self.upload,

@@ -5,10 +5,10 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterable
 
-from peer.plan.model_shape import memory_of
-from peer.plan.peer_set import Machine, PeerSet
-from peer.plan.round_cost import MOST, RoundCost
-from peer.plan.strategy_search import RankedStrategy, seconds, why_lost
+from peer.planning.plan.model_shape import memory_of
+from peer.planning.plan.peer_set import Machine, PeerSet
+from peer.planning.plan.round_cost import MOST, RoundCost
+from peer.planning.plan.strategy_search import RankedStrategy, seconds, why_lost
 from tui.simulation.model_copies import ModelCopies
 from tui.simulation.planner import NoPlan, PlanAnswer
 from tui.text.units import count, format_bytes

@@ -7,14 +7,21 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 
 from dht.errors import BadInput
-from peer.plan.coefficients import Coefficients, read, shipped
-from peer.plan.model_shape import ModelShape, shape_of
-from peer.plan.peer_set import MAX_PARTS, Machine, by_name
-from peer.plan.planning_problem import PlanningProblem
-from peer.plan.round_cost import MOST
-from peer.plan.strategy import quality, with_deadlines, with_strategy
-from peer.plan.strategy_search import NothingFits, RankedStrategy, SearchOutcome, as_it_stands, search, why_lost
-from peer.spec import RunSpec, dump
+from peer.planning.plan.coefficients import Coefficients, read, shipped
+from peer.planning.plan.model_shape import ModelShape, shape_of
+from peer.planning.plan.peer_set import MAX_PARTS, Machine, by_name
+from peer.planning.plan.planning_problem import PlanningProblem
+from peer.planning.plan.round_cost import MOST
+from peer.planning.plan.strategy import quality, with_deadlines, with_strategy
+from peer.planning.plan.strategy_search import (
+    NothingFits,
+    RankedStrategy,
+    SearchOutcome,
+    as_it_stands,
+    search,
+    why_lost,
+)
+from peer.schema.spec import RunSpec, dump
 from tui.folders import writing
 from tui.simulation.machines import peers_of
 from tui.simulation.model_copies import CopyOptions, options_of
@@ -84,7 +91,7 @@ def _measured(plan: PlanOptions, spec: RunSpec, shape: ModelShape) -> tuple[Coef
     folder = plan.measured.parent if plan.measured.name.startswith("events.jsonl") else plan.measured
     if not folder.is_dir():
         return read(plan.measured), plan.machine
-    from peer.plan.calibration import read_run, rescale, step_for
+    from peer.planning.plan.calibration import read_run, rescale, step_for
 
     sample = read_run(folder)
     about = f"shipped ones, scaled to {sample.timed.rounds} rounds of {plan.measured}; {shipped().measured}"

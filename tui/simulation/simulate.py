@@ -9,13 +9,13 @@ from pathlib import Path
 from typing import TextIO
 
 from dht.errors import BadInput
-from peer.events import EventLine, format_line
-from peer.plan.model_shape import shape_of
-from peer.plan.peer_set import PeerSpecs
-from peer.plan.peers_file import read_declared
-from peer.plan.strategy_search import seconds
-from peer.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
-from peer.simulate.simulation import Outcome, simulate
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.peer_set import PeerSpecs
+from peer.planning.plan.peers_file import read_declared
+from peer.planning.plan.strategy_search import seconds
+from peer.planning.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
+from peer.planning.simulate.simulation import Outcome, simulate
+from peer.schema.events import EventLine, format_line
 from tui.folders import writing
 from tui.processes.device_probe import usable_cores
 from tui.simulation.plan_options import MOST, SimulateOptions, SwarmOptions

@@ -11,9 +11,9 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-from peer.simulate.grid import Chosen, Spread, shares
-from peer.simulate.grid_part import FarPart, serve
-from peer.simulate.scenario import ChurnEvent, Scenario
+from peer.planning.simulate.grid import Chosen, Spread, shares
+from peer.planning.simulate.grid_part import FarPart, serve
+from peer.planning.simulate.scenario import ChurnEvent, Scenario
 
 
 def spread_over(processes: int) -> Spread:

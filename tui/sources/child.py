@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from pathlib import Path
 
-from peer.events import EventLine, PeerStarted
+from peer.schema.events import EventLine, PeerStarted
 from tui.processes.children import ChildExited, ChildProcess, EventPrinted, ProcessGroup
 from tui.sources.source import PeerCommands
 from tui.swarm.reducer import apply_all

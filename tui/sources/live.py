@@ -5,9 +5,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from dht.errors import BadInput
-from peer.control.client import ControlClient
-from peer.events import event_files
-from peer.telemetry.event_tail import EventTail
+from peer.node.control.client import ControlClient
+from peer.node.telemetry.event_tail import EventTail
+from peer.schema.events import event_files
 from tui.folders import frozen_process, is_locked
 from tui.sources.source import PeerCommands
 from tui.swarm.reducer import apply_all, freeze, lose

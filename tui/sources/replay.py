@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Self
 
 from dht.errors import BadInput
-from peer.events import EventLine, event_files, read_lines
+from peer.schema.events import EventLine, event_files, read_lines
 from tui.sources.source import PeerCommands
 from tui.swarm.reducer import apply_all
 from tui.swarm.snapshot import SwarmState

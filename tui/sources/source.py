@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any, Protocol
 
-from peer.control.client import Reply
+from peer.node.control.client import Reply
 from tui.swarm.snapshot import SwarmState
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from itertools import islice
 from types import MappingProxyType
 
-from peer.events import SampleWritten
+from peer.schema.events import SampleWritten
 from tui.swarm.snapshot import CommittedAnchor, LogEntry, PeerView, PenaltyRecord, Point, SwarmState
 from tui.swarm.timeline import PEER_POINTS, add_point
 

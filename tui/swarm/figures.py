@@ -11,9 +11,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from peer.events import DeviceMeasured, RoundForecast
+from peer.schema.events import DeviceMeasured, RoundForecast
+from tui.swarm.phase_styles import STATES, ShownState, penalty_code, state_named
 from tui.swarm.snapshot import WEIGHT_ONE, PeerView, PenaltyRecord, Point, Round, SwarmState
-from tui.swarm.vocabulary import STATES, ShownState, penalty_code, state_named
 
 SILENT_S = 60.0
 """Who is known by hearsay only, and was not heard of for longer than this and two rounds, is gone."""

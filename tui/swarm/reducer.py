@@ -12,7 +12,7 @@ from dataclasses import replace
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     CheckpointWritten,
     ClusterFormed,
@@ -42,13 +42,13 @@ from peer.events import (
     StagesMeasured,
     TransferProgressed,
 )
-from peer.settings import changes
+from peer.schema.settings import changes
 from tui.swarm.builder import SnapshotBuilder
+from tui.swarm.phase_styles import phase, state_named
 from tui.swarm.round_ledger import commit, impose, is_excused, note_abort, note_evaluation, note_reported_loss
 from tui.swarm.snapshot import PeerView, StageView, SwarmState
 from tui.swarm.timeline import LONG_S, add_span, is_exchanging, training_began
-from tui.swarm.vocabulary import phase, state_named
-from tui.text.phrases import devices_words
+from tui.text.event_text import devices_words
 
 MAX_ALERTS = 16
 """Alerts of one peer that are kept, the newest last."""

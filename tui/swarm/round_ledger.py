@@ -6,13 +6,13 @@ import statistics
 from dataclasses import replace
 from types import MappingProxyType
 
-from peer.credit.outcomes import ACCEPTED, IDLE, LATE, OUTCOMES, outcomes
-from peer.events import PenaltyImposed, RoundAborted, RoundCommitted
+from peer.consensus.credit.outcomes import ACCEPTED, IDLE, LATE, OUTCOMES, outcomes
+from peer.schema.events import PenaltyImposed, RoundAborted, RoundCommitted
 from tui.swarm.builder import MAX_ROUNDS, SnapshotBuilder
+from tui.swarm.phase_styles import penalty_code
 from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, Round
 from tui.swarm.timeline import SWARM_POINTS, add_span, drop_rounds, mark_tardy
-from tui.swarm.vocabulary import penalty_code
-from tui.text.phrases import penalty_words
+from tui.text.event_text import penalty_words
 from tui.text.units import count
 
 MAX_COMMITS = 4096

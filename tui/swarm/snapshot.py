@@ -14,7 +14,7 @@ from functools import cached_property
 from types import MappingProxyType
 from typing import Any
 
-from peer.events import (
+from peer.schema.events import (
     DeviceMeasured,
     NetworkMeasured,
     PenaltyImposed,
@@ -66,10 +66,11 @@ class Round:
     """A committed round, once for all peers that report it.
 
     `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `counted` the
-    tokens that it counted for each peer and `tokens` their sum, `outcomes` what it counted as (`peer.credit.outcomes`).
-    `round_s` lasts from when the round before was first told, or is what the teller measured; 0 if that is not known.
-    `exposed_s` is the mean of all `reporters`, bytes are their sum and `traffic` what each of them sent and received;
-    a watcher knows neither, and is none. `aborted` counts the tries that ended without a decision.
+    tokens that it counted for each peer and `tokens` their sum, `outcomes` what it counted as
+    (`peer.consensus.credit.outcomes`). `round_s` lasts from when the round before was first told, or is what the teller
+    measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their sum and `traffic` what
+    each of them sent and received; a watcher knows neither, and is none. `aborted` counts the tries that ended without
+    a decision.
     """
 
     round: int

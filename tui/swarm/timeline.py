@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from tui.swarm.phase_styles import phase as phase_named
 from tui.swarm.snapshot import Point, Span
-from tui.swarm.vocabulary import phase as phase_named
 
 SWARM_POINTS = 1024
 """Of a curve of the whole swarm."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from peer.events import TransferProgressed
+from peer.schema.events import TransferProgressed
 
 MISSING = "N/A"
 """A figure that is not known."""
@@ -53,7 +53,7 @@ def format_transfer(transfer: TransferProgressed) -> str:
 
 def format_line(bps: int) -> str:
     """How fast a line is said to be: 18.4 Mbit/s."""
-    from peer.plan.peer_set import FASTEST_BPS  # loads numpy, which commands can do without
+    from peer.planning.plan.peer_set import FASTEST_BPS  # loads numpy, which commands can do without
 
     return f"{bps / 1e6:.3g} Mbit/s{' or more' if bps >= FASTEST_BPS else ''}"
 

@@ -30,7 +30,7 @@ from hivemind.utils import get_dht_time
 from torch import Tensor
 
 from dht.process import die_with_parent
-from peer.outer.outer_step import momentum_at
+from peer.training.outer.outer_step import momentum_at
 from tests.benchmarks.rivals.trainee import (
     LAST,
     LOOK_S,

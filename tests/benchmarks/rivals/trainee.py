@@ -14,12 +14,12 @@ import numpy as np
 import torch
 from torch import nn
 
-from peer.data.open_source import open_source
-from peer.data.sampler import ShardSampler
-from peer.model.build import build
-from peer.model.flat import FlatParameters
-from peer.spec import load
-from peer.train.backend import InnerStep, SingleDevice
+from peer.schema.spec import load
+from peer.training.data.open_source import open_source
+from peer.training.data.sampler import ShardSampler
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.train.backend import InnerStep, SingleDevice
 
 ORDERS = "orders.json"
 GO = "go"

@@ -6,7 +6,7 @@ from random import Random
 
 import pytest
 
-from peer.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
+from peer.planning.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.testing.faulty_streams import FaultyStreams
 
 

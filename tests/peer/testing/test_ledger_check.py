@@ -9,12 +9,12 @@ import pytest
 import torch
 from safetensors.torch import load_file
 
-from peer.protocol.encoding import digest
-from peer.spec import load
+from peer.consensus.protocol.encoding import digest
+from peer.schema.spec import load
 from peer.testing.ledger_check import FILE, BookedKernels, keep_books
-from peer.train.trainer import LocalTrainer
+from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
-from tests.peer.export.run_on_disk import CPU
+from tests.peer.tools.export.run_on_disk import CPU
 from tests.stepping import step, submit
 
 NAMES = ("p0", "p1")

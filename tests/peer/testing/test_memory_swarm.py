@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from dht.errors import BadInput
-from peer.protocol.messages import VoteCast
+from peer.consensus.protocol.messages import VoteCast
 from peer.testing.faults import PHASES, Corrupt, Crash, Fault, Partition, Slow, Stall
 from peer.testing.memory_peer import TRAIN_S
 from peer.testing.memory_swarm import LogicalSwarm

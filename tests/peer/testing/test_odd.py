@@ -9,14 +9,14 @@ import pytest
 import torch
 
 from dht.errors import BadInput
-from peer.codec.codec import Codec
-from peer.spec import load
-from peer.store.contributions import Contribution
+from peer.consensus.codec.codec import Codec
+from peer.node.store.contributions import Contribution
+from peer.schema.spec import load
 from peer.testing.faults import Odd
 from peer.testing.faulty_peer import UNTRAINED, let_be_odd, let_give_noise
 from peer.testing.memory_peer import PARTS, decoded
 from peer.testing.memory_swarm import LogicalSwarm
-from peer.train.trainer import LocalTrainer
+from peer.training.train.trainer import LocalTrainer
 from tests.stepping import step, submit
 
 ANCHOR = b"a" * 32

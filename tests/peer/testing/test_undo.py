@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from peer.rounds import forks
-from peer.rounds.transition import Transition
+from peer.consensus.rounds import forks
+from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_peer import PARTS, STEPS, TRAIN_S, LogicalPeer
 from peer.testing.memory_swarm import World
 

@@ -19,7 +19,7 @@ import tui.commands.join
 from dht.errors import BadInvite, DirectoryBusy, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import EventLine, PeerStarted, format_line
+from peer.schema.events import EventLine, PeerStarted, format_line
 from peer.testing.child_process import HANG_S
 from tui.command_line import words_of
 from tui.commands.attach import attach, how_to_come_back, join_and_attach

@@ -10,8 +10,8 @@ import pytest
 
 import tui.commands.organiser
 from dht.errors import BadInput, DiskFull, PortInUse, RunMismatch
-from peer.spec import RunSpec, dump, load, parse
-from peer.spec_tables import AdmissionTable
+from peer.schema.spec import RunSpec, dump, load, parse
+from peer.schema.spec_fields import AdmissionTable
 from tui.commands import organiser
 from tui.commands.organiser import NodeOptions, run_bootstrap
 from tui.processes.children import Output

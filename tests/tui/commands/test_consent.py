@@ -18,9 +18,9 @@ from dht.errors import BadInput, BadInvite, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
-from peer.spec import RunSpec, load
-from peer.spec_tables import AdapterTable, MixTable, StartTable
-from peer.watch.run_facts import facts
+from peer.schema.spec import RunSpec, load
+from peer.schema.spec_fields import AdapterTable, MixTable, StartTable
+from peer.tools.watch.run_facts import facts
 from tui.commands.consent import consents, describe, is_agreed
 from tui.commands.join import JoinCommand
 from tui.folders import AGREED

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from dht.process import lock_directory
-from peer.control import store
-from peer.limits.desired_state import Desired, Intent
+from peer.node.control import saved_settings
+from peer.node.limits.desired_state import Desired, Intent
 from tui.cli import main
 
 pytestmark = pytest.mark.outside
@@ -34,36 +34,36 @@ def directory(tmp_path: Path) -> Path:
 )
 def test_a_wish_is_kept_for_the_next_start(directory: Path, cmd: str, wish: Intent, said: str, capsys: Said) -> None:
     """In place of the one before, for its owner alone; the folder is free again."""
-    store.write_wish(directory, Desired(Intent.PAUSE, None))
+    saved_settings.write_wish(directory, Desired(Intent.PAUSE, None))
     assert main([cmd, "--dir", str(directory)]) == 0
     told = capsys.readouterr().out
     assert told.startswith(f"no peer runs in {directory}; ")
     assert said in told
-    assert store.read_wish(directory) == Desired(wish)
-    assert stat.S_IMODE((directory / store.WISH).stat().st_mode) == 0o600
+    assert saved_settings.read_wish(directory) == Desired(wish)
+    assert stat.S_IMODE((directory / saved_settings.WISH).stat().st_mode) == 0o600
     with lock_directory(directory):
         pass
 
 
 def test_a_snooze_is_kept_until_its_end(directory: Path, capsys: Said) -> None:
     assert main(["snooze", "2", "--dir", str(directory)]) == 0
-    first = store.read_wish(directory)
+    first = saved_settings.read_wish(directory)
     assert main(["snooze", "3", "--dir", str(directory)]) == 0
-    second = store.read_wish(directory)
+    second = saved_settings.read_wish(directory)
     assert first.snoozed_until is not None
     assert second.snoozed_until is not None
     assert second.snoozed_until - first.snoozed_until == pytest.approx(3600, abs=60)
     assert "it rests until then" in capsys.readouterr().out
     assert main(["snooze", "1000", "--dir", str(directory)]) == 2
     assert "at most 10080" in capsys.readouterr().err
-    assert store.read_wish(directory) == second
+    assert saved_settings.read_wish(directory) == second
 
 
 def test_a_damaged_wish_is_replaced(directory: Path) -> None:
     """The peer would not start with it."""
-    (directory / store.WISH).write_text("{")
+    (directory / saved_settings.WISH).write_text("{")
     assert main(["pause", "--dir", str(directory)]) == 0
-    assert store.read_wish(directory).wish is Intent.PAUSE
+    assert saved_settings.read_wish(directory).wish is Intent.PAUSE
 
 
 def test_a_peer_that_just_starts_is_not_said_to_be_gone(directory: Path, capsys: Said) -> None:
@@ -71,7 +71,7 @@ def test_a_peer_that_just_starts_is_not_said_to_be_gone(directory: Path, capsys:
     with lock_directory(directory):
         assert main(["pause", "--dir", str(directory)]) == 3
     assert "takes no commands just now" in capsys.readouterr().err
-    assert not (directory / store.WISH).exists()
+    assert not (directory / saved_settings.WISH).exists()
 
 
 def test_a_peer_that_has_started_since_we_looked_keeps_its_folder(
@@ -81,14 +81,14 @@ def test_a_peer_that_has_started_since_we_looked_keeps_its_folder(
     with lock_directory(directory):
         assert main(["pause", "--dir", str(directory)]) == 3
     assert "takes no commands just now" in capsys.readouterr().err
-    assert not (directory / store.WISH).exists()
+    assert not (directory / saved_settings.WISH).exists()
 
 
 def test_what_cannot_be_written_is_one_line_and_the_wish_before_stays(directory: Path, capsys: Said) -> None:
-    store.write_wish(directory, Desired(Intent.PAUSE))
-    (directory / f"{store.WISH}.new").mkdir()  # where the file would be written first
+    saved_settings.write_wish(directory, Desired(Intent.PAUSE))
+    (directory / f"{saved_settings.WISH}.new").mkdir()  # where the file would be written first
     assert main(["resume", "--dir", str(directory)]) == 2
     told = capsys.readouterr()
     assert (told.out, told.err.count("\n")) == ("", 1)
-    assert f"{store.WISH}.new" in told.err
-    assert store.read_wish(directory).wish is Intent.PAUSE
+    assert f"{saved_settings.WISH}.new" in told.err
+    assert saved_settings.read_wish(directory).wish is Intent.PAUSE

@@ -11,8 +11,8 @@ import pytest
 
 import tui.commands.demo as demos
 from dht.errors import BadInput, BadSpec, PortInUse, RoundsFailed
-from peer.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
-from peer.spec import parse, read_text
+from peer.schema.events import EventLine, InviteIssued, PeerStarted, RoundCommitted, RoundStarted
+from peer.schema.spec import parse, read_text
 from tui.cli import main
 from tui.commands.demo import DemoCommand, find_fault, run_demo
 from tui.output.output import JsonOutput, PlainOutput

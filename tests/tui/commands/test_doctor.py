@@ -12,8 +12,8 @@ import tui.commands.doctor
 from dht.errors import BadInput, HomefiresError
 from dht.identity import Identity
 from dht.invite import issue
-from peer.doctor.check import failed, passed, warned
-from peer.doctor.verdict import Verdict
+from peer.tools.doctor.check import failed, passed, warned
+from peer.tools.doctor.verdict import Verdict
 from tui.commands.doctor import WIDTH, DoctorCommand, list_devices, run_doctor
 
 pytestmark = pytest.mark.outside
@@ -105,7 +105,7 @@ def test_devices_are_listed_as_the_option_calls_them(monkeypatch: pytest.MonkeyP
     ]
     seen = child(monkeypatch, ["a library is loading", json.dumps({"devices": rows})], 0)
     assert list_devices().splitlines() == ["cuda:1  NVIDIA X, 24.0 GB, 20.0 GB of it free", "cpu     x86_64"]
-    assert seen == ["peer.doctor.kernel", "list"]
+    assert seen == ["peer.tools.doctor.kernel_probe", "list"]
 
 
 def test_what_a_library_prints_is_no_finding(monkeypatch: pytest.MonkeyPatch) -> None:

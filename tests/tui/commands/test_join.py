@@ -13,7 +13,7 @@ import tui.commands.join
 from dht.errors import BadInvite, HomefiresError
 from dht.identity import Identity
 from dht.invite import issue
-from peer.control.store import read_table
+from peer.node.control.saved_settings import read_table
 from tui.cli import main
 from tui.commands.consent import consents
 from tui.commands.join import JoinCommand, run_join

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from peer.spec import load
+from peer.schema.spec import load
 from tests.open_models import publish
 from tui.cli import main
 

@@ -24,8 +24,8 @@ from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unr
 from dht.identity import Identity
 from dht.identity import fingerprint_words as fingerprint
 from dht.invite import issue
-from peer.control import store
-from peer.spec import load
+from peer.node.control import saved_settings
+from peer.schema.spec import load
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main, parse
 from tui.commands.consent import consents
@@ -323,7 +323,7 @@ def test_what_the_owner_answers_holds_for_the_service(
     monkeypatch.setattr(tui.commands.join, "consents", answers)
     assert main(["service", "install", invite, "--dir", str(tmp_path / "p")]) == 0
     assert systemd.exists() == (chosen is not None)
-    assert store.read_table(tmp_path / "p") == kept
+    assert saved_settings.read_table(tmp_path / "p") == kept
 
 
 INVITED = ("--admission", "--set", "run.founders=2")
@@ -431,7 +431,7 @@ def test_settings_are_kept_in_the_folder_and_not_in_the_unit(
     words = ["service", "install", invite, "--dir", str(directory), "--yes", "--set", "schedule=22:00-07:00"]
     assert main([*words, "--name", "al", "--devices", "cpu"]) == 0
     assert "--set" not in (systemd / unit_name(directory)).read_text()
-    assert store.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "devices": ["cpu"]}
+    assert saved_settings.read_table(directory) == {"schedule": "22:00-07:00", "name": "al", "devices": ["cpu"]}
     assert main([*words, "--print"]) == 2
     assert "--set is kept in the peer's folder" in capsys.readouterr().err
 
@@ -445,7 +445,7 @@ def test_a_device_that_does_not_compute_is_not_left_to_a_service(
     words = ["service", "install", invite, "--dir", str(directory), "--yes", "--devices", "cuda:99"]
     assert main(words) == BadInput.exit_code
     assert "cuda:99" in capsys.readouterr().err
-    assert store.read_table(directory) == {}
+    assert saved_settings.read_table(directory) == {}
     assert not list(systemd.glob("*"))
 
 

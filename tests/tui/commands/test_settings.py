@@ -11,8 +11,8 @@ import pytest
 from dht.errors import DirectoryBusy
 from dht.identity import Identity
 from dht.invite import issue
-from peer.control import store
-from peer.settings import PeerSettings
+from peer.node.control import saved_settings
+from peer.schema.settings import PeerSettings
 from tests.tui.fake_control import FakePeer, serving
 from tui.cli import main
 
@@ -98,14 +98,14 @@ def test_the_table_for_programs(peer: FakePeer, tmp_path: Path, capsys: Said) ->
 def test_a_peer_that_does_not_run_starts_with_what_was_set(tmp_path: Path, capsys: Said) -> None:
     """Beside what it was set to before, and with the checks of one that runs."""
     (tmp_path / "events.jsonl").touch()
-    store.write(tmp_path, PeerSettings(nice=5))
+    saved_settings.write(tmp_path, PeerSettings(nice=5))
     words = ["upload_mbps=5", 'name=a "b"', "on_battery=yes", "schedule=mon-fri 22:00-07:00"]
     assert main(["set", *words, "--dir", str(tmp_path)]) == 0
     assert capsys.readouterr().out.splitlines() == [
         'a "b": upload_mbps is 5 Mbit/s', 'a "b": name is a "b"', 'a "b": on_battery is yes',
         'a "b": schedule is mon-fri 22:00-07:00', f"no peer runs in {tmp_path}; it starts with this",
     ]  # fmt: skip
-    kept = store.read_table(tmp_path)
+    kept = saved_settings.read_table(tmp_path)
     assert kept == {
         "nice": 5, "upload_mbps": 5, "name": 'a "b"', "on_battery": True, "schedule": "mon-fri 22:00-07:00"
     }  # fmt: skip
@@ -152,7 +152,7 @@ def test_a_first_join_has_its_settings_from_the_beginning(
     fake_children("well")
     words = ["--set", "schedule=mon-fri 22:00-07:00", "--set", "max_temperature_c=70"]
     assert main(["join", invite, "--dir", str(tmp_path / "p"), "--name", "al", "--yes", "--ui", "none", *words]) == 0
-    assert store.read_table(tmp_path / "p") == {"schedule": "mon-fri 22:00-07:00", "max_temperature_c": 70}
+    assert saved_settings.read_table(tmp_path / "p") == {"schedule": "mon-fri 22:00-07:00", "max_temperature_c": 70}
 
 
 @pytest.mark.parametrize("command", [["join"], ["service", "install"]])

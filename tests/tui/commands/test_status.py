@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.control import store
-from peer.control.server import Commands, ControlServer
-from peer.events import (
+from peer.node.control import saved_settings
+from peer.node.control.server import Commands, ControlServer
+from peer.node.limits.desired_state import Desired, Intent
+from peer.node.telemetry.reporter import Reporter
+from peer.schema.events import (
     AlertRaised,
     Evaluated,
     Event,
@@ -28,12 +30,10 @@ from peer.events import (
     TransferProgressed,
     format_line,
 )
-from peer.limits.desired_state import Desired, Intent
-from peer.telemetry.reporter import Reporter
 from tests.tui.fake_control import FakePeer, serving
 from tui.commands.status import describe_directory
-from tui.text.codes import HOLDS
-from tui.text.phrases import clock
+from tui.text.event_text import clock
+from tui.text.explain import HOLDS
 
 STORY: tuple[Event, ...] = (
     PeerStarted(name="alice", version="0.1.0"),
@@ -113,11 +113,11 @@ def test_a_peer_that_left_says_why(tmp_path: Path) -> None:
 def test_a_peer_that_is_down_says_how_it_starts(tmp_path: Path, wished: Desired, said: str) -> None:
     """What its owner said last, at work or down; a snooze that is over is none, and a damaged file says nothing."""
     write(tmp_path / "events.jsonl", *STORY, PeerStopped(why="asked to leave"))
-    store.write_wish(tmp_path, wished)
+    saved_settings.write_wish(tmp_path, wished)
     second = describe_directory(tmp_path, as_json=False, now=NOW).splitlines()[1]
     assert said in second
     assert bool(said) != second.startswith("run tiny")
-    (tmp_path / store.WISH).write_text("{")
+    (tmp_path / saved_settings.WISH).write_text("{")
     assert describe_directory(tmp_path, as_json=False, now=NOW).splitlines()[1].startswith("run tiny")
 
 

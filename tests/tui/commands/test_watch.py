@@ -18,7 +18,7 @@ import tui.commands.watch
 from dht.errors import BadInput, BadInvite, HomefiresError, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
-from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
+from peer.schema.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.options import DisplayOptions

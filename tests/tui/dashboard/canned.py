@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 from textual.pilot import Pilot
 
-from peer.events import NetworkMeasured, TransferProgressed
+from peer.schema.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import Dashboard, ExitReason
 from tui.sources.replay import RecordingSource

@@ -8,8 +8,8 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
-from peer.control.client import Reply
-from peer.events import Event, EventLine, PeerStarted, RoundForecast, RoundStalled, parse_line
+from peer.node.control.client import Reply
+from peer.schema.events import Event, EventLine, PeerStarted, RoundForecast, RoundStalled, parse_line
 from tests.tui.dashboard.canned import Canned
 from tests.tui.fake_control import FakePeer
 from tui.swarm.reducer import apply, apply_all

@@ -8,16 +8,16 @@ import pytest
 from textual.pilot import Pilot
 
 from dht.errors import BadInput
-from peer.control.client import Reply
-from peer.events import PeerStateChanged
+from peer.node.control.client import Reply
+from peer.schema.events import PeerStateChanged
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, swarm_of
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import SCREENS, Dashboard, ExitReason
-from tui.dashboard.words import shown_state
+from tui.dashboard.styles import shown_state
 from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import SwarmState
-from tui.text.phrases import clock
+from tui.text.event_text import clock
 
 
 def attached(source: Attached, *, read_only: bool = False) -> Dashboard:

@@ -8,7 +8,7 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     DeviceMeasured,
     InnerProgressed,

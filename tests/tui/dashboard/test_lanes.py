@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 from tests.tui.dashboard.canned import round_view
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
+from tui.swarm.phase_styles import PHASES
 from tui.swarm.snapshot import Span
-from tui.swarm.vocabulary import PHASES
 
 AXIS = Axis(first=0, step_s=1.0, columns=10)
 

@@ -8,9 +8,9 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from peer.control.client import Reply
-from peer.events import DeviceMeasured, NetworkMeasured, PeerStarted, PeerStateChanged, SettingsChanged
-from peer.settings import GROUPS, KNOWN, grouped
+from peer.node.control.client import Reply
+from peer.schema.events import DeviceMeasured, NetworkMeasured, PeerStarted, PeerStateChanged, SettingsChanged
+from peer.schema.settings import GROUPS, KNOWN, grouped
 from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.live import RECORDING, Attached
 from tests.tui.dashboard.screen import opened, press, settled, text_of

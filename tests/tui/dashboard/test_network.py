@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import NetworkMeasured, TransferProgressed
+from peer.schema.events import NetworkMeasured, TransferProgressed
 from tests.tui.dashboard.canned import dashboard, peer_id, swarm_of, visit, with_network
 from tests.tui.dashboard.screen import text_of
 from tui.swarm.snapshot import SwarmState

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.events import PeerStateChanged
+from peer.schema.events import PeerStateChanged
 from tests.tui.dashboard.live import LATE_ADVICE, Attached, foretelling
 from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard

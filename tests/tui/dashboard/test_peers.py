@@ -10,7 +10,7 @@ import pytest
 from textual.geometry import Region
 from textual.widgets import Input
 
-from peer.events import NetworkMeasured
+from peer.schema.events import NetworkMeasured
 from tests.tui.dashboard.canned import Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, settled, text_of
 from tui.dashboard.app import Dashboard

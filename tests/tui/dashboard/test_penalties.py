@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from peer.aggregation import evidence
-from peer.protocol import penalties as imposed
+from peer.consensus.aggregation import evidence
+from peer.consensus.protocol import penalties as imposed
 from tests.tui.dashboard.canned import dashboard, peer_id, penalty, round_view, swarm_of, visit
 from tests.tui.dashboard.screen import text_of
 from tui.dashboard.widgets.penalties import CATEGORIES, Penalties, narrowed
-from tui.swarm.sentences import cost_words
+from tui.swarm.figure_text import cost_words
+from tui.swarm.phase_styles import PENALTY_CODES, penalty_code
 from tui.swarm.snapshot import Round, SwarmState
-from tui.swarm.vocabulary import PENALTY_CODES, penalty_code
-from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import counts_words, layer_words, until_words
+from tui.text.event_text import counts_words, layer_words, until_words
+from tui.text.explain import PENALTY_PAGES
 
 SOME = (
     penalty(),

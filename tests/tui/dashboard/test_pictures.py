@@ -11,7 +11,7 @@ import pytest
 from textual.pilot import Pilot
 from textual.widgets import Input
 
-from peer.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
+from peer.schema.events import DeviceMeasured, PeerStateChanged, PenaltyImposed
 from tests.tui.dashboard.live import LATE_ADVICE, RECORDING, Attached, foretelling, recorded, stalling
 from tests.tui.dashboard.screen import press, settled
 from tui.dashboard.app import SCREENS, Dashboard, ExitReason

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from peer.events import PeerStateChanged, RoundCommitted
+from peer.schema.events import PeerStateChanged, RoundCommitted
 from tests.tui.dashboard.canned import dashboard
 from tests.tui.dashboard.live import Attached, recorded, stalling
 from tests.tui.dashboard.screen import opened, press, text_of

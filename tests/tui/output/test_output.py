@@ -16,7 +16,7 @@ import pytest
 
 import tui.output.viewer
 from dht.errors import PortInUse
-from peer.events import EventLine, PeerStarted, PeerStateChanged, format_line
+from peer.schema.events import EventLine, PeerStarted, PeerStateChanged, format_line
 from peer.testing.child_process import HANG_S
 from tui.commands.demo import DemoCommand, run_demo
 from tui.output.output import JsonOutput, open_output

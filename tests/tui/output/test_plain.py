@@ -4,7 +4,7 @@ import io
 
 import pytest
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     Evaluated,
     Event,

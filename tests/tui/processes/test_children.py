@@ -11,7 +11,7 @@ import psutil
 import pytest
 
 from dht.errors import HomefiresError, PortInUse
-from peer.events import AlertRaised, InviteIssued, PeerStarted
+from peer.schema.events import AlertRaised, InviteIssued, PeerStarted
 from peer.testing.child_process import HANG_S, ORPHAN_S
 from tui.processes.children import ChildExited, ChildProcess, EventPrinted, InterruptReceived, ProcessGroup, error_of
 
@@ -20,7 +20,7 @@ FAKE_CHILD = str(Path(__file__).parents[1] / "fake_child.py")
 
 GRANDCHILD = """
 import subprocess, sys
-from peer.events import AlertRaised, EventLine, format_line
+from peer.schema.events import AlertRaised, EventLine, format_line
 child = subprocess.Popen([sys.executable, "-c", "import signal; signal.pause()"])
 event = AlertRaised(level="info", code="PID", text=str(child.pid))
 print(format_line(EventLine(seq=0, t=0.0, run="r", peer="p", event=event)))

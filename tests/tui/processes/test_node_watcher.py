@@ -10,7 +10,7 @@ import pytest
 
 import tui.processes.supervisor
 from dht.errors import HomefiresError
-from peer.events import CheckpointWritten, EventLine, InviteIssued, PeerStopped, RoundCommitted, format_line
+from peer.schema.events import CheckpointWritten, EventLine, InviteIssued, PeerStopped, RoundCommitted, format_line
 from tui.cli import main, parse
 from tui.command_line import words_of
 from tui.commands.organiser import BootstrapCommand

@@ -27,7 +27,7 @@ from contextlib import closing
 from pathlib import Path
 from typing import TextIO
 
-from peer.spec import dump
+from peer.schema.spec import dump
 from peer.testing.fault_channel import Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Slow, Stall
 from tui.commands.demo import DemoCommand, DemoRun, open_directory

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.events import (
+from peer.schema.events import (
     Evaluated,
     Event,
     EventLine,

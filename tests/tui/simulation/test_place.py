@@ -10,7 +10,9 @@ from typing import Any
 
 import pytest
 
-from peer.events import (
+from peer.planning.plan.model_shape import memory_of, shape_of, stage_bytes
+from peer.planning.plan.peer_set import HOME_DELAY_S, MOST_STEP_S
+from peer.schema.events import (
     Event,
     EventLine,
     NetworkMeasured,
@@ -21,10 +23,8 @@ from peer.events import (
     RoundTripsReported,
     format_line,
 )
-from peer.plan.model_shape import memory_of, shape_of, stage_bytes
-from peer.plan.peer_set import HOME_DELAY_S, MOST_STEP_S
-from peer.settings import LEAST_MBPS
-from peer.spec import load
+from peer.schema.settings import LEAST_MBPS
+from peer.schema.spec import load
 from tui.cli import main
 from tui.simulation import place as placing
 from tui.simulation.place import PlaceOptions, Searching, find

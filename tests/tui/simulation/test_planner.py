@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import DeviceMeasured, DeviceReported, EventLine, PeerStarted, ReportReceived, format_line
-from peer.spec import dump, load
+from peer.schema.events import DeviceMeasured, DeviceReported, EventLine, PeerStarted, ReportReceived, format_line
+from peer.schema.spec import dump, load
 from tui.cli import main
 
 ASKED = ["plan", "tiny", "--peers", "3", "--upload", "20", "--download", "100", "--step-s", "0.05", "--memory", "8"]

@@ -13,11 +13,11 @@ from pathlib import Path
 
 import pytest
 
-from peer.events import RoundCommitted, read_lines
-from peer.simulate import estimate
-from peer.simulate.grid_part import serve
+from peer.planning.simulate import estimate
+from peer.planning.simulate.grid_part import serve
+from peer.schema.events import RoundCommitted, read_lines
 from peer.testing.child_process import HANG_S
-from tests.peer.simulate.scenarios import setting
+from tests.peer.planning.simulate.scenarios import setting
 from tui.cli import main
 
 QUICK = ("simulate", "micro", "--set", "round.steps=10", "--step-s", "0.2", "--rounds", "3", "--seed", "1")

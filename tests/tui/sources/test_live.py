@@ -12,9 +12,9 @@ from typing import Any
 
 import pytest
 
-from peer.events import MAX_LINE_BYTES, Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
-from peer.telemetry.event_log import EventLog
-from peer.telemetry.event_tail import EventTail
+from peer.node.telemetry.event_log import EventLog
+from peer.node.telemetry.event_tail import EventTail
+from peer.schema.events import MAX_LINE_BYTES, Event, EventLine, PeerStarted, PeerStateChanged, PeerStopped, format_line
 from tui.commands.status import describe_directory
 from tui.sources import live
 from tui.sources.live import LiveSource
@@ -136,7 +136,7 @@ def test_a_rotation_loses_and_repeats_nothing(path: Path, rotations: int) -> Non
 
 
 def test_the_writer_of_a_peer_is_followed_as_it_rotates(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("peer.telemetry.event_log.FILE_BYTES", 2000)
+    monkeypatch.setattr("peer.node.telemetry.event_log.FILE_BYTES", 2000)
     monkeypatch.setattr("builtins.print", lambda *_, **__: None)
     writer, tail, seen = EventLog("r", "A", tmp_path), tail_of(tmp_path / "events.jsonl"), []
     for n in range(200):

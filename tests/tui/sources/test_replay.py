@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 
 from dht.errors import BadInput
-from peer.events import EventLine, PeerStarted, PeerStateChanged, RoundCommitted, format_line
+from peer.schema.events import EventLine, PeerStarted, PeerStateChanged, RoundCommitted, format_line
 from tests.tui.many_lines import make_lines
 from tui.sources import replay
 from tui.sources.replay import RecordingSource

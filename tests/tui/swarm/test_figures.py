@@ -7,14 +7,14 @@ from types import MappingProxyType
 
 import pytest
 
-from peer.events import DeviceMeasured, NetworkMeasured, RoundForecast, RoundStalled
+from peer.schema.events import DeviceMeasured, NetworkMeasured, RoundForecast, RoundStalled
 from tests.tui.dashboard.canned import ROUND_S, START, Canned, dashboard, peer_id, penalty, swarm_of
 from tests.tui.dashboard.screen import opened, press, text_of
 from tui.dashboard.app import Dashboard
+from tui.dashboard.styles import state_of
 from tui.dashboard.view import View
-from tui.dashboard.words import state_of
 from tui.swarm import figures
-from tui.swarm.sentences import left_words, why_words
+from tui.swarm.figure_text import left_words, why_words
 from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, SwarmState
 
 HEARD_T = START + 60.0

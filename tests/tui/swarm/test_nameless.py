@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.events import AlertRaised, EventLine, PeerStateChanged, RoundCommitted
+from peer.schema.events import AlertRaised, EventLine, PeerStateChanged, RoundCommitted
 from tests.tui.watched import ROUND_S, lines_of, round_told, watched
 from tui.output.plain import PlainOutput
 from tui.swarm.reducer import apply_all

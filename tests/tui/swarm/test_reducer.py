@@ -11,7 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     Evaluated,
     Event,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import asdict
 from typing import Any
 
-from peer.events import (
+from peer.schema.events import (
     Evaluated,
     Event,
     EventLine,

@@ -3,7 +3,7 @@ from __future__ import annotations
 import json
 from typing import Any
 
-from peer.events import (
+from peer.schema.events import (
     AlertRaised,
     Evaluated,
     Event,

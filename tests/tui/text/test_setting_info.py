@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from peer.settings import AT_START, GROUPS, KNOWN, PeerSettings, changes, grouped, in_words, to_text, to_value
+from peer.schema.settings import AT_START, GROUPS, KNOWN, PeerSettings, changes, grouped, in_words, to_text, to_value
 from tests.tui.fake_control import SETTINGS
-from tui.text.codes import HOLDS
+from tui.text.explain import HOLDS
 
 VALUES = st.one_of(
     st.booleans(), st.integers(-(10**9), 10**9), st.floats(-1e6, 1e6).map(lambda number: float(f"{number:.6g}")),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 
-from peer.events import EventLine, PeerStateChanged, TransferProgressed
+from peer.schema.events import EventLine, PeerStateChanged, TransferProgressed
 from tui.output.plain import PlainOutput
 
 

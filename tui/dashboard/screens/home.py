@@ -11,20 +11,19 @@ from rich.text import Text
 from textual.app import ComposeResult
 from textual.containers import Vertical
 
-from peer.events import RoundForecast
+from peer.schema.events import RoundForecast
 from tui.dashboard.appearance import draw_bar
 from tui.dashboard.screens.curves import plot_of, range_of
+from tui.dashboard.styles import level_style, shown_state, state_of
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.chart import SeriesChart
 from tui.dashboard.widgets.facts import TALL, FactSheet, Piece, add_holds, add_penalty, has_holds
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
-from tui.dashboard.words import level_style, shown_state, state_of
 from tui.swarm import figures
-from tui.swarm.sentences import left_words, rounds_words
+from tui.swarm.figure_text import left_words, rounds_words
+from tui.swarm.phase_styles import STAGES, phase
 from tui.swarm.snapshot import PeerView
-from tui.swarm.vocabulary import STAGES, phase
-from tui.text.codes import PENALTY_PAGES
-from tui.text.phrases import (
+from tui.text.event_text import (
     before_words,
     counts_words,
     length_brief,
@@ -33,6 +32,7 @@ from tui.text.phrases import (
     margin_words,
     stall_lines,
 )
+from tui.text.explain import PENALTY_PAGES
 from tui.text.units import (
     MISSING,
     count,

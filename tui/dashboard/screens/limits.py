@@ -16,8 +16,8 @@ from textual.containers import Container
 from textual.message import Message
 from textual.widgets import Input
 
-from peer.control.client import Reply
-from peer.settings import SettingInfo, grouped, in_words, to_text, to_value
+from peer.node.control.client import Reply
+from peer.schema.settings import SettingInfo, grouped, in_words, to_text, to_value
 from tui.dashboard.keys import bindings
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_holds
@@ -25,7 +25,7 @@ from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
-from tui.text.phrases import PauseReason, hold_words
+from tui.text.event_text import PauseReason, hold_words
 from tui.text.units import format_bytes, format_mbps, format_percent
 
 SIGN, NAME = 2, 18

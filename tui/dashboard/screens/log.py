@@ -11,11 +11,11 @@ from textual.containers import VerticalScroll
 from textual.widgets import Input
 
 from tui.dashboard.keys import bindings
+from tui.dashboard.styles import level_style
 from tui.dashboard.view import FilterPanel, TextBlock, View
 from tui.dashboard.widgets.lines import LineView, StyledLine
-from tui.dashboard.words import level_style
 from tui.swarm.snapshot import LogEntry
-from tui.text.codes import pages_for
+from tui.text.explain import pages_for
 from tui.text.units import format_elapsed
 
 LEVELS = {"all": ("info", "warning", "error"), "alerts": ("warning", "error"), "errors": ("error",)}

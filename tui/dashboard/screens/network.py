@@ -7,7 +7,7 @@ from typing import Any
 
 from textual.app import ComposeResult
 
-from peer.events import NetworkMeasured, TransferProgressed
+from peer.schema.events import NetworkMeasured, TransferProgressed
 from tui.dashboard.appearance import draw_bar, draw_spark
 from tui.dashboard.view import Panel, PeerOpened, View
 from tui.dashboard.widgets.lines import StyledLine, cut, fit

@@ -5,13 +5,13 @@ from __future__ import annotations
 from textual.app import ComposeResult
 
 from tui.dashboard.screens.home import add_devices, add_speed, outcome_facts, traffic_facts
+from tui.dashboard.styles import shown_state, state_of
 from tui.dashboard.view import Panel, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet, add_penalty
-from tui.dashboard.words import shown_state, state_of
 from tui.swarm import figures
-from tui.swarm.sentences import cost_words, why_words
+from tui.swarm.figure_text import cost_words, why_words
 from tui.swarm.snapshot import PeerView
-from tui.text.codes import PENALTY_PAGES
+from tui.text.explain import PENALTY_PAGES
 from tui.text.units import (
     MISSING,
     format_ago,

@@ -17,11 +17,11 @@ from textual.widgets import Input
 
 from tui.dashboard.keys import bindings
 from tui.dashboard.screens.peer import draw_peer
+from tui.dashboard.styles import shown_state, state_of
 from tui.dashboard.view import FilterPanel, PeerOpened, TextBlock, View
 from tui.dashboard.widgets.facts import FactSheet
 from tui.dashboard.widgets.lines import StyledLine, fit
 from tui.dashboard.widgets.table import RowTable
-from tui.dashboard.words import shown_state, state_of
 from tui.swarm import figures
 from tui.swarm.snapshot import PeerView
 from tui.text.units import (

@@ -13,7 +13,7 @@ from rich.text import Text
 from tui.dashboard.appearance import draw_spark
 from tui.dashboard.view import View
 from tui.swarm.snapshot import PenaltyRecord, Point
-from tui.text.phrases import counts_words, duty_words, hold_words, layer_words, next_words, until_words
+from tui.text.event_text import counts_words, duty_words, hold_words, layer_words, next_words, until_words
 
 GUTTER, NARROW_GUTTER = 12, 10
 """Cells of the labels, on a wide and on a narrow page."""

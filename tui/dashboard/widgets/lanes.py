@@ -12,8 +12,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import NamedTuple
 
+from tui.swarm.phase_styles import phase as phase_named
 from tui.swarm.snapshot import Round, Span
-from tui.swarm.vocabulary import phase as phase_named
 
 _NEVER_HIDDEN = frozenset({"failed", "late"})
 

@@ -15,11 +15,11 @@ from tui.dashboard.keys import bindings
 from tui.dashboard.view import View, ViewWidget
 from tui.dashboard.widgets.lines import StyledLine, cut, fit
 from tui.dashboard.widgets.table import RowTable
-from tui.swarm.sentences import cost_words
+from tui.swarm.figure_text import cost_words
+from tui.swarm.phase_styles import penalty_code
 from tui.swarm.snapshot import PenaltyRecord
-from tui.swarm.vocabulary import penalty_code
-from tui.text.codes import advice_of
-from tui.text.phrases import counts_words, layer_words, until_words
+from tui.text.event_text import counts_words, layer_words, until_words
+from tui.text.explain import advice_of
 
 LINES_EACH = 2
 

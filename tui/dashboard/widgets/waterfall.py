@@ -7,15 +7,15 @@ from collections.abc import Sequence
 from rich.cells import cell_len
 
 from tui.dashboard.keys import bindings
+from tui.dashboard.styles import phase_style, state_of
 from tui.dashboard.view import PeerOpened, View, ViewWidget
 from tui.dashboard.widgets import lanes
 from tui.dashboard.widgets.lanes import Axis
 from tui.dashboard.widgets.lines import LineView, StyledLine, cut, fit
-from tui.dashboard.words import phase_style, state_of
 from tui.swarm.figures import order
+from tui.swarm.phase_styles import phase as phase_named
 from tui.swarm.snapshot import PeerView
-from tui.swarm.vocabulary import phase as phase_named
-from tui.text.phrases import counts_words
+from tui.text.event_text import counts_words
 from tui.text.units import format_elapsed, format_seconds
 
 LEGEND = (

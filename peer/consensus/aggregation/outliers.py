@@ -1,0 +1,235 @@
+"""One layer's contributions one by one: which are refused, and what is usual among the others."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import isfinite, sqrt
+
+from peer.consensus.aggregation.evidence import (
+    ANOMALY,
+    LARGEST,
+    NONFINITE,
+    SMALLEST,
+    AggregationRules,
+    Contributor,
+    LayerFinding,
+    LayerNorms,
+)
+from peer.consensus.aggregation.peer_history import NOTHING, NormStats
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ScreenedLayer:
+    """One layer after the tests. Tuples are in the order of the claims."""
+
+    layer: LayerNorms
+    sizes: tuple[float | None, ...]
+    """Norms per √(inner step): NaN if refused as not finite; None where nothing counts or was measured."""
+    roots_of_steps: tuple[float, ...]
+    histories: tuple[NormStats, ...]
+    """Its own, or the swarm's."""
+    swarm: NormStats
+    drift: float
+    """How far all have moved from them: each was tested by its history times this."""
+    faults: tuple[LayerFinding, ...] = ()
+    standing: tuple[int, ...] = ()
+    """Members with a norm that was not refused."""
+    unmeasured: tuple[int, ...] = ()
+    """Members that count and of which nothing was measured here."""
+    newcomers: frozenset[int] = frozenset()
+    """Members that say nothing about what is usual."""
+
+    @property
+    def usual(self) -> float | None:
+        """Lower median of the norms that stand, if there are enough. Zeros are left out: half of the members may give
+        nothing. Newcomers are held against what the others have, be they ever so few."""
+        telling = [member for member in self.standing if member not in self.newcomers]
+        sizes = [size for size in (self.sizes[member] for member in telling) if size]
+        return lower_median(sizes) if sizes and (len(telling) >= ENOUGH or self.newcomers) else None
+
+    @property
+    def sizes_standing(self) -> tuple[float, ...]:
+        """In the order of `standing`."""
+        return tuple(size for size in (self.sizes[member] for member in self.standing) if size is not None)
+
+    @property
+    def refused_all(self) -> bool:
+        """Whether something was measured here and all of it was refused."""
+        return not self.standing and any(size is not None for size in self.sizes)
+
+    def without(self, members: Collection[int]) -> ScreenedLayer:
+        """As if these had been refused here, too."""
+        return replace(
+            self,
+            standing=tuple(member for member in self.standing if member not in members),
+            unmeasured=tuple(member for member in self.unmeasured if member not in members),
+        )
+
+
+def screen(
+    standards: AggregationRules, index: int, layer: LayerNorms, claims: Sequence[Contributor], counted: frozenset[int],
+    own: Sequence[NormStats], swarm: NormStats, suspects: Collection[int] = (), newcomers: frozenset[int] = frozenset(),
+) -> ScreenedLayer:  # fmt: skip
+    """Tests layer `index`: finite, then z against the peer's history, then the floor against free riders.
+
+    Only members in `counted` are looked at. Whoever has no history is tested by the `swarm`'s. Who fails a test has no
+    influence on the tests after it. `suspects` were refused in some layer: in all others half the threshold holds.
+    `newcomers` tell nothing about what is usual.
+    """
+    roots = tuple(sqrt(max(1, claim.steps)) for claim in claims)
+    sizes = tuple(_size(layer, member, root) if member in counted else None for member, root in enumerate(roots))
+    histories = tuple(
+        stat if stat.count else NormStats(swarm.mean, swarm.variance, swarm.count, stat.rejected) for stat in own
+    )
+    blank = tuple(member for member in sorted(counted) if sizes[member] is None)
+    screened = ScreenedLayer(
+        layer=layer, sizes=sizes, roots_of_steps=roots, histories=histories, swarm=swarm, unmeasured=blank,
+        drift=drift([None if member in newcomers else size for member, size in enumerate(sizes)], own, standards),
+        newcomers=newcomers,
+    )  # fmt: skip
+    return _without_riders(standards, index, _without_outliers(standards, index, screened, suspects))
+
+
+def _size(layer: LayerNorms, member: int, root_of_steps: float) -> float | None:
+    norm, dot = layer.norms[member], layer.dots[member]
+    if norm is None:
+        return None
+    if not 0 <= norm <= LARGEST or not isfinite(dot or 0.0):
+        return float("nan")
+    return norm / root_of_steps if norm >= SMALLEST * root_of_steps else 0.0
+
+
+def _without_outliers(
+    standards: AggregationRules, index: int, screened: ScreenedLayer, suspects: Collection[int]
+) -> ScreenedLayer:
+    faults, standing = [], []
+    for member, size in enumerate(screened.sizes):
+        if size is None:
+            continue
+        if not isfinite(size):
+            text = f"norm {screened.layer.norms[member]:.4g}, inner product {screened.layer.dots[member] or 0.0:.4g}"
+            faults.append(LayerFinding(member, NONFINITE, index, float("inf"), 0.0, text))
+            continue
+        history = drifted(screened.histories[member], screened.drift)
+        z = z_of(history, size, standards)
+        threshold = standards.threshold / (2 if member in suspects else 1)
+        if z > threshold:
+            text = f"norm {size:.4g} where {history.mean:.4g} is usual (z {z:.4g})"
+            faults.append(LayerFinding(member, ANOMALY, index, z / standards.threshold, 0.0, text, outlier=True))
+        else:
+            standing.append(member)
+    return replace(screened, faults=tuple(faults), standing=tuple(standing))
+
+
+def _without_riders(standards: AggregationRules, index: int, screened: ScreenedLayer) -> ScreenedLayer:
+    usual = screened.usual
+    if usual is None:
+        return screened
+    least = standards.floor * usual
+    riders = []
+    for member, size in zip(screened.standing, screened.sizes_standing, strict=True):
+        if size < least:
+            text = f"norm {size:.4g} where {usual:.4g} is usual in the round: a free rider"
+            riders.append(LayerFinding(member, ANOMALY, index, least / size if size else float("inf"), 0.0, text))
+    left = screened.without({fault.member for fault in riders})
+    return replace(left, faults=screened.faults + tuple(riders))
+
+
+ENOUGH = 3
+"""Of fewer nobody can say which is the odd one."""
+
+
+def z_of(stat: NormStats, value: float, standards: AggregationRules) -> float:
+    """Deviations of a finite value above the mean; 0 before the warm-up is over, and where there is no deviation."""
+    if stat.count < standards.warmup_rounds:
+        return 0.0
+    usual = deviation(stat, standards)
+    return (value - stat.mean) / usual if usual > 0 else 0.0
+
+
+def deviation(stat: NormStats, standards: AggregationRules) -> float:
+    """The standard deviation, or its floor."""
+    return max(sqrt(stat.variance), standards.deviation_floor * stat.mean)
+
+
+def accepted(stat: NormStats, value: float, alpha: float) -> NormStats:
+    if stat.count == 0:
+        return NormStats(value, 0.0, 1, 0)
+    step = value - stat.mean
+    mean = stat.mean + alpha * step
+    variance = (1 - alpha) * (stat.variance + alpha * step * (value - mean))
+    return NormStats(mean, variance, stat.count + 1, 0)
+
+
+def refused(stat: NormStats, value: float, standards: AggregationRules) -> NormStats:
+    """The statistics after an anomaly: one more refusal, or a history that begins with this value.
+
+    The value with which it begins counts nothing in its own round. It must be finite: NaN begins nothing.
+    """
+    if stat.rejected >= standards.rejections and isfinite(value):
+        return NormStats(value, 0.0, 1, 0)
+    return replace(stat, rejected=stat.rejected + 1)
+
+
+def ceiling(stat: NormStats, standards: AggregationRules) -> float | None:
+    """Largest norm that counts in full by this history; None if it decides nothing yet.
+
+    `clip` means. A history that has just seen norms rise has a mean that lags and a large deviation; what z accepts by
+    it is not clipped.
+    """
+    if stat.count < standards.warmup_rounds or stat.mean <= 0:
+        return None
+    return max(standards.clip * stat.mean, stat.mean + standards.threshold * deviation(stat, standards))
+
+
+FASTEST = 2.0
+"""Beyond this factor in one round even what happens to all is not usual: all may explode."""
+FASTEST_AT_FIRST = 1024.0
+"""The same while no history decides anything: a run may begin with rounds of a single step."""
+
+
+def drift(sizes: Sequence[float | None], histories: Sequence[NormStats], standards: AggregationRules) -> float:
+    """How far the norms of a group have moved from what is usual for each of them: the lower median of v / m.
+
+    Warm-ups and decays of the learning rate, and rounds of more inner steps, change norms for all alike. What all do
+    is nobody's anomaly, and a history that lags behind it would accuse the honest while norms rise, and let twice the
+    norm pass while they fall.
+    """
+    moved = [
+        (size / stat.mean, stat.count)
+        for size, stat in zip(sizes, histories, strict=True)
+        if size is not None and isfinite(size) and size > 0 and stat.mean > 0
+    ]
+    if len(moved) < ENOUGH:
+        return 1.0
+    factor = lower_median([ratio for ratio, _ in moved])
+    early = all(count < standards.warmup_rounds for _, count in moved)
+    most = FASTEST_AT_FIRST if early else FASTEST
+    return min(max(factor, 1 / most), most)
+
+
+def drifted(stat: NormStats, factor: float) -> NormStats:
+    """The statistics as they would be if every value had been `factor` times as large."""
+    if factor == 1.0:
+        return stat
+    return NormStats(stat.mean * factor, stat.variance * factor * factor, stat.count, stat.rejected)
+
+
+def swarm_history(stats: Iterable[NormStats], standards: AggregationRules) -> NormStats:
+    """What is usual for the layer: lower medians over the histories that decide, or over all while none does."""
+    begun = [stat for stat in stats if stat.count]
+    ripe = [stat for stat in begun if stat.count >= standards.warmup_rounds] or begun
+    if not ripe:
+        return NOTHING
+    return NormStats(
+        lower_median([stat.mean for stat in ripe]),
+        lower_median([stat.variance for stat in ripe]),
+        int(lower_median([stat.count for stat in ripe])),
+        0,
+    )
+
+
+def lower_median(values: Sequence[float]) -> float:
+    """The middle value, the lower of two."""
+    return sorted(values)[(len(values) - 1) // 2]

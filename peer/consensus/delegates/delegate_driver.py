@@ -1,0 +1,224 @@
+"""What a worker's link does for its lead: sends parts, takes the means of its layers, and says what it holds.
+
+The worker's own round machine follows the chain as any other; this stands beside it and knows no ballot. It obeys its
+lead alone. What others send is bounded before it is looked at: means of its layers, a few of each part.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from dataclasses import replace
+from functools import partial
+
+from dht.streams.base import Streams
+from peer.consensus.delegates.worker_messages import (
+    FetchMeans,
+    GiveMean,
+    GiveObjects,
+    GiveParts,
+    HomeOrder,
+    MeanHeld,
+    MeasureOwn,
+    OwnMeasured,
+    decode_order,
+    encode_order,
+    is_order,
+)
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.messages import FETCH_MOST, BallotId, GetObjects, MeanData, ObjectData, PartData
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.driver import ON_THE_WIRE, ChainPort, Framing, ObjectServer, ReductionPort
+from peer.consensus.rounds.interface import Input, ObjectStored
+from peer.consensus.rounds.state import State
+
+MEANS_MOST = 4
+"""Means of one part and anchor that are taken of one voter, and of all strangers together."""
+FETCHES_MOST = 4 * FETCH_MOST
+"""Bytes that the lead waits for; what it asks for on top takes the place of the oldest."""
+PLACES_MOST = 2
+"""The newest ballots whose parts are sent: the one that goes on, and the last that was committed."""
+
+
+class DelegateDriver:
+    """The hands of a worker. `state` gives what its own round machine knows, `deliver` tells it what was stored."""
+
+    def __init__(
+        self,
+        lead: str,
+        *,
+        state: Callable[[], State],
+        deliver: Callable[[Input], None],
+        clock: Callable[[], float],
+        streams: Streams,
+        disk: ChainPort,
+        arithmetic: ReductionPort,
+        framing: Framing = ON_THE_WIRE,
+    ) -> None:
+        self.lead = lead
+        self.bad_frames = 0
+        self._state, self._deliver, self._clock = state, deliver, clock
+        self._streams, self._disk, self._arithmetic, self._framing = streams, disk, arithmetic, framing
+        self._answerer = ObjectServer(disk, streams, framing.encode)
+        self._fetching: dict[bytes, None] = {}
+        """What the lead has it fetch, the oldest first."""
+        self._places: dict[BallotId, None] = {}
+        self._anchor = b""
+        """Of which the means below are counted."""
+        self._taken: Counter[tuple[int, str]] = Counter()
+
+    def on_frame(self, sender: str, frame: bytes) -> bool:
+        """Whether a frame was for this: an order, a mean. All others are for the round machine.
+
+        What is neither is counted and dropped; nothing that anybody sends raises.
+        """
+        if is_order(frame):
+            self._on_order(sender, frame)
+            return True
+        if len(frame) < 2 or frame[1] not in (MeanData.code, ObjectData.code):
+            return False
+        if frame[1] == ObjectData.code and not self._fetching:
+            return False
+        try:
+            message = self._framing.decode(frame)
+        except ValueError:
+            self.bad_frames += 1
+            return True
+        if isinstance(message, MeanData):
+            self._on_mean(message)
+            return True
+        if isinstance(message, ObjectData):
+            self._on_object(message)
+        return False
+
+    # ---- what the lead asks for ----
+
+    def _on_order(self, sender: str, frame: bytes) -> None:
+        try:
+            order = decode_order(frame) if sender == self.lead else None
+        except ValueError:
+            order = None
+        match order:
+            case GiveParts():
+                self._give_parts(order)
+            case MeasureOwn():
+                self._measure(order)
+            case FetchMeans(source, digests):
+                self._fetch(source, digests)
+            case GiveObjects(to, digests) if to != self._me:
+                self._answerer.answer(to, digests)
+            case GiveMean(to, mean) if to != self._me:
+                self._streams.send_bulk(to, partial(self._mean_frame, mean))
+            case _:
+                self.bad_frames += 1
+
+    @property
+    def _me(self) -> str:
+        return self._state().rules.me
+
+    def _give_parts(self, order: GiveParts) -> None:
+        if order.to == self._me:
+            return
+        self._places.pop(order.place, None)
+        self._places[order.place] = None
+        while len(self._places) > PLACES_MOST:
+            del self._places[next(iter(self._places))]
+        for part, path in order.parts:
+            self._streams.send_bulk(order.to, partial(self._part_frame, order.place, order.attempt, part, path))
+
+    def _part_frame(self, place: BallotId, attempt: int, part: int, path: tuple[bytes, ...]) -> bytes | None:
+        """A part of our contribution, unless its ballot is over or it is not here."""
+        payload = self._payload(place, part) if place in self._places else None
+        return None if payload is None else self._framing.encode(PartData(place, attempt, part, path, payload))
+
+    def _payload(self, place: BallotId, part: int) -> bytes | None:
+        state = self._state()
+        round = state.ancestors.get(place.anchor)
+        if round is None or part >= len(state.rules.fragment(round).parts):
+            return None
+        found = self._disk.my_part(place.anchor, part)
+        return None if found is None else found[1]
+
+    def _measure(self, order: MeasureOwn) -> None:
+        payload = self._payload(order.place, order.part)
+        if payload is not None:
+            self._arithmetic.measure(payload, order.direction, partial(self._measured, order))
+
+    def _measured(self, order: MeasureOwn, found: PartNorms) -> None:
+        dot, direction = float(found.dot), None if found.direction is None else float(found.direction)
+        self._answer(OwnMeasured(order.place, order.part, float(found.square), dot, direction))
+
+    def _fetch(self, source: str, digests: tuple[bytes, ...]) -> None:
+        """From disk, or from there; the bytes are taken from whoever sends them."""
+        wanted = []
+        for digest in dict.fromkeys(digests):
+            payload = self._disk.load(digest)
+            if payload is not None:
+                self._answer(MeanHeld(digest, len(payload)))
+                continue
+            wanted.append(digest)
+            self._fetching.pop(digest, None)
+            self._fetching[digest] = None
+        while len(self._fetching) > FETCHES_MOST:
+            del self._fetching[next(iter(self._fetching))]
+        if wanted and source != self._me:
+            self._streams.send(source, self._framing.encode(GetObjects(tuple(wanted))))
+
+    def _mean_frame(self, mean: MeanData) -> bytes | None:
+        payload = self._disk.load(mean.digest)
+        return None if payload is None else self._framing.encode(replace(mean, payload=payload))
+
+    # ---- what comes ----
+
+    def _on_object(self, message: ObjectData) -> None:
+        digest, rules = digest_of(message.payload), self._state().rules
+        if digest not in self._fetching:
+            return
+        if len(message.payload) in rules.bytes_of_means and rules.finite(message.payload):
+            self._store(digest, message.payload, None)
+
+    def _on_mean(self, mean: MeanData) -> None:
+        """Of my layers, of the anchor at which I stand, a few of each part; genuine, and what it says it is."""
+        state = self._state()
+        rules, payload = state.rules, mean.payload
+        parts = rules.fragment(state.head.round).parts
+        if mean.place.anchor != state.head.anchor or mean.part >= len(parts):
+            return
+        if rules.holds is None or parts[mean.part].layer not in rules.holds:
+            return
+        if len(payload) != rules.means_in(state.head.round)[mean.part] or not self._has_room(state, mean):
+            return
+        if digest_of(payload) != mean.digest or not mean.genuine(rules.keys) or not rules.finite(payload):
+            return
+        self._count(state, mean)
+        bare = replace(mean, payload=b"")
+        if mean.digest in state.held:
+            self._answer(MeanHeld(mean.digest, len(payload), bare))
+        else:
+            self._store(mean.digest, payload, bare)
+
+    def _has_room(self, state: State, mean: MeanData) -> bool:
+        if self._anchor != state.head.anchor:
+            self._anchor = state.head.anchor
+            self._taken.clear()
+        return mean.digest in state.held or self._taken[_whose(state, mean)] < MEANS_MOST
+
+    def _count(self, state: State, mean: MeanData) -> None:
+        if mean.digest not in state.held:
+            self._taken[_whose(state, mean)] += 1
+
+    def _store(self, digest: bytes, payload: bytes, mean: MeanData | None) -> None:
+        self._disk.store(digest, payload, partial(self._stored, digest, len(payload), mean))
+
+    def _stored(self, digest: bytes, size: int, mean: MeanData | None) -> None:
+        self._fetching.pop(digest, None)
+        self._deliver(ObjectStored(self._clock(), digest, size))
+        self._answer(MeanHeld(digest, size, mean))
+
+    def _answer(self, answer: HomeOrder) -> None:
+        self._streams.send(self.lead, encode_order(answer))
+
+
+def _whose(state: State, mean: MeanData) -> tuple[int, str]:
+    """Identities cost nothing: all that have no vote count as one."""
+    return mean.part, mean.reducer if mean.reducer in state.head.electorate else ""

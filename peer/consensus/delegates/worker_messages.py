@@ -1,0 +1,158 @@
+"""What a lead's link asks of the links of its workers, and what those answer: frames beside those of the round."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any, ClassVar
+
+from dht.protocol_version import PROTOCOL_VERSION, other_version
+from peer.consensus.protocol.block import MAX_PARTS, PART
+from peer.consensus.protocol.encoding import (
+    COUNT,
+    DIGEST,
+    Packed,
+    Read,
+    each,
+    fields,
+    integer,
+    octets,
+    optional,
+    pack,
+    text,
+    unpack,
+)
+from peer.consensus.protocol.messages import FETCH_MOST, BallotId, MeanData
+from peer.consensus.protocol.norms import PartNorms
+
+CAP_BYTES = 8 << 20
+"""Of a frame: the paths of all parts."""
+
+
+def _attempt(value: Any) -> int:
+    return integer(value, 0, 2)
+
+
+def _figure(value: Any) -> float:
+    if type(value) is not float:
+        raise ValueError("expected a figure")
+    return value
+
+
+def _void_or_digest(value: Any) -> bytes:
+    return octets(value) if value == b"" else DIGEST(value)
+
+
+_PATHS: Read = each(fields(PART, each(DIGEST, 17)), MAX_PARTS)
+_DIGESTS: Read = each(DIGEST, FETCH_MOST)
+
+
+@dataclass(frozen=True, slots=True)
+class HomeOrder(Packed):
+    """Base of them all."""
+
+    code: ClassVar[int]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveParts(HomeOrder):
+    """Lead to worker: send these parts of our contribution to a reducer, each with this path; it may be me."""
+
+    code = 64
+    readers = (text, BallotId.unpacked, _attempt, _PATHS)
+    to: str
+    place: BallotId
+    attempt: int
+    parts: tuple[tuple[int, tuple[bytes, ...]], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOwn(HomeOrder):
+    """Lead to worker: what does this part of our contribution come to, also against the mean of this digest?"""
+
+    code = 65
+    readers = (BallotId.unpacked, PART, _void_or_digest)
+    place: BallotId
+    part: int
+    direction: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchMeans(HomeOrder):
+    """Lead to worker: have these bytes, from this source unless they are there."""
+
+    code = 66
+    readers = (text, _DIGESTS)
+    source: str
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveObjects(HomeOrder):
+    """Lead to worker: somebody asked me for these bytes, which only you have."""
+
+    code = 67
+    readers = (text, _DIGESTS)
+    to: str
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class GiveMean(HomeOrder):
+    """Lead to worker: send this mean, with its bytes."""
+
+    code = 68
+    readers = (text, MeanData.unpacked)
+    to: str
+    mean: MeanData
+
+
+@dataclass(frozen=True, slots=True)
+class MeanHeld(HomeOrder):
+    """Worker to lead: these bytes are on my disk; with what their reducer signed if they came from there."""
+
+    code = 72
+    readers = (DIGEST, COUNT, optional(MeanData.unpacked))
+    digest: bytes
+    size: int
+    mean: MeanData | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMeasured(HomeOrder):
+    """Worker to lead: what a part came to."""
+
+    code = 73
+    readers = (BallotId.unpacked, PART, _figure, _figure, optional(_figure))
+    place: BallotId
+    part: int
+    square: float
+    dot: float
+    direction: float | None
+
+    @property
+    def figures(self) -> PartNorms:
+        return PartNorms(self.square, self.dot, self.direction)
+
+
+_ORDERS: dict[int, type[HomeOrder]] = {
+    kind.code: kind for kind in (GiveParts, MeasureOwn, FetchMeans, GiveObjects, GiveMean, MeanHeld, OwnMeasured)
+}  # fmt: skip
+
+
+def is_order(frame: bytes) -> bool:
+    """Whether a frame is for `decode_order`; all others are messages of the round."""
+    return len(frame) > 1 and frame[0] == PROTOCOL_VERSION and frame[1] in _ORDERS
+
+
+def encode_order(order: HomeOrder) -> bytes:
+    """A frame: version byte, type byte and msgpack."""
+    return bytes((PROTOCOL_VERSION, order.code)) + pack(order.packed())
+
+
+def decode_order(frame: bytes) -> HomeOrder:
+    """The order or answer in a frame. Raises ValueError for anything that is none."""
+    if frame and frame[0] != PROTOCOL_VERSION:
+        raise ValueError(other_version("a frame", frame[0]))
+    if not is_order(frame) or len(frame) > CAP_BYTES:
+        raise ValueError("no order of a lead and no answer")
+    return _ORDERS[frame[1]].unpacked(unpack(memoryview(frame)[2:]))

@@ -1,0 +1,409 @@
+"""What peers say to each other in a round.
+
+Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
+raises ValueError and nothing more. Whatever is passed on to third parties (headers, norms, means,
+proposals, votes) carries its author's signature; the rest is authenticated by the stream.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, replace
+from functools import partial
+from typing import Any, ClassVar
+
+from dht.protocol_version import PROTOCOL_VERSION, other_version
+from peer.consensus.protocol.block import (  # fmt: skip
+    BALLOT,
+    MAX_MEMBERS,
+    MAX_PARTS,
+    MEMBER_BITS,
+    PART,
+    Block,
+    ContributionHeader,
+    SignedNorms,
+    Update,
+    Vote,
+    peers,
+)
+from peer.consensus.protocol.encoding import (
+    COUNT,
+    DIGEST,
+    DIGEST_BYTES,
+    SIGNATURE,
+    Keys,
+    Packed,
+    boolean,
+    each,
+    fields,
+    integer,
+    octets,
+    optional,
+    pack,
+    printable,
+    row,
+    text,
+    unpack,
+)
+
+FETCH_MOST = 1024
+"""Digests in one fetch."""
+GET_MOST = 32
+"""Anchors in one GET."""
+FETCH_BYTES = 16 << 20
+"""What one fetch is answered with at most, so that a small question never costs the answerer a whole model."""
+
+
+@dataclass(frozen=True, slots=True)
+class BallotId(Packed):
+    """Where in the run a message belongs."""
+
+    readers = (DIGEST, DIGEST, BALLOT)
+    anchor: bytes
+    instance: bytes
+    ballot: int
+
+
+_ACCEPTED, _PROPOSED = fields(BALLOT, DIGEST), fields(DIGEST, SIGNATURE)
+
+
+@dataclass(frozen=True, slots=True)
+class Message(Packed):
+    """Base of all messages. `cap_bytes` bounds a frame of this type."""
+
+    code: ClassVar[int]
+    cap_bytes: ClassVar[int] = 1 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Prepare(Message):
+    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?
+
+    `electorate` is empty for the electorate of the chain; in a takeover it names the peers that take over.
+    """
+
+    code = 1
+    cap_bytes = 1 << 13
+    readers = (BallotId.unpacked, peers)
+    place: BallotId
+    electorate: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class Promise(Message):
+    """The answer: what I contribute, and what I have accepted before (ballot, digest of the update).
+
+    `other` is the same for another instance of this anchor (a takeover).
+    """
+
+    code = 2
+    cap_bytes = 1 << 16
+    readers = (BallotId.unpacked, ContributionHeader.unpacked, optional(_ACCEPTED), optional(_ACCEPTED))
+    place: BallotId
+    header: ContributionHeader
+    accepted: tuple[int, bytes] | None = None
+    other: tuple[int, bytes] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Nack(Message):
+    """I have promised a later ballot."""
+
+    code = 3
+    cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, BALLOT)
+    place: BallotId
+    promised: int
+
+
+@dataclass(frozen=True, slots=True)
+class Start(Message):
+    """Coordinator to members: these are the members; send your parts."""
+
+    code = 4
+    cap_bytes = 4 << 20
+    readers = (BallotId.unpacked, each(ContributionHeader.unpacked, MAX_MEMBERS))
+    place: BallotId
+    headers: tuple[ContributionHeader, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class PartData(Message):
+    """X: one encoded part of a member's contribution, with its path to the pledged root.
+
+    `giver` is empty if it is the sender's own; an auditor passes on what others gave it. Attempt 2 is evidence
+    for an objection.
+    """
+
+    code = 5
+    cap_bytes = (16 << 20) + (1 << 12)
+    readers = (BallotId.unpacked, partial(integer, low=0, high=2), PART, each(DIGEST, 17), octets, text)
+    place: BallotId
+    attempt: int
+    part: int
+    path: tuple[bytes, ...]
+    payload: bytes
+    giver: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Norms(Message):
+    """Reducer to coordinator: whose bytes I hold, and what I measured."""
+
+    code = 6
+    cap_bytes = 4 << 20
+    readers = (BallotId.unpacked, SignedNorms.unpacked)
+    place: BallotId
+    measurements: SignedNorms
+
+
+@dataclass(frozen=True, slots=True)
+class NormTable(Message):
+    """Coordinator to members: all signed measurements, so that everyone computes the same weights."""
+
+    code = 7
+    cap_bytes = 8 << 20
+    readers = (BallotId.unpacked, each(SignedNorms.unpacked, MAX_MEMBERS))
+    place: BallotId
+    measured: tuple[SignedNorms, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanData(Message):
+    """MEAN: the encoded mean of one part, the same bytes to all members.
+
+    Without bytes it is the word of an auditor to the coordinator: what this part comes to when it is reduced again.
+    """
+
+    code = 8
+    cap_bytes = (16 << 20) + (1 << 12)
+    readers = (
+        BallotId.unpacked, partial(integer, low=0, high=1), PART, text, MEMBER_BITS, DIGEST, SIGNATURE, octets,
+        partial(octets, most=DIGEST_BYTES),
+    )  # fmt: skip
+    place: BallotId
+    attempt: int
+    part: int
+    reducer: str
+    contributors: int
+    digest: bytes
+    signature: bytes
+    payload: bytes = b""
+    basis: bytes = b""
+    """What it was computed from, by its digest: two honest means of a part differ if their TABLEs did."""
+
+    def signed_payload(self) -> bytes:
+        return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest, self.basis))
+
+    def signed(self, keys: Keys) -> MeanData:
+        return replace(self, signature=keys.sign("mean", self.signed_payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.reducer, "mean", self.signed_payload(), self.signature)
+
+
+@dataclass(frozen=True, slots=True)
+class GetMeans(Message):
+    """Coordinator to members: send me the means of these parts if you have them."""
+
+    code = 9
+    readers = (BallotId.unpacked, each(PART, MAX_PARTS))
+    place: BallotId
+    parts: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Reassign(Message):
+    """Coordinator to members: send these parts to these reducers too; nobody has a mean of them."""
+
+    code = 17
+    cap_bytes = 8 << 20
+    readers = (BallotId.unpacked, each(fields(PART, text), MAX_PARTS))
+    place: BallotId
+    parts: tuple[tuple[int, str], ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ShowInputs(Message):
+    """Coordinator to an auditor: your digest of this part is not the mean's; send me the bytes you counted."""
+
+    code = 18
+    cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, PART)
+    place: BallotId
+    part: int
+
+
+@dataclass(frozen=True, slots=True)
+class Propose(Message):
+    """Coordinator to the electorate and members: decide this update."""
+
+    code = 10
+    cap_bytes = 8 << 20
+    readers = (BallotId.unpacked, Update.unpacked, SIGNATURE)
+    place: BallotId
+    update: Update
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class VoteCast(Message):
+    """A voter holds the bytes and accepts the update."""
+
+    code = 11
+    cap_bytes = 1 << 12
+    readers = (BallotId.unpacked, Vote.unpacked)
+    place: BallotId
+    vote: Vote
+
+
+@dataclass(frozen=True, slots=True)
+class GetObjects(Message):
+    """Send me the bytes of these digests. An answer stops after `FETCH_BYTES`; the rest is asked for again."""
+
+    code = 12
+    cap_bytes = 1 << 16
+    readers = (each(DIGEST, FETCH_MOST),)
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectData(Message):
+    """BYTES: the answer to a fetch; `digest` is computed by the receiver from the payload."""
+
+    code = 13
+    cap_bytes = (16 << 20) + (1 << 12)
+    digest: bytes
+    payload: bytes
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.payload,)
+
+    @classmethod
+    def unpacked(cls, value: Any) -> ObjectData:
+        (payload,) = row(value, 1)
+        return cls(b"", octets(payload))
+
+
+@dataclass(frozen=True, slots=True)
+class GetBlocks(Message):
+    """Send me what follows the newest of these anchors that is on your chain; mine, the newest first."""
+
+    code = 14
+    cap_bytes = 1 << 12
+    readers = (each(DIGEST, GET_MOST, least=1),)
+    anchors: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Blocks(Message):
+    """CHAIN: committed updates in order, each with its certificate. Without any: the sender has no way from what it was
+    asked about to where it stands."""
+
+    code = 15
+    cap_bytes = 16 << 20
+    readers = (each(Block.unpacked, 64),)
+    blocks: tuple[Block, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Heartbeat(Message):
+    """HEAD: where a peer is and whether it is ready (ready record, liveness sign and head record in one)."""
+
+    code = 16
+    cap_bytes = 1 << 11
+    readers = (
+        DIGEST, COUNT, COUNT, partial(octets, most=DIGEST_BYTES), boolean, COUNT, COUNT, boolean, printable, COUNT,
+        MEMBER_BITS, COUNT,
+    )  # fmt: skip
+    anchor: bytes
+    round: int
+    weight: int
+    state: bytes
+    ready: bool
+    tokens: int
+    steps: int
+    leaving: bool
+    name: str = ""
+    """What its owner calls it."""
+    stuck_s: int = field(default=0, compare=False)
+    """For how long it has been ready without a decision."""
+    unreachable: int = field(default=0, compare=False)
+    """Whom it cannot reach: bits over the electorate of this anchor, in its order."""
+    train_s: int = field(default=0, compare=False)
+    """How long all of its steps of this round take, by those that it has made; 0 while that is not known."""
+
+
+# ---- what members show each other of one that lies ----
+
+
+@dataclass(frozen=True, slots=True)
+class EquivocationProof(Message):
+    """Two updates, each with the signature of the coordinator that proposed both in one ballot."""
+
+    code = 31
+    cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, _PROPOSED, _PROPOSED)
+    place: BallotId
+    first: tuple[bytes, bytes]
+    second: tuple[bytes, bytes]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanConflict(Message):
+    """Member to members: a mean that I got, without its bytes, which is not the one that is proposed."""
+
+    code = 19
+    cap_bytes = 1 << 11
+    place: BallotId
+    mean: MeanData
+
+    def packed(self) -> tuple[Any, ...]:
+        return (self.place.packed(), replace(self.mean, payload=b"").packed())
+
+    @classmethod
+    def unpacked(cls, value: Any) -> MeanConflict:
+        place, packed = row(value, 2)
+        mean = MeanData.unpacked(packed)
+        if mean.payload:
+            raise ValueError("expected a mean without its bytes")
+        return cls(BallotId.unpacked(place), mean)
+
+
+@dataclass(frozen=True, slots=True)
+class NormDispute(Message):
+    """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
+
+    code = 20
+    cap_bytes = 4 << 20
+    readers = (BallotId.unpacked, SignedNorms.unpacked, PART)
+    place: BallotId
+    measurements: SignedNorms
+    layer: int
+
+
+# ---- as bytes on a stream ----
+
+_TYPES: dict[int, type[Message]] = {
+    kind.code: kind
+    for kind in (
+        Prepare, Promise, Nack, Start, PartData, Norms, NormTable, MeanData, GetMeans, Reassign, ShowInputs, Propose,
+        VoteCast, GetObjects, ObjectData, GetBlocks, Blocks, Heartbeat, EquivocationProof, MeanConflict, NormDispute,
+    )
+}  # fmt: skip
+
+
+def encode(message: Message) -> bytes:
+    """A frame: version byte, type byte and msgpack."""
+    return bytes((PROTOCOL_VERSION, message.code)) + pack(message.packed())
+
+
+def decode(frame: bytes) -> Message:
+    """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
+    if frame and frame[0] != PROTOCOL_VERSION:
+        raise ValueError(other_version("a frame", frame[0]))
+    if len(frame) < 2 or frame[1] not in _TYPES:
+        raise ValueError("unknown frame type")
+    kind = _TYPES[frame[1]]
+    if len(frame) > kind.cap_bytes:
+        raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
+    return kind.unpacked(unpack(memoryview(frame)[2:]))

@@ -1,0 +1,158 @@
+"""The constants of a run, as one peer has them; and what peers in one process compute alike, computed once.
+
+That is for simulators, where a message is one object for all. Real peers share nothing (`Rules.shared` is None).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+from functools import wraps
+from typing import Any, Concatenate, ParamSpec, TypeVar
+
+from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.protocol.encoding import Keys
+from peer.consensus.protocol.head import ChainHead
+from peer.consensus.protocol.layout import Fragment, Part, divide
+
+DATA_SHARDS = 64
+"""Shards of every run's training text. Part of the protocol: cursors in anchors count by shard."""
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+MOST = 48
+"""Results that are remembered, the newest."""
+
+
+class Shared:
+    """Results by the objects that they come from."""
+
+    def __init__(self) -> None:
+        self._found: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
+
+    def once(self, key: Hashable, objects: tuple[Any, ...], compute: Callable[[], T]) -> T:
+        """`compute()`, or what it gave before for this key and these very objects.
+
+        They are kept while their result is: no other object can get the identity of one of them meanwhile.
+        """
+        whole = (key, *map(id, objects))
+        found = self._found.get(whole)
+        if found is None:
+            found = self._found[whole] = objects, compute()
+            if len(self._found) > MOST:
+                del self._found[next(iter(self._found))]
+        result: T = found[1]
+        return result
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Rules:
+    """The constants of one peer in one run. Durations as in `[round]` of the spec."""
+
+    me: str
+    name: str = ""
+    """What people call this peer."""
+    keys: Keys
+    parts: tuple[Part, ...]
+    """Of the whole model."""
+    part_bytes: tuple[int, ...]
+    """Encoded size of each part of a contribution; payloads of another size are refused."""
+    mean_bytes: tuple[int, ...] = ()
+    """The same of each part of a mean; none: as in a contribution."""
+    fragments: int = 1
+    """Into how many the layers are divided: round r averages number r mod `fragments` alone."""
+    gather_s: float
+    ack_s: float
+    exchange_s: float
+    stagger_s: float
+    patience: float = 4.0
+    """How many deviations later than usual a peer may be before the round goes on without it."""
+    min_steps: int = 0
+    """Inner steps of all that are ready before a round goes on without somebody who still trains."""
+    takeover_s: float = 0.0
+    """0: never go on without a majority of the electorate."""
+    min_round_s: int = 0
+    keep_rounds: int = 8
+    max_staleness: int = 8
+    audit: float = 0.0
+    aggregation: AggregationRules = MEAN_ONLY
+    finite: Callable[[bytes], bool] = bool
+    """Whether the numbers in an encoded part are finite; by default all that are not empty."""
+    tokens_cap: int
+    steps_cap: int = 1 << 30
+    """Inner steps of one peer and round that a norm is held against at most."""
+    step_tokens: int = 0
+    """Tokens of one inner step at most; 0: steps bound no tokens."""
+    context: int = 0
+    """Tokens of one window of data; 0: tokens bound no windows."""
+    shards: int = 1 << 16
+    """Into how many the run's data is cut."""
+    wall_offset_s: float = 0.0
+    """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
+    holds: range | None = None
+    """The layers whose bytes this peer keeps, of a home that works for a lead: it follows the chain and decides
+    nothing. None: all."""
+    shared: Shared | None = field(default=None, repr=False, compare=False)
+    """Of simulated peers that share a process."""
+    divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)
+    sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """Of each fragment the encoded sizes of its parts in a contribution."""
+    mean_sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
+    """And in a mean."""
+
+    def __post_init__(self) -> None:
+        divided = divide(self.parts, self.fragments)
+        object.__setattr__(self, "divided", divided)
+        for name, sizes in (("sizes", self.part_bytes), ("mean_sizes", self.bytes_of_means)):
+            found = tuple(tuple(sizes[number] for number in fragment.numbers) for fragment in divided)
+            object.__setattr__(self, name, found)
+
+    @property
+    def steps_most(self) -> int:
+        """Inner steps that a header may say: of as many rounds as pass until what was learned is too old."""
+        return self.steps_cap * (self.max_staleness + 1)
+
+    @property
+    def layers(self) -> int:
+        """Of the whole model."""
+        return self.parts[-1].layer + 1
+
+    def fragment(self, round: int) -> Fragment:
+        """What the round from anchor `round` averages."""
+        return self.divided[round % self.fragments]
+
+    @property
+    def bytes_of_means(self) -> tuple[int, ...]:
+        """Encoded size of each part of a mean of the whole model."""
+        return self.mean_bytes or self.part_bytes
+
+    def bytes_in(self, round: int) -> tuple[int, ...]:
+        """Encoded sizes of the parts that the round from anchor `round` averages, as one peer gives them."""
+        return self.sizes[round % self.fragments]
+
+    def means_in(self, round: int) -> tuple[int, ...]:
+        """Encoded sizes of what that round makes of them."""
+        return self.mean_sizes[round % self.fragments]
+
+
+def computed_once(
+    compute: Callable[Concatenate[Rules, ChainHead, P], T],
+) -> Callable[Concatenate[Rules, ChainHead, P], T]:
+    """Where peers share a process: what one of them has computed after this head, all have, for the same arguments."""
+
+    @wraps(compute)
+    def once(rules: Rules, head: ChainHead, /, *args: P.args, **kwargs: P.kwargs) -> T:
+        if rules.shared is None:
+            return compute(rules, head, *args, **kwargs)
+        plain = [item for item in args if _is_plain(item)]
+        objects = tuple(item for item in args if not _is_plain(item))
+        key = (compute.__name__, head.anchor, *plain)
+        return rules.shared.once(key, objects, lambda: compute(rules, head, *args, **kwargs))
+
+    return once
+
+
+def _is_plain(value: object) -> bool:
+    """A number, or names: told apart by what they are, since each peer has its own."""
+    return isinstance(value, int) or (isinstance(value, tuple) and all(isinstance(item, str) for item in value))

@@ -1,0 +1,351 @@
+"""The voter: promise, check, hold the bytes, vote, count, and move to the next anchor.
+
+Safety lives here. A voter writes what it promised and accepted before it says so, votes only for
+what it holds on disk, and moves only on the votes of a quorum of the electorate written in the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from peer.consensus.protocol import bounds, validation
+from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
+from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.head import ChainEntry, ChainHead
+from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
+from peer.consensus.protocol.refusals import PLACE, TABLES, TIME, VOTES
+from peer.consensus.rounds import coordinator, misconduct, takeover, timeouts
+from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
+from peer.consensus.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
+from peer.consensus.rounds.transition import Transition
+
+HALF = 0.5
+POSTPONED_S = 1.5
+"""A coordinator that still waits asks again once in a second."""
+PROPOSALS_KEPT = 4
+VOTES_KEPT = 16
+ACCEPTORS_PER_ROUND = 4
+"""On average: of the chain's instance, of takeovers, of a branch that was left."""
+
+
+def on_submitted(turn: Transition, header: ContributionHeader) -> None:
+    """The trainer's contribution for this anchor is on disk; from now on I am ready."""
+    if header.anchor != turn.state.head.anchor or turn.state.header is not None or turn.rules.holds is not None:
+        return
+    leaving = header.leaving or turn.state.leaving
+    mine = replace(bounds.within(turn.rules, header), peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn))
+    signed = mine.signed(turn.rules.keys)
+    unanswered = turn.state.unanswered
+    turn.set(header=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
+    turn.moved()
+    turn.say_head()
+    if unanswered is not None:
+        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
+
+
+def on_paused(turn: Transition, header: ContributionHeader) -> None:
+    """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
+    if header.anchor != turn.state.head.anchor or turn.rules.holds is not None:
+        return
+    turn.set(resumed_at=float("inf"))
+    if turn.state.header is None:
+        turn.set(sits_out=True)
+        on_submitted(turn, header)
+
+
+def on_resumed(turn: Transition) -> None:
+    """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
+    state = turn.state
+    if not state.sits_out or state.header is None:
+        return
+    if state.header.root:
+        turn.set(resumed_at=turn.now)
+        return
+    turn.set(sits_out=False, header=None, submitted_at=turn.now)  # a ballot of mine that goes on measures from here
+    turn.say_head()
+
+
+# ---- promise ----
+
+
+def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
+    if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
+        return
+    ballot, acceptor = message.place.ballot, turn.state.acceptor
+    if sender != turn.owner(ballot) or sender in turn.state.banned or turn.rules.holds is not None:
+        return
+    if sender in turn.state.quarantined:
+        # It will not be followed: told so, it does not keep others from the ballots after its own.
+        turn.send((sender,), Nack(message.place, max(acceptor.promised, ballot + 1)))
+        return
+    # Who is not in step yet is no member; a voter answers all the same, for its vote needs no tensors.
+    newcomer = not turn.state.in_step and turn.me not in turn.state.electorate
+    if ballot - acceptor.promised > MAX_SKIPPED or newcomer:
+        return
+    if ballot < acceptor.promised:
+        turn.send((sender,), Nack(message.place, acceptor.promised))
+        return
+    if ballot > acceptor.promised and not coordinator.is_in_turn(turn, ballot):
+        _postpone(turn, message)
+        return
+    if _freezing_first(turn):
+        turn.set(unanswered=message)
+        return
+    if ballot > acceptor.promised:
+        acceptor = replace(acceptor, promised=ballot)
+        turn.emit(PersistAcceptor(acceptor))
+        turn.skip_to(ballot)
+        early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
+        turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
+        turn.ballot_begins()
+        turn.ballot_moved()
+        turn.phase("prepare", ballot)
+    turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, _accepted_elsewhere(turn.state)))
+
+
+def _postpone(turn: Transition, message: Prepare) -> None:
+    known, came_at = turn.state.postponed or (message, turn.now)
+    if known.place.ballot >= message.place.ballot or turn.now - came_at > POSTPONED_S:
+        turn.set(postponed=(message, turn.now))
+
+
+def answer_postponed(turn: Transition) -> None:
+    """Follow a ballot whose turn has come meanwhile, as after one of mine that came to nothing, if its coordinator
+    still waits."""
+    if turn.state.postponed is None:
+        return
+    message, came_at = turn.state.postponed
+    if turn.now - came_at > POSTPONED_S:
+        turn.set(postponed=None)
+    elif coordinator.is_in_turn(turn, message.place.ballot):
+        turn.set(postponed=None)
+        on_prepare(turn, turn.owner(message.place.ballot), message)
+
+
+def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
+    """What I accepted for this anchor in another instance, in the chain's own one if there; it may be decided."""
+    found = [
+        (not other.electorate, *other.accepted)
+        for other in state.acceptors.values()
+        if other.anchor == state.head.anchor and other.accepted is not None
+    ]
+    return max(found)[1:] if found else None
+
+
+def _freezing_first(turn: Transition) -> bool:
+    """A peer still training submits if half the round is over, and answers then; the coordinator waits `ack_s`."""
+    state = turn.state
+    if state.header is not None or state.progress < HALF:
+        return False
+    if state.freeze_asked_at is None:
+        turn.set(freeze_asked_at=turn.now)
+        turn.emit(RequestSubmit())
+        return True
+    return turn.now - state.freeze_asked_at < turn.rules.ack_s / 2
+
+
+# ---- vote ----
+
+
+def on_propose(turn: Transition, sender: str, message: Propose) -> None:
+    place, update = message.place, message.update
+    ahead = place.ballot - turn.state.acceptor.promised
+    if not 0 <= ahead <= MAX_SKIPPED or sender != turn.owner(place.ballot):
+        return
+    if ahead and not coordinator.is_in_turn(turn, place.ballot):
+        return
+    digest = update.digest
+    if place.ballot in turn.state.dead_ballots:
+        return
+    if not misconduct.signed(turn, place, digest, message.signature):
+        turn.refuse(sender, PLACE, "its coordinator did not sign it")
+        return
+    if misconduct.look_for_another(turn, place, digest, message.signature):
+        return
+    known = turn.state.proposals.get(digest)
+    # What is known from another instance, or from its digest alone, was not held against the rules of this one.
+    if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, place, update):
+        return
+    if known is None and misconduct.contradicts_means(turn, sender, update):
+        return
+    misconduct.look_at_proposed(turn, update)
+    proposal = Proposal(place.ballot, update, message.signature)
+    if known is None or known.ballot != place.ballot:
+        turn.ballot_moved()
+        turn.phase("commit", place.ballot)
+    turn.set(proposals=_room(turn.state) | {digest: proposal})
+    if turn.state.decided is None:
+        _vote_if_held(turn, proposal)
+
+
+def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: BallotId, update: Update) -> bool:
+    """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
+    rules, head = turn.rules, turn.state.head
+    misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
+    if misplaced:
+        turn.refuse(coordinator, PLACE, misplaced)
+        return False
+    if not validation.timely(turn.wall_s, update.time):
+        turn.refuse(coordinator, TIME, turn.how_far_ahead(update.time))
+        return False
+    if update.ballot == place.ballot and update.time < turn.wall_s - validation.MADE_S:
+        behind_s = turn.wall_s - update.time
+        turn.refuse(coordinator, TIME, f"it was made now and is dated {behind_s:.0f} s behind this machine's clock")
+        return False
+    fault = validation.fault_of_tables(rules, head, update)
+    if fault:
+        turn.refuse(coordinator, TABLES, fault)
+        misconduct.catch(turn, coordinator, -1, f"it proposed an update that cannot be: {fault}")
+    return not fault
+
+
+def poll(turn: Transition) -> None:
+    """Vote for the newest proposal, and commit what is decided, as soon as the bytes are here."""
+    if turn.state.blocks:
+        return  # what follows my head is decided, and is being fetched together with what follows that
+    if turn.state.decided is not None:
+        _commit_if_held(turn)
+        return
+    least = max(0, turn.state.acceptor.promised)
+    dead = turn.state.dead_ballots
+    proposals = [item for item in turn.state.proposals.values() if item.ballot >= least and item.ballot not in dead]
+    if not proposals:
+        return
+    held = [item for item in proposals if not turn.missing(item.update)]
+    newest = max(held or proposals, key=lambda proposal: proposal.ballot)
+    if turn.state.acceptor.accepted != (newest.ballot, newest.update.digest):
+        _vote_if_held(turn, newest)
+
+
+def _room(state: State) -> dict[bytes, Proposal]:
+    """The proposals that must stay, and of the others those next in turn: a new one always finds room."""
+    named = (state.acceptor.accepted, state.decided)
+    keep = {state.lead.update} if state.lead else set()
+    keep |= {name[1] for name in named if name is not None}
+    others = sorted(
+        (item.ballot, digest)
+        for digest, item in state.proposals.items()
+        if digest not in keep and item.ballot >= state.acceptor.promised
+    )
+    keep |= {digest for _, digest in others[:PROPOSALS_KEPT]}
+    return {digest: item for digest, item in state.proposals.items() if digest in keep}
+
+
+def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
+    state, update = turn.state, proposal.update
+    missing = turn.missing(update)
+    if missing and not state.blocks:
+        members = (header.peer for header in update.members)
+        turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
+    votes = turn.me in state.electorate and turn.rules.holds is None
+    if missing or not votes or not validation.fits(turn.rules, state.held, update):
+        return
+    digest, before = update.digest, state.acceptor.accepted
+    if before is not None and before[0] == proposal.ballot and before[1] != digest:
+        return
+    acceptor = replace(state.acceptor, promised=proposal.ballot, accepted=(proposal.ballot, digest))
+    if acceptor != state.acceptor:
+        turn.emit(PersistAcceptor(acceptor, update))
+        turn.set(acceptor=acceptor)
+    vote = Vote(turn.me, state.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
+    members = (header.peer for header in update.members)
+    turn.send((*state.electorate, *members), VoteCast(turn.place(proposal.ballot), vote))
+
+
+# ---- decide ----
+
+
+def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
+    vote, state = message.vote, turn.state
+    key = (vote.ballot, vote.update)
+    if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
+        return
+    if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots:
+        return
+    if not validation.vote_valid(turn.rules.keys, state.head, state.electorate, vote):
+        turn.refuse(sender, VOTES, "it is no voter's genuine vote")
+        return
+    if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
+        return
+    votes = _without_oldest(state, vote.voter)
+    turn.set(votes={**votes, key: {**votes.get(key, {}), vote.voter: vote}})
+    if vote.update in state.proposals and vote.ballot == state.acceptor.promised:
+        turn.ballot_moved()
+    if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
+        turn.set(decided=key)
+        poll(turn)
+
+
+def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
+    """The votes, less the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots.
+
+    That in the ballot that I promised stays: nobody can cast it twice.
+    """
+    votes = dict(state.votes)
+    mine = sorted(key for key, voters in votes.items() if voter in voters and key[0] != state.acceptor.promised)
+    if len(mine) >= VOTES_KEPT - 1 and mine[0] != state.decided:
+        left = {peer: vote for peer, vote in votes.pop(mine[0]).items() if peer != voter}
+        if left:
+            votes[mine[0]] = left
+    return votes
+
+
+def _commit_if_held(turn: Transition) -> None:
+    state = turn.state
+    assert state.decided is not None
+    votes = state.votes[state.decided]
+    proposal = state.proposals.get(state.decided[1])
+    if proposal is None:
+        turn.fetch({state.decided[1]}, votes)
+        return
+    missing = turn.missing(proposal.update)
+    if missing:
+        turn.fetch(missing, votes, on_their_way=True)
+        return
+    certificate = tuple(vote for _, vote in sorted(votes.items()))
+    advance(turn, Block(proposal.update, certificate, state.acceptor.electorate))
+
+
+def advance(turn: Transition, block: Block) -> None:
+    """Move to the next anchor: on disk first, then to the trainer, then say so."""
+    state, update = turn.state, block.update
+    head = state.head.after(update)
+    anchor = head.anchor
+    awaited = frozenset(part for later in state.blocks for part in later.update.parts)
+    trail = (*state.trail, ChainEntry(state.head, block))[-state.rules.keep_rounds :]
+    turn.emit(CommitBlock(block, head, awaited))
+    turn.set(
+        ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
+        past=state.exchange, disputes=_late_disputes(state),
+        held={digest: size for digest, size in state.held.items() if digest in awaited}, afar=state.afar & awaited,
+    )  # fmt: skip
+    reset_to(turn, head)
+    if state.in_step:
+        turn.say_head()  # who catches up says where it is once that is computed
+
+
+def _late_disputes(state: State) -> dict[tuple[BallotId, str], Dispute]:
+    """Those of the exchange that ends here may still be settled."""
+    place = state.exchange.place if state.exchange is not None else None
+    return {key: dispute for key, dispute in state.disputes.items() if key[0] == place}
+
+
+def reset_to(turn: Transition, head: ChainHead) -> None:
+    """Begin at this anchor, with all that I promised there if I have been there before."""
+    state = turn.state
+    # Also those of a branch that was left: who comes back there must not vote a second time. A takeover in which
+    # nothing was accepted is over.
+    others = {**state.acceptors, state.acceptor.instance: state.acceptor}
+    kept = [(name, other) for name, other in others.items() if not other.electorate or other.accepted is not None]
+    others = dict(kept[-ACCEPTORS_PER_ROUND * state.rules.keep_rounds :])
+    acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
+    turn.set(
+        head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
+        header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
+        unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
+        decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
+        sits_out=False, resumed_at=float("inf"), ballot_at=float("-inf"), skipped=0,
+        dead_ballots=frozenset(), attempts=Attempts(),
+    )  # fmt: skip
+    turn.moved()

@@ -1,0 +1,414 @@
+"""A peer that is behind or ahead. One rule serves late arrival, catch-up and joining:
+a frame with an anchor that is not my head is answered by CHAIN if that anchor is behind me, else by GET.
+
+Blocks are checked as they arrive, each against the electorate of the one before, and wait in a queue
+until their parts are here. While some are applied the next blocks and the parts of the blocks in the
+queue are asked for, so that no wait of the network stands between two rounds.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from peer.consensus.protocol import validation
+from peer.consensus.protocol.block import Block, Update
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import ChainHead, next_anchor
+from peer.consensus.protocol.messages import (
+    FETCH_BYTES,
+    FETCH_MOST,
+    GET_MOST,
+    BallotId,
+    GetBlocks,
+    Heartbeat,
+    ObjectData,
+)
+from peer.consensus.protocol.refusals import BLOCK, TIME
+from peer.consensus.rounds import acceptor, forks, takeover, timeouts
+from peer.consensus.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
+from peer.consensus.rounds.state import Proposal
+from peer.consensus.rounds.timeouts import HEARD_S
+from peer.consensus.rounds.transition import Transition
+from peer.schema.events import ReportReceived
+
+READY_EVERY_S = 3.0
+HEAD_EVERY_S = 15.0
+ASK_EVERY_S = 2.0
+"""The same question is put to the same peer, and answered, no more often than this."""
+ASK_ANOTHER_S = 1.0
+"""After this long without an answer the next peer is asked what follows."""
+ASK_MOST = 3
+"""Peers that are asked the same at a time."""
+QUEUE_MOST = 64
+"""Blocks that wait for their parts."""
+QUEUE_LOW = 16
+"""With fewer the next ones are asked for."""
+SOURCES = 2
+"""Peers that are asked for parts at a time."""
+DOUBT_S = 60.0
+"""From a peer that gave a block without a valid certificate nothing is taken for this long if others have it."""
+NEWS_EVERY_S = 0.2
+"""A peer that says something else more often than this is not listened to."""
+LOST_S = 20.0
+LOST_TO = 2
+"""My chain is given up when so many peers, half of them its voters, have said for LOST_S that they cannot show what
+follows it."""
+ALERT_EVERY_S = 10.0
+MAX_HEARD = 256
+
+
+def poll(turn: Transition) -> None:
+    """Repeat HEAD, unanswered fetches and unanswered questions."""
+    every_s = READY_EVERY_S if turn.state.header is not None else HEAD_EVERY_S
+    if turn.now >= turn.state.said_at + every_s:
+        turn.say_head()
+    turn.ask_others()
+    if forks.switch_if_stored(turn):
+        apply_blocks(turn)
+    _ask_next(turn)
+    _resync_if_lost(turn)
+    forks.leave_future(turn)
+
+
+# ---- HEAD ----
+
+
+def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
+    state = turn.state
+    before, before_at = state.heard.get(sender, (None, float("-inf")))
+    turn.set(heard=_bounded(turn, {**state.heard, sender: (head, turn.now)}))
+    news = head != before and turn.now - before_at >= NEWS_EVERY_S
+    if news:
+        turn.emit(
+            Tell(
+                ReportReceived(
+                    about=sender, round=head.round, ready=head.ready, tokens=head.tokens, steps=head.steps,
+                    leaving=head.leaving, name=head.name,
+                )
+            )
+        )  # fmt: skip
+    if head.ready and head.steps and head.anchor == state.head.anchor and sender in state.electorate:
+        turn.set(ready_at={sender: turn.now, **state.ready_at})
+    if head.train_s and head.anchor == state.head.anchor and sender in state.electorate:
+        turn.set(expected_by={sender: turn.now + timeouts.SLACK * head.train_s, **state.expected_by})
+    _note_way_back(turn, sender, head)
+    if head.anchor != state.head.anchor:
+        _elsewhere(turn, sender, head.anchor)
+    elif news and state.in_step and head.state and state.state_digest and head.state != state.state_digest:
+        turn.alert(
+            "error",
+            "STATE",
+            f"{sender} has other bits ({head.state.hex()[:12]}) than this peer ({state.state_digest.hex()[:12]}) "
+            f"at round {head.round}: one of the two miscomputes",
+        )
+
+
+def _note_way_back(turn: Transition, sender: str, head: Heartbeat) -> None:
+    """Who stands at an anchor of mine has not lost my chain."""
+    state = turn.state
+    if sender in state.strangers and head.anchor in state.ancestors:
+        turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
+
+
+def _note_no_way(turn: Transition, sender: str) -> None:
+    """Whom I asked knows none of my anchors, has no block any more that follows them, or left my chain too early."""
+    strangers = turn.state.strangers
+    if sender not in turn.state.asked or (sender not in strangers and len(strangers) >= MAX_HEARD):
+        return
+    since, last = strangers.get(sender, (turn.now, turn.now))
+    turn.set(strangers={**strangers, sender: (since if turn.now - last < 2 * LOST_S else turn.now, turn.now)})
+
+
+def _resync_if_lost(turn: Transition) -> None:
+    """Those who are further say for a while that they have no way from my chain: give the chain up, not the work.
+
+    Silence says nothing: answers get lost as long as lines are bad.
+    """
+    state, now = turn.state, turn.now
+    weight = max(state.tip.weight, state.branch.tip.weight if state.branch else 0)
+    apart = [
+        peer
+        for peer, (since, last) in state.strangers.items()
+        if last - since >= LOST_S > now - last and peer in state.heard and state.heard[peer][0].weight > weight
+    ]
+    # Identities cost nothing, and anybody may claim to be further: each that my chain once elected vouches for one that
+    # it did not, who may have joined the others when we had parted.
+    known = sum(peer in state.voters for peer in apart)
+    if not known or min(len(apart), 2 * known) < min(LOST_TO, len(state.voters) - 1):
+        return
+    turn.set(strangers={})
+    rounds = max(state.heard[peer][0].round for peer in apart)
+    turn.emit(
+        NeedSnapshot(f"the others are at round {rounds} and no longer have what follows round {state.head.round} here")
+    )
+
+
+def _bounded(turn: Transition, heard: dict[str, tuple[Heartbeat, float]]) -> dict[str, tuple[Heartbeat, float]]:
+    """At most MAX_HEARD peers: ids cost nothing, so the stranger heard longest ago makes room."""
+    if len(heard) > MAX_HEARD:
+        strangers = set(heard).difference(turn.state.head.electorate)
+        del heard[min(strangers, key=lambda peer: (heard[peer][1], peer))]
+    return heard
+
+
+# ---- behind or ahead ----
+
+
+def belongs(turn: Transition, sender: str, place: BallotId) -> bool:
+    """Whether a message is about my head; if not, one of us must catch up."""
+    if place.anchor != turn.state.head.anchor:
+        _elsewhere(turn, sender, place.anchor)
+        return False
+    return True
+
+
+def _elsewhere(turn: Transition, sender: str, anchor: bytes) -> None:
+    state = turn.state
+    if sender == turn.me:
+        return
+    if anchor in state.ancestors:
+        _tell(turn, sender, anchor, got_on=False)
+    elif not state.blocks and not awaits_answer(turn) and not _is_lighter(turn, sender):
+        ask(turn, sender)
+
+
+def _is_lighter(turn: Transition, peer: str) -> bool:
+    """Whether it stands on a branch that loses against mine: it will ask me."""
+    said, _ = turn.state.heard.get(peer, (None, 0.0))
+    return said is not None and said.weight < turn.state.head.weight and said.round <= turn.state.head.round
+
+
+def ask(turn: Transition, peer: str) -> None:
+    """Ask what follows the last block that I know of; a peer that has nothing more answers with its HEAD."""
+    state, anchor = turn.state, turn.state.tip.anchor
+    lately, before = _lately(turn, state.asked), _since(turn, state.asked, LOST_S)
+    same = [other for other, (asked, _) in lately.items() if asked == anchor]
+    if peer in same or len(same) >= ASK_MOST or len(before) >= MAX_HEARD or _refused(turn, peer):
+        return
+    turn.set(asked={**before, peer: (anchor, turn.now)})
+    earlier = (step.before.anchor for step in reversed(state.trail))
+    turn.send((peer,), GetBlocks(tuple(dict.fromkeys((anchor, state.head.anchor, *earlier)))[:GET_MOST]))
+
+
+def _ask_next(turn: Transition) -> None:
+    """Somebody is ahead of all that I know of, and nobody has answered: ask the next who may know.
+
+    Whoever was asked longest ago: of several branches that went apart from mine each has its turn.
+    """
+    state, tip = turn.state, turn.state.tip
+    doubted = {peer: until for peer, until in state.doubted.items() if turn.now < until}
+    if len(doubted) < len(state.doubted):
+        turn.set(doubted=doubted)
+    if len(state.blocks) >= QUEUE_LOW or awaits_answer(turn):
+        return
+    asked = {peer for peer, (anchor, _) in _lately(turn, state.asked).items() if anchor == tip.anchor}
+    sources = [peer for peer in _ahead_of(turn, tip) if peer not in asked and not _refused(turn, peer)]
+    if sources:
+        ask(turn, min(sources, key=lambda peer: state.asked.get(peer, (b"", float("-inf")))[1]))
+
+
+def awaits_answer(turn: Transition) -> bool:
+    """Whether somebody was asked what follows so lately that the answer may be under way."""
+    tip = turn.state.tip.anchor
+    return any(anchor == tip and turn.now - at < ASK_ANOTHER_S for anchor, at in turn.state.asked.values())
+
+
+def _ahead_of(turn: Transition, head: ChainHead) -> list[str]:
+    """Peers heard lately that say they are further than `head`, or did more: the last source first, then voters."""
+    state = turn.state
+    further = [
+        peer
+        for peer, (said, at) in state.heard.items()
+        if (said.round > head.round or said.weight > head.weight) and turn.now - at < HEARD_S
+    ]
+    return sorted(further, key=lambda peer: (peer != state.block_source, peer not in head.electorate, peer))
+
+
+def on_get(turn: Transition, sender: str, anchors: tuple[bytes, ...]) -> None:
+    """What follows the newest anchor that we share: the next blocks; HEAD if there are none, or that we share none."""
+    ancestors = turn.state.ancestors
+    shared = next((anchor for anchor in anchors if anchor in ancestors), b"")
+    last, _ = turn.state.told.get(sender, (b"", 0.0))
+    _tell(turn, sender, shared, got_on=ancestors.get(shared, -1) > ancestors.get(last, -1))
+
+
+def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None:
+    """Answer at once who has got on since the last answer, others once in ASK_EVERY_S."""
+    lately = _lately(turn, turn.state.told)
+    if (sender in lately and not got_on) or len({*lately, sender}) > MAX_HEARD:
+        return
+    turn.set(told={**lately, sender: (anchor, turn.now)})
+    if anchor == turn.state.head.anchor:
+        turn.send((sender,), turn.my_head())
+    else:
+        turn.emit(SendBlocks(sender, anchor, turn.my_head()))
+
+
+def _lately(turn: Transition, done: Mapping[str, tuple[bytes, float]]) -> dict[str, tuple[bytes, float]]:
+    return _since(turn, done, ASK_EVERY_S)
+
+
+def _since(turn: Transition, done: Mapping[str, tuple[bytes, float]], seconds: float) -> dict[str, tuple[bytes, float]]:
+    return {peer: (anchor, at) for peer, (anchor, at) in done.items() if turn.now - at < seconds}
+
+
+# ---- CHAIN ----
+
+
+def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
+    """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each. No blocks: no way."""
+    state, tip = turn.state, turn.state.tip
+    if _refused(turn, sender):
+        return
+    if not blocks or _part_too_early(turn, blocks):
+        _note_no_way(turn, sender)
+        return
+    turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
+    first = next((i for i, block in enumerate(blocks) if block.update.parent == tip.anchor), None)
+    if first is None:
+        _on_branch(turn, sender, blocks)
+        return
+    queue = list(state.blocks)
+    for block in blocks[first : first + QUEUE_MOST - len(queue)]:
+        fault = validation.check_block(turn.rules, tip, block)
+        if fault:
+            turn.refuse(sender, BLOCK, fault)
+            _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
+            break
+        if not validation.timely(turn.wall_s, block.update.time):
+            turn.refuse(block.update.coordinator, TIME, turn.how_far_ahead(block.update.time))
+            break
+        if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
+            turn.refuse(block.update.coordinator, TIME, forks.TOO_EARLY)
+            break
+        if takeover.is_premature(turn, tip, block):
+            turn.refuse(block.update.coordinator, TIME, "it takes over from voters of whom a majority is here")
+            break
+        queue.append(block)
+        tip = tip.after(block.update)
+    if len(queue) == len(state.blocks):
+        return
+    turn.set(blocks=tuple(queue), last=tip, block_source=sender, strangers={})
+    apply_blocks(turn)
+
+
+def _part_too_early(turn: Transition, blocks: tuple[Block, ...]) -> bool:
+    """Whether they leave my chain before the oldest round that I can undo."""
+    ancestors, trail = turn.state.ancestors, turn.state.trail
+    oldest = trail[0].before.round if trail else turn.state.head.round
+    return any(
+        ancestors.get(block.update.parent, oldest) < oldest
+        and next_anchor(block.update.parent, block.update.digest) not in ancestors
+        for block in blocks
+    )
+
+
+def _on_branch(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
+    """Blocks that fork off my chain: change over if they win, else show the sender mine."""
+    found = forks.fork_point(turn, blocks)
+    if found is None:
+        return
+    step, branch = found
+    honest, won = forks.evaluate_fork(turn, sender, step, branch)
+    if not honest:
+        _doubt(turn, sender, f"a block of {sender} after round {step.before.round} has no valid certificate")
+    elif not won and step.before.anchor in turn.state.ancestors:
+        _tell(turn, sender, step.before.anchor, got_on=False)
+    apply_blocks(turn)
+
+
+def apply_blocks(turn: Transition) -> None:
+    """Apply what follows my head while its bytes are here; fetch ahead what is missing."""
+    if not turn.state.blocks:
+        return
+    while turn.state.blocks:
+        block, rest = turn.state.blocks[0], turn.state.blocks[1:]
+        if block.update.parent != turn.state.head.anchor:
+            applied = block.update.round <= turn.state.head.round
+            turn.set(blocks=rest if applied else ())
+            continue
+        if turn.missing(block.update):
+            break
+        if not validation.fits(turn.rules, turn.state.held, block.update):
+            _doubt(turn, turn.state.block_source, f"parts of block {block.update.round} have a wrong size")
+            turn.set(blocks=())
+            return
+        turn.set(blocks=rest)
+        acceptor.advance(turn, block)
+    _fetch_ahead(turn)
+    if len(turn.state.blocks) < QUEUE_LOW:
+        ask(turn, turn.state.block_source)
+
+
+def _fetch_ahead(turn: Transition) -> None:
+    """Parts of the blocks in the queue, those that are needed first at first, FETCH_BYTES at most unless one block
+    has more."""
+    state, source = turn.state, turn.state.block_source
+    missing: dict[bytes, None] = {}
+    size_bytes = 0
+    for block in state.blocks:
+        absent = set(turn.missing(block.update))
+        for part, part_bytes in zip(block.update.parts, validation.part_bytes(turn.rules, block.update), strict=True):
+            if part in absent and part not in missing:
+                missing[part] = None
+                size_bytes += part_bytes
+        if size_bytes >= FETCH_BYTES or len(missing) >= FETCH_MOST:
+            break
+    if missing:
+        voters = (vote.voter for vote in state.blocks[0].votes)
+        sources = (source, *_ahead_of(turn, state.head), *voters)
+        trusted = tuple(peer for peer in sources if peer not in state.doubted)
+        turn.fetch(missing, trusted or sources, SOURCES)
+
+
+def _refused(turn: Transition, peer: str) -> bool:
+    """Whether nothing is taken from this peer: it gave a bad block lately, and somebody else is ahead who did not."""
+    doubted = turn.state.doubted
+    return peer in doubted and any(other not in doubted for other in _ahead_of(turn, turn.state.tip))
+
+
+def _doubt(turn: Transition, source: str, why: str) -> None:
+    """Take nothing from `source` for a while if there are others, say so, and ask one of them at once."""
+    state = turn.state
+    if len(state.doubted) < MAX_HEARD:
+        turn.set(doubted={**state.doubted, source: turn.now + DOUBT_S})
+    if turn.now - state.alerted_at >= ALERT_EVERY_S:
+        turn.set(alerted_at=turn.now)
+        turn.alert("warning", "CHAIN", f"{why}: refused, and others are asked for {DOUBT_S:.0f} s")
+    other = next((peer for peer in _ahead_of(turn, state.head) if peer not in turn.state.doubted), None)
+    if other is not None:
+        ask(turn, other)
+
+
+# ---- BYTES ----
+
+
+def on_bytes(turn: Transition, message: ObjectData) -> None:
+    """Bytes count only under the digest I asked for."""
+    digest = digest_of(message.payload)
+    if not turn.state.wanted.is_expected(digest):
+        return
+    if not _is_update(turn, digest):
+        if len(message.payload) in turn.rules.bytes_of_means and turn.rules.finite(message.payload):
+            turn.emit(StoreObject(digest, message.payload))
+        return
+    turn.arrived(digest)
+    try:
+        update = Update.from_bytes(message.payload)
+    except ValueError:
+        return  # whoever named this digest lied
+    if not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, update):
+        turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
+        acceptor.poll(turn)
+
+
+def _is_update(turn: Transition, digest: bytes) -> bool:
+    state = turn.state
+    adopting = state.lead is not None and state.lead.update == digest
+    deciding = state.decided is not None and state.decided[1] == digest
+    return (adopting or deciding) and digest not in state.proposals
+
+
+def seen_again(update: Update) -> Proposal:
+    """An update known by its digest alone is no proposal to vote on; ballot -1 keeps it from being one."""
+    return Proposal(-1, update, b"")

@@ -1,0 +1,326 @@
+"""The coordinator: reserve a ballot; ask; finish what was accepted before, or fix the list of members.
+
+Everybody else only answers. Nothing here is needed for safety; it is all about getting on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+from math import inf
+
+from peer.consensus.protocol import validation
+from peer.consensus.protocol.block import MAX_MEMBERS
+from peer.consensus.protocol.electorate import order, quorum
+from peer.consensus.protocol.membership import trusted
+from peer.consensus.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
+from peer.consensus.rounds import collector, takeover, timeouts
+from peer.consensus.rounds.collector import REPEAT_S, VOTES_S, abort, propose
+from peer.consensus.rounds.interface import PersistAcceptor
+from peer.consensus.rounds.state import BallotPhase, CoordinatorState
+from peer.consensus.rounds.timeouts import HEARD_S
+from peer.consensus.rounds.transition import Transition
+
+
+def poll(turn: Transition) -> None:
+    """Whatever the coordinator's clock, or its own bytes, allow now."""
+    if takeover.is_due(turn):
+        _begin(turn, takeover.begin(turn))
+    lead = turn.state.lead
+    if lead is not None and lead.ballot < turn.state.acceptor.promised:
+        turn.set(lead=None)
+        lead = None
+    if lead is None:
+        _begin_if_due(turn)
+        return
+    if turn.now >= lead.repeat_at:
+        _repeat(turn, lead)
+    match lead.stage:
+        case BallotPhase.PREPARING:
+            _look_at_promises(turn, lead)
+        case BallotPhase.ADOPTING:
+            _look_at_adopted(turn, lead)
+        case BallotPhase.GATHERING:
+            collector.poll_norms(turn, lead)
+        case BallotPhase.REDUCING:
+            collector.poll_means(turn, lead)
+        case BallotPhase.PROPOSING if turn.now >= lead.until:
+            abort(turn, f"no majority voted within {VOTES_S:.0f} s")
+
+
+# ---- ask ----
+
+
+def _begin_if_due(turn: Transition) -> None:
+    state = turn.state
+    if state.header is None or state.decided is not None or turn.me not in state.electorate:
+        return
+    if not _is_something_given(turn):
+        return
+    if turn.wall_s < state.head.time + turn.rules.min_round_s:
+        turn.tell_if_head_is_ahead()
+        return
+    ranked = order(state.head.anchor, state.electorate)
+    promised = state.acceptor.promised
+    ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
+    skipped = _skipped_s(turn, ballot)
+    if promised < 0 and not skipped:
+        due = _all_ready(turn) or turn.now >= timeouts.asks_at(state)
+    else:
+        asks_at = state.last_progress_at if promised >= 0 else timeouts.asks_at(state)  # its turn comes before mine
+        due = turn.now >= max(_given_up_at(turn, state.last_progress_at), asks_at) + skipped
+    if due:
+        _begin(turn, ballot)
+
+
+def is_in_turn(turn: Transition, ballot: int) -> bool:
+    """Whether I follow a ballot after the one that I promised: not while that one moves, and not before those whose
+    turn comes first. Else one member that asks for ballots of its own, in between those of others, stops the round.
+
+    Half a turn early is in time: clocks differ.
+    """
+    state = turn.state
+    if state.acceptor.promised < 0:
+        return True
+    due_at = _given_up_at(turn, state.ballot_at) + _skipped_s(turn, ballot)
+    return turn.now >= due_at - turn.rules.stagger_s / 2
+
+
+def _given_up_at(turn: Transition, moved_at: float) -> float:
+    """When the next in order takes over from the ballot that I promised, which last moved at `moved_at`. What a
+    coordinator that is gone has said came before, or never will."""
+    state, promised = turn.state, turn.state.acceptor.promised
+    if promised >= 0 and timeouts.is_gone(state, turn.owner(promised), turn.now):
+        return timeouts.lost_at(state, turn.owner(promised))
+    abandoned = promised >= 0 and not _may_lead(turn, turn.owner(promised))
+    return moved_at + (timeouts.at(state, promised).ack_s if abandoned else timeouts.patience_s(state))
+
+
+def _skipped_s(turn: Transition, ballot: int) -> float:
+    """How long a ballot leaves to the coordinators between it and the one that I promised, each of them once."""
+    first = turn.state.acceptor.promised + 1
+    owners = {turn.owner(other) for other in range(first, min(ballot, first + len(turn.state.electorate)))}
+    return turn.rules.stagger_s * sum(_may_lead(turn, owner) for owner in owners)
+
+
+def _may_lead(turn: Transition, peer: str) -> bool:
+    """Whether its ballots are waited for: not those of a peer that has left or is gone, or that was caught lying."""
+    if takeover.has_left(turn, peer) or timeouts.is_gone(turn.state, peer, turn.now):
+        return False
+    return all(peer != liar for liar, *_ in turn.state.head.caught)
+
+
+def _all_ready(turn: Transition) -> bool:
+    heard, anchor = turn.state.heard, turn.state.head.anchor
+    return all(
+        peer == turn.me
+        or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
+        or takeover.has_left(turn, peer)
+        or timeouts.is_gone(turn.state, peer, turn.now)
+        for peer in turn.state.electorate
+    )
+
+
+def _is_something_given(turn: Transition) -> bool:
+    """Whether a ballot can come to anything: while all who are there sit out, none begins.
+
+    I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
+    """
+    state = turn.state
+    if turn.my_header().root or state.acceptor.accepted is not None:
+        return True
+    return any(
+        head.ready and head.tokens and head.anchor == state.head.anchor and turn.now - at < HEARD_S
+        and (peer in state.electorate or _same_bits(turn, head)) and not takeover.has_left(turn, peer)
+        for peer, (head, at) in state.heard.items()
+    )  # fmt: skip
+
+
+def _begin(turn: Transition, ballot: int) -> None:
+    turn.skip_to(ballot)
+    state = turn.state
+    acceptor = replace(state.acceptor, promised=ballot)
+    # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
+    # gives what it has or nothing, and from the next round on it is waited for.
+    in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
+    voters = (peer for peer in state.electorate if not takeover.says_nothing(turn, peer))
+    # Whoever takes over is in the electorate itself. And a fragment's first round has no mean before it that a
+    # newcomer's work could be held against.
+    guests_come = not state.weak and state.head.round >= turn.rules.fragments
+    guests = (peer for peer in sorted(in_step) if guests_come and not takeover.has_left(turn, peer))
+    asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
+    lead = CoordinatorState(
+        ballot=ballot, stage=BallotPhase.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
+        until=turn.now + timeouts.answers_s(state, ballot, turn.now, asked),
+    )  # fmt: skip
+    turn.emit(PersistAcceptor(acceptor))
+    turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
+    turn.ballot_begins()
+    turn.ballot_moved()
+    turn.phase("prepare", ballot, lead.until)
+    turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
+
+
+def _same_bits(turn: Transition, head: Heartbeat) -> bool:
+    """Whether a peer stands where I stand and has computed the same tensors."""
+    mine = turn.state.state_digest
+    return head.anchor == turn.state.head.anchor and head.state == mine != b""
+
+
+def _repeat(turn: Transition, lead: CoordinatorState) -> None:
+    """Say again what may have been lost."""
+    turn.set(lead=replace(lead, repeat_at=turn.now + REPEAT_S))
+    place = turn.place(lead.ballot)
+    if lead.stage is BallotPhase.PREPARING:
+        silent = (peer for peer in lead.asked if peer not in lead.promises)
+        turn.send(silent, Prepare(place, turn.state.acceptor.electorate))
+    elif lead.stage is BallotPhase.PROPOSING and lead.update in turn.state.proposals:
+        proposal = turn.state.proposals[lead.update]
+        voted = turn.state.votes.get((lead.ballot, lead.update), {})
+        silent = (peer for peer in turn.state.electorate if peer not in voted and peer != turn.me)
+        turn.send(silent, Propose(place, proposal.update, proposal.signature))
+
+
+def on_nack(turn: Transition, sender: str, message: Nack) -> None:
+    lead = turn.state.lead
+    if lead is None or sender not in turn.state.electorate:
+        return
+    if message.place.ballot != lead.ballot or message.promised <= lead.ballot:
+        return
+    nacked = lead.nacked | {sender}
+    turn.set(lead=replace(lead, nacked=nacked))
+    if len(turn.state.electorate) - len(nacked) < quorum(turn.state.electorate):
+        abort(turn, f"voters have promised ballot {message.promised}")
+
+
+# ---- choose ----
+
+
+def on_promise(turn: Transition, sender: str, message: Promise) -> None:
+    lead, header = turn.state.lead, message.header
+    if lead is None or lead.ballot != message.place.ballot or lead.stage is not BallotPhase.PREPARING:
+        return
+    if sender not in lead.asked or header.peer != sender:
+        return
+    rule, fault = validation.fault_of_header(turn.rules, turn.state.head, header)
+    if fault:
+        turn.refuse(sender, rule, fault)
+        turn.set(lead=replace(lead, unfit=lead.unfit | {sender}))
+        poll(turn)
+        return
+    promised_at = {sender: turn.now, **lead.promised_at}
+    turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
+    poll(turn)
+
+
+def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
+    electorate = turn.state.electorate
+    lead = turn.state.lead or lead
+    answered = sum(peer in lead.promises for peer in electorate)
+    missing = [peer for peer in lead.asked if peer not in lead.promises and _is_awaited(turn, lead, peer)]
+    complete = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in missing)
+    if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
+        turn.set(silent=timeouts.silent_after(turn.state, lead.asked, lead.promises))
+        _choose(turn, lead)
+    elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
+        abort(turn, f"{answered} of {len(electorate)} voters answered")
+
+
+def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
+    """A voter; a newcomer that must still encode what it has; and one that is ready, for a while after the voters."""
+    believed = trusted(turn.state.head)
+    if peer in lead.unfit:
+        return False
+    if peer in believed:
+        return True
+    said, _ = turn.state.heard.get(peer, (None, 0.0))
+    if said is None or not said.ready:
+        return not timeouts.was_silent(turn.state, peer)
+    voters_at = [at for other, at in lead.promised_at.items() if other in believed and other != turn.me]
+    all_voters = all(other in lead.promises for other in lead.asked if other in believed)
+    until = timeouts.newcomers_until(lead.began_at, voters_at) if all_voters else inf
+    return not timeouts.was_silent(turn.state, peer) and turn.now < until
+
+
+def _choose(turn: Transition, lead: CoordinatorState) -> None:
+    voters = turn.state.electorate
+    accepted = [
+        (*promise.accepted, peer)
+        for peer, promise in sorted(lead.promises.items())
+        if promise.accepted is not None and peer in voters
+    ]
+    # What was accepted in another instance may be decided there: to carry it through spares a fork.
+    elsewhere = [
+        (*promise.other, peer)
+        for peer, promise in sorted(lead.promises.items())
+        if promise.other is not None and peer in voters and _may_adopt(turn, lead, promise.other[1])
+    ]
+    if accepted or elsewhere:
+        _adopt(turn, lead, *max(accepted or elsewhere))
+        return
+    headers = tuple(promise.header for _, promise in sorted(_taken(turn, lead).items()))
+    turn.set(deadlines=timeouts.by_lines(turn.state, headers))
+    limits = timeouts.at(turn.state, lead.ballot)
+    until = turn.now + limits.exchange_s + limits.ack_s
+    turn.set(lead=replace(lead, stage=BallotPhase.GATHERING, until=until))
+    turn.send((header.peer for header in headers), Start(turn.place(lead.ballot), headers))
+
+
+def _taken(turn: Transition, lead: CoordinatorState) -> Mapping[str, Promise]:
+    """Who promised, less those whom the organiser keeps out, unless too few of the voters are left without them."""
+    voters, kept_out = turn.state.electorate, turn.state.quarantined
+    others = {peer: promise for peer, promise in lead.promises.items() if peer not in kept_out}
+    return others if sum(peer in others for peer in voters) >= quorum(voters) else lead.promises
+
+
+def _may_adopt(turn: Transition, lead: CoordinatorState, update: bytes) -> bool:
+    """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
+    known = turn.state.proposals.get(update)
+    if update in lead.refused or known is None:
+        return update not in lead.refused
+    return not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, known.update)
+
+
+def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, reporter: str) -> None:
+    """Finish what may already be decided, unchanged."""
+    known = update in turn.state.proposals
+    limits = timeouts.at(turn.state, lead.ballot)
+    until = turn.now + (limits.exchange_s if known else limits.ack_s)
+    turn.set(lead=replace(lead, stage=BallotPhase.ADOPTING, update=update, until=until))
+    if not known:
+        turn.fetch({update}, (reporter,))
+    poll(turn)
+
+
+def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
+    proposal = turn.state.proposals.get(lead.update)
+    if proposal is not None and validation.fits(turn.rules, turn.state.held, proposal.update):
+        missing = turn.missing(proposal.update)
+        if not missing:
+            propose(turn, lead, proposal.update)
+            return
+        reporters = [
+            peer
+            for peer, promise in lead.promises.items()
+            if lead.update in (name[1] for name in (promise.accepted, promise.other) if name is not None)
+        ]
+        turn.fetch(missing, reporters)
+    if turn.now >= lead.until:
+        _choose_without(turn, lead)
+
+
+def _choose_without(turn: Transition, lead: CoordinatorState) -> None:
+    """Nobody gives the bytes of what some say they accepted: a quorum of the others may choose without them.
+
+    Any quorum of promises will do (Paxos, phase 1); this keeps one liar from stopping every ballot.
+    """
+    others = {
+        peer: promise
+        for peer, promise in lead.promises.items()
+        if promise.accepted is None or promise.accepted[1] != lead.update
+    }
+    voters = turn.state.electorate
+    if sum(peer in others for peer in voters) < quorum(voters) or turn.me not in others:
+        abort(turn, "the bytes of an accepted update did not arrive")
+        return
+    _choose(turn, replace(lead, promises=others, update=b"", refused=lead.refused | {lead.update}))

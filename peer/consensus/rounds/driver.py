@@ -1,0 +1,423 @@
+"""Performs what the round machine asks for. The same driver runs in a real link and in a simulated one.
+
+The machine decides, the driver acts: it decodes frames into events, performs effects in their
+order, and feeds back what takes time (reducing, writing) as later events. Whoever owns it gives it
+a disk, arithmetic, a trainer and streams; none of its calls block for long.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import partial
+from typing import Protocol, assert_never
+from weakref import WeakValueDictionary
+
+from dht.streams.base import Streams
+from peer.consensus.protocol.block import Block, ContributionHeader
+from peer.consensus.protocol.head import ChainHead
+from peer.consensus.protocol.messages import (
+    FETCH_BYTES,
+    FETCH_MOST,
+    BallotId,
+    Blocks,
+    Heartbeat,
+    MeanData,
+    Message,
+    ObjectData,
+    PartData,
+    decode,
+    encode,
+)
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.interface import (
+    Applied,
+    BufferPart,
+    CommitBlock,
+    Effect,
+    Input,
+    MeasurePart,
+    NeedSnapshot,
+    ObjectStored,
+    PartMeasured,
+    PartReduced,
+    Paused,
+    PeersUnreachable,
+    PersistAcceptor,
+    Received,
+    ReducePart,
+    RequestSubmit,
+    Resumed,
+    Rollback,
+    Send,
+    SendBlocks,
+    SendInputs,
+    SendMean,
+    SendObjects,
+    SendParts,
+    StoreObject,
+    Submitted,
+    Tell,
+    Tick,
+    TrainingProgress,
+)
+from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.state import Acceptor, State
+from peer.schema import ipc
+from peer.schema.events import Event as Reported
+
+Done = Callable[[], None]
+
+
+@dataclass(frozen=True)
+class Framing:
+    """How messages become frames, and frames messages; those of the wire unless a simulator has others."""
+
+    encode: Callable[[Message], bytes] = encode
+    decode: Callable[[bytes], Message] = decode
+
+
+ON_THE_WIRE = Framing()
+
+
+class ChainPort(Protocol):
+    """What must survive a crash. Small writes are on disk when the call returns; `store` says when."""
+
+    def save_acceptor(self, acceptor: Acceptor) -> None:
+        """Replace the one of its instance; those of the newest `keep_rounds` anchors stay."""
+
+    def save_object(self, digest: bytes, payload: bytes) -> None: ...
+    def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
+    def load(self, digest: bytes) -> bytes | None: ...
+    def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None: ...
+    def undo(self, head: ChainHead) -> tuple[Block, ...]:
+        """Let the chain end at this earlier head; returns what followed, newest first. It stays on disk for a while."""
+
+    def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
+        """Some of the blocks that follow an anchor; none if they are not here any more."""
+
+    def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one, or if another home
+        has these bytes. A home that is not told the leaves of the others has no path: it is empty."""
+
+
+class ReductionPort(Protocol):
+    """Averages parts. Kept payloads of an anchor are forgotten when the next one is committed."""
+
+    def keep(self, effect: BufferPart) -> None: ...
+    def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
+        """Decode a part and measure it, against the mean of this digest if there is one."""
+
+    def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
+        """Average, encode and store the kept parts; `done(digest)` when it is on disk.
+
+        The same parts and weights give the same bytes on every machine: audits rest on that. If nothing of them is
+        finite, or the last committed mean is needed and not here, nothing is done.
+        """
+
+    def kept(self, place: BallotId, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
+        """(Merkle path, encoded bytes) of a part that is kept."""
+
+    def forget(self) -> None: ...
+
+
+class HomesPort(Protocol):
+    """Of a peer of several homes: what the others do. `peer.consensus.delegates.lead_driver` has it."""
+
+    def begin(self, perform: Callable[[Effect], None]) -> None:
+        """`perform` what had to wait for another home."""
+
+    def own(self, effect: Effect, state: State) -> tuple[Effect, ...]:
+        """Have the other homes do their share of an effect; returns what this home does itself, and now."""
+
+    def on_message(self, message: Message) -> None:
+        """Look at what comes before the machine does."""
+
+    def on_tick(self) -> None:
+        """Time passed."""
+
+
+class TrainerPort(Protocol):
+    """The owner of the anchor."""
+
+    def committed(self, block: Block, head: ChainHead) -> None: ...
+    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
+        """The chain ends at `head` again: these blocks, newest first, no longer count."""
+
+    def request_submit(self) -> None: ...
+    def resync(self, why: str) -> None:
+        """The chain cannot be followed any more: start from a snapshot, and keep what was learned."""
+
+
+def trainer_input(message: ipc.AnyToLink, now: float, header_of: Callable[[bytes], ContributionHeader]) -> Input | None:
+    """What the trainer says, as the machine hears it; None for what does not concern a round.
+
+    `header_of` an anchor: what is on disk for it, with an empty root if that is nothing.
+    """
+    match message:
+        case ipc.ReportProgress(share=share):
+            return TrainingProgress(now, share)
+        case ipc.OfferContribution(anchor=anchor):
+            header = header_of(anchor)  # of nothing if the chain was given up meanwhile, and knows the anchor no more
+            return Submitted(now, header) if header.root else None
+        case ipc.PausedAt(anchor=anchor):
+            return Paused(now, header_of(anchor))
+        case ipc.StepsGoOn():
+            return Resumed(now)
+        case ipc.StandsAt(anchor=anchor, state=state):
+            return Applied(now, anchor, state)
+        case ipc.OpenLink() | ipc.ChangeLimits() | ipc.Hello() | ipc.LossMeasured() | ipc.Leave():
+            return None
+        case ipc.AssignStages() | ipc.LayersHeld() | ipc.StartLooked() | ipc.SeekWork():
+            return None
+        case _:
+            assert_never(message)
+
+
+class Driver:
+    """One peer's round machine with its hands."""
+
+    def __init__(
+        self,
+        state: State,
+        *,
+        clock: Callable[[], float],
+        streams: Streams,
+        disk: ChainPort,
+        arithmetic: ReductionPort,
+        trainer: TrainerPort,
+        report: Callable[[Reported], None],
+        publish: Callable[[Heartbeat], None] = lambda head: None,
+        framing: Framing = ON_THE_WIRE,
+        homes: HomesPort | None = None,
+    ) -> None:
+        self.state = state
+        self.clock = clock
+        self.bad_frames = 0
+        self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
+        self._answerer, self._framing = ObjectServer(disk, streams, framing.encode), framing
+        self._report, self._publish = report, publish
+        self._events: deque[Input] = deque()
+        self._busy = self._broken = False
+        self._homes = homes
+        if homes is not None:
+            homes.begin(self._perform)
+
+    def on_frame(self, sender: str, frame: bytes) -> None:
+        """A frame from an authenticated peer; what is not a message is counted and dropped."""
+        try:
+            message = self._framing.decode(frame)
+        except ValueError:
+            self.bad_frames += 1
+            return
+        if self._homes is not None:
+            self._homes.on_message(message)
+        self.deliver(Received(self.clock(), sender, message))
+
+    def deliver(self, event: Input) -> None:
+        """Step the machine; events that arise while effects are performed wait their turn.
+
+        Once an effect has failed nothing is done any more: what is not on disk must not be told. With each tick the
+        machine hears whom the streams cannot reach, where that has changed.
+        """
+        self._events.append(event)
+        if isinstance(event, Tick) and (lost := self._streams.unreachable) != self.state.unreachable.keys():
+            self._events.append(PeersUnreachable(event.now, lost))
+        if isinstance(event, Tick) and self._homes is not None:
+            self._homes.on_tick()
+        if self._busy or self._broken:
+            return
+        self._busy = True
+        try:
+            while self._events:
+                self.state, effects = step(self.state, self._events.popleft())
+                for effect in effects:
+                    for own in (effect,) if self._homes is None else self._homes.own(effect, self.state):
+                        self._perform(own)
+        except BaseException:
+            self._broken = True
+            raise
+        finally:
+            self._busy = False
+
+    def close(self) -> None:
+        """Do nothing any more: another driver takes this one's place."""
+        self._broken = True
+
+    def _perform(self, effect: Effect) -> None:
+        match effect:
+            case Send(to, message):
+                self._send(to, message)
+            case SendParts():
+                self._send_parts(effect)
+            case SendInputs(one, place, part, givers):
+                for giver in givers:
+                    self._streams.send_bulk(one, partial(self._kept_frame, place, part, giver))
+            case SendMean(to, mean):
+                for peer in to:
+                    self._streams.send_bulk(peer, partial(self._mean_frame, mean))
+            case SendObjects(one, digests):
+                self._answerer.answer(one, digests)
+            case SendBlocks():
+                self._send_chain(effect)
+            case PersistAcceptor(acceptor, update):
+                if update is not None:
+                    self._disk.save_object(update.digest, update.to_bytes())
+                self._disk.save_acceptor(acceptor)
+            case BufferPart():
+                self._arithmetic.keep(effect)
+            case MeasurePart():
+                self._measure(effect)
+            case ReducePart(place=place, part=part, contributors=contributors, attempt=attempt):
+                self._arithmetic.reduce(
+                    effect,
+                    lambda digest: self.deliver(PartReduced(self.clock(), place, part, contributors, digest, attempt)),
+                )
+            case StoreObject(digest, payload):
+                self._disk.store(
+                    digest, payload, lambda: self.deliver(ObjectStored(self.clock(), digest, len(payload)))
+                )
+            case CommitBlock(block, head, awaited):
+                self._disk.commit(block, head, awaited)
+                self._arithmetic.forget()
+                self._trainer.committed(block, head)
+            case Rollback(head):
+                self._arithmetic.forget()
+                self._trainer.undone(self._disk.undo(head), head)
+            case RequestSubmit():
+                self._trainer.request_submit()
+            case NeedSnapshot(why):
+                self._trainer.resync(why)
+            case Tell(event):
+                self._report(event)
+            case _:
+                raise AssertionError(f"no such effect: {effect}")
+
+    def _send(self, to: tuple[str, ...], message: Message) -> None:
+        if isinstance(message, Heartbeat):
+            self._publish(message)
+        if not to:
+            return
+        frame = self._framing.encode(message)
+        for peer in to:
+            self._streams.send(peer, frame)
+
+    def _send_parts(self, effect: SendParts) -> None:
+        if effect.to != self.state.rules.me:
+            for part in effect.parts:
+                self._streams.send_bulk(effect.to, partial(self._part_frame, effect.place, effect.attempt, part))
+            return
+        for part in effect.parts:
+            found = self._disk.my_part(effect.place.anchor, part)
+            if found is not None:
+                path, payload = found
+                self._arithmetic.keep(BufferPart(effect.place, effect.to, part, payload, path))
+
+    def _measure(self, effect: MeasurePart) -> None:
+        place, giver, part = effect.place, effect.giver, effect.part
+        payload = effect.payload
+        if not payload:
+            mine = self._disk.my_part(place.anchor, part)
+            if mine is None:
+                return
+            payload = mine[1]
+        self._arithmetic.measure(
+            payload,
+            effect.direction,
+            lambda figures: self.deliver(PartMeasured(self.clock(), place, giver, part, figures, effect.evidence)),
+        )
+
+    def _part_frame(self, place: BallotId, attempt: int, part: int) -> bytes | None:
+        """My encoded part, unless its ballot is over."""
+        found = self._disk.my_part(place.anchor, part)
+        going_on = {exchange.place for exchange in (self.state.exchange, self.state.past) if exchange is not None}
+        if found is None or place not in going_on:
+            return None
+        path, payload = found
+        return self._framing.encode(PartData(place, attempt, part, path, payload))
+
+    def _kept_frame(self, place: BallotId, part: int, giver: str) -> bytes | None:
+        """A part that somebody gave me, unless its round is over."""
+        found = self._arithmetic.kept(place, giver, part)
+        return None if found is None else self._framing.encode(PartData(place, 1, part, *found, giver))
+
+    def _mean_frame(self, mean: MeanData) -> bytes | None:
+        """A mean with its bytes, unless a commit has swept them away."""
+        payload = self._disk.load(mean.digest)
+        return None if payload is None else self._framing.encode(replace(mean, payload=payload))
+
+    def _send_chain(self, effect: SendBlocks) -> None:
+        """The machine remembers anchors longer than the disk has room for blocks."""
+        blocks = self._disk.blocks_after(effect.after)
+        if blocks:
+            self._streams.send_bulk(effect.to, partial(self._framing.encode, Blocks(blocks)))
+        else:
+            self._send((effect.to,), effect.head)
+            self._send((effect.to,), Blocks(()))
+
+
+WAITING_MOST = 2 * FETCH_MOST
+"""Objects that wait for one peer. What comes on top is not answered: an honest one asks again for what it lacks."""
+
+
+class ObjectReader(Protocol):
+    """Where they lie."""
+
+    def load(self, digest: bytes) -> bytes | None: ...
+
+
+class ObjectServer:
+    """Answers questions for objects, at most FETCH_BYTES each."""
+
+    def __init__(self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode) -> None:
+        self._objects, self._streams, self._encode = objects, streams, encode
+        # Only the queue of the stream holds them: what it drops can be asked for again.
+        self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
+
+    def answer(self, to: str, digests: tuple[bytes, ...]) -> None:
+        """Queue these objects for a peer, but those that wait for it already."""
+        self._waiting = {peer: waiting for peer, waiting in self._waiting.items() if waiting}
+        waiting = self._waiting.setdefault(to, WeakValueDictionary())
+        question = _Question()
+        for digest in dict.fromkeys(digests):
+            asked = waiting.get(digest)
+            if asked is not None:
+                asked.question = question
+            elif len(waiting) < WAITING_MOST:
+                waiting[digest] = asked = _Asked(self._objects, digest, question, self._encode)
+                self._streams.send_bulk(to, asked.frame)
+
+
+class _Question:
+    """What one question has cost so far."""
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        self._sent_bytes = 0
+
+    def allows(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be sent; the first object may be of any size."""
+        self._sent_bytes += size_bytes
+        self.is_answered = self._sent_bytes > max(FETCH_BYTES, size_bytes)
+        return not self.is_answered
+
+
+class _Asked:
+    """One object that waits for one peer."""
+
+    def __init__(
+        self, objects: ObjectReader, digest: bytes, question: _Question, encode: Callable[[Message], bytes]
+    ) -> None:
+        self.question = question
+        """The newest in which it was asked for."""
+        self._objects, self._digest, self._encode = objects, digest, encode
+
+    def frame(self) -> bytes | None:
+        """The object with its bytes; None if it is not here, or its question has cost enough."""
+        if self.question.is_answered:
+            return None
+        payload = self._objects.load(self._digest)
+        if payload is None or not self.question.allows(len(payload)):
+            return None
+        return self._encode(ObjectData(self._digest, payload))

@@ -1,0 +1,310 @@
+"""The vocabulary that the round machine speaks with its driver: what it is told, and what it asks for."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from peer.consensus.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Delegate, Update
+from peer.consensus.protocol.head import ChainHead
+from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, Message
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.state import Acceptor
+from peer.schema.events import Event as Reported
+
+# ---- events: what the driver tells the machine ----
+
+
+@dataclass(frozen=True, slots=True)
+class Input:
+    """Base of all events. `now` is in seconds of a clock that never goes back."""
+
+    now: float
+
+
+@dataclass(frozen=True, slots=True)
+class Tick(Input):
+    """Time passed; the driver sends one every `TICK_S`. `wall_offset_s` is Unix time minus the clock."""
+
+    wall_offset_s: float | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Received(Input):
+    """A message from an authenticated peer."""
+
+    sender: str
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class TrainingProgress(Input):
+    """The trainer has done this share of the round."""
+
+    share: float
+
+
+@dataclass(frozen=True, slots=True)
+class Submitted(Input):
+    """The trainer encoded the residual for this anchor and wrote it to disk. The header is not yet signed."""
+
+    header: ContributionHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Paused(Input):
+    """The trainer makes no more steps. It gives what it froze for this anchor so far, or nothing: an empty root."""
+
+    header: ContributionHeader
+
+
+@dataclass(frozen=True, slots=True)
+class Resumed(Input):
+    """The trainer makes steps again."""
+
+
+@dataclass(frozen=True, slots=True)
+class PartReduced(Input):
+    """The mean of a part is computed, encoded and on disk under this digest."""
+
+    place: BallotId
+    part: int
+    contributors: int
+    digest: bytes
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class PartMeasured(Input):
+    """What `MeasurePart` found."""
+
+    place: BallotId
+    giver: str
+    part: int
+    figures: PartNorms
+    evidence: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ObjectStored(Input):
+    """Bytes asked for by `StoreObject` are on disk."""
+
+    digest: bytes
+    size: int
+
+
+@dataclass(frozen=True, slots=True)
+class DelegatesChanged(Input):
+    """From now on these homes of mine keep these layers; nobody else does. What round machines of others know of it
+    stands in my headers."""
+
+    delegates: tuple[Delegate, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DelegateHolds(Input):
+    """A home of mine says that the bytes of a mean are on its disk; it has checked their digest, size and numbers.
+
+    `mean` is what its reducer signed, without the bytes, if they came from there.
+    """
+
+    worker: str
+    digest: bytes
+    size: int
+    mean: MeanData | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class Applied(Input):
+    """The trainer has computed this anchor; `state` is H(θ, m), empty of a home that keeps some layers only."""
+
+    anchor: bytes
+    state: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class PeersUnreachable(Input):
+    """These peers cannot be reached from here any more, as the streams have found; nobody else."""
+
+    peers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Leaving(Input):
+    """This peer takes part in the round it is in, if it can, and not in the next."""
+
+
+@dataclass(frozen=True, slots=True)
+class Quarantined(Input):
+    """The organiser has these peers kept out from now on; nobody else.
+
+    They are asked for nothing new and follow no more: what has begun with them ends as it must, and while they are in
+    the electorate their votes count.
+    """
+
+    peers: frozenset[str]
+
+
+# ---- effects: what the machine asks of the driver, to be done in this order ----
+
+
+@dataclass(frozen=True, slots=True)
+class Effect:
+    """Base of all effects."""
+
+
+@dataclass(frozen=True, slots=True)
+class Send(Effect):
+    """Send a message to each of these peers."""
+
+    to: tuple[str, ...]
+    message: Message
+
+
+@dataclass(frozen=True, slots=True)
+class SendParts(Effect):
+    """Send my encoded parts, each as a `PartSent`, to their reducer. What is with a delegate of mine, that sends."""
+
+    to: str
+    place: BallotId
+    parts: tuple[int, ...]
+    attempt: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class SendInputs(Effect):
+    """Send the kept parts of these members, each as a `PartSent` with its giver: evidence for the coordinator."""
+
+    to: str
+    place: BallotId
+    part: int
+    givers: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendMean(Effect):
+    """Send a mean; the driver fills in the bytes its digest names."""
+
+    to: tuple[str, ...]
+    mean: MeanData
+
+
+@dataclass(frozen=True, slots=True)
+class SendObjects(Effect):
+    """Answer a fetch with the bytes that are on my disk."""
+
+    to: str
+    digests: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class SendBlocks(Effect):
+    """Send the blocks that follow this anchor; if the disk has none, that there are none, and where I am.
+
+    `after` is empty if we share no anchor.
+    """
+
+    to: str
+    after: bytes
+    head: Heartbeat
+
+
+@dataclass(frozen=True, slots=True)
+class PersistAcceptor(Effect):
+    """Have this on disk (fsync) before any later effect. `update` comes with an accepted value."""
+
+    acceptor: Acceptor
+    update: Update | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class BufferPart(Effect):
+    """Keep a member's encoded part in memory until it is reduced."""
+
+    place: BallotId
+    sender: str
+    part: int
+    payload: bytes
+    path: tuple[bytes, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class MeasurePart(Effect):
+    """Decode a part and measure it, also against the last committed mean of it; then `PartMeasured`."""
+
+    place: BallotId
+    giver: str
+    part: int
+    payload: bytes
+    """Empty for a part of my own contribution, wherever its bytes are."""
+    direction: bytes = VOID
+    """Digest of that mean, if there is one."""
+    evidence: bool = False
+    """Whether it was sent to prove something, not to be counted."""
+
+
+@dataclass(frozen=True, slots=True)
+class ReducePart(Effect):
+    """Average the kept parts of these members with these integer weights, encode once, store; then `PartReduced`.
+
+    `missing` is the weight of the members who offered this part and are not among them; `pull` is the weight of the
+    last committed mean, whose digest is `direction`; all is multiplied by `scale` over 65,536 in the end. What is not
+    finite does not count; if nothing is, nothing follows. After a second attempt the parts are kept on: they may be
+    needed as evidence.
+    """
+
+    place: BallotId
+    part: int
+    contributors: int
+    members: tuple[str, ...]
+    weights: tuple[int, ...]
+    attempt: int = 0
+    missing: int = 0
+    scale: int = WEIGHT_ONE
+    pull: int = 0
+    direction: bytes = VOID
+
+
+@dataclass(frozen=True, slots=True)
+class StoreObject(Effect):
+    """Write bytes to disk under their digest; then `ObjectStored`."""
+
+    digest: bytes
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CommitBlock(Effect):
+    """Append a block to the chain on disk and hand it to the trainer.
+
+    `awaited` names bytes of later blocks that are on disk already: they must stay.
+    """
+
+    block: Block
+    head: ChainHead
+    awaited: frozenset[bytes] = frozenset()
+
+
+@dataclass(frozen=True, slots=True)
+class Rollback(Effect):
+    """Stand at this earlier anchor of my chain again: what followed is undone, on disk and in the trainer."""
+
+    head: ChainHead
+
+
+@dataclass(frozen=True, slots=True)
+class NeedSnapshot(Effect):
+    """My chain is not theirs any more and nobody has the blocks between: start from a snapshot."""
+
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class RequestSubmit(Effect):
+    """Ask the trainer to submit after its next inner step."""
+
+
+@dataclass(frozen=True, slots=True)
+class Tell(Effect):
+    """Tell the people."""
+
+    event: Reported

@@ -1,0 +1,306 @@
+"""The outer round as a pure state machine: `step(state, event) -> (state, effects)`.
+
+Read this file first. It says who handles what; the roles are in the files beside it:
+
+    coordinator.py      the coordinator of a ballot: ask, choose, start
+    collector.py        the same from START to PROPOSE: norms, means, repairs, verdicts of auditors, the proposal
+    member.py           a member: send parts, reduce parts, send means
+    reassignment.py     parts that are reduced a second time: repairs and audits
+    acceptor.py         a voter: promise, fetch, vote, decide, move to the next anchor
+    block_sync.py       a peer that is behind, or ahead: GET, CHAIN, FETCH
+    misconduct.py       what convicts a liar: wrong norms, two means, two proposals
+    takeover.py         peers that have lost the majority go on without it
+    forks.py            and change over when others did more
+    readiness.py        a peer that is not in step yet: compare bits, tell how far it is
+
+Whether a block may follow is asked of `peer/consensus/protocol/validation.py`, by voters, auditors and watchers alike.
+Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order
+given; `PersistAcceptor` must be on disk before what follows it. A test may drop the rest of the effects at
+any point and restart from disk: that is a crash.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import replace
+
+from peer.consensus.protocol.block import ContributionHeader, Update
+from peer.consensus.protocol.head import ChainEntry, ChainHead
+from peer.consensus.protocol.messages import (
+    Blocks,
+    EquivocationProof,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanConflict,
+    MeanData,
+    Message,
+    Nack,
+    NormDispute,
+    Norms,
+    NormTable,
+    ObjectData,
+    PartData,
+    Prepare,
+    Promise,
+    Propose,
+    Reassign,
+    ShowInputs,
+    Start,
+    VoteCast,
+)  # fmt: skip
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds import (
+    acceptor,
+    block_sync,
+    collector,
+    coordinator,
+    forks,
+    member,
+    misconduct,
+    readiness,
+    reassignment,
+    timeouts,
+)
+from peer.consensus.rounds.block_sync import seen_again
+from peer.consensus.rounds.interface import (
+    Applied,
+    DelegateHolds,
+    DelegatesChanged,
+    Effect,
+    Input,
+    Leaving,
+    ObjectStored,
+    PartMeasured,
+    PartReduced,
+    Paused,
+    PeersUnreachable,
+    Quarantined,
+    Received,
+    Resumed,
+    SendObjects,
+    Submitted,
+    Tick,
+    TrainingProgress,
+)
+from peer.consensus.rounds.state import Acceptor, State
+from peer.consensus.rounds.transition import Transition
+
+TICK_S = 0.5
+"""How often the driver sends a `Tick`."""
+
+
+def begin(
+    rules: Rules,
+    head: ChainHead,
+    now: float,
+    *,
+    ancestors: Mapping[bytes, int] | None = None,
+    acceptors: Mapping[bytes, Acceptor] | None = None,
+    trail: tuple[ChainEntry, ...] = (),
+    voters: frozenset[str] = frozenset(),
+    accepted: Update | None = None,
+    header: ContributionHeader | None = None,
+    held: Mapping[bytes, int] | None = None,
+) -> State:
+    """The state of a peer that starts, or starts again from what it finds on its disk.
+
+    `voters` is everybody whom its chain ever elected, `acceptors` are its votes by instance, `accepted` is the update
+    that the one of `head` names, `trail` its newest blocks, `held` the digests whose bytes are on disk, with sizes.
+    """
+    others = dict(acceptors or {})
+    promised = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
+    if header is not None and header.anchor != head.anchor:
+        header = None
+    proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
+    return State(
+        rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=promised,
+        acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
+        deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
+        held=held or {}, submitted_at=now, last_progress_at=now, proposals=proposals, applied_round=head.round,
+        in_step=readiness.starts_in_step(rules, head),
+    )  # fmt: skip
+
+
+def step(state: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
+    """What this event changes, and what the driver must do about it, in order."""
+    turn = Transition(state, event.now)
+    _take(turn, event)
+    while turn.to_self:
+        _receive(turn, turn.me, turn.to_self.popleft())
+    return turn.state, tuple(turn.effects)
+
+
+def _take(turn: Transition, event: Input) -> None:
+    match event:
+        case Tick(_, wall_offset_s):
+            if wall_offset_s is not None:
+                turn.set(rules=replace(turn.rules, wall_offset_s=wall_offset_s))
+            _tick(turn)
+        case Received(_, sender, message):
+            _receive(turn, sender, message)
+        case ObjectStored(_, digest, size):
+            turn.set(afar=turn.state.afar - {digest})
+            _hold(turn, digest, size)
+        case DelegateHolds():
+            _delegate_holds(turn, event)
+        case DelegatesChanged(_, delegates):
+            turn.set(delegates=delegates)
+        case PartReduced():
+            member.on_reduced(turn, event)
+            coordinator.poll(turn)
+        case PartMeasured(evidence=True):
+            misconduct.on_measured(turn, event)
+        case PartMeasured():
+            member.on_measured(turn, event)
+        case TrainingProgress(_, share):
+            first = turn.state.first_progress or (turn.now, share)
+            turn.set(progress=share, first_progress=first, train_s=timeouts.train_s(first, (turn.now, share)))
+        case Submitted(_, header):
+            acceptor.on_submitted(turn, header)
+            coordinator.poll(turn)
+        case Paused(_, header):
+            acceptor.on_paused(turn, header)
+            coordinator.poll(turn)
+        case Resumed():
+            acceptor.on_resumed(turn)
+        case Applied(_, anchor, digest):
+            _applied(turn, anchor, digest)
+        case Quarantined(_, peers):
+            turn.set(quarantined=peers - {turn.me})
+        case PeersUnreachable(_, peers):
+            _unreachable(turn, peers)
+        case Leaving():
+            turn.set(leaving=True)
+            turn.say_head()
+        case _:
+            raise AssertionError(f"no such event: {event}")
+
+
+def _unreachable(turn: Transition, peers: frozenset[str]) -> None:
+    """The others wait for my word before they do without a voter."""
+    before = turn.state.unreachable
+    turn.set(unreachable={peer: before.get(peer, turn.now) for peer in peers})
+    if not (before.keys() ^ peers).isdisjoint(turn.state.head.electorate):
+        turn.say_head()
+        coordinator.poll(turn)
+
+
+def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
+    """The others compare their bits with mine as soon as I have them."""
+    if anchor not in turn.state.ancestors:
+        return  # undone meanwhile
+    turn.set(applied_round=turn.state.ancestors[anchor])
+    if anchor == turn.state.head.anchor:
+        turn.set(state_digest=digest)
+        readiness.poll(turn)
+        if not turn.state.blocks:
+            turn.say_head()
+
+
+def _tick(turn: Transition) -> None:
+    coordinator.poll(turn)
+    member.poll(turn)
+    reassignment.poll(turn)
+    block_sync.poll(turn)
+    readiness.poll(turn)
+    acceptor.answer_postponed(turn)
+
+
+def _hold(turn: Transition, digest: bytes, size: int) -> None:
+    turn.set(held={**turn.state.held, digest: size})
+    turn.arrived(digest)
+    readiness.count(turn, size)
+    acceptor.poll(turn)
+    coordinator.poll(turn)
+    forks.switch_if_stored(turn)
+    block_sync.apply_blocks(turn)
+
+
+def _delegate_holds(turn: Transition, event: DelegateHolds) -> None:
+    """As if the mean, or the bytes, had come to me: of its own layers, and what somebody has named."""
+    if event.mean is not None:
+        member.on_delegates_mean(turn, event.worker, event.digest, event.size, event.mean)
+        coordinator.poll(turn)
+    state = turn.state
+    named = state.named_as(event.digest)
+    mine = any(not state.delegate_for(layer) for layer, _ in named)  # then this home needs the bytes itself
+    if mine or event.digest in state.held or any(size != event.size for _, size in named):
+        return
+    if any(member.keeps_for_me(turn, event.worker, layer) for layer, _ in named):
+        turn.set(afar=state.afar | {event.digest})
+        _hold(turn, event.digest, event.size)
+
+
+def _receive(turn: Transition, sender: str, message: Message) -> None:
+    """Messages that name an anchor other than my head go to catch-up; so do those about the chain."""
+    match message:
+        case Heartbeat():
+            block_sync.on_head(turn, sender, message)
+            readiness.poll(turn)
+            coordinator.poll(turn)
+        case GetBlocks(anchors):
+            block_sync.on_get(turn, sender, anchors)
+        case Blocks(blocks):
+            block_sync.on_chain(turn, sender, blocks)
+            readiness.poll(turn)
+        case GetObjects(digests):
+            turn.emit(SendObjects(sender, digests))
+        case ObjectData():
+            block_sync.on_bytes(turn, message)
+        case MeanConflict():
+            misconduct.on_conflict(turn, sender, message)
+        case NormDispute():
+            misconduct.on_objection(turn, sender, message)
+        case PartData(attempt=misconduct.DISPUTE):
+            misconduct.on_part(turn, sender, message)
+        case _ if block_sync.belongs(turn, sender, message.place):  # type: ignore[attr-defined]
+            _receive_in_round(turn, sender, message)
+        case _:
+            pass
+
+
+def _receive_in_round(turn: Transition, sender: str, message: Message) -> None:
+    if isinstance(message, Prepare):
+        acceptor.on_prepare(turn, sender, message)
+    elif message.place.instance == turn.state.instance:  # type: ignore[attr-defined]
+        _receive_in_instance(turn, sender, message)
+
+
+def _receive_in_instance(turn: Transition, sender: str, message: Message) -> None:
+    match message:
+        case Promise():
+            coordinator.on_promise(turn, sender, message)
+        case Nack():
+            coordinator.on_nack(turn, sender, message)
+            acceptor.answer_postponed(turn)
+        case Start():
+            member.on_start(turn, sender, message)
+        case PartData():
+            member.on_part(turn, sender, message)
+        case Norms():
+            collector.on_norms(turn, sender, message)
+        case NormTable():
+            member.on_table(turn, sender, message)
+        case MeanData() if message.attempt and not message.payload:
+            collector.on_verdict(turn, sender, message)
+            coordinator.poll(turn)
+        case MeanData():
+            member.on_mean(turn, sender, message)
+            coordinator.poll(turn)
+        case GetMeans():
+            member.on_want(turn, sender, message)
+        case Reassign():
+            if reassignment.on_redo(turn, sender, message):
+                member.replay_early(turn)
+        case ShowInputs():
+            reassignment.on_show(turn, sender, message)
+        case Propose():
+            acceptor.on_propose(turn, sender, message)
+        case VoteCast():
+            acceptor.on_vote(turn, sender, message)
+        case EquivocationProof():
+            misconduct.on_proof(turn, message)
+        case _:
+            raise AssertionError(f"no such message: {message}")

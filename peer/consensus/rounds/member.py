@@ -1,0 +1,405 @@
+"""A member: send my parts to their reducers, reduce the parts that are mine, send the means to all."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from math import inf
+
+from peer.consensus.protocol import norms, validation
+from peer.consensus.protocol.block import ContributionHeader, givers
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.membership import trusted
+from peer.consensus.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
+from peer.consensus.protocol.refusals import HEADER, MEMBERS, NORMS
+from peer.consensus.rounds import misconduct, reassignment, timeouts
+from peer.consensus.rounds.interface import (
+    BufferPart,
+    MeasurePart,
+    PartMeasured,
+    PartReduced,
+    SendMean,
+    SendParts,
+    StoreObject,
+)
+from peer.consensus.rounds.state import MemberState, ReassignmentState
+from peer.consensus.rounds.transition import Transition
+
+REPEAT_S = 1.0
+
+
+def poll(turn: Transition) -> None:
+    """Close when the time for parts is over; repeat norms that nobody answered."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.tabled:
+        return
+    if not exchange.closed:
+        until = min(exchange.closes_at, _done_with_newcomers_at(turn, exchange))
+        if turn.now >= until or _only_the_gone_are_missing(turn, exchange):
+            _close(turn, exchange)
+    elif turn.now >= exchange.repeat_at:
+        turn.set(exchange=replace(exchange, repeat_at=turn.now + REPEAT_S))
+        _send_norms(turn, exchange)
+
+
+# ---- send ----
+
+
+def on_start(turn: Transition, sender: str, message: Start) -> None:
+    state, place = turn.state, message.place
+    if sender != turn.owner(place.ballot) or place.ballot != state.acceptor.promised:
+        return
+    if state.exchange is not None and state.exchange.place == place:
+        return
+    if not _sound(turn, sender, message.headers):
+        return
+    names = [header.peer for header in message.headers]
+    reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
+    auditors = reassignment.draw_auditors(turn, place, names, reducers)
+    turn.set(deadlines=timeouts.by_lines(state, message.headers))
+    closes_at = turn.now + timeouts.at(turn.state, place.ballot).exchange_s
+    exchange = MemberState(
+        place=place,
+        round=state.head.round,
+        members=message.headers,
+        reducers=reducers,
+        closes_at=closes_at,
+        repeat_at=closes_at,
+        began_at=turn.now,
+        received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
+        again=ReassignmentState(
+            auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}
+        ),
+    )
+    turn.set(exchange=exchange)
+    turn.ballot_moved()
+    turn.phase("exchange", place.ballot, closes_at)
+    _send_parts(turn, exchange)
+    replay_early(turn)
+    _close_if_complete(turn)
+
+
+def _sound(turn: Transition, coordinator: str, headers: tuple[ContributionHeader, ...]) -> bool:
+    """Genuine headers for this anchor, sorted, each peer once, mine among them as I signed it."""
+    names = [header.peer for header in headers]
+    if names != sorted(set(names)) or turn.me not in names:
+        turn.refuse(coordinator, MEMBERS, "its members are not in order, or this peer is none of them")
+        return False
+    mine = headers[names.index(turn.me)]
+    if mine.root not in (b"", turn.my_header().root):
+        turn.refuse(coordinator, MEMBERS, "it has a header of this peer that this peer did not sign")
+        return False
+    author, rule, why = _first_fault(turn, headers)
+    if rule == HEADER:
+        turn.refuse(coordinator, HEADER, f"the header of {author} cannot be counted: {why}")
+    elif rule:
+        turn.refuse(author, rule, why)
+    return not rule
+
+
+def _first_fault(turn: Transition, headers: tuple[ContributionHeader, ...]) -> tuple[str, str, str]:
+    """Whose header cannot be counted, the rule that it breaks, and how; empty if all can."""
+
+    def find() -> tuple[str, str, str]:
+        for header in headers:
+            rule, why = validation.fault_of_header(turn.rules, turn.state.head, header)
+            if rule:
+                return header.peer, rule, why
+        return "", "", ""
+
+    if turn.rules.shared is None:
+        return find()
+    return turn.rules.shared.once(("headers", turn.state.head.anchor), (headers,), find)
+
+
+def _send_parts(turn: Transition, exchange: MemberState) -> None:
+    mine = next(header for header in exchange.members if header.peer == turn.me)
+    if not mine.root:
+        return
+    for reducer in dict.fromkeys(exchange.reducers):
+        theirs = tuple(part for part, owner in enumerate(exchange.reducers) if owner == reducer)
+        turn.emit(SendParts(reducer, exchange.place, theirs))
+    for part in exchange.received:
+        if mine.holder_of(turn.fragment.parts[part].layer) == turn.me:  # else it comes, as those of others
+            turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
+    reassignment.send_parts(turn, exchange.again.auditors)
+
+
+# ---- judge ----
+
+
+def on_part(turn: Transition, sender: str, message: PartData) -> None:
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place:
+        reassignment.keep_early(turn, sender, message)
+    elif message.attempt:
+        reassignment.on_part(turn, sender, message)
+    elif not exchange.closed and message.part in exchange.received:
+        _take_part(turn, exchange, sender, message)
+
+
+def _take_part(turn: Transition, exchange: MemberState, sender: str, message: PartData) -> None:
+    """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
+    part, taken = message.part, exchange.taken.get(message.part, 0)
+    awaited = [index for index in exchange.spoken_for(turn.rules, sender, part) if not taken >> index & 1]
+    if not awaited or message.giver:
+        return
+    index = exchange.giver_of(turn.rules, sender, message)
+    if index is not None and taken >> index & 1:
+        return
+    now_taken = taken | sum(1 << i for i in (awaited if index is None else [index]))
+    exchange = replace(exchange, taken={**exchange.taken, part: now_taken})
+    turn.set(exchange=exchange)
+    if index is None:
+        refused = {**exchange.refused, part: exchange.refused.get(part, 0) | now_taken & ~taken}
+        turn.set(exchange=replace(exchange, refused=refused))
+        _close_if_complete(turn)
+        return
+    giver = exchange.names[index]
+    turn.emit(BufferPart(exchange.place, giver, part, message.payload, message.path))
+    turn.emit(MeasurePart(exchange.place, giver, part, message.payload, reassignment.direction(turn, part)))
+
+
+def on_measured(turn: Transition, event: PartMeasured) -> None:
+    """A part that I reduce counts from now on; of my own all are measured, to compare with what others say."""
+    exchange, part = turn.state.exchange, event.part
+    if exchange is None or exchange.place != event.place:
+        return
+    if event.giver == turn.me:
+        exchange = replace(exchange, mine={**exchange.mine, part: event.figures})
+        turn.set(exchange=exchange)
+        misconduct.look_at_rows(turn)
+        exchange = turn.state.exchange or exchange
+    if exchange.closed or part not in exchange.received:
+        return
+    index = exchange.index_of(event.giver)
+    if index is None:
+        return
+    is_here = event.giver == turn.me == exchange.holder_of(turn.rules, index, part)
+    if not is_here and not exchange.taken.get(part, 0) >> index & 1:
+        return  # measured by a delegate, or for an exchange of this place that was left with a branch
+    figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.figures}}
+    received = {**exchange.received, part: exchange.received[part] | 1 << index}
+    part_at = exchange.part_at if event.giver == turn.me else {**exchange.part_at, event.giver: turn.now}
+    turn.set(exchange=replace(exchange, figures=figures, received=received, part_at=part_at))
+    _close_if_complete(turn)
+
+
+def replay_early(turn: Transition) -> None:
+    """Take what overtook a START or REDO that is here now; what it is still too early for is kept on."""
+    early = turn.state.early
+    turn.set(early=())
+    for sender, message in early:
+        if isinstance(message, PartData):
+            on_part(turn, sender, message)
+        elif message.payload:
+            on_mean(turn, sender, message)
+        else:
+            on_delegates_mean(turn, sender, message.digest, turn.mean_bytes[message.part], message)
+
+
+def _close_if_complete(turn: Transition) -> None:
+    exchange = turn.state.exchange
+    assert exchange is not None
+    if exchange.closed:
+        return
+    wanted = givers(exchange.members) & ~timeouts.silent_bits(turn.state, exchange.names)
+    if _has_come(exchange, wanted):
+        _close(turn, exchange)
+
+
+def _only_the_gone_are_missing(turn: Transition, exchange: MemberState) -> bool:
+    gone = timeouts.gone_bits(turn.state, exchange.names, turn.now)
+    wanted = givers(exchange.members) & ~gone & ~timeouts.silent_bits(turn.state, exchange.names)
+    return bool(gone) and _has_come(exchange, wanted)
+
+
+def _has_come(exchange: MemberState, wanted: int) -> bool:
+    """Whether every part of these members (bits) is here, or was refused."""
+    return all((bits | exchange.refused.get(part, 0)) & wanted == wanted for part, bits in exchange.received.items())
+
+
+def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
+    """When nothing is waited for any more once all voters' parts are here."""
+    believed = trusted(turn.state.head)
+    voters = [(index, header.peer) for index, header in enumerate(exchange.members) if header.peer in believed]
+    wanted = givers(exchange.members) & sum(1 << index for index, _ in voters)
+    if not _has_come(exchange, wanted):
+        return inf
+    came_at = [exchange.part_at[peer] for _, peer in voters if peer in exchange.part_at]
+    return timeouts.newcomers_until(exchange.began_at, came_at)
+
+
+def _close(turn: Transition, exchange: MemberState) -> None:
+    """No more parts: what is not here now is not in the mean."""
+    turn.set(exchange=replace(exchange, closed=True, repeat_at=turn.now + REPEAT_S))
+    if exchange.received:
+        _remember_who_gave(turn, exchange)
+    turn.phase("weigh", exchange.place.ballot)
+    _send_norms(turn, exchange)
+
+
+def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
+    givers = [(index, header.peer) for index, header in enumerate(exchange.members) if header.root]
+    came = {peer for index, peer in givers if all(bits >> index & 1 for bits in exchange.received.values())}
+    turn.set(silent=timeouts.silent_after(turn.state, (peer for _, peer in givers), came))
+
+
+def _send_norms(turn: Transition, exchange: MemberState) -> None:
+    if not exchange.received:
+        return
+    place = exchange.place
+    found = norms.measurements(turn.rules, exchange.round, len(exchange.members), exchange.received, exchange.figures)
+    signed = found.signed(turn.rules.keys, place.anchor, place.ballot, exchange.members)
+    turn.send((turn.owner(place.ballot),), Norms(place, signed))
+
+
+# ---- reduce ----
+
+
+def on_table(turn: Transition, sender: str, message: NormTable) -> None:
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or exchange.tabled:
+        return
+    head, ballot = turn.state.head, message.place.ballot
+    if sender != turn.owner(ballot):
+        return
+    fault = norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured)
+    if fault:
+        turn.refuse(sender, NORMS, fault)
+        return
+    turn.ballot_moved()
+    turn.phase("reduce", ballot)
+    listed = norms.listed(message.measured)
+    judgement = norms.judgement_of(turn.rules, head, exchange.members, message.measured)
+    exchange = replace(
+        exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
+        judgement=judgement, basis=norms.inputs_digest_of(exchange.members, message.measured),
+    )  # fmt: skip
+    turn.set(exchange=exchange)
+    for part in exchange.received:
+        if part in listed:
+            reassignment.reduce(turn, exchange, part, listed[part] & exchange.received[part])
+    reassignment.on_table(turn)
+    _measure_the_rest(turn, exchange)
+    misconduct.look_at_rows(turn)
+
+
+def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
+    """What others measured of me, to compare; means come first."""
+    if turn.my_header().root:
+        for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
+            turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
+
+
+def on_reduced(turn: Transition, event: PartReduced) -> None:
+    exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
+    if round is None:
+        return  # its branch was left meanwhile
+    size = turn.rules.means_in(round)[event.part]
+    turn.set(held={**turn.state.held, event.digest: size}, afar=turn.state.afar - {event.digest})
+    if exchange is None or exchange.place != event.place:
+        return
+    if event.attempt:
+        reassignment.on_reduced(turn, event)
+        return
+    mean = MeanData(
+        event.place, 0, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
+    )  # fmt: skip
+    mean = mean.signed(turn.rules.keys)
+    turn.set(exchange=replace(exchange, means={**exchange.means, event.part: mean}))
+    others = tuple(peer for peer in exchange.holders_of(turn.rules, event.part) if peer != turn.me)
+    if others:
+        turn.emit(SendMean(others, mean))
+
+
+def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
+    """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
+    exchange, part = _awaiting(turn, sender, message), message.part
+    if exchange is None:
+        return
+    if len(message.payload) != turn.mean_bytes[part] or digest_of(message.payload) != message.digest:
+        return
+    if not turn.rules.finite(message.payload):
+        _refuse_mean(turn, message)
+        return
+    _take_mean(turn, exchange, message)
+    if message.digest not in turn.state.held or message.digest in turn.state.afar:
+        turn.emit(StoreObject(message.digest, message.payload))
+    reassignment.compare(turn, part)
+
+
+def _awaiting(turn: Transition, sender: str, message: MeanData) -> MemberState | None:
+    """The exchange that this mean is for, if its reducer's signed word is taken; what comes early is kept."""
+    exchange, part = turn.state.exchange, message.part
+    if exchange is None or exchange.place != message.place:
+        reassignment.keep_early(turn, sender, message)
+        return None
+    if part >= len(exchange.reducers) or (part in exchange.means and exchange.means[part].attempt >= message.attempt):
+        return None
+    if message.attempt and part not in exchange.again.redo:
+        reassignment.keep_early(turn, sender, message)
+        return None
+    reducer = exchange.again.redo[part] if message.attempt else exchange.reducers[part]
+    if reducer != message.reducer or not message.genuine(turn.rules.keys) or not _agrees(exchange, message):
+        return None
+    return exchange
+
+
+def _take_mean(turn: Transition, exchange: MemberState, message: MeanData) -> None:
+    bare = replace(message, payload=b"")
+    mean_at = {**exchange.mean_at, message.reducer: turn.now}
+    turn.set(exchange=replace(exchange, means={**exchange.means, message.part: bare}, mean_at=mean_at))
+
+
+def on_delegates_mean(turn: Transition, worker: str, digest: bytes, size: int, mean: MeanData) -> None:
+    """A mean came to a home of mine, which has checked its bytes and holds them."""
+    parts = turn.fragment.parts
+    if mean.place.anchor != turn.state.head.anchor or mean.payload or mean.part >= len(parts) or mean.digest != digest:
+        return
+    if size != turn.mean_bytes[mean.part] or not keeps_for_me(turn, worker, parts[mean.part].layer):
+        return
+    exchange = _awaiting(turn, worker, mean)
+    if exchange is None:
+        return
+    _take_mean(turn, exchange, mean)
+    if digest not in turn.state.held:
+        turn.set(held={**turn.state.held, digest: size}, afar=turn.state.afar | {digest})
+        turn.arrived(digest)
+    reassignment.compare(turn, mean.part)
+
+
+def keeps_for_me(turn: Transition, worker: str, layer: int) -> bool:
+    """Whether it is the home of mine with this layer, now or in the round that goes on."""
+    exchange = turn.state.exchange
+    index = exchange.index_of(turn.me) if exchange is not None else None
+    now_and_then = (
+        *turn.state.delegates,
+        *(exchange.members[index].delegates if exchange is not None and index is not None else ()),
+    )
+    return any(first <= layer <= last and peer == worker for first, last, peer in now_and_then)
+
+
+def _refuse_mean(turn: Transition, mean: MeanData) -> None:
+    """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
+    if mean.reducer not in turn.state.seen_lying:
+        layer = turn.fragment.parts[mean.part].layer
+        misconduct.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
+
+
+def _agrees(exchange: MemberState, mean: MeanData) -> bool:
+    """Members gave what is in it, and its reducer said so before."""
+    bits = mean.contributors
+    listed = bits if mean.attempt else exchange.listed.get(mean.part, bits)
+    return bits == listed and bits != 0 and bits & ~givers(exchange.members) == 0
+
+
+def on_want(turn: Transition, sender: str, message: GetMeans) -> None:
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or sender == turn.me:
+        return
+    if sender != turn.owner(message.place.ballot):
+        return
+    for part in dict.fromkeys(message.parts):
+        mean = exchange.means.get(part)
+        if mean is not None and mean.digest in turn.state.held:
+            turn.emit(SendMean((sender,), mean))  # itself: a delegate of its own may be what it is missing them for

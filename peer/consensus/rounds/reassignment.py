@@ -1,0 +1,324 @@
+"""How a part is reduced, and reduced again: repairs and spot audits.
+
+A part whose reducer died or stalls is reduced again by the peer that the coordinator names in REDO. A few
+parts, drawn by lot, are reduced again in any case, from the same bytes, by the peer next in order: it tells
+the coordinator what they come to, who compares (`collector.py`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import replace
+from typing import Any
+
+from peer.consensus.protocol.block import MAX_SKIPPED, VOID, givers
+from peer.consensus.protocol.encoding import digest
+from peer.consensus.protocol.membership import trusted
+from peer.consensus.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
+from peer.consensus.rounds import misconduct, takeover, timeouts
+from peer.consensus.rounds.interface import BufferPart, PartReduced, ReducePart, SendInputs, SendMean, SendParts
+from peer.consensus.rounds.state import MemberState
+from peer.consensus.rounds.transition import Transition
+
+ORDERS_MOST = 2
+"""REDOs of one ballot: after NORMS and after the means. No more are obeyed, so nobody can be kept sending."""
+ROOM_BYTES = 16 << 20
+"""What a member keeps for repairs, or two contributions if that is more."""
+
+
+# ---- in either attempt ----
+
+
+def weights(turn: Transition, exchange: MemberState, part: int, contributors: int) -> tuple[int, ...]:
+    """What each member weighs in a mean of these contributors: 0 for the others. Not all 0 if there is a mean."""
+    row = _row(turn, exchange, part)
+    return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(row))
+
+
+def _row(turn: Transition, exchange: MemberState, part: int) -> tuple[int, ...]:
+    assert exchange.judgement is not None, "parts are reduced after TABLE"
+    return exchange.judgement.weights[turn.fragment.rows[part]]
+
+
+def direction(turn: Transition, part: int) -> bytes:
+    """Digest of the last committed mean of a part; void if there is none, or I came later.
+
+    It is that of the newest round that averaged the same fragment.
+    """
+    trail, fragments = turn.state.trail, turn.rules.fragments
+    return trail[-fragments].block.update.parts[part] if len(trail) >= fragments else VOID
+
+
+def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int, attempt: int = 0) -> None:
+    """Average this part, unless nothing of what is here counts: then it becomes void, or is rolled back."""
+    table = weights(turn, exchange, part, contributors)
+    if not any(table):
+        return
+    assert exchange.judgement is not None
+    row, fragments = turn.fragment.rows[part], turn.rules.fragments
+    if exchange.judgement.pulls[row] and len(turn.state.trail) < fragments <= turn.state.head.round:
+        return  # the last committed mean is needed, and I joined after it
+    chosen = [index for index, weight in enumerate(table) if weight]
+    names = tuple(exchange.members[index].peer for index in chosen)
+    shares = tuple(table[index] for index in chosen)
+    # Of a newcomer nothing is owed: who pledges and gives nothing would make every mean smaller.
+    believed = trusted(turn.state.head)
+    missing = sum(
+        weight
+        for index, weight in enumerate(_row(turn, exchange, part))
+        if index not in chosen and exchange.members[index].peer in believed
+    )
+    turn.emit(
+        ReducePart(
+            exchange.place, part, contributors, names, shares, attempt, missing,
+            exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
+        )
+    )  # fmt: skip
+
+
+def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> None:
+    """Streams of different peers are not ordered among each other: a part may overtake its START or its REDO.
+
+    What is kept is bounded by the bytes of two contributions, whoever sends it.
+    """
+    state, sizes = turn.state, turn.part_bytes if isinstance(message, PartData) else turn.mean_bytes
+    known = sender in state.electorate or sender in state.heard or sender in _delegates_lately(turn)
+    fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
+    if isinstance(message, MeanData) and not message.payload:  # a home of mine says that it is there
+        known = fits = any(sender == peer for *_, peer in state.delegates) and message.part < len(sizes)
+    if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
+        return
+    if len(state.early) < 2 * len(sizes) and (sender, message) not in state.early:
+        turn.set(early=(*state.early, (sender, message)))
+
+
+def _delegates_lately(turn: Transition) -> frozenset[str]:
+    """Whom the members of the last round named."""
+    if not turn.state.trail:
+        return frozenset()
+    return frozenset(
+        peer for header in turn.state.trail[-1].block.update.members for *_, peer in header.delegates
+    )  # fmt: skip
+
+
+# ---- in the second ----
+
+
+def poll(turn: Transition) -> None:
+    """Reduce what is here when the time for a repair is over."""
+    exchange = turn.state.exchange
+    if exchange is not None:
+        for part, reducer in exchange.again.redo.items():
+            if reducer == turn.me:
+                _reduce_if_ready(turn, part)
+
+
+# ---- who does it ----
+
+
+def reassignment_order(place: BallotId, part: int, names: Iterable[str]) -> list[str]:
+    """Who is next to reduce a part, in an order that all compute alike."""
+    return sorted(names, key=lambda peer: digest(place.anchor, place.ballot, part, peer))
+
+
+def draw_auditors(turn: Transition, place: BallotId, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
+    """The parts of this ballot that are audited, each with the voter next in order after its reducer."""
+    believed = trusted(turn.state.head) - {peer for peer, *_ in turn.state.head.caught}
+    others = {peer: believed.intersection(names) - {peer} for peer in set(reducers)}
+    below = int(turn.rules.audit * 2**64)
+    lots = (digest(place.anchor, place.ballot, part, "audit")[:8] for part in range(len(reducers)))
+    drawn = [part for part, lot in enumerate(lots) if int.from_bytes(lot, "big") < below and others[reducers[part]]]
+    return {part: reassignment_order(place, part, others[reducers[part]])[0] for part in drawn}
+
+
+# ---- give ----
+
+
+def send_parts(turn: Transition, reducers: Mapping[int, str]) -> None:
+    """Send my bytes of these parts to those who reduce them a second time."""
+    exchange = _exchange(turn)
+    index = exchange.names.index(turn.me)
+    if not exchange.members[index].root:
+        return
+    for reducer in sorted(set(reducers.values())):
+        theirs = tuple(part for part in sorted(reducers) if reducers[part] == reducer)
+        turn.emit(SendParts(reducer, exchange.place, theirs, attempt=1))
+    received = exchange.again.received
+    own = {
+        part: received[part] | 1 << index
+        for part, reducer in reducers.items()
+        if reducer == turn.me == exchange.holder_of(turn.rules, index, part)  # a delegate's part comes, as others' do
+    }
+    _change(turn, received={**received, **own})
+
+
+def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
+    """Give parts to whoever reduces them in another's place; it may be me. Returns whether this was an order."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
+        return False
+    again, new = exchange.again, _new_orders(turn, exchange, message)
+    if not new or again.orders >= ORDERS_MOST:
+        return False
+    mine = [part for part, reducer in new.items() if reducer == turn.me]
+    waits = timeouts.at(turn.state, message.place.ballot)
+    suspects = {exchange.reducers[part] for part in new}
+    in_vain = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in suspects)
+    _change(
+        turn, redo={**again.redo, **new}, orders=again.orders + 1,
+        suspects=again.suspects | suspects,
+        received={**dict.fromkeys(mine, 0), **again.received},
+        closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + (0.0 if in_vain else waits.ack_s),
+    )  # fmt: skip
+    turn.ballot_moved()
+    send_parts(turn, {part: reducer for part, reducer in new.items() if again.auditors.get(part) != reducer})
+    for part in mine:
+        if part in again.means:
+            _announce(turn, again.means[part])
+        else:
+            _reduce_if_ready(turn, part)
+    return True
+
+
+def _new_orders(turn: Transition, exchange: MemberState, message: Reassign) -> dict[int, str]:
+    """Each part once in a ballot, and to another member than before; to me no more than there is room for."""
+    again, sizes = exchange.again, turn.part_bytes
+    names = {header.peer for header in exchange.members}
+    room_bytes = max(ROOM_BYTES, 2 * sum(sizes))
+    room_bytes -= len(names) * sum(sizes[part] for part, reducer in again.redo.items() if reducer == turn.me)
+    new: dict[int, str] = {}
+    for part, reducer in message.parts:
+        if part >= len(sizes) or part in again.redo or reducer not in names or reducer == exchange.reducers[part]:
+            continue
+        room_bytes -= len(names) * sizes[part] if reducer == turn.me else 0
+        if room_bytes >= 0 or reducer != turn.me:
+            new.setdefault(part, reducer)
+    return new
+
+
+# ---- take and reduce ----
+
+
+def on_part(turn: Transition, sender: str, message: PartData) -> None:
+    """A part of the ballot in which I am, for a second reduction."""
+    exchange = _exchange(turn)
+    again, part = exchange.again, message.part
+    index = exchange.giver_of(turn.rules, sender, message)
+    if index is None:
+        return
+    if part not in again.received:
+        keep_early(turn, sender, message)
+        return
+    if part in again.started or again.received[part] >> index & 1:
+        return
+    turn.emit(BufferPart(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
+    _change(turn, received={**again.received, part: again.received[part] | 1 << index})
+    _reduce_if_ready(turn, part)
+
+
+def on_table(turn: Transition) -> None:
+    """What my audits are about is known now: the contributors that each reducer has signed; and what they weigh."""
+    exchange = _exchange(turn)
+    again = exchange.again
+    mine = {part: exchange.listed.get(part, 0) for part, auditor in again.auditors.items() if auditor == turn.me}
+    _change(turn, exactly=mine)
+    for part in (*mine, *(part for part, reducer in again.redo.items() if reducer == turn.me and part not in mine)):
+        _reduce_if_ready(turn, part)
+
+
+def compute(turn: Transition, part: int, contributors: int) -> None:
+    """The coordinator's own count of a part about which two peers differ; the bytes are to come."""
+    again = _exchange(turn).again
+    _change(turn, received={**again.received, part: 0}, exactly={**again.exactly, part: contributors})
+
+
+def _reduce_if_ready(turn: Transition, part: int) -> None:
+    exchange = _exchange(turn)
+    again, received = exchange.again, exchange.again.received[part]
+    contributors = received
+    if again.redo.get(part) != turn.me:
+        contributors = again.exactly.get(part, 0)
+    if part in again.started or not contributors or contributors & ~received or exchange.judgement is None:
+        return
+    if again.redo.get(part) == turn.me and _awaits_others(turn, exchange, received):
+        return
+    _change(turn, started=again.started | {part})
+    reduce(turn, exchange, part, contributors, attempt=1)
+
+
+def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bool:
+    """Whoever gives; those whom others replace not as long, for they are dead or late, and not if they have left."""
+    again = exchange.again
+    unlikely = again.suspects
+    if turn.now < again.suspects_until:
+        unlikely = frozenset(peer for peer in unlikely if takeover.has_left(turn, peer))
+    awaited = givers(exchange.members) & ~received
+    awaited &= ~sum(1 << i for i, header in enumerate(exchange.members) if header.peer in unlikely)
+    return bool(awaited) and turn.now < again.closes_at
+
+
+# ---- tell ----
+
+
+def on_reduced(turn: Transition, event: PartReduced) -> None:
+    """A repaired part goes to all; what an audited one comes to, without its bytes, to the coordinator."""
+    exchange = _exchange(turn)
+    again = exchange.again
+    mean = MeanData(
+        event.place, 1, event.part, turn.me, event.contributors, event.digest, b"", basis=exchange.basis
+    )  # fmt: skip
+    mean = mean.signed(turn.rules.keys)
+    _change(turn, means={**again.means, event.part: mean})
+    if again.redo.get(event.part) == turn.me:
+        _announce(turn, mean)
+    elif again.auditors.get(event.part) == turn.me:
+        turn.send((turn.owner(event.place.ballot),), mean)
+        compare(turn, event.part)
+
+
+def _announce(turn: Transition, mean: MeanData) -> None:
+    exchange = _exchange(turn)
+    turn.set(exchange=replace(exchange, means={**exchange.means, mean.part: mean}))
+    others = tuple(peer for peer in exchange.holders_of(turn.rules, mean.part) if peer != turn.me)
+    if others:
+        turn.emit(SendMean(others, mean))
+
+
+def compare(turn: Transition, part: int) -> None:
+    """An auditor that is not the coordinator says what it found, once both the mean and its own count are here."""
+    exchange = _exchange(turn)
+    mean, own = exchange.means.get(part), exchange.again.means.get(part)
+    if mean is None or own is None or mean.attempt or turn.me == turn.owner(exchange.place.ballot):
+        return
+    if (own.contributors, own.basis) == (mean.contributors, mean.basis) and own.digest != mean.digest:
+        misdeclared(turn, mean, own)
+
+
+def misdeclared(turn: Transition, mean: MeanData, own: MeanData) -> None:
+    """A reducer signed a mean that its contributors' bytes do not give."""
+    evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
+    misconduct.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
+
+
+def on_show(turn: Transition, sender: str, message: ShowInputs) -> None:
+    """Evidence for the coordinator: the bytes that I counted, each with its path to the root its giver signed."""
+    exchange = turn.state.exchange
+    if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
+        return
+    again, mean = exchange.again, exchange.again.means.get(message.part)
+    audited = again.auditors.get(message.part) == turn.me and message.part not in again.shown
+    if mean is None or not audited or sender == turn.me:
+        return
+    _change(turn, shown=again.shown | {message.part})
+    names = tuple(header.peer for i, header in enumerate(exchange.members) if mean.contributors >> i & 1)
+    turn.emit(SendInputs(sender, exchange.place, message.part, names))
+
+
+def _exchange(turn: Transition) -> MemberState:
+    assert turn.state.exchange is not None
+    return turn.state.exchange
+
+
+def _change(turn: Transition, **changes: Any) -> None:
+    exchange = _exchange(turn)
+    turn.set(exchange=replace(exchange, again=replace(exchange.again, **changes)))

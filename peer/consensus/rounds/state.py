@@ -1,0 +1,472 @@
+"""Everything the round machine knows.
+
+`State` is immutable. What must survive a crash is `Acceptor` (written before it is promised), the
+header with its encoded parts (written before the machine hears of it), and the chain.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
+from enum import Enum
+
+from peer.consensus.aggregation.aggregate import AggregationResult
+from peer.consensus.protocol import merkle
+from peer.consensus.protocol.block import Block, ContributionHeader, Delegate, NormRow, SignedNorms, Update, Vote
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import ChainEntry, ChainHead
+from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds.timeouts import Deadlines
+
+# ---- what never changes in a run ----
+
+
+@dataclass(frozen=True, slots=True)
+class Acceptor:
+    """A voter's memory for one instance (Paxos): never promise less, never forget what was accepted."""
+
+    anchor: bytes
+    instance: bytes
+    promised: int = -1
+    accepted: tuple[int, bytes] | None = None
+    electorate: tuple[str, ...] = ()
+    """Empty in the instance of the chain's own electorate; else who takes over."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CandidateFork:
+    """Certified blocks that fork off my chain at `trunk` and win; they wait for the bytes of the first one."""
+
+    trunk: ChainHead
+    blocks: tuple[Block, ...]
+    tip: ChainHead
+    source: str
+
+
+# ---- roles inside a ballot ----
+
+
+class BallotPhase(Enum):
+    """What the coordinator of a ballot waits for."""
+
+    PREPARING = "promises"
+    ADOPTING = "the bytes of an update that was accepted before"
+    GATHERING = "norms"
+    REDUCING = "means"
+    PROPOSING = "votes"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CoordinatorState:
+    """The coordinator's side of a ballot."""
+
+    ballot: int
+    stage: BallotPhase
+    asked: tuple[str, ...]
+    until: float
+    repeat_at: float
+    began_at: float = 0.0
+    promises: Mapping[str, Promise] = field(default_factory=dict)
+    promised_at: Mapping[str, float] = field(default_factory=dict)
+    unfit: frozenset[str] = frozenset()
+    """Whose header cannot be counted: nobody waits for another."""
+    norms: Mapping[str, SignedNorms] = field(default_factory=dict)
+    expected: frozenset[int] = frozenset()
+    """Parts of which a mean may come."""
+    wanted: bool = False
+    repaired: frozenset[int] = frozenset()
+    """Parts that were given to other reducers."""
+    verdicts: Mapping[int, MeanData] = field(default_factory=dict)
+    """What auditors say that parts come to."""
+    verdicts_until: float | None = None
+    """How long verdicts that are still missing are waited for, once every mean is here."""
+    disputes: Mapping[int, float] = field(default_factory=dict)
+    """Parts of which an auditor says otherwise, and until when it may prove that."""
+    disbelieved: frozenset[str] = frozenset()
+    """Auditors that could not prove what they said."""
+    update: bytes = b""
+    """Digest of what is adopted or proposed."""
+    nacked: frozenset[str] = frozenset()
+    """Voters who say that they promised a later ballot."""
+    refused: frozenset[bytes] = frozenset()
+    """Updates of other instances whose bytes nobody gave."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ReassignmentState:
+    """A member's side of second attempts: parts that are repaired, and parts that are audited."""
+
+    auditors: Mapping[int, str] = field(default_factory=dict)
+    """For each audited part who reduces it a second time."""
+    redo: Mapping[int, str] = field(default_factory=dict)
+    """For each part to repair who reduces it now."""
+    orders: int = 0
+    """Redo messages so far."""
+    suspects: frozenset[str] = frozenset()
+    """Reducers in whose place others reduce: probably dead."""
+    received: Mapping[int, int] = field(default_factory=dict)
+    """For each part that I may reduce again, bits over the members whose bytes I hold."""
+    exactly: Mapping[int, int] = field(default_factory=dict)
+    """Of these, the contributors of a mean that I compute again to compare."""
+    closes_at: float = 0.0
+    suspects_until: float = 0.0
+    started: frozenset[int] = frozenset()
+    """Parts whose second reduction has begun."""
+    means: Mapping[int, MeanData] = field(default_factory=dict)
+    """What my second reductions came to."""
+    shown: frozenset[int] = frozenset()
+    """Parts whose bytes the coordinator got from me as evidence."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberState:
+    """A member's side of a ballot: who is in, who reduces what, what has arrived."""
+
+    place: BallotId
+    round: int = 0
+    """Of the anchor: it says which fragment is averaged."""
+    members: tuple[ContributionHeader, ...]
+    reducers: tuple[str, ...]
+    received: Mapping[int, int]
+    """For each part that I reduce, bits over the members whose bytes I hold and have measured."""
+    taken: Mapping[int, int] = field(default_factory=dict)
+    """The same of all who have sent it."""
+    refused: Mapping[int, int] = field(default_factory=dict)
+    """Of these, who sent what is not the part that they pledged."""
+    figures: Mapping[int, Mapping[int, PartNorms]] = field(default_factory=dict)
+    """What I measured, by part and member."""
+    mine: Mapping[int, PartNorms] = field(default_factory=dict)
+    """The same of all that I give."""
+    closes_at: float
+    repeat_at: float
+    began_at: float = 0.0
+    part_at: Mapping[str, float] = field(default_factory=dict)
+    """When the newest part of each member came."""
+    closed: bool = False
+    tabled: bool = False
+    tabled_at: float = 0.0
+    means: Mapping[int, MeanData] = field(default_factory=dict)
+    mean_at: Mapping[str, float] = field(default_factory=dict)
+    """When the newest mean of each reducer came."""
+    listed: Mapping[int, int] = field(default_factory=dict)
+    """Contributors of each part, as its reducer signed them in NORMS."""
+    measured: tuple[SignedNorms, ...] = ()
+    """All that was measured, as TABLE gave it."""
+    basis: bytes = b""
+    """Digest of the headers and of that: what means are computed from."""
+    judgement: AggregationResult | None = None
+    """What comes of it."""
+    objected: bool = False
+    """Whether I have compared what it says of me with my own bytes."""
+    told: frozenset[str] = frozenset()
+    """Reducers of whom I have shown others a mean that is not the proposed one."""
+    told_of: frozenset[str] = frozenset()
+    """Reducers of whom I know two means of one part."""
+    again: ReassignmentState = ReassignmentState()
+
+    @property
+    def names(self) -> tuple[str, ...]:
+        return tuple(header.peer for header in self.members)
+
+    def index_of(self, peer: str) -> int | None:
+        """Which member this is; None for a stranger."""
+        return self.names.index(peer) if peer in self.names else None
+
+    def spoken_for(self, rules: Rules, sender: str, part: int) -> tuple[int, ...]:
+        """Members whose bytes of a part this peer may send: its own, and those whose delegate for that layer it is."""
+        parts = rules.fragment(self.round).parts
+        if part >= len(parts):
+            return ()
+        layer = parts[part].layer
+        return tuple(
+            index for index, header in enumerate(self.members)
+            if header.peer == sender or (header.delegates and header.holder_of(layer) == sender)
+        )  # fmt: skip
+
+    def giver_of(self, rules: Rules, sender: str, message: PartData) -> int | None:
+        """Index of the member that pledged these bytes as this part; None if nobody did for whom `sender` speaks."""
+        sizes = rules.bytes_in(self.round)
+        if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
+            return None
+        named = self.index_of(message.giver) if message.giver else None
+        among = self.spoken_for(rules, sender, message.part) if not message.giver else ()
+        candidates = (*among, *(() if named is None else (named,)))
+        roots = [(index, self.members[index].root) for index in candidates if self.members[index].root]
+        if not roots:
+            return None
+        leaf, path = digest_of(message.payload), message.path
+        proven = (index for index, root in roots if merkle.proves(root, leaf, message.part, path, len(sizes)))
+        return next(proven, None)
+
+    def holder_of(self, rules: Rules, index: int, part: int) -> str:
+        """Who sends and receives a part for this member: itself, or a delegate."""
+        return self.members[index].holder_of(rules.fragment(self.round).parts[part].layer)
+
+    def holders_of(self, rules: Rules, part: int) -> tuple[str, ...]:
+        """Who gets the mean of a part, each once: the members, or their delegates."""
+        layer = rules.fragment(self.round).parts[part].layer
+        return tuple(dict.fromkeys(header.holder_of(layer) for header in self.members))
+
+
+@dataclass(frozen=True, slots=True)
+class Dispute:
+    """A member says that a reducer published a wrong norm of it, and sends the parts behind that norm."""
+
+    reducer: str
+    index: int
+    """Of the objector among the members."""
+    row: NormRow
+    """What the reducer has signed."""
+    parts: tuple[int, ...]
+    taken: frozenset[int] = frozenset()
+    """Those that came."""
+    figures: Mapping[int, PartNorms] = field(default_factory=dict)
+    """What I measured of them."""
+
+
+@dataclass(frozen=True, slots=True)
+class Misconduct:
+    """In which round I caught a peer lying, and at what."""
+
+    round: int
+    evidence: str
+
+
+@dataclass(frozen=True, slots=True)
+class Proposal:
+    """An update that a coordinator proposed, with the signature that binds it to a ballot."""
+
+    ballot: int
+    update: Update
+    signature: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """What one source was asked for and has not given yet."""
+
+    source: str
+    digests: frozenset[bytes]
+    until: float
+    """When it is taken for silent; each answer moves it on."""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchState:
+    """Bytes this peer is fetching."""
+
+    digests: tuple[bytes, ...] = ()
+    """In the order in which they are needed."""
+    sources: tuple[str, ...] = ()
+    lanes: int = 1
+    """How many sources may be asked at a time, each for something else."""
+    from_at: float = float("-inf")
+    """Nobody is asked before; the bytes may come by themselves."""
+    asked: tuple[FetchRequest, ...] = ()
+    """What is under way. Of it, what is not among `digests` any more is taken all the same: it may be needed again."""
+    silent: frozenset[str] = frozenset()
+    """Sources that did not answer; they are asked again when all others failed too."""
+
+    def only(self, digests: frozenset[bytes]) -> FetchState:
+        """What of this is among `digests`."""
+        left = tuple(digest for digest in self.digests if digest in digests)
+        cut = (replace(item, digests=item.digests & digests) for item in self.asked)
+        asked = tuple(item for item in cut if item.digests)
+        return replace(self, digests=left, asked=asked) if left else FetchState(asked=asked)
+
+    def is_expected(self, digest: bytes) -> bool:
+        """Whether these bytes were asked for, or will be."""
+        return digest in self.digests or any(digest in item.digests for item in self.asked)
+
+    def awaited(self) -> tuple[FetchRequest, ...]:
+        """What is under way and still wanted."""
+        return tuple(item for item in self.asked if not item.digests.isdisjoint(self.digests))
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncProgress:
+    """How a peer that is not in step gets on."""
+
+    began_at: float
+    first_round: int
+    received_bytes: int = 0
+    """Encoded parts that were fetched."""
+    said_at: float = float("-inf")
+    said: str = ""
+    alerted: bytes = b""
+    """The anchor at which the people were told that the others have other bits."""
+
+
+@dataclass(frozen=True, slots=True)
+class Refusal:
+    """What a peer sent breaks a rule, one of `peer.consensus.protocol.refusals`; `why` in words."""
+
+    peer: str
+    rule: str
+    why: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Attempts:
+    """How the ballots of one anchor went, as far as this peer saw: what people are told if none comes to anything."""
+
+    over: int = 0
+    """Ballots that this peer began or promised, and that ended: by a later one, or, as their coordinator, by itself."""
+    under_way: bool = False
+    """Whether the last one that it began or promised has not ended."""
+    failure: str = ""
+    """Why the last one that it led came to nothing."""
+    refusals: tuple[Refusal, ...] = ()
+    """One for each peer and rule, the newest last."""
+    alerted: bool = False
+    """Whether people were told that this anchor stands still."""
+
+
+@dataclass(frozen=True, kw_only=True)  # without slots: a copy is eight times as fast, and each step makes one
+class State:
+    """One peer's view of the run. `step` turns it into the next one."""
+
+    rules: Rules
+    head: ChainHead
+    ancestors: Mapping[bytes, int]
+    """Every anchor on my chain, the head included, to its round."""
+    acceptor: Acceptor
+    """Of the instance in which this peer takes part now."""
+    acceptors: Mapping[bytes, Acceptor] = field(default_factory=dict)
+    """Of all other instances, by their names, back to `keep_rounds` ago."""
+    trail: tuple[ChainEntry, ...] = ()
+    """My newest blocks, oldest first: as many as a fork may undo."""
+    deadlines: Deadlines
+    """How long a first ballot waits, learned from `trail`."""
+    ready_at: Mapping[str, float] = field(default_factory=dict)
+    """When I first heard that a peer is ready for the round from this anchor; not of those who sit out."""
+    header: ContributionHeader | None = None
+    """What I froze for this anchor; None while training."""
+    sits_out: bool = False
+    """My owner paused me before I was ready for this anchor: I am whenever the others are."""
+    resumed_at: float = float("inf")
+    """When I trained again after a pause in which I gave what I had: from then on I wait like anybody."""
+    progress: float = 0.0
+    """Share of this round's inner steps (or time) that is done."""
+    first_progress: tuple[float, float] | None = None
+    """When I heard of that first, and how much it was."""
+    train_s: int = 0
+    """How long all of it takes at that rate; 0 while it is not known."""
+    expected_by: Mapping[str, float] = field(default_factory=dict)
+    """By when each voter must be ready, by its own first word of that and with slack."""
+    freeze_asked_at: float | None = None
+    unanswered: Prepare | None = None
+    """What waits for my submission."""
+    postponed: tuple[Prepare, float] | None = None
+    """What waits for its turn, and when it came: of several the first in order."""
+    leaving: bool = False
+    submitted_at: float = 0.0
+    last_progress_at: float = 0.0
+    """When something of this instance last moved."""
+    ballot_at: float = float("-inf")
+    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. Of one that came to
+    nothing here, or from before I started, that is over."""
+    said_at: float = float("-inf")
+    state_digest: bytes = b""
+    """H(θ, m) of the head, once the trainer has computed it."""
+    lead: CoordinatorState | None = None
+    exchange: MemberState | None = None
+    past: MemberState | None = None
+    """The last one that was committed: evidence may come late."""
+    disputes: Mapping[tuple[BallotId, str], Dispute] = field(default_factory=dict)
+    """By exchange and objector."""
+    silent: tuple[str, ...] = ()
+    """Newcomers that did not answer, or did not give what they had pledged, when I last waited for it."""
+    seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
+    """Whom I have caught, in this life of mine."""
+    early: tuple[tuple[str, PartData | MeanData], ...] = ()
+    """Parts and means that overtook their START."""
+    proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
+    votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
+    decided: tuple[int, bytes] | None = None
+    attempts: Attempts = Attempts()
+    dead_ballots: frozenset[int] = frozenset()
+    """Ballots of this instance whose coordinator proposed two updates."""
+    banned: frozenset[str] = frozenset()
+    """Who did that, in this life of mine: asked for nothing, elected to nothing."""
+    quarantined: frozenset[str] = frozenset()
+    """Whom the organiser keeps out: they lead nothing, are no members where a majority is left without them, and are
+    not elected again. A vote of theirs counts while they are in the electorate."""
+    held: Mapping[bytes, int] = field(default_factory=dict)
+    """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
+    afar: frozenset[bytes] = frozenset()
+    """Those of them that lie with delegates of mine alone."""
+    wanted: FetchState = FetchState()
+    blocks: tuple[Block, ...] = ()
+    """Committed updates that I must still apply, in order, each with a valid certificate."""
+    last: ChainHead | None = None
+    """The head after all of `blocks`."""
+    block_source: str = ""
+    branch: CandidateFork | None = None
+    """What I am about to change over to."""
+    voters: frozenset[str] = frozenset()
+    """Everybody who has ever been elected on my chain, as far as it is here."""
+    strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Who says that it has no way from my chain to where it is, since when, and when it said so last."""
+    heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
+    unreachable: Mapping[str, float] = field(default_factory=dict)
+    """To whom my streams have no way, and since when."""
+    alerted_at: float = float("-inf")
+    asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
+    """Who was asked lately what follows which anchor, and when."""
+    told: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
+    """Who was told lately what follows which anchor, and when."""
+    doubted: Mapping[str, float] = field(default_factory=dict)
+    """Who gave blocks without a valid certificate, and until when nothing is taken from it."""
+    skipped: int = 0
+    """Ballots of this instance that nobody led: they make no wait longer, else who skips some would."""
+    delegates: tuple[Delegate, ...] = ()
+    """Which homes of mine keep which layers now. What they hold I hold."""
+    in_step: bool = False
+    """Whether this peer stands where the electorate stands, with the same bits."""
+    applied_round: int = 0
+    """The newest round that the trainer has computed."""
+    catch_up: SyncProgress | None = None
+
+    @property
+    def tip(self) -> ChainHead:
+        """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
+        return self.last if self.blocks and self.last is not None else self.head
+
+    def updates(self) -> Iterator[Update]:
+        """All that are known here: proposed, decided, waiting, and the newest of my chain."""
+        yield from (proposal.update for proposal in self.proposals.values())
+        yield from (block.update for block in self.blocks)
+        yield from (block.update for block in (self.branch.blocks if self.branch is not None else ()))
+        yield from (step.block.update for step in reversed(self.trail))
+
+    def named_as(self, digest: bytes) -> frozenset[tuple[int, int]]:
+        """Of which layers the updates that are known here say that this is a mean, each with its encoded size.
+
+        Of none if nobody names it; of several where their bytes are the same, as those of parts that nothing moves.
+        """
+        return frozenset(
+            (self.rules.fragment(update.round - 1).parts[part].layer, self.rules.means_in(update.round - 1)[part])
+            for update in self.updates() if digest in update.parts
+            for part, name in enumerate(update.parts) if name == digest
+        )  # fmt: skip
+
+    def delegate_for(self, layer: int) -> str:
+        """Which home of mine keeps a layer now; empty if this one does."""
+        return next((peer for first, last, peer in self.delegates if first <= layer <= last), "")
+
+    @property
+    def electorate(self) -> tuple[str, ...]:
+        """Who decides in the instance in which this peer takes part: the chain's electorate, or a takeover's."""
+        return self.acceptor.electorate or self.head.electorate
+
+    @property
+    def instance(self) -> bytes:
+        return self.acceptor.instance
+
+    @property
+    def weak(self) -> bool:
+        """Whether it is a takeover."""
+        return bool(self.acceptor.electorate)

@@ -1,0 +1,391 @@
+"""How long each wait of a round lasts: learned from when others came in the last rounds, never more than the spec says.
+
+Every update carries what its coordinator measured (`Update.waited`, `Update.took`), so all peers that
+have the same chain compute the same deadlines. Whoever measures wrongly costs time, never agreement.
+
+For each wait, over the last rounds:
+
+    deadline = MARGIN · max(when a quorum had come, median + patience · MAD)      (MAD: median absolute deviation)
+
+A peer that did not come counts as `MISSED` times the deadline it missed. One such peer moves neither
+median nor MAD; when the whole group gets slower, the deadlines follow. Where nobody comes in time
+nothing commits and nothing is learned, so every further ballot of a round waits twice as long.
+
+Of the first rounds less is known, and that is taken with `SLACK`: before any, what voters say of their own pace, and
+what their lines carry of a model of this size; after one or two, when the slowest came.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterable, Sequence
+from dataclasses import dataclass, replace
+from math import ceil, inf
+from statistics import median
+from typing import TYPE_CHECKING
+
+from peer.consensus.protocol.block import NEVER, NOT_AWAITED, ContributionHeader, Times, Update
+from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.membership import trusted
+
+if TYPE_CHECKING:
+    from peer.consensus.protocol.rules import Rules
+    from peer.consensus.rounds.state import CoordinatorState, MemberState, State
+
+WINDOW = 8
+"""Rounds that are looked at."""
+KNOWN = 3
+"""With fewer the slowest that came is given `SLACK` times as long."""
+SLACK = 3.0
+FIRST_FLOOR_S = 15.0
+"""Of waits that rest on so little."""
+MEASURED_SHARE = 0.1
+"""Of a round: after so much of it a peer says how long all of it takes."""
+MARGIN = 1.25
+MISSED = 1.5
+CONTROL_FLOOR_S = 2.0
+DATA_FLOOR_S = 3.0
+DOUBLINGS = 16
+HEARD_S = 20.0
+"""Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
+SILENT_S = 45.0
+"""Whoever missed three of them is as good as out of reach: stopped, asleep, or behind a line that swallows all."""
+
+
+@dataclass(frozen=True, slots=True)
+class Deadlines:
+    """Seconds, in the order of `Update.took`."""
+
+    gather_s: float
+    """From the first peer that was ready until the coordinator asks the others for what they have."""
+    ack_s: float
+    """From a question to its answer, by a peer that is ready."""
+    exchange_s: float
+    """From START to the last part."""
+    means_s: float
+    """From TABLE to the last mean."""
+
+    def packed(self) -> Times:
+        """As `Update.waited` has it."""
+        return (_ms(self.gather_s), _ms(self.ack_s), _ms(self.exchange_s), _ms(self.means_s))
+
+
+def caps(rules: Rules) -> Deadlines:
+    """What the spec allows at most."""
+    return Deadlines(rules.gather_s, rules.ack_s, rules.exchange_s, rules.exchange_s)
+
+
+def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
+    """The deadlines of a first ballot that follows these updates, the newest of them last."""
+    if rules.shared is None or not updates:
+        return _learn(updates, rules)
+    key = ("deadlines", len(updates), updates[-1].digest)
+    return rules.shared.once(key, (), lambda: _learn(updates, rules))
+
+
+def _learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
+    known = [update for update in updates if update.took][-WINDOW:]
+    most = caps(rules)
+    if not known:
+        return most
+    # What carries bytes takes longer for a larger fragment than those that were averaged before it.
+    carried = sum(rules.bytes_in(updates[-1].round))
+    larger = [max(1.0, carried / sum(rules.bytes_in(update.round - 1))) for update in known]
+    arrivals = [
+        [_arrivals(update, wait, factor if wait > 1 else 1.0) for update, factor in zip(known, larger, strict=True)]
+        for wait in range(4)
+    ]
+    if len(known) < KNOWN:
+        slowest_s = [max((seconds for came in rounds for seconds in came), default=inf) for rounds in arrivals]
+        gather_s, _, exchange_s, means_s = map(_with_slack, slowest_s)
+        return _capped(Deadlines(gather_s, inf, exchange_s, means_s), most)
+    return Deadlines(
+        deadline(arrivals[0], DATA_FLOOR_S, most.gather_s, rules.patience),
+        deadline(arrivals[1], CONTROL_FLOOR_S, most.ack_s, rules.patience),
+        deadline(arrivals[2], DATA_FLOOR_S, most.exchange_s, rules.patience),
+        deadline(arrivals[3], DATA_FLOOR_S, most.means_s, rules.patience),
+    )
+
+
+def _with_slack(slowest_s: float) -> float:
+    return max(FIRST_FLOOR_S, SLACK * slowest_s)
+
+
+def _capped(waits: Deadlines, most: Deadlines) -> Deadlines:
+    return Deadlines(
+        min(waits.gather_s, most.gather_s), min(waits.ack_s, most.ack_s),
+        min(waits.exchange_s, most.exchange_s), min(waits.means_s, most.means_s),
+    )  # fmt: skip
+
+
+def by_lines(state: State, headers: Sequence[ContributionHeader]) -> Deadlines:
+    """The deadlines of a ballot with these members: before anything was learned, what they declare of their lines.
+
+    The slowest sends all that it gives; as a reducer it sends its share of the means, rounded up to a part, to all. The
+    cap holds if one does not know its line.
+    """
+    first, rules = state.deadlines, state.rules
+    slowest_bps = min(header.bandwidth_bps for header in headers)
+    if first != caps(rules) or not slowest_bps:
+        return first
+    sizes = rules.bytes_in(state.head.round), rules.means_in(state.head.round)
+    most_bytes = max(sum(parts) + len(headers) * max(parts) for parts in sizes)
+    wait_s = _with_slack(8 * most_bytes / slowest_bps)
+    return _capped(replace(first, exchange_s=wait_s, means_s=wait_s), first)
+
+
+def train_s(first: tuple[float, float], now: tuple[float, float]) -> int:
+    """Seconds that all steps of a round take, from two of (time, share that is done); 0 if they are too close."""
+    (began_at, before), (at, done) = first, now
+    return ceil((at - began_at) / (done - before)) if done - before >= MEASURED_SHARE else 0
+
+
+def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: float) -> float:
+    """From seconds of arrival by round to seconds to wait."""
+    awaited = [arrivals for arrivals in rounds if arrivals]
+    if not awaited:
+        return cap_s
+    everything = [seconds for arrivals in awaited for seconds in arrivals]
+    middle = median(everything)
+    spread = median(abs(seconds - middle) for seconds in everything)
+    majority = median(sorted(arrivals)[len(arrivals) // 2] for arrivals in awaited)
+    return min(cap_s, max(floor_s, MARGIN * max(majority, middle + patience * spread)))
+
+
+def _arrivals(update: Update, wait: int, factor: float) -> list[float]:
+    """Seconds after which each peer came in one round, times `factor`; who did not answer at all missed the wait for
+    answers. Newcomers, whose names cost nothing, make no wait longer."""
+    voters = {*update.elect, *(header.peer for header in update.members if header.leaving)}
+    times = [row[wait] for header, row in zip(update.members, update.took, strict=True) if header.peer in voters]
+    if wait == 1:
+        times += [NEVER] * sum(code == "ABSENT" for _, code, *_ in update.penalties)
+    missed_s = MISSED * update.waited[wait] / 1000
+    return [factor * (missed_s if ms == NEVER else ms / 1000) for ms in times if ms != NOT_AWAITED]
+
+
+def ready_after_others_s(update: Update, peer: str) -> float:
+    """How much later than half of all members that came a member was ready; 0.0 if it was not.
+
+    Half of them, not the first, so that nobody who is early makes all others hurry.
+    """
+    came = sorted(row[0] for row in update.took if row[0] not in (NEVER, NOT_AWAITED))
+    if not came:
+        return 0.0
+    return max(0.0, ready_after_s(update, peer) - came[(len(came) - 1) // 2] / 1000)
+
+
+def ready_after_s(update: Update, peer: str) -> float:
+    """How much later than the first a member was ready, as the coordinator measured it; 0.0 if that is not known."""
+    for member, row in zip(update.members, update.took, strict=False):
+        if member.peer == peer and row[0] not in (NEVER, NOT_AWAITED):
+            return row[0] / 1000
+    return 0.0
+
+
+# ---- what a peer waits for now ----
+
+
+def at(state: State, ballot: int) -> Deadlines:
+    """The deadlines of a ballot: twice as long in each further one that was led, up to the caps."""
+    factor = 2 ** min(max(ballot - state.skipped, 0), DOUBLINGS)
+    first, most = state.deadlines, caps(state.rules)
+    longer = (factor * first.gather_s, factor * first.ack_s, factor * first.exchange_s, factor * first.means_s)
+    return _capped(Deadlines(*longer), most)
+
+
+def asks_at(state: State) -> float:
+    """When the first coordinator asks, though not all are ready; never while all who are sit out.
+
+    Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
+    quorum is ready, or while they have made too few steps together, it waits for the cap, which counts from its own
+    submission: too few steps stop nothing. Who sits out is ready before others can
+    be, and hurries nobody; once it trains again the cap counts for it as well, since the others may be gone.
+    """
+    first_at = _first_ready_at(state)
+    mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.submitted_at
+    latest = mine_at + state.rules.gather_s
+    ready = {state.rules.me, *state.ready_at, *(peer for peer in state.electorate if sits_out(state, peer))}
+    if len(ready) < quorum(state.electorate):
+        return latest
+    # A header counts the steps since its fragment's turn before, which are those of fewer rounds at the very start.
+    if steps_ready(state) < state.rules.min_steps * min(state.rules.fragments, state.head.round + 1):
+        return latest
+    if state.deadlines.gather_s < state.rules.gather_s:
+        return min(latest, first_at + state.deadlines.gather_s)
+    late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in ready)
+    return min(latest, max((first_at + FIRST_FLOOR_S, *late)))
+
+
+def steps_ready(state: State) -> int:
+    """Inner steps that the voters who are ready for this anchor made together, as they say; of each what counts."""
+    mine = state.header.steps if state.header is not None else 0
+    others = (
+        said.steps
+        for peer, (said, _) in state.heard.items()
+        if peer != state.rules.me and said.anchor == state.head.anchor and said.ready and peer in state.electorate
+    )
+    return sum(min(steps, state.rules.steps_cap) for steps in (mine, *others))
+
+
+def sits_out(state: State, peer: str) -> bool:
+    """Whether its owner has paused a peer before it was ready for this anchor: it is whenever the others are."""
+    if peer == state.rules.me:
+        return state.sits_out
+    said, _ = state.heard.get(peer, (None, 0.0))
+    return said is not None and said.anchor == state.head.anchor and said.ready and not said.steps
+
+
+def _first_ready_at(state: State) -> float:
+    """Of the voters who do not sit out; infinity if there is none."""
+    mine = () if sits_out(state, state.rules.me) else (state.submitted_at,)
+    return min((*mine, *state.ready_at.values()), default=inf)
+
+
+def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
+    """How long promises are awaited: up to the cap if somebody who was heard lately must still encode what it has."""
+    waiting = any(
+        not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
+        for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and not was_silent(state, peer))
+    )
+    return state.rules.ack_s if waiting else at(state, ballot).ack_s
+
+
+def patience_s(state: State) -> float:
+    """Silence after which the next coordinator takes over: longer than any wait of the one before."""
+    current = at(state, state.acceptor.promised)
+    return max(current.exchange_s, current.means_s, state.rules.ack_s) + 2 * current.ack_s
+
+
+# ---- who is waited for ----
+
+GRACE_S = 2.0
+SILENT_MOST = 256
+"""Newcomers of whom it is remembered that they were silent."""
+
+
+def was_silent(state: State, peer: str) -> bool:
+    """A newcomer that was waited for in vain the last time: it is asked, taken if it comes, and not waited for."""
+    return peer in state.silent and peer not in trusted(state.head)
+
+
+def newcomers_until(began_at: float, voters_at: Sequence[float]) -> float:
+    """Until when newcomers are waited for, once all voters have come: as long again, and GRACE_S. Names cost nothing.
+
+    Where no voter was waited for nothing is known.
+    """
+    return 2 * max(voters_at) - began_at + GRACE_S if voters_at else inf
+
+
+def silent_after(state: State, awaited: Iterable[str], came: Collection[str]) -> tuple[str, ...]:
+    """`State.silent` after a wait for these, of whom some came."""
+    asked = tuple(awaited)
+    before = [peer for peer in state.silent if peer not in asked]
+    return (*before, *(peer for peer in asked if peer not in came))[-SILENT_MOST:]
+
+
+def silent_bits(state: State, members: Sequence[str]) -> int:
+    """Who of these was silent, as bits over them."""
+    return sum(1 << index for index, peer in enumerate(members) if was_silent(state, peer))
+
+
+def is_gone(state: State, peer: str, now: float) -> bool:
+    """Whether nobody in sight reaches a voter: neither I nor any other voter that I reach, each by its own word.
+
+    Where those are no majority it is I who may be cut off, and nobody is gone.
+    """
+    voters, me = state.head.electorate, state.rules.me
+    if peer not in voters or lost_at(state, peer) > now:
+        return False
+    others = [other for other in voters if other not in (me, peer) and lost_at(state, other) > now]
+    if len(others) + (me in voters) < quorum(voters):
+        return False
+    bit = 1 << voters.index(peer)
+    words = (state.heard[other][0] if other in state.heard else None for other in others)
+    return all(said is not None and said.anchor == state.head.anchor and said.unreachable & bit for said in words)
+
+
+def gone_bits(state: State, members: Sequence[str], now: float) -> int:
+    """Who of these is gone, as bits over them."""
+    return sum(1 << index for index, peer in enumerate(members) if is_gone(state, peer, now))
+
+
+def unreachable_bits(state: State, now: float) -> int:
+    """My own word, as `Heartbeat.unreachable` has it."""
+    voters = enumerate(state.head.electorate)
+    return sum(1 << bit for bit, peer in voters if peer != state.rules.me and lost_at(state, peer) <= now)
+
+
+def lost_at(state: State, peer: str) -> float:
+    """Since when its connection is gone, or from when on I take it for lost if it stays silent on one that is not.
+
+    Of whom nothing was ever heard silence says nothing.
+    """
+    _, heard_at = state.heard.get(peer, (None, inf))
+    return min(heard_at + SILENT_S, state.unreachable.get(peer, inf))
+
+
+# ---- what a coordinator measures ----
+
+
+def measure(state: State, lead: CoordinatorState, exchange: MemberState) -> tuple[Times, tuple[Times, ...]]:
+    """`Update.waited` and `Update.took` of a ballot of mine."""
+    waited = at(state, lead.ballot).packed()
+    return waited, tuple(
+        (
+            _ready(state, lead, member.peer),
+            _answered(state, lead, member.peer),
+            _gave(state, exchange, index),
+            _reduced(state, lead, exchange, member.peer),
+        )
+        for index, member in enumerate(exchange.members)
+    )
+
+
+def _was_ready(state: State, lead: CoordinatorState, peer: str) -> bool:
+    return state.ready_at.get(peer, inf) <= lead.began_at
+
+
+def _ready(state: State, lead: CoordinatorState, peer: str) -> int:
+    """From the first that was. Who is new, or sits out, is not waited for."""
+    if sits_out(state, peer):
+        return NOT_AWAITED
+    if peer == state.rules.me:
+        return _ms(state.submitted_at - _first_ready_at(state))
+    if _was_ready(state, lead, peer):
+        return _ms(state.ready_at[peer] - _first_ready_at(state))
+    return NEVER if peer in state.electorate else NOT_AWAITED
+
+
+def _answered(state: State, lead: CoordinatorState, peer: str) -> int:
+    """From PREPARE. Who had to encode first says nothing about messages."""
+    if peer == state.rules.me:
+        return 0
+    if not _was_ready(state, lead, peer) or peer not in lead.promised_at:
+        return NOT_AWAITED
+    return _ms(lead.promised_at[peer] - lead.began_at)
+
+
+def _gave(state: State, exchange: MemberState, index: int) -> int:
+    """From START until all its parts for me were here."""
+    member = exchange.members[index]
+    if not exchange.received or not member.root:
+        return NOT_AWAITED
+    if member.peer == state.rules.me:
+        return 0
+    if not all(bits >> index & 1 for bits in exchange.received.values()):
+        return NEVER
+    return _ms(exchange.part_at.get(member.peer, exchange.began_at) - exchange.began_at)
+
+
+def _reduced(state: State, lead: CoordinatorState, exchange: MemberState, peer: str) -> int:
+    """From TABLE until all its means were here."""
+    expected = [part for part in lead.expected if exchange.reducers[part] == peer]
+    if not expected:
+        return NOT_AWAITED
+    if peer == state.rules.me:
+        return 0
+    came = all(part in exchange.means and exchange.means[part].reducer == peer for part in expected)
+    return _ms(exchange.mean_at[peer] - exchange.tabled_at) if came else NEVER
+
+
+def _ms(seconds: float) -> int:
+    return min(max(0, round(1000 * seconds)), NOT_AWAITED - 1)

@@ -1,0 +1,80 @@
+"""What a trainer and its link say to each other before the trainer knows its model: what the run is, and the start."""
+
+from __future__ import annotations
+
+import time
+from contextlib import suppress
+from queue import Empty, SimpleQueue
+from typing import Any
+
+from dht.errors import Unreachable
+from peer.network.link.handle import LeaveRequested, LinkProcess
+from peer.node.lifecycle.state import SPEC_TIMEOUT_S
+from peer.node.telemetry.reporter import Reporter
+from peer.schema import ipc
+from peer.schema.events import Event
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import StartTable
+
+LOOK_S = 1.0
+"""Whoever waits looks so often whether its owner wants it to leave."""
+
+
+def until_told(inbox: SimpleQueue[Any], session: Reporter, kind: type) -> None:
+    """What comes before goes to people. Raises what the link ended with, and LeaveRequested."""
+    while not session.stopping:
+        with suppress(Empty):
+            item = inbox.get(timeout=LOOK_S)
+            if isinstance(item, kind):
+                return
+            _tell(item, session)
+    raise LeaveRequested
+
+
+def _tell(item: object, session: Reporter) -> None:
+    """Raises what the link ended with."""
+    match item:
+        case ipc.Waiting(why):
+            session.say("JOINING", why)
+        case ipc.ReportEvent(name, fields):
+            session.emit(Event.registry[name](**fields))
+        case Exception():
+            raise item
+
+
+def spec_text(inbox: SimpleQueue[Any], session: Reporter) -> str:
+    """What the run is. Raises what the link ended with, Unreachable, or LeaveRequested."""
+    until = time.monotonic() + SPEC_TIMEOUT_S
+    while not session.stopping and (left_s := until - time.monotonic()) > 0:
+        try:
+            item = inbox.get(timeout=left_s)
+        except Empty:
+            break
+        if isinstance(item, ipc.SpecText):
+            return item.toml
+        _tell(item, session)
+    if session.stopping:
+        raise LeaveRequested
+    raise Unreachable(f"the link did not get the run's spec within {SPEC_TIMEOUT_S:.0f} s")
+
+
+def bring_start(
+    link: LinkProcess, inbox: SimpleQueue[Any], spec: RunSpec, start: StartTable, session: Reporter
+) -> None:
+    """Have the model from which the run starts on this machine: from huggingface.co, or else from peers.
+
+    Raises LeaveRequested, what the link ended with, and BadSpec for another model under that name."""
+    from peer.training.model.pretrained import fetch
+
+    is_here = False
+    if start.is_on_hub:
+        session.say("JOINING", f"loading {start.model} from huggingface.co")
+        try:
+            fetch(spec)
+            is_here = True
+        except Unreachable as error:
+            session.warn("START", f"{error}; it is loaded from other peers")
+    link.send(ipc.StartLooked(is_here))
+    if not is_here:
+        session.say("JOINING", f"loading {start.model} from other peers")
+        until_told(inbox, session, ipc.StartBrought)

@@ -1,0 +1,56 @@
+"""What a worker's link asks its lead's, and what that answers: packed structs with a bound on every field."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import msgspec
+from msgspec import Meta, Struct
+
+from peer.schema.ipc import Assignment, Count, Figure, Text
+
+ASK = "cluster"
+"""The name of the question."""
+ANSWER_BYTES = 1 << 16
+
+
+class OfferWork(Struct, frozen=True, forbid_unknown_fields=True):
+    """I would train some layers, and have been given this secret. Asked again and again: it says that I am here."""
+
+    secret: Annotated[bytes, Meta(max_length=64)]
+    name: Annotated[str, Meta(max_length=64)]
+    memory_gb: Figure
+    tokens_per_s: Figure
+    upload_mbps: Figure
+    epoch: Count
+    """Of the assignment that I know; 0 before there is one."""
+
+
+class ClusterWord(Struct, frozen=True, forbid_unknown_fields=True):
+    """What the lead says: who holds what now, if that is decided, or why nothing comes of it."""
+
+    assignment: Assignment | None = None
+    refused: Text = ""
+
+
+_encoder = msgspec.msgpack.Encoder()
+_offers: msgspec.msgpack.Decoder[OfferWork] = msgspec.msgpack.Decoder(OfferWork)
+_words: msgspec.msgpack.Decoder[ClusterWord] = msgspec.msgpack.Decoder(ClusterWord)
+
+
+def pack_offer(offer: OfferWork) -> bytes:
+    return _encoder.encode(offer)
+
+
+def pack_word(word: ClusterWord) -> bytes:
+    return _encoder.encode(word)
+
+
+def unpack_offer(packed: bytes) -> OfferWork:
+    """Raises ValueError."""
+    return _offers.decode(packed)
+
+
+def unpack_word(packed: bytes) -> ClusterWord:
+    """Raises ValueError."""
+    return _words.decode(packed)

@@ -1,0 +1,157 @@
+"""The fragments of a model in the hands of one peer: whose turn it is, and what was made for each since it was offered.
+
+Round r averages fragment r mod P, and all train on in every round. What a peer offers for a fragment was made in all
+the rounds since it was that fragment's turn before, so tokens, steps and age are counted for each by itself. Age is
+counted in the fragment's own turns: who waits for its turn is not late.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from peer.consensus.protocol.block import Ranges
+from peer.consensus.protocol.layout import Part, divide, turns
+from peer.node.store.contributions import WorkStats
+
+
+@dataclass
+class Staleness:
+    """Remembers the rounds of the oldest inner steps. What encoding left of counted work has no age.
+
+    It is small, and always there: every contribution would be stale.
+    """
+
+    oldest: int | None = None
+    """Round of the oldest step that is not counted."""
+    unoffered: int | None = None
+    """Round of the oldest step that is not in the contribution on offer either."""
+
+    def progressed(self, round: int) -> None:
+        self.oldest = round if self.oldest is None else self.oldest
+        self.unoffered = round if self.unoffered is None else self.unoffered
+
+    def froze(self) -> None:
+        """All work so far is offered."""
+        self.unoffered = None
+
+    def counted(self) -> None:
+        """An update took what was offered, in every part."""
+        self.oldest = self.unoffered
+
+    def returned(self, round: int) -> None:
+        """Work since `round` is owed again, since an update that had counted it was undone."""
+        self.oldest = round if self.oldest is None else min(round, self.oldest)
+        self.unoffered = round if self.unoffered is None else min(round, self.unoffered)
+
+    def went_back(self, round: int) -> None:
+        """This peer stands at the earlier anchor `round` again: what it made since is made there."""
+        self.oldest = None if self.oldest is None else min(round, self.oldest)
+        self.unoffered = None if self.unoffered is None else min(round, self.unoffered)
+
+    def staleness(self, round: int) -> int:
+        """Rounds from the oldest work to anchor `round`."""
+        return 0 if self.oldest is None else round - self.oldest
+
+
+@dataclass
+class FragmentWork:
+    """What one peer has made for one fragment since it offered something of it."""
+
+    tokens: int = 0
+    steps: int = 0
+    age: Staleness = field(default_factory=Staleness)
+    """In turns of the fragment."""
+
+    def copy(self) -> FragmentWork:
+        return replace(self, age=replace(self.age))
+
+
+class FragmentSchedule:
+    """The fragments of a model cut into `parts`. Raises ValueError for more fragments than layers."""
+
+    def __init__(self, parts: Sequence[Part], fragments: int) -> None:
+        self._divided = divide(parts, fragments)
+        self._works = [FragmentWork() for _ in self._divided]
+
+    def parts(self, *rounds: int) -> tuple[Part, ...]:
+        """What the rounds from these anchors average, each part once."""
+        fragments = sorted({round % len(self._divided) for round in rounds})
+        return tuple(part for fragment in fragments for part in self._divided[fragment].parts)
+
+    @property
+    def everything(self) -> range:
+        """Rounds that together average the whole model."""
+        return range(len(self._divided))
+
+    def work(self, round: int) -> FragmentWork:
+        return self._works[round % len(self._divided)]
+
+    def turn(self, round: int, at: int | None = None) -> int:
+        """How many turns the fragment of a round has had before that, or before round `at`."""
+        return turns(round % len(self._divided), len(self._divided), round if at is None else at)
+
+    # ---- what changes it ----
+
+    def progressed(self, round: int, tokens: int, steps: int = 1) -> None:
+        """Inner steps were made, from anchor `round` or from what is to follow it: every fragment moved."""
+        for fragment, work in enumerate(self._works):
+            work.tokens += tokens
+            work.steps += steps
+            work.age.progressed(self.turn(fragment, round))
+
+    def offer(self, round: int, ranges: Ranges) -> WorkStats:
+        """What stands behind the contribution for anchor `round`; what comes from now on is for the turn after."""
+        work = self.work(round)
+        effort = WorkStats(work.tokens, work.steps, ranges, work.age.staleness(self.turn(round)))
+        work.age.froze()
+        work.tokens = work.steps = 0
+        return effort
+
+    def take_back(self, round: int, effort: WorkStats, age: Staleness) -> None:
+        """That was not offered after all; `age` is as it was before."""
+        work = self.work(round)
+        work.tokens += effort.tokens
+        work.steps += effort.steps
+        work.age = age
+
+    def returned(self, round: int, staleness: int) -> None:
+        """The contribution to anchor `round` is owed again: it was `staleness` turns old then."""
+        self.work(round).age.returned(self.turn(round) - staleness)
+
+    def went_back(self, round: int) -> None:
+        for fragment, work in enumerate(self._works):
+            work.age.went_back(self.turn(fragment, round))
+
+    def restored(self, round: int, staleness: int) -> None:
+        """What is owed of the fragment of a round is what was offered for anchor `round`."""
+        self._works[round % len(self._works)] = FragmentWork(age=Staleness(self.turn(round) - staleness))
+
+    def too_old(self, round: int, most: int) -> list[int]:
+        """Fragments of which something owed is more than `most` turns old at anchor `round`."""
+        return [
+            fragment
+            for fragment, work in enumerate(self._works)
+            if work.age.staleness(self.turn(fragment, round)) > most
+        ]
+
+    def drop_offered(self, fragment: int, round: int) -> bool:
+        """Forget what was offered, if what is younger was made for anchor `round` alone; returns whether it was."""
+        age = self._works[fragment].age
+        if age.unoffered != self.turn(fragment, round):
+            return False
+        age.counted()
+        return True
+
+    def drop(self, fragment: int) -> None:
+        self._works[fragment] = FragmentWork()
+
+    # ---- in a checkpoint ----
+
+    def state(self) -> list[tuple[Any, ...]]:
+        return [(work.tokens, work.steps, work.age.oldest, work.age.unoffered) for work in self._works]
+
+    def restore(self, state: Iterable[Sequence[Any]]) -> None:
+        """The inverse of `state`, also after a way through JSON."""
+        self._works = [FragmentWork(tokens, steps, Staleness(*age)) for tokens, steps, *age in state]

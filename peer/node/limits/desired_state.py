@@ -1,0 +1,140 @@
+"""What the owner of a peer wishes: that it trains, pauses, or pauses once its round is given; and what limits ask.
+
+The thread of the control socket and the one that watches the limits say it, and whoever listens is called; the trainer
+looks at it between micro-batches; none waits for another. A wish is remembered whatever the peer does just then, and
+kept for its next start: whoever pauses a peer and then restarts the machine does not find it training.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from enum import Enum
+
+from dht.errors import DiskFull
+from peer.node.limits.policy import Decision, Hold, until_of
+from peer.schema.settings import PeerSettings
+
+PAUSED_WHY = "its owner paused it; resume with: homefires resume"
+SNOOZED_WHY = "its owner has it snooze; resume at once with: homefires resume"
+
+
+class Intent(Enum):
+    """As in the names of the commands."""
+
+    TRAIN = "resume"
+    FINISH = "finish"
+    """Train until this round's contribution is made, then pause."""
+    PAUSE = "pause"
+
+
+@dataclass(frozen=True)
+class Desired:
+    """What the owner said last."""
+
+    wish: Intent = Intent.TRAIN
+    snoozed_until: float | None = None
+    """Unix time: a pause until then."""
+
+
+class DesiredState:
+    """The newest wish, and the newest verdict on the limits. `clock` gives Unix time.
+
+    `wished` is what was said in an earlier life; `keep` has the newest on disk for the next one, or raises.
+    """
+
+    def __init__(
+        self, clock: Callable[[], float] | None = None, wished: Desired = Desired(),
+        keep: Callable[[Desired], None] = lambda wished: None,
+    ) -> None:  # fmt: skip
+        self._clock, self._keep = clock or time.time, keep
+        self._wished = wished
+        """Replaced as a whole: other threads read it."""
+        self._verdict = Decision()
+        self._listener: Callable[[], object] = lambda: None
+        self._changing = threading.Lock()
+        self.min_step_s = 0.0
+        """What `settings.min_step_s` says."""
+
+    def listen(self, listener: Callable[[], object]) -> None:
+        """Have it called whenever something of this may have changed, by the thread that changed it."""
+        self._listener = listener
+
+    @property
+    def now(self) -> Intent:
+        return self._wished.wish
+
+    @property
+    def holds(self) -> tuple[Hold, ...]:
+        """Every reason not to train, the owner's own first; none: it may."""
+        return (*self._owners_hold(), *self._verdict.holds)
+
+    @property
+    def slowing(self) -> tuple[Hold, ...]:
+        """Why it computes only a part of the time; for a code that holds, that says why already."""
+        held = {hold.code for hold in self._verdict.holds}
+        return tuple(hold for hold in self._verdict.slowing if hold.code not in held)
+
+    @property
+    def pausing(self) -> bool:
+        """Whether no further micro-batch is wished."""
+        return bool(self.holds)
+
+    @property
+    def until(self) -> float | None:
+        """Unix time at which the pause ends by itself; None if nobody knows, or if there is none."""
+        return until_of(self.holds)
+
+    @property
+    def duty(self) -> float:
+        """Share of the time in which to compute."""
+        return self._verdict.duty
+
+    def wish(self, wish: Intent) -> str:
+        """Replace the wish before, and end a snooze. What people should know of it, in words; mostly nothing."""
+        return self._say(Desired(wish))
+
+    def snooze(self, seconds: float) -> str:
+        """Pause for so long; then train. Replaces the wish before, and returns what `wish` does."""
+        return self._say(Desired(Intent.TRAIN, self._clock() + seconds))
+
+    def take(self, settings: PeerSettings) -> None:
+        """What of the settings concerns each step."""
+        self.min_step_s = settings.min_step_s
+        self._listener()
+
+    def judge(self, verdict: Decision) -> None:
+        self._verdict = verdict
+        self._listener()
+
+    def round_is_given(self) -> None:
+        """This round's contribution is made: who wished to finish it pauses now."""
+        if self._wished.wish is not Intent.FINISH:  # mostly: the trainer waits for no disk
+            return
+        with self._changing:  # a `resume` that comes meanwhile stands
+            if self._wished.wish is Intent.FINISH:
+                self._replace(Desired(Intent.PAUSE))
+
+    def _say(self, wished: Desired) -> str:
+        with self._changing:
+            return self._replace(wished)
+
+    def _replace(self, wished: Desired) -> str:
+        """It is wished from now on, whether it can be kept or not."""
+        self._wished = wished
+        self._listener()
+        try:
+            self._keep(wished)
+        except (DiskFull, OSError) as error:
+            return f"{error}; it holds, but will be forgotten when the peer ends"
+        return ""
+
+    def _owners_hold(self) -> tuple[Hold, ...]:
+        wished = self._wished
+        if wished.wish is Intent.PAUSE:
+            return (Hold("PAUSED", PAUSED_WHY),)
+        if wished.snoozed_until is not None and self._clock() < wished.snoozed_until:
+            return (Hold("SNOOZED", SNOOZED_WHY, wished.snoozed_until),)
+        return ()

@@ -1,0 +1,119 @@
+"""How a run is trained on a peer's devices: found once by a dry run, remembered beside what it was measured on.
+
+The run fixes how many sequences an inner step reads, and their order. How many of them are on the device at a time
+(the micro-batch), which attention kernel computes them, and how several devices share the model, is the volunteer's:
+inner steps are private, so the last bits of a step may differ between devices, as they do anyway. What peers agree on,
+the outer step, does not see it.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+
+from dht.atomic_files import write_atomic
+from dht.errors import DiskFull, HomefiresError, MemoryFull
+from dht.process import parent_env
+from peer.schema.spec import RunSpec
+from peer.training.train.autotune_result import Tuned, TuneKey, from_json
+
+FILE = "tuned.json"
+MORE = 1.25
+"""Where so many times the memory is free that was free then, a larger micro-batch may have room: it is tried again."""
+
+
+def recall(directory: Path, basis: TuneKey, free_bytes: int = 0) -> Tuned | None:
+    """What was found in this folder on the same device, with the same versions, for the same run.
+
+    Not if much more memory is free now than was then; `free_bytes` is 0 where that is not known.
+    """
+    try:
+        fit = from_json((directory / FILE).read_text())
+    except (OSError, UnicodeDecodeError):
+        return None
+    if fit is None or fit.basis != basis:
+        return None
+    return None if fit.free_bytes and free_bytes > MORE * fit.free_bytes else fit
+
+
+def remember(directory: Path, fit: Tuned) -> None:
+    """Replaces what was there. Raises DiskFull."""
+    write_atomic(directory / FILE, (fit.to_json() + "\n").encode())
+
+
+CHILD_S = 300.0
+"""A few steps of the largest micro-batches, and loading torch."""
+
+POLL_S = 0.25
+"""How often is looked whether the device is wanted for something else."""
+
+Start = Callable[[list[str]], "tuple[int, str, str]"]
+"""Runs `python` with these words to its end: exit code, stdout, stderr."""
+
+
+class Unwanted(Exception):
+    """A dry run was ended before its end: the device is wanted for something else."""
+
+
+def run_python(words: list[str], unwanted: Callable[[], bool] = lambda: False) -> tuple[int, str, str]:
+    """To its end, or killed after CHILD_S, which is a failure like others. A negative code is a signal's, as of the
+    kernel that needs the memory.
+
+    Raises Unwanted, and the child is gone with all that it took, once `unwanted` says so.
+    """
+    ends_at = time.monotonic() + CHILD_S
+    with (
+        tempfile.TemporaryDirectory(prefix="homefires-dry-", ignore_cleanup_errors=True) as folder,  # if it is killed
+        subprocess.Popen(
+            [sys.executable, *words], stdin=subprocess.DEVNULL, stdout=subprocess.PIPE, stderr=subprocess.PIPE,
+            text=True, errors="replace",
+            env=os.environ | {"PYTHONSAFEPATH": "1", "TMPDIR": folder} | parent_env(),
+        ) as child,
+    ):  # fmt: skip
+        try:
+            while time.monotonic() < ends_at:
+                with suppress(subprocess.TimeoutExpired):
+                    out, err = child.communicate(timeout=POLL_S)
+                    return child.returncode, out, err
+                if unwanted():
+                    raise Unwanted
+            return HomefiresError.exit_code, "", f"it did not end within {CHILD_S:.0f} s"
+        finally:
+            child.kill()
+
+
+def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_python, free_bytes: int = 0) -> Tuned:
+    """What is remembered in `directory` for the same device and versions, or what a dry run of its spec.toml finds.
+
+    Raises MemoryFull if not even one sequence has room, HomefiresError if nothing could be tried; what `start` raises.
+    """
+    known = recall(directory, basis, free_bytes)
+    if known is not None:
+        return known
+    fit = try_out(spec, directory / "spec.toml", basis, start)
+    with suppress(DiskFull):  # then the next start tries again
+        remember(directory, fit)
+    return fit
+
+
+def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python) -> Tuned:
+    """A dry run; one that is killed is tried again with half the micro-batch."""
+    most = spec.inner.sequences * spec.inner.accumulation
+    words = ["--devices", *basis.device.split(), "--sharding", basis.sharding, *["--offload"] * basis.offload]
+    while True:
+        code, out, err = start(["-m", "peer.parallel.autotune", str(path), *words, "--most", str(most)])
+        fit = from_json(out) if code == 0 else None
+        if fit is not None:
+            return fit
+        why = (err.strip().splitlines() or [f"exit code {code}"])[-1].removeprefix("homefires: ")
+        if code == MemoryFull.exit_code or (code < 0 and most == 1):
+            raise MemoryFull(why)
+        if code >= 0:
+            raise HomefiresError(f"a dry run on {basis.device} failed: {why}")
+        most = (min(most, spec.inner.sequences) + 1) // 2

@@ -1,0 +1,237 @@
+"""A dry run on several devices, or on one that takes layers from main memory: real ranks train a few steps on noise in
+each way in which they can share the model.
+
+The ways come in the order of the forecast, those that cannot fit are left out, and no further one is begun after a
+while. The model is built once: the ranks of every way begin at its parameters in one arena.
+"""
+
+from __future__ import annotations
+
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from dht.errors import DeviceLost, HomefiresError, MemoryFull
+from peer.node.host.device import choose_devices, free_bytes, let_go
+from peer.node.host.processes import available_bytes
+from peer.parallel.autotune.search import BETTER, Trial, find
+from peer.parallel.autotune.trial import LONG_S, TIMED_STEPS, Noise, basis_of, fit, kind_of
+from peer.parallel.ranks.rank_group import RankLost
+from peer.parallel.ranks.sharded_backend import RankOptions, ShardedBackend
+from peer.planning.plan.home_cost import ways_to_try
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy
+from peer.schema.spec import RunSpec
+from peer.training.model.build import build_meta
+from peer.training.train.autotune_result import SPARE, Tuned, TuneKey
+from peer.training.train.backend import MicroBatch, uses_bfloat16
+from peer.training.train.round_vectors import MEMORY_SHARE
+
+BEGIN_S = 150.0
+"""After so long no further way is begun: whoever joins waits, and the likeliest came first."""
+
+
+def fit_devices(spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload: bool, most: int = 0) -> Tuned:
+    """What is fastest of all that has room on these devices, and its owner allows. Raises as
+    `peer.parallel.autotune.trial.fit`, and DeviceLost."""
+    devices = choose_devices(wanted)
+    if len(devices) == 1:
+        try:
+            return fit(spec, wanted[0], most, offload=offload)
+        except MemoryFull:
+            if not offload:
+                raise
+        let_go()  # outside of `except`: what the error's traceback holds is gone
+    around = DryDevices(
+        names=tuple(map(str, devices)), kinds=tuple(map(kind_of, devices)), room_bytes=tuple(map(free_bytes, devices))
+    )
+    ways = ways_to_try(
+        shape_of(spec), spec, around.room_bytes, MEMORY_SHARE * available_bytes(),
+        kind=None if sharding == "auto" or len(devices) == 1 else Sharding(sharding), offload=offload,
+    )  # fmt: skip
+    return fit_ranks(spec, around, ways, basis_of(spec, wanted, devices, sharding=sharding, offload=offload), most)
+
+
+@dataclass(frozen=True, kw_only=True)
+class DryDevices:
+    """What ranks are tried on."""
+
+    names: tuple[str, ...]
+    """As torch names them."""
+    kinds: tuple[str, ...]
+    """Of the hardware: unlike ones are measured alone."""
+    room_bytes: tuple[int, ...]
+    """Free; 0: not known."""
+
+
+def fit_ranks(
+    spec: RunSpec, devices: DryDevices, ways: Sequence[ShardingStrategy], basis: TuneKey, most: int = 0,
+    clock: Callable[[], float] = time.monotonic,
+) -> Tuned:  # fmt: skip
+    """The fastest of `ways`, which are tried in this order. One that takes layers from main memory is not tried where
+    another has room. Raises MemoryFull if none has, HomefiresError if none can be tried, and DeviceLost."""
+    until, whole = clock() + BEGIN_S, spec.inner.sequences * spec.inner.accumulation
+    best: tuple[Trial, ShardingStrategy, tuple[int, ...]] | None = None
+    with tempfile.TemporaryDirectory(prefix="homefires-ranks-") as folder:
+        trials = RankTrials(spec, devices, Path(folder))
+        try:
+            trials.measure_alone(offload=any(way.offloads for way in ways))
+            for way in ways:
+                if best is not None and (clock() > until or way.offloads):
+                    break
+                made = trials.search(way, min(whole, most or whole))
+                if made is not None and (best is None or made[0].sequences_per_s > BETTER * best[0].sequences_per_s):
+                    best = (made[0], way, made[1])
+        finally:
+            trials.close()
+    if best is None:
+        raise trials.failure()
+    trial, way, room = best
+    step_s = trial.seconds * whole / trial.sequences
+    return Tuned(
+        basis=basis, sequences=trial.sequences,
+        precision="bfloat16" if uses_bfloat16(spec, torch.device(devices.names[0])) else "float32", step_s=step_s,
+        tokens_per_s=whole * spec.model.context / step_s, free_bytes=sum(devices.room_bytes),
+        sharding=way.kind.value, group=way.group, offloads=way.offloads, speeds=trials.speeds, most=room,
+    )  # fmt: skip
+
+
+class RankTrials:
+    """One arena, and ranks in it in one way after the other."""
+
+    def __init__(self, spec: RunSpec, devices: DryDevices, folder: Path) -> None:
+        self._spec, self._devices, self._folder = spec, devices, folder
+        vocabulary = int(build_meta(spec).config.vocab_size)  # type: ignore[union-attr, arg-type]
+        self._noise = Noise(spec, vocabulary)
+        self._backend: ShardedBackend | None = None
+        self.speeds: tuple[float, ...] = ()
+        """Relative, by rank; empty: alike."""
+        self._peaks: list[tuple[int, ...]] = []
+        """What each attempt took on the device of each rank, in bytes."""
+        self._why: HomefiresError | None = None
+
+    def close(self) -> None:
+        if self._backend is not None:
+            self._backend.close()
+
+    def failure(self) -> HomefiresError:
+        """Why no way was found."""
+        names = " and ".join(self._devices.names)
+        return self._why or MemoryFull(f"not even one sequence of {self._spec.run.name} has room on {names}")
+
+    # ---- unlike devices, each alone ----
+
+    def measure_alone(self, *, offload: bool) -> None:
+        """Relative speeds of unlike devices, all of them measured alike: holding all of the model, or if that has no
+        room on one of them and the owner allows it, from main memory. Else they count as alike."""
+        if len(set(self._devices.kinds)) == 1:
+            return
+        for offloads in (False, True) if offload else (False,):
+            by_kind = {kind: self._alone_s(kind, offloads=offloads) for kind in dict.fromkeys(self._devices.kinds)}
+            if all(by_kind.values()):
+                each = [by_kind[kind] or 1.0 for kind in self._devices.kinds]
+                self.speeds = tuple(max(each) / seconds for seconds in each)
+                return
+
+    def _alone_s(self, kind: str, *, offloads: bool) -> float | None:
+        """Seconds of a sequence on a device of this kind; None without room."""
+        device = self._devices.names[self._devices.kinds.index(kind)]
+        way = ShardingStrategy(kind=Sharding.FULL, ranks=1, offloads=offloads)
+        made = self._attempt(1) if self._lay_out(RankOptions(devices=(device,), strategy=way)) else None
+        return made.seconds if made else None
+
+    # ---- a way ----
+
+    def search(self, way: ShardingStrategy, limit: int) -> tuple[Trial, tuple[int, ...]] | None:
+        """The fastest micro-batch of at most `limit` sequences, and how many each rank has room for (empty: not known);
+        None if not even one has."""
+        if not self._lay_out(RankOptions(devices=self._devices.names, strategy=way)):
+            return None
+        assert self._backend is not None
+        room: tuple[int, ...] = ()
+        if all(self._devices.room_bytes):
+            self._peaks.clear()
+            if self._attempt(way.ranks) is None:
+                return None  # where one of each rank has no room nothing has
+            room = self._room(way.ranks)
+        self._backend.deal_by(self.speeds, room)
+        limit = min(limit, sum(room)) if room else limit
+        wanted = min(limit, self._spec.inner.sequences * way.ranks)
+        found = find(lambda sequences, attention: self._attempt(sequences), wanted, limit, ("",))
+        return None if found is None else (found.best, room)
+
+    def _room(self, ranks: int) -> tuple[int, ...]:
+        """Sequences that each rank has room for, on a straight line through what one of each rank took and two take;
+        empty where ranks do not count."""
+        if not all(self._peaks[0]):
+            return ()
+        if 2 * ranks <= self._spec.inner.sequences * self._spec.inner.accumulation:
+            self._attempt(2 * ranks)
+        ones, last = self._peaks[0], self._peaks[-1]
+        is_line = len(self._peaks) > 1
+        return tuple(
+            _most(one, (two - one) if is_line else one, room)
+            for one, two, room in zip(ones, last, self._devices.room_bytes, strict=True)
+        )  # fmt: skip
+
+    def _lay_out(self, options: RankOptions) -> bool:
+        """Whether the ranks of this way have room for their shares."""
+        try:
+            if self._backend is None:
+                self._backend = ShardedBackend(self._spec, self._noise, options, _AsAsked(1), self._folder)
+            else:
+                self._backend.lay_out(options)
+        except (MemoryFull, RankLost) as error:
+            self._has_failed(error)
+            return False
+        return True
+
+    def _attempt(self, sequences: int) -> Trial | None:
+        """Some inner steps of one micro-batch each, beginning with one that does not count."""
+        try:
+            return self._timed(sequences)
+        except (MemoryFull, RankLost) as error:
+            self._has_failed(error)
+            return None
+
+    def _has_failed(self, error: MemoryFull | RankLost) -> None:
+        if isinstance(error, MemoryFull):
+            return
+        if error.is_device:
+            raise DeviceLost(str(error)) from error
+        self._why = HomefiresError(str(error))
+
+    def _timed(self, sequences: int) -> Trial | None:
+        backend = self._backend
+        assert backend is not None
+        if not backend.reload():
+            return None
+        backend.micro.sequences = sequences
+        seconds = _step_s(backend)
+        if seconds < LONG_S:
+            seconds = min(_step_s(backend) for _ in range(TIMED_STEPS))
+        self._peaks.append(backend.peak_bytes)
+        return Trial(sequences=sequences, attention="", seconds=seconds, peak_bytes=0)
+
+
+class _AsAsked(MicroBatch):
+    """What has no room is another attempt's matter."""
+
+    def halve(self) -> None:
+        raise MemoryFull(f"{self.sequences} sequences have no room")
+
+
+def _step_s(backend: ShardedBackend) -> float:
+    """Seconds of a step of one micro-batch."""
+    started = time.perf_counter()
+    backend.step(0, 0, stop=lambda: True)
+    return time.perf_counter() - started
+
+
+def _most(one_bytes: int, each_bytes: int, room_bytes: int) -> int:
+    """Sequences at a time, of which the first takes `one_bytes` and each next one `each_bytes`; at least one."""
+    return 1 + max(0, int((SPARE * room_bytes - one_bytes) // max(1, each_bytes)))

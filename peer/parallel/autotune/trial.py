@@ -1,0 +1,131 @@
+"""A dry run: a few steps on noise with one micro-batch after the other, in the process of
+`peer/parallel/autotune/__main__.py`."""
+
+from __future__ import annotations
+
+import gc
+import math
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from importlib.metadata import version
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from dht.errors import MemoryFull
+from peer.node.host.device import choose_device, free_bytes, is_out_of_memory
+from peer.parallel.autotune.search import Trial, find
+from peer.schema.spec import RunSpec
+from peer.training.model.build import build
+from peer.training.train.autotune_result import Tuned, TuneKey
+from peer.training.train.backend import SingleDevice, uses_bfloat16
+
+WARM_STEPS, TIMED_STEPS = 1, 2
+LONG_S = 5.0
+"""A step that takes so long is timed once, the first one."""
+ATTENTIONS = ("sdpa", "eager")
+
+
+def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False) -> Tuned:
+    """Try on the device that one of `settings.devices` means; `offload` is what its owner allows where this finds
+    nothing. Raises BadInput, BadSpec, MemoryFull."""
+    device = choose_device(wanted)
+    whole = spec.inner.sequences * spec.inner.accumulation
+    limit = min(whole, most or whole)
+    # On a processor other programs want the memory too, and kernels are few: the spec's micro-batch, or less.
+    is_gpu = device.type != "cpu"
+    attentions = ATTENTIONS if is_gpu else ("",)
+    free = free_bytes(device)
+    trials = Trials(spec, device)
+    found = find(
+        trials.attempt, min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences, attentions
+    )
+    if found is None:
+        raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
+    best = found.best
+    step_s = best.seconds * whole / best.sequences
+    return Tuned(
+        basis=basis_of(spec, (wanted,), (device,), offload=offload), sequences=best.sequences, attention=best.attention,
+        precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
+        tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
+        sequence_bytes=found.sequence_bytes, free_bytes=free,
+    )  # fmt: skip
+
+
+def basis_of(
+    spec: RunSpec, wanted: Sequence[str], devices: Sequence[torch.device], *, sharding: str = "auto",
+    offload: bool = False,
+) -> TuneKey:  # fmt: skip
+    """What a dry run on these devices holds for; `wanted` are their names as the dry run is told them."""
+    return TuneKey(
+        run=spec.digest().hex(), device=" ".join(wanted), name=" and ".join(map(kind_of, devices)),
+        torch=torch.__version__, homefires=version("homefires"), sharding=sharding if len(devices) > 1 else "auto",
+        offload=offload,
+    )  # fmt: skip
+
+
+def kind_of(device: torch.device) -> str:
+    """The name of the hardware."""
+    return torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
+
+
+class Trials:
+    def __init__(self, spec: RunSpec, device: torch.device) -> None:
+        self._spec, self._device = spec, device
+        self._model: Any = None
+
+    def attempt(self, sequences: int, attention: str) -> Trial | None:
+        """Some inner steps of one micro-batch each."""
+        try:
+            return self._timed(sequences, attention)
+        except MemoryFull:
+            return None
+        except (RuntimeError, ValueError, ImportError) as error:
+            if is_out_of_memory(error) or attention not in ("", ATTENTIONS[0]):
+                return None  # no room for the model itself or the optimizer, or no such kernel here
+            raise
+        finally:
+            gc.collect()
+            if self._device.type == "cuda":
+                torch.cuda.empty_cache()
+
+    def _timed(self, sequences: int, attention: str) -> Trial | None:
+        if self._model is None:
+            self._model = build(self._spec).to(self._device)
+        if attention:
+            self._model.set_attn_implementation(attention)
+        inner = replace(self._spec.inner, sequences=sequences, accumulation=1)
+        spec = replace(self._spec, inner=inner)
+        if self._device.type == "cuda":
+            torch.cuda.reset_peak_memory_stats(self._device)
+        loop = SingleDevice(self._model, spec, Noise(spec, int(self._model.config.vocab_size)), self._device)
+        seconds = self._step_s(loop)
+        if seconds is None:
+            return None
+        if seconds < LONG_S:
+            timed = [self._step_s(loop) for _ in range(TIMED_STEPS)]
+            seconds = min(value for value in timed if value is not None)
+        peak = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
+        return Trial(sequences=sequences, attention=attention, seconds=seconds, peak_bytes=peak)
+
+    def _step_s(self, loop: SingleDevice) -> float | None:
+        """Seconds of a step, whose loss was read and so computed; None if it had to go on with a smaller micro-batch,
+        or if it came to nothing finite."""
+        before, started = loop.micro.sequences, time.perf_counter()
+        step = loop.step(0, 0)
+        seconds = time.perf_counter() - started
+        return seconds if loop.micro.sequences == before and math.isfinite(step.loss) else None
+
+
+class Noise:
+    """Tokens by chance: what they are does not change what they cost."""
+
+    def __init__(self, spec: RunSpec, vocabulary: int) -> None:
+        self._context, self._vocabulary = spec.model.context, vocabulary
+        self._generator = torch.Generator().manual_seed(spec.run.seed)
+
+    def next(self, sequences: int) -> Tensor:
+        """Tokens (sequences, context + 1), int64."""
+        return torch.randint(0, self._vocabulary, (sequences, self._context + 1), generator=self._generator)

@@ -1,0 +1,83 @@
+"""What a home can offer its cluster: its room for training and its speed, measured in a moment."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+
+import torch
+
+from dht.errors import MemoryFull
+from peer.node.host.device import choose_devices, free_bytes, telling_full
+from peer.node.host.processes import PROCESS_BYTES, available_bytes
+from peer.node.host.threads import threads_for
+from peer.planning.plan.model_shape import shape_of
+from peer.schema.ipc import HomeOffer
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec
+
+TOKENS = 512
+"""In one product: rows of a matrix."""
+TIMED_S = 0.1
+WIDEST = 4096
+"""A wider product is no faster, and takes a processor long."""
+
+
+def figures_of(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:
+    """Of this home. Room and speed of a device that others fill now are not known. Raises BadInput for none that
+    works."""
+    try:
+        memory_gb, tokens_per_s = _measured(spec, settings)
+    except MemoryFull:
+        memory_gb = tokens_per_s = 0.0
+    return HomeOffer(me, settings.name, memory_gb, tokens_per_s, settings.upload_mbps)
+
+
+def _measured(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
+    """Raises MemoryFull, BadInput."""
+    device = choose_devices(settings.devices)[0]
+    threads = threads_for(device.type, settings.threads or torch.get_num_threads()).torch
+    shape = shape_of(spec)
+    with telling_full(device):
+        flops = flops_of(device, threads, min(shape.width, WIDEST), bfloat16=spec.inner.precision == "bfloat16")
+    return room_bytes(device, settings) / 1e9, flops / shape.flops_per_token(spec.model.context)
+
+
+def room_bytes(device: torch.device, settings: PeerSettings) -> float:
+    """For parameters, gradients and moments; in main memory a round keeps four numbers a parameter beside these, as
+    many as they are."""
+    allowed = settings.memory_gb * 1e9 or float("inf")
+    main = max(0.0, min(available_bytes(), allowed) - PROCESS_BYTES)
+    free = free_bytes(device)
+    return min(free, main) if free else main / 2
+
+
+def flops_of(device: torch.device, threads: int, width: int, *, bfloat16: bool) -> float:
+    """Operations per second of the matrix product that a model of this width is made of: the best of as many as fit
+    into TIMED_S. Training reaches a share of it, which is about the same on all homes.
+
+    Of a processor what one thread makes in the time that it computes, times `threads`: what else the machine does just
+    now would tell more than the machine.
+    """
+    is_cpu = device.type == "cpu"
+    clock = time.thread_time if is_cpu else time.perf_counter
+    dtype = torch.bfloat16 if bfloat16 else torch.float32
+    rows = torch.ones(TOKENS, width, device=device, dtype=dtype)
+    weights = torch.ones(width, width, device=device, dtype=dtype)
+    operations, before, best = 2.0 * TOKENS * width * width, torch.get_num_threads(), 0.0
+    if is_cpu:
+        torch.set_num_threads(1)
+    try:
+        _timed(rows, weights, clock)  # the first one loads the libraries
+        until = clock() + TIMED_S
+        while not best or clock() < until:
+            best = max(best, operations / _timed(rows, weights, clock))
+    finally:
+        torch.set_num_threads(before)
+    return best * threads if is_cpu else best
+
+
+def _timed(rows: torch.Tensor, weights: torch.Tensor, clock: Callable[[], float]) -> float:
+    started = clock()
+    (rows @ weights)[0, 0].item()  # what a device has not computed yet is waited for
+    return max(1e-9, clock() - started)

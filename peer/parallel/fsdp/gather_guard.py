@@ -1,0 +1,90 @@
+"""What a rank may gather while an update is applied beside the next step: nothing half written, nothing old.
+
+The race of ZeRO++'s second copies (arXiv:2407.01614), where the writer is a round's outer step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager
+from typing import Protocol
+
+from peer.parallel.fsdp.gather_hooks import Enter
+from peer.training.train.buffer_versions import BufferVersions, StaleVersion
+from peer.training.train.layerwise import APPLY_S
+
+
+class Gates(Protocol):
+    """`gather_hooks.GatherGates`, or what a test has in its place."""
+
+    def is_gathered(self, layer: int) -> bool:
+        """Whether this layer is read from a copy that was made before."""
+        ...
+
+    def forget(self) -> None:
+        """Drop all such copies."""
+        ...
+
+
+class GatherGuard:
+    """Lets one rank's passes gather a layer once it is applied, and only at the version that they read.
+
+    Whoever computes is `reading` around each forward pass and its backward pass, also where it only evaluates.
+    Whoever applies an update calls `begin`, writes this rank's shares and calls `publish`, from any threads. A pass
+    outside of `reading` is not safe itself, but what it leaves behind is never read.
+
+        guard = GatherGuard(len(flat.layers), partial(GatherGates, model, flat))
+    """
+
+    def __init__(self, layers: int, gates: Callable[[Enter], Gates], wait_s: float = APPLY_S) -> None:
+        self._versions = BufferVersions(layers)
+        self._copied_at = [0] * layers
+        """The version of what was gathered of each layer last."""
+        self._version = 0
+        """Of the layers that the present pass reads."""
+        self._wait_s = wait_s
+        self._gates = gates(self._enter)
+
+    @property
+    def waited_s(self) -> float:
+        """Seconds that gathers have waited for layers since the newest `begin`."""
+        return self._versions.waited_s
+
+    def begin(self) -> int:
+        """From now on no layer is gathered until it is published; returns the new version.
+
+        Said before a parameter is written, when nobody is `reading` and the update before is whole, else
+        AssertionError. Copies that were gathered of the parameters are dropped.
+        """
+        version = self._versions.begin()  # nobody reads from here on: nothing of it is published
+        self._gates.forget()
+        return version
+
+    def publish(self, layer: int, version: int) -> None:
+        """This rank's share of the layer is written. Raises StaleVersion.
+
+        On a GPU it is said after the event at the copy's end has been waited for (`Event.synchronize`): FSDP gathers
+        on streams of its own, which wait for no other stream's copies but at the start of a forward pass.
+        """
+        self._versions.publish(layer, version)
+
+    @contextmanager
+    def reading(self) -> Iterator[None]:
+        """Forward and backward passes inside read one version of the model."""
+        with self._versions.reading() as self._version:
+            yield
+
+    def _enter(self, layers: Collection[int]) -> None:
+        """These are gathered next. Raises StaleVersion and TimeoutError."""
+        for layer in layers:
+            self._versions.wait(layer, self._version, self._wait_s)
+        for layer in layers:
+            self._check_copy(layer)
+
+    def _check_copy(self, layer: int) -> None:
+        if not self._gates.is_gathered(layer):
+            self._copied_at[layer] = self._version
+        elif self._copied_at[layer] != self._version:
+            raise StaleVersion(
+                f"layer {layer} would be read from a copy of version {self._copied_at[layer]}, not {self._version}"
+            )

@@ -1,0 +1,117 @@
+"""What one rank holds of each layer, and what of it this rank works on in a round.
+
+A rank *holds* runs of a layer's parameters: those FSDP2 gave it. It *owns* what it holds, or, where several ranks hold
+the same, its part of that: the owners of a layer are all ranks, each element has one. Owners do a round's arithmetic,
+where their parameters lie; of encoded parts each touches the units that begin in what it owns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor, nn
+
+from peer.parallel.fsdp.sharded_model import held_by_rank, owned_run
+from peer.parallel.fsdp.shared_parameters import Arena
+from peer.planning.plan.sharding_strategy import ShardingStrategy
+from peer.training.checkpoint.layer_state import derived_start
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.layer_tensors import LayerTensors, Origin
+
+
+@dataclass(frozen=True, kw_only=True)
+class HeldRun:
+    """A run of one parameter."""
+
+    lies: slice
+    """In the layer, in elements."""
+    local: Tensor
+    """Flat, in the memory that inner steps change."""
+    owned: slice
+    """In the run, in elements: what this rank owns of it."""
+
+    @property
+    def owned_lies(self) -> slice:
+        """In the layer."""
+        return slice(self.lies.start + self.owned.start, self.lies.start + self.owned.stop)
+
+
+class RankShards:
+    """Of one rank of a model that is divided already."""
+
+    def __init__(self, model: nn.Module, strategy: ShardingStrategy, rank: int, arena: Arena) -> None:
+        self.flat, self._arena = FlatParameters(model), arena
+        copies, copy = strategy.ranks // strategy.shares, rank // strategy.shares
+        self.held = tuple(
+            tuple(_held(members, copies, copy)) for members in self.flat.members
+        )  # fmt: skip
+        self._owned = tuple(
+            tuple(self._tensors(layer, run) for run in runs if run.owned.stop > run.owned.start)
+            for layer, runs in enumerate(self.held)
+        )
+        self.device = next((run.local.device for runs in self.held for run in runs), torch.device("cpu"))
+        """Where the parameters lie."""
+
+    def _tensors(self, layer: int, run: HeldRun) -> LayerTensors:
+        arena, where = self._arena, run.owned_lies
+        return LayerTensors(
+            first=self.flat.layers[layer].start + where.start,
+            local=((slice(0, where.stop - where.start), run.local[run.owned]),),
+            residual=arena.residual[layer][where], theta=arena.theta[layer][where],
+            momentum=arena.momentum[layer][where], start=Origin.AT_ANCHOR, _kept=arena.start[layer][where],
+        )  # fmt: skip
+
+    def owned(self, layer: int, origin: Origin) -> tuple[LayerTensors, ...]:
+        """What this rank owns of a layer, whose steps began there."""
+        for tensors in self._owned[layer]:
+            tensors.start = origin
+        return self._owned[layer]
+
+    def whole(self, layer: int) -> LayerTensors:
+        """A layer as all ranks have it, to be read: what no rank but this one would change lies elsewhere."""
+        arena = self._arena
+        return LayerTensors(
+            first=self.flat.layers[layer].start, local=((slice(0, 0), torch.empty(0, device=self.device)),),
+            residual=arena.residual[layer], theta=arena.theta[layer], momentum=arena.momentum[layer],
+        )  # fmt: skip
+
+    @torch.no_grad()
+    def follow(self, layer: int, *, sparse: bool) -> None:
+        """Begin what others own of a layer where they have begun it: at θ less the residual, or at θ."""
+        theta, residual = self._arena.theta[layer], self._arena.residual[layer]
+        for run in self.held[layer]:
+            for some in (slice(0, run.owned.start), slice(run.owned.stop, run.local.numel())):
+                where = slice(run.lies.start + some.start, run.lies.start + some.stop)
+                run.local[some] = derived_start(theta[where], residual[where], sparse=sparse).to(self.device)
+
+    @torch.no_grad()
+    def be_at_anchor(self) -> None:
+        """Have θ as parameters."""
+        for vector, runs in zip(self._arena.theta, self.held, strict=True):
+            for run in runs:
+                run.local.copy_(vector[run.lies])
+
+    @torch.no_grad()
+    def take_layer(self, layer: int) -> None:
+        """Have as parameters what the arena keeps of them."""
+        for run in self.held[layer]:
+            run.local.copy_(self._arena.local[layer][run.lies])
+
+    @torch.no_grad()
+    def keep_layer(self, layer: int, aside: Sequence[Tensor] | None) -> None:
+        """The inverse; of `aside`, by run, where θ has taken the place of the parameters."""
+        for number, run in enumerate(self.held[layer]):
+            local, vector = run.local if aside is None else aside[number], self._arena.local[layer][run.owned_lies]
+            if vector.data_ptr() != local.data_ptr():
+                vector.copy_(local[run.owned])
+
+
+def _held(members: tuple[Tensor, ...], copies: int, copy: int) -> Iterator[HeldRun]:
+    at = 0
+    for parameter in members:
+        where, local = held_by_rank(parameter)
+        lies = slice(at + where.start, at + where.stop)
+        yield HeldRun(lies=lies, local=local, owned=owned_run(local.numel(), copies, copy))
+        at += parameter.numel()

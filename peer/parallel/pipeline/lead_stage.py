@@ -1,0 +1,430 @@
+"""A lead's stage: it reads the data, sends micro-batches on their way, and has all stages make one step together.
+
+A step is synchronous: it ends when all of its micro-batches are back. Gradients are clipped by the norm over all
+stages, so that a cluster computes what one process would, but for rounding. Only the lead sends again what was lost.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, TypeVar
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from dht.errors import MemoryFull, Unreachable
+from peer.node.host.device import is_out_of_memory
+from peer.parallel.pipeline.activation_codec import BadActivations, encoded_bytes
+from peer.parallel.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, fault_of_descent
+from peer.parallel.pipeline.flight_messages import (
+    AnyFlight,
+    AskNorm,
+    BadFlight,
+    EndStep,
+    Finished,
+    FlightBack,
+    Forward,
+    Garbage,
+    GiveUpStep,
+    NotThere,
+    SquareNorm,
+    StageFull,
+    Stand,
+    Sweep,
+    Swept,
+    decode_flight,
+    encode_flight,
+)
+from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
+from peer.parallel.pipeline.home_watch import HomeWatch
+from peer.parallel.pipeline.stage import StageDevice, StagePlace
+from peer.schema.ipc import Assignment
+from peer.schema.spec import RunSpec
+from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
+from peer.training.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, Stopped
+
+POLL_S = 0.05
+SILENCE_S = 60.0
+"""A home of which nothing comes for so long while a step waits for it is lost."""
+AGAIN_S = 2.0
+"""Whoever has not answered is asked again after this, and whether flights were lost."""
+PATIENCE_S = 1.0
+"""A home that stands at another anchor is asked again after this."""
+FLIGHTS_PER_STAGE = 3
+"""Micro-batches that are on their way at a time, at least: where a line takes as long for one as a stage does, each of
+S stages is at work on one, and so is each of S - 1 lines there and back."""
+FLYING_BYTES = 1_250_000
+"""More of them, of so many bytes together for each stage behind the first: what 100 Mbit/s have under way in 50 ms
+there and 50 ms back. The lead keeps all of them, and stages between the first and the last twice as much."""
+TINY = 1e-6
+"""As torch.nn.utils.clip_grad_norm_ has it."""
+M = TypeVar("M", bound=AnyFlight)
+
+
+@dataclass
+class Flight:
+    """On its way."""
+
+    tokens_BT: Tensor
+    frame: bytes
+    """What was sent, to be sent again."""
+    sweeps: int
+    """How many were sent before it was, at last."""
+
+
+class _NotThere(Exception):
+    """Some home stands at another anchor."""
+
+
+class LeadStage(StageDevice):
+    """Implements `peer.training.train.backend.Backend` of the first layers; other homes hold the rest."""
+
+    def __init__(
+        self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
+        told_smaller: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
+        silence_s: float = SILENCE_S, again_s: float = AGAIN_S,
+    ) -> None:  # fmt: skip
+        """`require_all` raises HomeGone where a home is known to be lost."""
+        stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
+        micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), told_smaller)
+        super().__init__(spec, place, batches, device, micro, folder)
+        self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
+        self._chance = random.SystemRandom()
+        self._tries = False
+        """Whether trials go before the step in hand."""
+        self._step_now = time.time_ns() // 1_000_000  # later than any of a life before this one
+        self._in_hand: dict[int, Flight] = {}
+        self._sweeps = 0
+        self._workers = [holder.peer for holder in place.assignment.workers]
+        self._clip, self._busy_s = 1.0, 0.0
+        self.flight_seconds: dict[str, float] = {}
+        """What each stage took to compute a micro-batch, forward and backward, in the newest step."""
+        self.step_s = 0.0
+        """How long that step took."""
+        self._flights = 0
+
+    def reassign(self, assignment: Assignment) -> None:
+        super().reassign(assignment)
+        self._workers = [holder.peer for holder in assignment.workers]
+        self._in_hand.clear()
+
+    def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
+        """As of one device, see `SingleDevice.step`; of 0 tokens where some home stands at another anchor still.
+
+        Raises HomeGone, too; what was read for the step is read next then, if it was not made.
+        """
+        began = time.perf_counter()
+        self._tries = len(self._workers) == 1 and (position == 0 or self._chance.randrange(TRIAL_ONE_IN) == 0)
+        try:
+            made = super().step(round, position, stop)
+            self.step_s = time.perf_counter() - began
+            return made
+        except _NotThere:
+            until = time.monotonic() + PATIENCE_S
+            while time.monotonic() < until and not stop():
+                self._place.port.receive(POLL_S)
+            return InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
+
+    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        """Of all micro-batches on all stages; here they are clipped already."""
+        table, done, loss = self._spec.inner, 0, 0.0
+        whole, number, has_stopped = table.sequences * table.accumulation, 0, False
+        try:
+            if self._tries:
+                self._require_descent(whole)
+            self._step_now += 1
+            self._in_hand.clear()
+            self._busy_s = 0.0
+            while self._in_hand or (done < whole and not has_stopped):
+                has_stopped = has_stopped or (done > 0 and self._ends(stop))
+                if done < whole and not has_stopped and len(self._in_hand) < self._slots:
+                    tokens_BT = self._reader.next(min(self.micro.sequences, whole - done))
+                    taken.append(tokens_BT)
+                    self._depart(number, tokens_BT, whole)
+                    done, number = done + len(tokens_BT), number + 1
+                    continue
+                loss += self._land(self._next_back(), whole)
+            scale = step_scale(taken, whole)
+            self._agree_on_norm(scale)
+        except BaseException as error:
+            self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
+            self._in_hand.clear()
+            if isinstance(error, _NotThere | HomeGone):
+                self._forget()
+                self._reader.put_back(taken)
+            if isinstance(error, Unreachable):  # what was read is put back by whoever attempts a step
+                self._forget()
+            raise
+        self._made, self._flights = (loss * scale, done * self._spec.model.context), number
+        return torch.tensor(self._made[0])
+
+    def _require_descent(self, whole: int) -> None:
+        """Raises GarbageHome if the loss does not fall where hidden values go down the gradients that come back.
+
+        What is read for that is read again. Of more than one worker nobody could say whose fault it is.
+        """
+        read: list[Tensor] = []
+        try:
+            for _ in range(TRIALS):
+                fault = self._try(whole, read)
+                if fault is None:
+                    return
+        finally:
+            self._reader.put_back(read)
+        raise GarbageHome(self._place.behind, f"returned {fault}")
+
+    @torch.no_grad()
+    def _try(self, whole: int, read: list[Tensor]) -> str | None:
+        """What is odd about a gradient, by two flights of a step that is given up: nothing of it counts."""
+        self._step_now += 1
+        self._in_hand.clear()
+        read.append(self._reader.next(min(self.micro.sequences, whole)))
+        try:
+            leaving = self._depart(0, read[-1], whole)
+            there = self._next_back()
+            gradient = self._gradient_back(there, leaving)
+            lengths = gradient.float().norm(dim=-1, keepdim=True).clamp_min(torch.finfo(torch.float32).tiny)
+            moved = gradient * (DESCENT * leaving.float().norm(dim=-1, keepdim=True) / lengths)
+            self._in_hand.clear()
+            self._depart(1, read[-1], whole, leaving=leaving - moved)
+            return fault_of_descent(there.loss, self._next_back().loss, float((gradient * moved).float().sum()))
+        finally:
+            self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
+
+    @property
+    def _slots(self) -> int:
+        """Flights that may be on their way at a time."""
+        flight_bytes = encoded_bytes(self.micro.sequences * self._spec.model.context * self._width, self._place.wire)
+        workers = len(self._workers)
+        return FLIGHTS_PER_STAGE * (workers + 1) + workers * FLYING_BYTES // flight_bytes
+
+    def _depart(
+        self, number: int, tokens_BT: Tensor, whole: int, *, measures: bool = False, leaving: Tensor | None = None
+    ) -> Tensor:
+        """Send a flight; returns what left this stage, which is `leaving` if that is given."""
+        began = time.perf_counter()
+        tokens_BT = tokens_BT.to(self._device)
+        if leaving is None:
+            with torch.no_grad():
+                leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, number)
+        frame = encode_flight(
+            Forward(
+                epoch=self._epoch, step=self._step_now, number=number, round=self.anchor.round, rows=len(tokens_BT),
+                columns=tokens_BT.shape[1] - 1, whole=whole, tokens=_int32(tokens_BT), hidden=self._encoded(leaving),
+                measures=measures,
+            )
+        )  # fmt: skip
+        self._in_hand[number] = Flight(tokens_BT, frame, self._sweeps)
+        self._busy_s += time.perf_counter() - began
+        self._place.port.send(self._place.behind, frame)
+        return leaving
+
+    def _next_back(self) -> FlightBack:
+        """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
+        first, watch = min(self._in_hand), HomeWatch(self._workers, self._silence_s)
+
+        def fits(sender: str, message: FlightBack) -> bool:
+            return sender == self._place.behind and message.number == first
+
+        _, message = self._hear(FlightBack, fits, self._sweep, watch, first)
+        return message
+
+    def _land(self, message: FlightBack, whole: int) -> float:
+        """Its share of the loss; the gradient goes through this stage. Raises GarbageHome."""
+        began, home = time.perf_counter(), self._place.behind
+        tokens_BT = self._in_hand.pop(message.number).tokens_BT
+        leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, message.number)
+        gradient = self._gradient_back(message, leaving)
+        history = self._histories[home]
+        fault = history.fault_of(of_predicted(gradient, tokens_BT))
+        if predicted_tokens(tokens_BT):
+            fault = history.fault_of_loss(message.loss * step_scale([tokens_BT], whole)) or fault
+        if fault is not None:
+            raise GarbageHome(home, f"returned {fault}")
+        torch.autograd.backward(leaving, gradient)
+        self._busy_s += time.perf_counter() - began
+        return message.loss
+
+    def _gradient_back(self, message: FlightBack, leaving: Tensor) -> Tensor:
+        """Raises GarbageHome."""
+        try:
+            return self._gradient_from(message, leaving)
+        except BadActivations as error:
+            raise GarbageHome(self._place.behind, f"returned {error}") from error
+
+    def _agree_on_norm(self, ratio: float) -> None:
+        """Scale what is here as all are going to scale theirs. `ratio`: see `step_scale`."""
+        self._clip = ratio
+        if self._spec.inner.clip:
+            answers = self._ask_all(AskNorm(epoch=self._epoch, step=self._step_now), SquareNorm)
+            norm = ratio * math.sqrt(self._square_norm() + sum(answer.square for answer in answers.values()))
+            self._clip = ratio * min(1.0, self._spec.inner.clip / (norm + TINY))
+        self._scale_gradients(self._clip)
+
+    def _step(self, rate: float) -> bool:
+        """Here first: where there is no room, nobody makes the step."""
+        if not super()._step(rate):
+            self._tell_all(GiveUpStep(epoch=self._epoch, step=self._step_now))
+            return False
+        loss, tokens = self._made
+        finish = EndStep(
+            epoch=self._epoch, step=self._step_now, scale=self._clip, learning_rate=rate, loss=loss, tokens=tokens
+        )
+        try:
+            answers = self._ask_all(finish, Finished)
+        except torch.OutOfMemoryError as error:
+            raise HomeGone(str(error), "had no room for a step that others have made") from error
+        busy = {self._place.me: self._busy_s} | {peer: answer.busy_s for peer, answer in answers.items()}
+        self.flight_seconds = {peer: seconds / self._flights for peer, seconds in busy.items()}
+        return True
+
+    def wire_bytes(self, stage: int) -> int:
+        """What a stage sends on of a micro-batch: hidden values, and a gradient back."""
+        values = self.micro.sequences * self._spec.model.context * self._width
+        is_last = stage == len(self._workers)
+        return encoded_bytes(values, self._place.wire) * (1 if is_last or not stage else 2)
+
+    # ---- the loss of the anchor ----
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        sequences = min(SEQUENCES, self.micro.sequences)
+        while True:
+            try:
+                return self._summed_by_all(torch.split(tokens_BT, sequences), stop) / predicted_tokens(tokens_BT)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+            self._return_memory()
+            if sequences == 1:
+                raise MemoryFull("the memory of this cluster has no room to measure even one sequence")
+            sequences = (sequences + 1) // 2
+
+    def _summed_by_all(self, pieces: Sequence[Tensor], stop: Callable[[], bool]) -> float:
+        losses: dict[int, float] = {}
+        try:
+            self._ask_to_stand("anchor")
+            self._stand_at_anchor()
+            while len(losses) < len(pieces):
+                departed = len(losses) + len(self._in_hand)
+                if departed < len(pieces) and len(self._in_hand) < self._slots:
+                    self._depart(departed, pieces[departed], 1, measures=True)
+                    continue
+                message = self._next_back()
+                del self._in_hand[message.number]
+                if not math.isfinite(message.loss):
+                    raise GarbageHome(self._workers[-1], f"returned a loss of {message.loss}")
+                losses[message.number] = message.loss
+                if stop():
+                    raise Stopped
+            self._stand_back()
+            self._ask_to_stand("own")
+        except BaseException as error:
+            self._in_hand.clear()
+            self._stand_back()
+            self._step_now += 1
+            self._tell_all(Stand(epoch=self._epoch, step=self._step_now, where="own", round=self.anchor.round))
+            if isinstance(error, _NotThere):
+                raise Stopped from None
+            raise
+        return sum(losses.values())
+
+    def _ask_to_stand(self, where: Literal["anchor", "own"]) -> None:
+        self._step_now += 1
+        self._ask_all(Stand(epoch=self._epoch, step=self._step_now, where=where, round=self.anchor.round), Finished)
+
+    # ---- the others ----
+
+    @property
+    def _epoch(self) -> int:
+        return self._place.assignment.epoch
+
+    def _tell_all(self, message: AnyFlight) -> None:
+        for peer in self._workers:
+            self._send(peer, message)
+
+    def _ask_all(self, message: AnyFlight, kind: type[M]) -> dict[str, M]:
+        """What each of them answers. Raises HomeGone, and OutOfMemoryError."""
+        answers: dict[str, M] = {}
+        missing = list(self._workers)
+
+        def ask() -> None:
+            for peer in missing:
+                self._send(peer, message)
+
+        ask()
+        while missing:
+            watch = HomeWatch(missing, self._silence_s)
+            sender, answer = self._hear(kind, lambda sender, _: sender in missing, ask, watch)
+            answers[sender] = answer
+            missing.remove(sender)
+        return answers
+
+    def _hear(
+        self, kind: type[M], fits: Callable[[str, M], bool], again: Callable[[], None], watch: HomeWatch,
+        flight: int = 0,
+    ) -> tuple[str, M]:  # fmt: skip
+        """The next message of this kind about the step in hand that fits, and who sent it; `again` is called at times.
+
+        Raises HomeGone, and OutOfMemoryError, whose text is a home, if a stage has no room.
+        """
+        again_at = time.monotonic() + self._again_s
+        while True:
+            self._require_all()
+            watch.require_alive(flight)
+            if time.monotonic() >= again_at:
+                again()
+                again_at = time.monotonic() + self._again_s
+            found = self._place.port.receive(min(POLL_S, self._again_s))
+            if found is None or found[0] not in self._workers:
+                continue
+            sender, frame = found
+            try:
+                message = decode_flight(frame)
+            except BadFlight:
+                raise GarbageHome(sender, "sends what is no message") from None
+            if message.epoch != self._epoch or message.step != self._step_now:
+                continue
+            watch.hear(sender, message)
+            match message:
+                case StageFull():
+                    raise torch.OutOfMemoryError(sender)
+                case NotThere():
+                    raise _NotThere
+                case Garbage():
+                    raise self._accused(sender, message)
+                case Swept() if sender == self._place.behind:
+                    self._send_lost(message.number, watch)
+                case _ if isinstance(message, kind) and fits(sender, message):
+                    return sender, message
+
+    def _sweep(self) -> None:
+        self._sweeps += 1
+        self._send(self._place.behind, Sweep(epoch=self._epoch, step=self._step_now, number=self._sweeps))
+
+    def _send_lost(self, sweep: int, watch: HomeWatch) -> None:
+        """Flights that went before a sweep that is back: frames keep their order, so they or their answers are lost."""
+        lost = [flight for _, flight in sorted(self._in_hand.items()) if flight.sweeps < sweep]
+        for flight in lost:
+            flight.sweeps = self._sweeps
+            self._place.port.send(self._place.behind, flight.frame)
+        watch.resends += bool(lost)
+
+    def _accused(self, sender: str, said: Garbage) -> GarbageHome:
+        """Who of two neighbours it was; what this home sent itself was no garbage."""
+        why = "".join(character for character in said.why if character.isprintable())
+        homes = [self._place.me, *self._workers]
+        place = homes.index(sender)
+        if said.peer not in homes[max(0, place - 1) : place + 2] or said.peer in (self._place.me, sender):
+            return GarbageHome(sender, f"says of {said.peer[-8:]} that it sent {why}")
+        return GarbageHome(said.peer, f"sent {why}, as home {sender[-8:]} says", sender)
+
+
+def _int32(tokens_BT: Tensor) -> bytes:
+    return tokens_BT.cpu().numpy().astype(np.dtype("<i4")).tobytes()

@@ -1,0 +1,203 @@
+"""What every stage of a cluster does: some layers on one device, forward and, computed again, backward."""
+
+from __future__ import annotations
+
+import contextlib
+import hashlib
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peer.node.host.device import free_bytes
+from peer.node.host.processes import available_bytes
+from peer.parallel.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
+from peer.parallel.pipeline.flight_check import ArrivalHistory
+from peer.parallel.pipeline.flight_messages import AnyFlight, FlightBack, Forward, encode_flight
+from peer.parallel.pipeline.flight_port import FlightPort
+from peer.parallel.pipeline.stage_model import build_stage, model_layers
+from peer.schema.ipc import Assignment
+from peer.schema.spec import RunSpec
+from peer.training.model.build import places
+from peer.training.train.backend import MicroBatch, Sequences, SingleDevice, training_bytes
+from peer.training.train.layer_hooks import PROBE_TOKENS, Enter, LayerGates
+from peer.training.train.offload import return_memory
+from peer.training.train.round_vectors import Places, RoundVectors, choose_places
+
+
+@dataclass(frozen=True, kw_only=True)
+class StagePlace:
+    """Where this home stands in its cluster."""
+
+    assignment: Assignment
+    me: str
+    port: FlightPort
+
+    @property
+    def wire(self) -> str:
+        """How hidden values are encoded; one of `peer.parallel.pipeline.activation_codec.WIRES`."""
+        return self.assignment.wire
+
+    @property
+    def held(self) -> range:
+        holder = self.assignment.of(self.me)
+        assert holder is not None, "an assignment without this home is for others"
+        return holder.layers
+
+    @property
+    def number(self) -> int:
+        """Of its stage; a spare has that of the stage in whose place it would step."""
+        return next(number for number, holder in enumerate(self.assignment.stages) if holder.layers == self.held)
+
+    @property
+    def is_last(self) -> bool:
+        return self.number == len(self.assignment.stages) - 1
+
+    @property
+    def before(self) -> str:
+        """Who sends flights here."""
+        return self.assignment.stages[self.number - 1].peer
+
+    @property
+    def behind(self) -> str:
+        """To whom they go on."""
+        return self.assignment.stages[self.number + 1].peer
+
+
+class StageDevice(SingleDevice):
+    """A `peer.training.train.backend.SingleDevice` of some neighbouring layers."""
+
+    def __init__(
+        self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device, micro: MicroBatch,
+        folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        model, self._flat = build_stage(spec, place.held)
+        super().__init__(model.to(device), spec, batches, device, micro, None, folder)
+        self._place = place
+        self._width, self._vocabulary, self._has_dropout = model.width, model.vocabulary, model.has_dropout
+        self._histories: defaultdict[str, ArrivalHistory] = defaultdict(ArrivalHistory)
+        """Of what each neighbour sends."""
+        self._step_now = 0
+        """The lead's number of the step in hand."""
+        self._local: Tensor | None = None
+        """The parameters, while the anchor's values are in their place."""
+
+    @cached_property
+    def vectors(self) -> RoundVectors:
+        return RoundVectors.at(self._flat, self.places, self._device, self._folder)
+
+    @cached_property
+    def places(self) -> Places:
+        parameters = self._flat.size
+        spare_bytes = 0
+        if self._device.type != "cpu":
+            share = parameters / sum(layer.size for layer in model_layers(self._spec))
+            taken = share * training_bytes(self._spec, None, self.micro.sequences)
+            spare_bytes = free_bytes(self._device) - round(taken)
+        return choose_places(parameters, self._device, spare_bytes, available_bytes())
+
+    def gates(self, enter: Enter) -> LayerGates:
+        entering = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=self._device)
+        if self._place.number:
+            entering = torch.zeros((1, PROBE_TOKENS, self._width), device=self._device)
+        return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._model(entering))
+
+    def reassign(self, assignment: Assignment) -> None:
+        """Go on, between two calls of others, with other neighbours and the same layers.
+
+        Nothing of a step in hand counts: its lead makes it again, with the same sequences.
+        """
+        place = replace(self._place, assignment=assignment)
+        assert place.held == self._place.held, "a stage of other layers is built anew"
+        self._place = place
+        self._forget()
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        return ()  # it has a part of the model
+
+    # ---- a micro-batch ----
+
+    def _computed(self, entering: Tensor, tokens_BT: Tensor, number: int) -> Tensor:
+        """Hidden values, or logits at the last stage, of a flight of these tokens, in the step in hand: alike however
+        often it is asked."""
+        autocast = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
+        with autocast, self._masks(number):
+            leaving: Tensor = self._model(entering, **places(tokens_BT[:, :-1]))
+        return leaving
+
+    @contextlib.contextmanager
+    def _masks(self, number: int) -> Iterator[None]:
+        """Where dropout draws the masks of a flight: a backward pass computes forward again."""
+        if not (self._has_dropout and self._model.training):
+            yield
+            return
+        name = f"dropout/{self._spec.run.seed}/{self._step_now}/{number}/{self._place.held.start}"
+        seed = int.from_bytes(hashlib.blake2b(name.encode(), digest_size=8).digest(), "big")
+        with torch.random.fork_rng([self._device] if self._device.type == "cuda" else []):
+            torch.manual_seed(seed)
+            yield
+
+    def _entered(self, flight: Forward) -> Tensor:
+        """Raises BadActivations."""
+        if flight.columns > self._spec.model.context:
+            raise BadActivations(f"sequences of {flight.columns} tokens")
+        shape = (flight.rows, flight.columns, self._width)
+        return decode_activations(flight.hidden, shape, self._place.wire, self._device)
+
+    def _gradient_from(self, message: FlightBack, leaving: Tensor) -> Tensor:
+        """Of what left this stage, in its own kind of numbers. Raises BadActivations."""
+        decoded = decode_activations(message.gradient, tuple(leaving.shape), self._place.wire, self._device)
+        return decoded.to(leaving.dtype)
+
+    def _encoded(self, values: Tensor) -> bytes:
+        return encode_activations(values, self._place.wire)
+
+    def _send(self, to: str, message: AnyFlight) -> None:
+        self._place.port.send(to, encode_flight(message))
+
+    # ---- a step ----
+
+    @torch.no_grad()
+    def _square_norm(self) -> float:
+        """Of all gradients, float64."""
+        grads = [parameter.grad for parameter in self._parameters if parameter.grad is not None]
+        if not grads:
+            return 0.0
+        norms = torch.stack([torch.linalg.vector_norm(grad.float()) for grad in grads])
+        return float(norms.cpu().double().square().sum())
+
+    @torch.no_grad()
+    def _scale_gradients(self, scale: float) -> None:
+        for parameter in self._parameters:
+            if parameter.grad is not None:
+                parameter.grad.mul_(scale)
+
+    def _forget(self) -> None:
+        """Nothing of the step in hand counts."""
+        for parameter in self._parameters:
+            parameter.grad = None
+
+    def _return_memory(self) -> None:
+        return_memory(self._device)
+
+    # ---- the anchor's values ----
+
+    def _stand_at_anchor(self) -> None:
+        if self.capture is not None:
+            self.capture.before_step()  # the anchor takes the place of the local parameters
+        if self._local is None:
+            self._local = self._flat.new()
+            self._flat.copy_layers(self.anchor.theta)
+        self._model.eval()
+
+    def _stand_back(self) -> None:
+        if self._local is not None:
+            self._flat.copy_from(self._local)
+            self._local = None
+        self._model.train()

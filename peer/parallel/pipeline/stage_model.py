@@ -1,0 +1,205 @@
+"""Some neighbouring layers of a run's model, with the bits that the whole model has: nobody holds more than its own.
+
+The architecture's own forward pass computes a stage: with hidden values in place of embeddings, and the identity in
+place of a last norm that is elsewhere. What an architecture does besides, such as to scale what goes into the first
+block, would be done by every stage. So whether it may be cut is tried, on a small one.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from itertools import pairwise
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+from torch.overrides import TorchFunctionMode
+
+from dht.errors import BadSpec
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.spec import RunSpec
+from peer.training.model.build import build, build_cut, build_meta, next_token_logits
+from peer.training.model.flat_parameters import FlatParameters, Layer
+from peer.training.outer.outer_state import OuterState
+
+TRIED_BLOCKS, TRIED_VOCABULARY, TRIED_TOKENS = 4, 64, 5
+BLOCK_COUNTS = ("num_hidden_layers", "n_layer", "num_layers")
+"""Keys of a configuration that say how many blocks there are."""
+
+
+class StageModel(nn.Module):
+    """The modules of the layers in `held`. Tokens or hidden values in; hidden values, or logits, out."""
+
+    def __init__(self, model: nn.Module, held: range, layers: tuple[Layer, ...]) -> None:
+        """`model` is a whole one, of all `layers`, and is cut."""
+        super().__init__()
+        self.is_first, self.is_last = held.start == 0, held.stop == len(layers)
+        outside = _outside(model, held)
+        blocks = [number for number, layer in enumerate(layers) if layer.is_block]
+        container: Any = model.get_submodule(layers[blocks[0]].name.rpartition(".")[0])
+        kept = [block for number, block in zip(blocks, container, strict=True) if number in held]
+        base: Any = model.base_model
+        for name, child in list(base.named_children()):
+            if child is container:
+                setattr(base, name, nn.ModuleList(kept))
+            elif child in outside:
+                setattr(base, name, nn.Identity())
+        base.config = copy.copy(base.config)
+        for key in BLOCK_COUNTS:
+            if hasattr(base.config, key):
+                setattr(base.config, key, len(kept))
+        if getattr(base.config, "layer_types", None):  # read by a block's place among those that are here
+            kinds = zip(blocks, base.config.layer_types, strict=True)
+            base.config.layer_types = [kind for number, kind in kinds if number in held]
+        self.base = base
+        # Behind the rest, as in the whole model.
+        self.head: nn.Module | None = model.get_output_embeddings() if self.is_last else None  # type: ignore[operator]
+
+    def forward(self, entering: Tensor, **told: Tensor) -> Tensor:
+        """`entering`: tokens (B, T), int64, at the first stage; hidden values (B, T, H) at others. `told`: see
+        `peer.training.model.build.places`."""
+        name = "input_ids" if self.is_first else "inputs_embeds"
+        hidden_BTH: Tensor = self.base(**{name: entering}, use_cache=False, **told).last_hidden_state
+        return hidden_BTH if self.head is None else self.head(hidden_BTH)
+
+    @property
+    def width(self) -> int:
+        """H: of a hidden value."""
+        config: Any = self.base.config
+        width: int = config.hidden_size
+        return width
+
+    @property
+    def vocabulary(self) -> int:
+        config: Any = self.base.config
+        size: int = config.vocab_size
+        return size
+
+    @property
+    def has_dropout(self) -> bool:
+        """Whether it draws masks in training."""
+        config: Any = self.base.config
+        return any("drop" in key and isinstance(value, float) and value > 0 for key, value in config.to_dict().items())
+
+    def get_output_embeddings(self) -> nn.Module | None:
+        """As transformers calls it: no hidden matrix for an optimizer of those."""
+        return self.head
+
+
+def _outside(model: nn.Module, held: range) -> list[nn.Module]:
+    """Modules with parameters of which none is in a layer that is held."""
+    flat = FlatParameters(model)
+    here = {id(parameter) for number in held for parameter in flat.members[number]}
+    found = []
+    for module in model.modules():
+        own = {id(parameter) for parameter in module.parameters()}
+        if own and not own & here:
+            found.append(module)
+    return found
+
+
+def model_layers(spec: RunSpec) -> tuple[Layer, ...]:
+    """Of the whole model. Raises BadSpec."""
+    return FlatParameters(build_meta(spec)).layers
+
+
+def build_stage(spec: RunSpec, held: range) -> tuple[StageModel, FlatParameters]:
+    """The stage of these layers in float32 on the CPU, and its parameters by layer. Raises BadSpec."""
+    layers = model_layers(spec)
+    stage = build_cut(spec, partial(StageModel, held=held, layers=layers))
+    assert isinstance(stage, StageModel)
+    return stage, FlatParameters.of_span(stage, layers, held)
+
+
+def initial_span(spec: RunSpec, held: range) -> OuterState:
+    """Anchor 0 of these layers."""
+    _, flat = build_stage(spec, held)
+    theta = flat.by_layer()
+    momentum = [torch.zeros_like(layer) for layer in theta]
+    return OuterState(theta, momentum, 0, {}, first_layer=held.start, first_element=flat.layers[0].start)
+
+
+def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
+    """Of every layer of anchor 0, one of them in memory at a time; see `peer.consensus.protocol.state_digest`."""
+    count = len(model_layers(spec))
+    return tuple(initial_span(spec, range(number, number + 1)).layer_digests()[0] for number in range(count))
+
+
+def require_cuttable(spec: RunSpec) -> None:
+    """Raises BadSpec for a model whose stages would not compute what the whole one does."""
+    if spec.adapter is not None:
+        raise BadSpec("a run with [adapter] is trained by whole peers, and by no cluster")
+    tried = replace(spec, model=replace(spec.model, config=_small(spec), tokenizer="bytes"), start=None)
+    whole, layers = build(tried), model_layers(tried)
+    if _is_tied(whole):
+        raise BadSpec(
+            "this model's first and last layer share their weights, which two homes cannot; a run whose spec says "
+            "model.config.tie_word_embeddings = false can be trained by a cluster"
+        )
+    middle = [number for number, layer in enumerate(layers) if layer.is_block][1:]
+    cuts = [0, *middle, len(layers)]
+    tokens_BT = torch.arange(TRIED_TOKENS + 1)[None]
+    with torch.no_grad():
+        try:
+            stages = [build_stage(tried, range(first, last))[0].eval() for first, last in pairwise(cuts)]
+            is_equal = torch.equal(_through(stages, tokens_BT[:, :-1]), next_token_logits(whole.eval(), tokens_BT))
+        except (RuntimeError, TypeError, AssertionError):  # an architecture that takes no hidden values, in some way
+            is_equal = False
+        if not is_equal:
+            raise BadSpec(
+                f"models of the architecture {spec.model.architecture}, with this config, cannot be cut into stages"
+            )
+        whole.train()
+        with _DropoutCount() as in_whole:
+            next_token_logits(whole, tokens_BT)
+        with _DropoutCount() as in_stages:
+            _through([stage.train() for stage in stages], tokens_BT[:, :-1])
+    if in_whole.count != in_stages.count:
+        raise BadSpec(
+            f"every stage of a {spec.model.architecture} model would apply the embedding's dropout; a "
+            "run whose spec has none there can be trained by a cluster"
+        )
+
+
+def _small(spec: RunSpec) -> dict[str, Any]:
+    """A configuration alike but for few blocks and a small vocabulary; with sliding windows that matter."""
+    config = dict(spec.model.config)
+    key = next((key for key in BLOCK_COUNTS if key in config), None)
+    key = key or next(key for key in ARCHITECTURES[spec.model.architecture].keys if key in BLOCK_COUNTS)
+    small = config | {key: min(TRIED_BLOCKS, int(config.get(key, TRIED_BLOCKS)))}
+    for key, most in (("vocab_size", TRIED_VOCABULARY), ("max_window_layers", 1), ("sliding_window", 2)):
+        if key in small:
+            small[key] = min(most, small[key])
+    return small
+
+
+def _through(stages: Sequence[StageModel], tokens_BT: Tensor) -> Tensor:
+    hidden = tokens_BT
+    for stage in stages:
+        hidden = stage(hidden)
+    return hidden
+
+
+class _DropoutCount(TorchFunctionMode):
+    """How often a value had parts of it dropped."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.count = 0
+
+    def __torch_function__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        named = kwargs or {}
+        share = named.get("p", args[1] if len(args) > 1 else 0.5)
+        if func is nn.functional.dropout and named.get("training", True) and share > 0:
+            self.count += 1
+        return func(*args, **named)
+
+
+def _is_tied(model: nn.Module) -> bool:
+    names: Any = model
+    return names.get_output_embeddings().weight is names.get_input_embeddings().weight

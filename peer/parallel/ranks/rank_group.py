@@ -1,0 +1,242 @@
+"""The lead's hold on its ranks: starts them, tells all of them the same thing, and ends all when one is lost.
+
+Ranks meet in collective operations. Where one of them ends, the others wait for it in vain: so none goes on without the
+others. What they shared is the arena, which is the lead's, and what is on disk.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import threading
+import time
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from dataclasses import dataclass
+from multiprocessing.connection import wait
+from pathlib import Path
+from typing import Any, ClassVar
+
+from dht.process import parent_env
+from peer.parallel.fsdp.rank_channel import HungUp, RankChannel
+from peer.parallel.fsdp.rank_messages import Answer, Command, NoRoomThere, RankAnswer, RankFailed, RankSetup, StopRank
+
+START_S = 300.0
+"""A rank that has not loaded its libraries, met the others and built its share by then never will."""
+ANSWER_S = 900.0
+"""Likewise for any piece of work: the longest is a micro-batch of a model that comes from a file, layer by layer."""
+STOP_S = 10.0
+"""A rank that is told to stop between two pieces of work has by then, and so has the kernel to end one."""
+LOOK_S = 0.02
+BLAME_S = 1.0
+"""A rank that is gone is found within this time of another's word that it cannot go on."""
+
+
+class RankLost(Exception):
+    """A rank has ended, or cannot go on. All others were ended with it."""
+
+    def __init__(self, rank: int, device: str, why: str, *, is_device: bool) -> None:
+        super().__init__(f"rank {rank} on {device} {why}")
+        self.rank, self.device = rank, device
+        self.is_device = is_device
+        """Whether it told that its device has failed for good."""
+
+
+class NoRoomInRank(Exception):
+    """A device's memory was full within a step. Parameters and optimizers are whole, and can still be copied out."""
+
+    def __init__(self, why: str, rank: int = 0) -> None:
+        super().__init__(why)
+        self.rank = rank
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Member:
+    device: str
+    process: subprocess.Popen[bytes]
+    steps: RankChannel[Command, Answer]
+    round: RankChannel[Command, Answer]
+
+    def ended(self) -> str:
+        """How, in words; empty while it runs."""
+        code = self.process.poll()
+        if code is None:
+            return ""
+        return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"ended with exit code {code}"
+
+
+class RankGroup:
+    """Ranks that are ready. Threads may tell them of steps and of a round beside each other, each in its turn."""
+
+    program: ClassVar[tuple[str, ...]] = ("peer.parallel.fsdp.rank",)
+    """The module that is run as a rank, and words of its own."""
+
+    def __init__(self, setups: Sequence[RankSetup], arena: int, directory: Path) -> None:
+        """`arena` is its descriptor; `directory`, whose peer they are. Raises RankLost and NoRoomInRank, and then none
+        is left."""
+        # A process ends with the thread that starts it: this one stays.
+        self._starter = ThreadPoolExecutor(max_workers=1, thread_name_prefix="ranks")
+        self._ending, self._blaming = threading.Lock(), threading.Lock()
+        self._loss: dict[str, Any] | None = None
+        """Of the first rank that was lost, what RankLost says."""
+        self._speaking = {"steps": threading.Lock(), "round": threading.Lock()}
+        self._folder = tempfile.TemporaryDirectory(prefix="homefires-ranks-")
+        self._members: list[_Member] = []
+        self._is_parted = False
+        """Whether ranks wait in a collective operation for one that has left it."""
+        self._is_closed = False
+        try:
+            meeting = str(Path(self._folder.name) / "meet")
+            for setup in setups:
+                starting = self._starter.submit(_start, self.program, setup.device, arena, directory)
+                self._members.append(starting.result(START_S))
+                _tell(self._members[-1].steps, _at(setup, meeting))
+            self._answers("steps", START_S)
+        except BaseException:
+            self.close()
+            raise
+
+    @property
+    def pids(self) -> tuple[int, ...]:
+        return tuple(member.process.pid for member in self._members)
+
+    def step(self, *commands: Command) -> list[RankAnswer]:
+        """Have inner steps' work done: one command for all, or one for each. Raises RankLost and NoRoomInRank."""
+        return self._ask("steps", commands, ANSWER_S)
+
+    def round(self, command: Command) -> list[RankAnswer]:
+        """Have a round's work done by all. Raises RankLost, also where a device had no room for it."""
+        return self._ask("round", (command,), ANSWER_S)
+
+    def _ask(self, line: str, commands: Sequence[Command], longest_s: float) -> list[RankAnswer]:
+        each = commands if len(commands) > 1 else [commands[0]] * len(self._members)
+        with self._speaking[line]:
+            if self._is_closed:
+                raise RankLost(0, self._members[0].device, "has ended with its group", is_device=False)
+            for member, command in zip(self._members, each, strict=True):
+                _tell(getattr(member, line), command)
+            return self._answers(line, longest_s)
+
+    def _answers(self, line: str, longest_s: float) -> list[RankAnswer]:
+        """Of all ranks. The first one that says it cannot go on decides: the others wait for it."""
+        until = time.monotonic() + longest_s
+        waited = {getattr(member, line).connection: number for number, member in enumerate(self._members)}
+        answers: dict[int, RankAnswer] = {}
+        while waited:
+            there = wait(list(waited), max(0.0, until - time.monotonic()))
+            if not there:
+                raise self._lost(min(waited.values()), f"has not answered within {longest_s:.0f} s")
+            for ready in there:
+                number = waited.pop(ready)
+                answers[number] = self._heard(number, line)
+        return [answers[number] for number in sorted(answers)]
+
+    def _heard(self, number: int, line: str) -> RankAnswer:
+        channel: RankChannel[Command, Answer] = getattr(self._members[number], line)
+        try:
+            answer = channel.hear()
+        except HungUp:
+            raise self._lost(number, "") from None
+        match answer:
+            case NoRoomThere(text) if line == "steps":
+                self._is_parted = True
+                raise NoRoomInRank(text, number)
+            case NoRoomThere(text):
+                raise self._lost(number, f"has no room for an update: {text}")
+            case RankFailed(text=text, is_lost=is_lost):
+                raise self._lost(number, f"cannot go on: {text}", is_device=is_lost)
+        return answer
+
+    def give_up(self, rank: int, why: str) -> RankLost:
+        """End all, since they are not alike any more; what to raise."""
+        self.end()
+        return RankLost(rank, self._members[rank].device, why, is_device=False)
+
+    def _lost(self, number: int, why: str, *, is_device: bool = False) -> RankLost:
+        """Ends all. Whichever thread is first finds out which rank is to blame: afterwards all are gone."""
+        with self._blaming:
+            self._loss = self._loss or self._blame(number, why, is_device=is_device)
+            self.end()
+        return RankLost(**self._loss)
+
+    def _blame(self, number: int, why: str, *, is_device: bool) -> dict[str, Any]:
+        """A rank that fails since another is gone is not the one to name."""
+        if not why:
+            with suppress(subprocess.TimeoutExpired):
+                self._members[number].process.wait(STOP_S)
+        killed = None if is_device else self._killed(BLAME_S if why else 0.0)
+        if killed is not None:
+            number, why = killed, ""
+        member = self._members[number]
+        why = why or member.ended() or "has hung up"
+        return {"rank": number, "device": member.device, "why": why, "is_device": is_device}
+
+    def _killed(self, within_s: float) -> int | None:
+        """Which rank was, if any: its connections may be seen to end a moment before it does."""
+        until = time.monotonic() + within_s
+        while True:
+            killed = [each for each, one in enumerate(self._members) if (one.process.poll() or 0) < 0]
+            if killed or time.monotonic() >= until:
+                return killed[0] if killed else None
+            time.sleep(LOOK_S)
+
+    def stop(self) -> None:
+        """End all, in order if they are in step. Whoever tells them anything after this gets RankLost."""
+        if not self._is_parted:
+            with suppress(RankLost, NoRoomInRank):
+                self._ask("steps", (StopRank(),), STOP_S)
+        self.close()
+
+    def close(self) -> None:
+        """End all at once. Whoever waits for them, or tells them anything after this, gets RankLost."""
+        self._is_closed = True
+        self.end()
+        for line, speaking in self._speaking.items():
+            with speaking:
+                for member in self._members:
+                    getattr(member, line).connection.close()
+
+    def end(self) -> None:
+        """Nothing is left of any rank after this. From any thread, and again."""
+        with self._ending:
+            for member in self._members:
+                member.process.kill()
+            for member in self._members:
+                with suppress(subprocess.TimeoutExpired):  # a driver may hold a process that is to end
+                    member.process.wait(STOP_S)
+            self._starter.shutdown(wait=False)
+            self._folder.cleanup()
+
+
+def _start(program: Sequence[str], device: str, arena: int, directory: Path) -> _Member:
+    (mine, theirs), (beside, their_beside) = socket.socketpair(), socket.socketpair()
+    files = (theirs.fileno(), their_beside.fileno(), arena)
+    words = ["--steps", str(files[0]), "--round", str(files[1]), "--arena", str(arena), "--dir", str(directory)]
+    with theirs, their_beside:
+        process = subprocess.Popen(
+            [sys.executable, "-m", *program, *words], pass_fds=files, stdin=subprocess.DEVNULL,
+            stdout=sys.stderr.fileno(), env=os.environ | _loopback() | parent_env(),
+        )  # fmt: skip
+    return _Member(device=device, process=process, steps=RankChannel(mine, Answer), round=RankChannel(beside, Answer))
+
+
+def _loopback() -> dict[str, str]:
+    """Ranks of one machine meet on loopback, whatever its name resolves to."""
+    return {"GLOO_SOCKET_IFNAME": "lo" if sys.platform.startswith("linux") else "lo0"}
+
+
+def _at(setup: RankSetup, meeting: str) -> RankSetup:
+    from msgspec.structs import replace
+
+    return replace(setup, rendezvous=meeting)
+
+
+def _tell(channel: RankChannel[Command, Answer], command: Command) -> None:
+    """A rank that is gone is found when its answer is waited for."""
+    with suppress(HungUp):
+        channel.tell(command)

@@ -1,0 +1,181 @@
+"""What the next round will take here, and whether this peer's part will be there in time: prediction beside fact.
+
+A peer knows its own machine and how fast the others say to be. What the formulas of `../plan/round_cost.py` are wrong
+by on these machines and lines shows in every round, as one factor; `RoundForecaster` follows it by an exponential mean
+of its logarithm.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import deque
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from peer.consensus.protocol.block import NEVER, Update
+from peer.consensus.rounds.timeouts import MISSED, ready_after_s
+from peer.planning.plan.coefficients import UNMEASURED, Z90, Coefficients, shipped
+from peer.planning.plan.model_shape import ModelShape, shape_of
+from peer.planning.plan.peer_set import Machine, claimed_mbps, claimed_step_s, swarm_of
+from peer.planning.plan.round_cost import predict
+from peer.schema.spec import RunSpec
+
+FOLLOWS = 0.3
+"""Weight of the newest round in how long rounds are."""
+SPREADS = 0.1
+"""Likewise in how much they differ."""
+KNOWN = 3
+"""Rounds after which there is something to say of lateness."""
+LOOKED_AT = 8
+"""Newest rounds of which lateness is judged: as many as the deadlines of a round are learned from."""
+TIGHT = 0.2
+"""A peer that has less than so much of the others' patience left will be late now and then."""
+MOST_FACTOR = 100.0
+"""A machine that slept does not teach more than that."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ObservedRound:
+    """What a round was, as this peer saw it."""
+
+    round_s: float
+    ready_s: float
+    """How much later than the first that was ready this peer's part was there."""
+    patience_s: float
+    """How long after the first that was ready the others would have waited."""
+
+
+def fact_of(update: Update, peer: str, round_s: float) -> ObservedRound:
+    """What a decided round says of one peer; who was waited for in vain came `MISSED` times as late."""
+    patience_s = update.waited[0] / 1000 if update.waited else 0.0
+    missed = any(about == peer and code == "ABSENT" for about, code, *_ in update.penalties) or any(
+        member.peer == peer and row[0] == NEVER for member, row in zip(update.members, update.took, strict=False)
+    )
+    ready_s = MISSED * patience_s if missed else ready_after_s(update, peer)
+    return ObservedRound(round_s=round_s, ready_s=ready_s, patience_s=patience_s)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Forecast:
+    """Of the round that is in training."""
+
+    round_s: float
+    low_s: float
+    high_s: float
+    """Nine of ten such rounds lie between the two, as far as it is known."""
+    late_s: float | None
+    """By how much this peer's part will miss what the others wait for, in the middle; negative if it will be in time.
+    None while there are too few rounds to tell."""
+    patience_s: float = 0.0
+
+    @property
+    def is_tight(self) -> bool:
+        """Whether its owner should hear of it."""
+        return self.late_s is not None and self.late_s > -TIGHT * self.patience_s
+
+
+class RoundForecaster:
+    """Follows one run at one peer. Pure: it is told what happened."""
+
+    def __init__(self, spec: RunSpec, shape: ModelShape | None = None, given: Coefficients | None = None) -> None:
+        self._spec, self._shape, self._given = spec, shape or shape_of(spec), given or shipped()
+        self._log_factor = 0.0
+        self._variance = math.hypot(self._given.residual, UNMEASURED) ** 2
+        self._learned = 0
+        self._foretold_s: float | None = None
+        """What the formulas alone said of the round in training."""
+        self._facts: deque[ObservedRound] = deque(maxlen=LOOKED_AT)
+
+    @property
+    def factor(self) -> float:
+        """How many times longer rounds take here than the formulas say."""
+        return math.exp(self._log_factor)
+
+    def expect(
+        self, mine: Machine, others: Sequence[float], delay_s: float, others_upload_bps: Sequence[int] = (),
+        ids: Sequence[str] = (), delays_s: Mapping[frozenset[str], float] | None = None,
+    ) -> Forecast:  # fmt: skip
+        """Of the round that begins now. `others` are the tokens per second that other members say to make, 0 where one
+        does not: it is taken to be as fast as this peer. `others_upload_bps` is what they say to send, 0 where one does
+        not, and of as many as say so; that the two are not of the same peers in the same order makes no difference to
+        speak of: a round waits for the slowest of each. `ids` are the others', `mine.region` is that of this peer; of
+        pairs of ids `delays_s` says how far they are, one way, and `delay_s` stands for those that it lacks."""
+        tokens = self._spec.inner.sequences * self._spec.inner.accumulation * self._spec.model.context
+        lines, ids = (*others_upload_bps, *[0] * len(others)), (*ids, *[""] * len(others))
+        machines = [mine] + [
+            Machine(
+                name=f"other-{number}", step_s=claimed_step_s(tokens, speed) or mine.step_s,
+                upload_mbps=claimed_mbps(upload_bps), region=region,
+            )
+            for number, (speed, upload_bps, region) in enumerate(zip(others, lines, ids, strict=False))
+        ]  # fmt: skip
+        swarm = swarm_of(machines, delays=delays_s, otherwise_s=delay_s)
+        cost = predict(self._shape, self._spec, swarm, self._given)
+        self._foretold_s = cost.round_s
+        round_s, wide = self.factor * cost.round_s, math.exp(Z90 * math.sqrt(self._variance))
+        return Forecast(
+            round_s=round_s, low_s=round_s / wide, high_s=round_s * wide, late_s=self._late_s(),
+            patience_s=self._facts[-1].patience_s if self._facts else 0.0,
+        )  # fmt: skip
+
+    def learn(self, fact: ObservedRound) -> None:
+        """A round is over. One that was not foretold (this peer had just come) teaches only when its part was there."""
+        self._facts.append(fact)
+        if self._foretold_s is None or fact.round_s <= 0:
+            return
+        error = math.log(fact.round_s / self._foretold_s) - self._log_factor
+        error = min(max(error, -math.log(MOST_FACTOR)), math.log(MOST_FACTOR))
+        self._log_factor += max(FOLLOWS, 1 / (self._learned + 1)) * error
+        if self._learned:  # the first one shows what the formulas are wrong by, not how much rounds differ
+            self._variance += max(SPREADS, 1 / (self._learned + 1)) * (error * error - self._variance)
+        self._learned += 1
+        self._foretold_s = None
+
+    def forget_foretold(self) -> None:
+        """What is in training is no usual round: what it takes says nothing of the formulas."""
+        self._foretold_s = None
+
+    def _late_s(self) -> float | None:
+        """The median over the newest rounds."""
+        if len(self._facts) < KNOWN:
+            return None
+        return median(fact.ready_s - fact.patience_s for fact in self._facts)
+
+
+def remedy(spec: RunSpec, expected: Forecast, step_s: float, steps: int, settings: Mapping[str, Any]) -> str:
+    """What its owner can do about a part that is late or nearly so, in words; `steps` of `step_s` are this peer's part.
+
+    Empty if nothing needs to be done.
+    """
+    if not expected.is_tight or expected.late_s is None:
+        return ""
+    too_long_s = expected.late_s + TIGHT * expected.patience_s
+    needed_s = step_s - too_long_s / max(1, steps)
+    slowed_s = float(settings.get("min_step_s") or 0.0)
+    if needed_s > 0 and slowed_s > needed_s:
+        return f"min_step_s is {slowed_s:g} s: with {_down(needed_s):g} s its part would be there in time"
+    held = [name for name in ("max_temperature_c", "max_power_w") if settings.get(name)]
+    if held:
+        return f"{' and '.join(held)} slow it down: raise the limit, or let it be late; what it makes counts later"
+    if spec.round.pace == "steps":
+        share = max(0.0, too_long_s / max(1e-9, steps * step_s))
+        text = f"its machine is {share:.0%} too slow for {steps} steps a round"
+        return f'{text}: a run with round.pace = "speed" would ask less of it; what it makes counts in the next round'
+    return "close other programs that use the same device; what it makes counts in the next round"
+
+
+def _down(seconds: float) -> float:
+    """Two digits, rounded down."""
+    digits = 1 - math.floor(math.log10(seconds))
+    return float(math.floor(seconds * 10**digits) / 10**digits)
+
+
+def in_words(expected: Forecast) -> str:
+    text = f"a round of about {expected.round_s:.0f} s ({expected.low_s:.0f} to {expected.high_s:.0f})"
+    if expected.late_s is None:
+        return text
+    if expected.late_s > 0:
+        return f"{text}; this peer's part will be {expected.late_s:.0f} s late"
+    return f"{text}; this peer's part will be there {-expected.late_s:.0f} s before the others wait no more"

@@ -1,0 +1,234 @@
+"""Climbing on the true cost: from a layout to one that no swap of two devices makes cheaper."""
+
+from __future__ import annotations
+
+from functools import cache
+from typing import Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer.planning.placement.communication_cost import BY_SUBSETS, CommunicationCost, Scores
+from peer.planning.placement.pairwise_network import Matrix
+from peer.planning.placement.paths import path_lengths
+from peer.planning.placement.stage_workload import Indices, PlacementProblem, labels_of
+
+AT_ONCE = 256
+"""Swaps that are scored together; the best of them is made, if it gains."""
+LOOKED_AT = 20_000
+"""Swaps that are looked at before a layout counts as one that no swap improves. 64 devices have 1,792."""
+LEAST = 1e-9
+"""Share of the cost below which a gain is rounding."""
+
+
+def climbed(
+    scorer: CommunicationCost, layout_N: Indices, budget: int, rng: np.random.Generator
+) -> tuple[Indices, float]:
+    """Swap while that helps and the scorer has scored less than `budget` layouts. The layout reached, and its cost."""
+    problem = scorer.problem
+    layout = layout_N.copy()
+    scores = scorer.score(layout[None])
+    swaps = _swaps(len(problem), problem.stages, problem.pipelines)
+    order, seen = rng.permutation(len(swaps)), 0
+    while seen < min(len(swaps), LOOKED_AT) and scorer.scored < budget:
+        cost_s = float(scores.cost_s[0])
+        chunk = swaps[order[seen : seen + AT_ONCE]]
+        better = _best_of(scorer, layout, scores, chunk)
+        if better is None or better[1].cost_s[0] >= cost_s * (1 - LEAST):
+            seen += len(chunk)
+            continue
+        layout, scores = better
+        order, seen = np.roll(order, -seen - len(chunk)), 0
+    return layout, float(scores.cost_s[0])
+
+
+def _best_of(
+    scorer: CommunicationCost, layout: Indices, scores: Scores, swaps_S2: Indices
+) -> tuple[Indices, Scores] | None:
+    """The best layout one of these swaps away; None if bounds show that all of them cost more.
+
+    Matchings of large groups are dear, and bounds of them are not.
+    """
+    problem = scorer.problem
+    layouts = np.repeat(layout[None], len(swaps_S2), axis=0)
+    rows = np.arange(len(swaps_S2))
+    layouts[rows, swaps_S2[:, 0]], layouts[rows, swaps_S2[:, 1]] = layout[swaps_S2[:, 1]], layout[swaps_S2[:, 0]]
+    changed_S2 = np.minimum(swaps_S2 // problem.pipelines, problem.stages)
+    exchanges_SK = _exchanges_after(scorer, layouts, scores.exchanges_BK[0], changed_S2)
+    groups_SKM, slowest_S = scorer.groups(layouts), exchanges_SK.max(axis=1)
+    least_S = scorer.with_computing(slowest_S + _least_path(problem), groups_SKM)
+    kept = np.flatnonzero(least_S < scores.cost_s[0])
+    if problem.pipelines > BY_SUBSETS and len(kept):
+        edges_SKK = _edges_after(scorer, layouts[kept], scores.edges_BKK[0], changed_S2[kept], bound=True)
+        least_S = scorer.with_computing(slowest_S[kept] + path_lengths(edges_SKK), groups_SKM[kept])
+        kept = kept[least_S < scores.cost_s[0]]
+    scorer.count(len(swaps_S2) - len(kept))
+    if not len(kept):
+        return None
+    layouts, changed_S2, exchanges_SK = layouts[kept], changed_S2[kept], exchanges_SK[kept]
+    edges_SKK = _edges_after(scorer, layouts, scores.edges_BKK[0], changed_S2)
+    found = scorer.completed(scorer.groups(layouts), exchanges_SK, edges_SKK)
+    best = found.best()
+    one = slice(best, best + 1)
+    return layouts[best], Scores(
+        cost_s=found.cost_s[one], exchanges_BK=found.exchanges_BK[one], edges_BKK=found.edges_BKK[one]
+    )
+
+
+def _least_path(problem: PlacementProblem) -> float:
+    """No path through the groups is shorter."""
+    if problem.stages == 1:
+        return 0.0
+    off_diagonal = ~np.eye(len(problem), dtype=bool)
+    return float((problem.stages - 1) * problem.hop_s[off_diagonal].min())
+
+
+def _exchanges_after(scorer: CommunicationCost, layouts_SN: Indices, before_K: Matrix, changed_S2: Indices) -> Matrix:
+    stages = scorer.problem.stages
+    rows = np.arange(len(layouts_SN))[:, None]
+    exchanges_SK = np.repeat(before_K[None], len(layouts_SN), axis=0)
+    groups_SKM = scorer.groups(layouts_SN)
+    # A spare has no group whose exchange could change: then the other one is written twice.
+    changed_S2 = np.where(changed_S2 < stages, changed_S2, changed_S2[:, :1])
+    exchanges_SK[rows, changed_S2] = scorer.exchanges(groups_SKM[rows, changed_S2])
+    return exchanges_SK
+
+
+def _edges_after(
+    scorer: CommunicationCost, layouts_SN: Indices, before_KK: Matrix, changed_S2: Indices, *, bound: bool = False
+) -> Matrix:
+    stages = scorer.problem.stages
+    rows = np.arange(len(layouts_SN))[:, None]
+    edges_SKK = np.repeat(before_KK[None], len(layouts_SN), axis=0)
+    pairs_SP2 = _pairs(stages)[changed_S2[:, 0], changed_S2[:, 1]]
+    lefts, rights = pairs_SP2[:, :, 0], pairs_SP2[:, :, 1]
+    groups_SKM = scorer.groups(layouts_SN)
+    hops_SP = scorer.hops(groups_SKM[rows, lefts], groups_SKM[rows, rights], bound=bound)
+    edges_SKK[rows, lefts, rights] = hops_SP
+    edges_SKK[rows, rights, lefts] = hops_SP
+    return edges_SKK
+
+
+@cache
+def _pairs(stages: int) -> Indices:
+    """Shape (K, K + 1, pairs, 2): the pairs of groups with one of two groups in them; group K stands for the spares."""
+    count = max(1, 2 * (stages - 2) + 1)
+    table = np.zeros((stages, stages + 1, count, 2), dtype=np.int64)
+    for one in range(stages):
+        for other in range(stages + 1):
+            touched = [
+                (left, right)
+                for left in range(stages)
+                for right in range(left + 1, stages)
+                if {one, other} & {left, right}
+            ]
+            fill = touched[:count] + touched[:1] * (count - len(touched))
+            if fill:
+                table[one, other] = fill
+    return table
+
+
+@cache
+def _swaps(devices: int, stages: int, pipelines: int) -> Indices:
+    """Shape (swaps, 2): all pairs of places of a layout that lie in different groups, the lower place first."""
+    group = np.minimum(np.arange(devices) // pipelines, stages)
+    ones, others = np.triu_indices(devices, 1)
+    apart = group[ones] != group[others]
+    return np.stack([ones[apart], others[apart]], axis=1)
+
+
+Gain = Literal["fastest", "cut"]
+SMALL = 1e-12
+"""Gains below this share of the slowest link are rounding."""
+
+
+def improved(problem: PlacementProblem, layouts_BN: Indices, gain: Gain, rng: np.random.Generator) -> Indices:
+    """Swap while there is a gain; no device twice, so that it ends. Groups of one device have nothing to gain."""
+    if problem.pipelines == 1 or problem.stages == 1:
+        return layouts_BN
+    swaps = _Swaps(problem, layouts_BN, rng)
+    propose = swaps.of_fastest_links if gain == "fastest" else swaps.of_the_cut
+    least = SMALL * problem.hop_s.max()
+    for _ in range(problem.placed // 2):
+        gains, ones, others = propose()
+        going = gains > least
+        if not going.any():
+            break
+        swaps.make(np.flatnonzero(going), ones[going], others[going])
+    return swaps.layouts_BN
+
+
+class _Swaps:
+    """Layouts on their way. Legend: B layouts, N devices, K groups, M devices of a group, E = 2 ends of a link."""
+
+    def __init__(self, problem: PlacementProblem, layouts_BN: Indices, rng: np.random.Generator) -> None:
+        self.layouts_BN = layouts_BN.copy()
+        self._problem, self._rng = problem, rng
+        self._groups_BKM = self.layouts_BN[:, : problem.placed].reshape(-1, problem.stages, problem.pipelines)
+        labels_BN = labels_of(problem, layouts_BN)
+        in_group_BNK = (labels_BN[:, :, None] == np.arange(problem.stages)).astype(np.float64)
+        self._means_BNK = problem.hop_s @ in_group_BNK / problem.pipelines
+        self._labels_BN = labels_BN
+        self._movable_BN = labels_BN < problem.stages
+        _, ranks = np.unique(problem.hop_s, return_inverse=True)
+        self._ranks = ranks.reshape(problem.hop_s.shape).astype(np.float64)
+        np.fill_diagonal(self._ranks, np.inf)
+
+    def of_fastest_links(self) -> tuple[Matrix, Indices, Indices]:
+        """The best swap of each layout: its gain (−inf for none) and the two devices. Equal links are drawn."""
+        groups = self._groups_BKM
+        count, stages, size = groups.shape
+        links = self._ranks[groups[:, :, :, None], groups[:, :, None, :]]
+        links += self._rng.random(links.shape)
+        found = links.reshape(count, stages, -1).argmin(axis=2)
+        places_BKE = np.stack(np.divmod(found, size), axis=2)
+        ends_BKE = np.take_along_axis(groups, places_BKE, axis=2)
+        fastest_BK = self._problem.hop_s[ends_BKE[:, :, 0], ends_BKE[:, :, 1]]
+        each = np.arange(count)[:, None, None]
+        reach_BKEK = self._means_BNK[each, ends_BKE] - fastest_BK[:, :, None, None]
+        gains = reach_BKEK[:, :, :, :, None] + reach_BKEK.transpose(0, 3, 1, 2)[:, :, None, :, :]
+        fixed_BKE = ~self._movable_BN[each, ends_BKE]
+        gains[np.broadcast_to(fixed_BKE[:, :, :, None, None], gains.shape)] = -np.inf
+        gains[np.broadcast_to(fixed_BKE[:, None, None, :, :], gains.shape)] = -np.inf
+        gains[:, np.arange(stages), :, np.arange(stages), :] = -np.inf
+        best, value = _best(gains)
+        one, end, other, other_end = np.unravel_index(best, (stages, 2, stages, 2))
+        rows = np.arange(count)
+        return value, ends_BKE[rows, one, end], ends_BKE[rows, other, other_end]
+
+    def of_the_cut(self) -> tuple[Matrix, Indices, Indices]:
+        """The same for the classical gain, over all pairs of devices of two groups."""
+        devices = len(self._problem)
+        labels = np.minimum(self._labels_BN, self._problem.stages - 1)
+        own_BN = np.take_along_axis(self._means_BNK, labels[:, :, None], axis=2)[:, :, 0]
+        reach_BNN = np.take_along_axis(
+            self._means_BNK, np.broadcast_to(labels[:, None, :], (len(labels), devices, devices)), axis=2
+        )
+        pull_BNN = reach_BNN - own_BN[:, :, None]
+        gains = pull_BNN + pull_BNN.transpose(0, 2, 1) - 2 * self._problem.hop_s / self._problem.pipelines
+        fixed_BN = ~self._movable_BN
+        same_BNN = self._labels_BN[:, :, None] == self._labels_BN[:, None, :]
+        gains[same_BNN | fixed_BN[:, :, None] | fixed_BN[:, None, :]] = -np.inf
+        best, value = _best(gains)
+        ones, others = np.divmod(best, devices)
+        return value, ones, others
+
+    def make(self, rows: Indices, ones: Indices, others: Indices) -> None:
+        """Swap two devices in each of these layouts, and leave both where they are from now on."""
+        here = (self.layouts_BN[rows] == ones[:, None]).argmax(axis=1)
+        there = (self.layouts_BN[rows] == others[:, None]).argmax(axis=1)
+        self.layouts_BN[rows, here], self.layouts_BN[rows, there] = others, ones
+        group, other_group = self._labels_BN[rows, ones], self._labels_BN[rows, others]
+        self._labels_BN[rows, ones], self._labels_BN[rows, others] = other_group, group
+        change = (self._problem.hop_s[others] - self._problem.hop_s[ones]) / self._problem.pipelines
+        self._means_BNK[rows, :, group] += change
+        self._means_BNK[rows, :, other_group] -= change
+        self._movable_BN[rows, ones] = False
+        self._movable_BN[rows, others] = False
+
+
+def _best(gains: NDArray[np.float64]) -> tuple[Indices, Matrix]:
+    """Per layout: where the largest gain stands among all, and the gain."""
+    flat = gains.reshape(len(gains), -1)
+    best = flat.argmax(axis=1)
+    return best, flat[np.arange(len(flat)), best]

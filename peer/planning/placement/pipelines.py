@@ -1,0 +1,234 @@
+"""From groups to pipelines: which device of one group goes on to which of the next, and what a step then takes.
+
+Where all devices compute as fast, pipelines matter for their links alone: every cut is as fast as its matching can be.
+Where they do not, links and computing compete, and pipelines are chosen by what they cost: all of them are looked at
+where they are few, else devices change places while that helps.
+
+Legend: X ways to make pipelines; K stages; M pipelines. A column of (K, M) is a pipeline, a row a stage.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cache
+from itertools import permutations, product
+from math import factorial
+
+import numpy as np
+
+from peer.planning.placement.communication_cost import CommunicationCost, best_matching, pace_s
+from peer.planning.placement.pairwise_network import Matrix
+from peer.planning.placement.paths import path_lengths, shortest_path
+from peer.planning.placement.stage_workload import Indices, PlacementProblem, Vector
+
+MOST_WAYS = 5_040
+"""Ways to make pipelines of given groups that are all looked at: two stages of seven, three of four, five of two."""
+MOST_STAGES = 8
+"""Up to so many stages the best order of each of these ways is looked for."""
+AT_ONCE, ENTRIES = 512, 1 << 21
+"""Swaps that are looked at together, the best of which is made if it helps; and so many shares of averaging at most."""
+LOOKED_AT = 20_000
+"""Swaps that are looked at before none is said to help. 64 devices have 2,016."""
+SHAKEN = (2, 7)
+"""Devices that change places at random: as many as the first, fewer than the second."""
+LEAST = 1e-9
+"""Share of the cost below which a gain is rounding."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PipelineLayout:
+    """Stages in their order, and what they cost.
+
+    Attributes:
+        stages_KM: devices; a column is a pipeline.
+        cost_s: seconds per step.
+    """
+
+    stages_KM: Indices
+    cost_s: float
+
+
+def composed(scorer: CommunicationCost, groups_KM: Indices, *, ordered: bool = False) -> PipelineLayout:
+    """The best pipelines that are found of these groups; with `ordered`, row k is stage k, else any order is good.
+
+    They are the best of all where devices compute as fast, and where there are few ways to make them.
+    """
+    problem, groups_KM = scorer.problem, np.sort(groups_KM, axis=1)
+    order = range(problem.stages) if ordered else _order(scorer, groups_KM)
+    stages_KM = groups_KM[order]
+    linked_KM = _by_links(scorer, stages_KM)
+    if problem.alike or problem.stages == 1 or problem.pipelines == 1:
+        return PipelineLayout(stages_KM=linked_KM, cost_s=_cost_s(scorer, linked_KM))
+    ways = factorial(problem.pipelines) ** (problem.stages - 1)
+    if ways <= MOST_WAYS and (ordered or problem.stages <= MOST_STAGES):
+        return _best_of_all(scorer, stages_KM, ordered=ordered)
+    starts = (linked_KM, _by_speeds(problem, stages_KM))
+    return min((_settled(scorer, start) for start in starts), key=lambda found: found.cost_s)
+
+
+def best_of(scorer: CommunicationCost, layouts_BN: Indices, bounds_s: Vector, most: int) -> PipelineLayout:
+    """The cheapest pipelines of these layouts, whose scores are bounds; so many of the most promising at most."""
+    best = None
+    for at in bounds_s.argsort(kind="stable")[:most].tolist():
+        if best is not None and bounds_s[at] >= best.cost_s * (1 - LEAST):
+            break
+        found = composed(scorer, scorer.groups(layouts_BN[at][None])[0])
+        found = found if scorer.problem.alike else _polished(scorer, found.stages_KM)
+        best = found if best is None else min(best, found, key=lambda each: each.cost_s)
+    assert best is not None, "one layout at least"
+    return best
+
+
+def perturbed(scorer: CommunicationCost, found: PipelineLayout, times: int, rng: np.random.Generator) -> PipelineLayout:
+    """The best after a few devices drawn at random have changed places, so many times."""
+    devices, placed = len(scorer.problem), scorer.problem.placed
+    for _ in range(times if devices > 1 else 0):
+        layout = np.concatenate([found.stages_KM.ravel(), _spares(scorer.problem, found.stages_KM)])
+        places = rng.choice(devices, min(devices, int(rng.integers(*SHAKEN))), replace=False)
+        layout[places] = layout[np.roll(places, 1)]
+        other = _polished(scorer, layout[:placed].reshape(found.stages_KM.shape))
+        found = min(found, other, key=lambda each: each.cost_s)
+    return found
+
+
+def costs_s(scorer: CommunicationCost, stages_XKM: Indices) -> Vector:
+    """Shape (X,): seconds per step of pipelines whose stages are in this order."""
+    hops_XCM = scorer.problem.hop_s[stages_XKM[:, :-1], stages_XKM[:, 1:]]
+    talk_s = scorer.exchanges(stages_XKM).max(axis=1) + hops_XCM.max(axis=2).sum(axis=1)
+    return _with_computing(scorer.problem, talk_s, stages_XKM)
+
+
+def _cost_s(scorer: CommunicationCost, stages_KM: Indices) -> float:
+    return float(costs_s(scorer, stages_KM[None])[0])
+
+
+def _with_computing(problem: PlacementProblem, talk_s: Vector, stages_XKM: Indices) -> Vector:
+    seconds_XM = talk_s[:, None] + problem.computing_s(problem.compute_s[stages_XKM])
+    return pace_s(seconds_XM, in_step=problem.in_step)
+
+
+# ---- the order of the stages ----
+
+
+def _order(scorer: CommunicationCost, groups_KM: Indices) -> list[int]:
+    """The groups along the shortest path, begun at the end with the first device."""
+    path = shortest_path(scorer.score(groups_KM.reshape(1, -1)).edges_BKK[0])
+    return path if groups_KM[path[0]].min() <= groups_KM[path[-1]].min() else path[::-1]
+
+
+def _reordered(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
+    """The same pipelines with their stages in the best order that is found."""
+    edges_KK = _edges(scorer.problem, stages_KM[None])[0]
+    path = shortest_path(edges_KK)
+    saves = edges_KK[path[:-1], path[1:]].sum() < np.diagonal(edges_KK, 1).sum() * (1 - LEAST)
+    return stages_KM[path] if saves else stages_KM
+
+
+def _edges(problem: PlacementProblem, stages_XKM: Indices) -> Matrix:
+    """Shape (X, K, K): the slowest link between two stages of the same pipeline."""
+    edges_XKK: Matrix = problem.hop_s[stages_XKM[:, :, None], stages_XKM[:, None, :]].max(axis=3)
+    return edges_XKK
+
+
+# ---- the best of all ----
+
+
+def _best_of_all(scorer: CommunicationCost, stages_KM: Indices, *, ordered: bool) -> PipelineLayout:
+    problem = scorer.problem
+    ways_XKM = np.take_along_axis(stages_KM[None], _ways(problem.stages, problem.pipelines), axis=2)
+    if ordered:
+        costs = costs_s(scorer, ways_XKM)
+    else:
+        talk_s = scorer.exchanges(stages_KM[None]).max() + path_lengths(_edges(problem, ways_XKM))
+        costs = _with_computing(problem, talk_s, ways_XKM)
+    best_KM = ways_XKM[costs.argmin()]
+    if not ordered:
+        best_KM = _reordered(scorer, best_KM)
+    return PipelineLayout(stages_KM=best_KM, cost_s=_cost_s(scorer, best_KM))
+
+
+@cache
+def _ways(stages: int, pipelines: int) -> Indices:
+    """Shape (X, K, M): all that differ; the first stage stays as it is."""
+    first, each = (tuple(range(pipelines)),), tuple(permutations(range(pipelines)))
+    return np.array(list(product(first, *[each] * (stages - 1))), dtype=np.int64)
+
+
+# ---- a good one ----
+
+
+def _by_links(scorer: CommunicationCost, stages_KM: Indices) -> Indices:
+    """Every cut as fast as its matching can be, and within that with the least seconds of all its links."""
+    columns = [stages_KM[0]]
+    for stage_M in stages_KM[1:]:
+        worth_MM = scorer.problem.hop_s[np.ix_(columns[-1], stage_M)]
+        columns.append(stage_M[best_matching(scorer.ranks_between(columns[-1], stage_M), worth_MM)])
+    return np.stack(columns)
+
+
+def _by_speeds(problem: PlacementProblem, stages_KM: Indices) -> Indices:
+    """Devices alike in speed together, since no pipeline waits for another; but in step the slow ones spread."""
+    slowest_first = -problem.compute_s[stages_KM]
+    if not problem.in_step:
+        return np.take_along_axis(stages_KM, slowest_first.argsort(axis=1, kind="stable"), axis=1)
+    columns = [stages_KM[0]]
+    for stage_M in stages_KM[1:]:
+        busy_M = problem.compute_s[np.stack(columns)].sum(axis=0)
+        column = np.empty_like(stage_M)
+        column[busy_M.argsort(kind="stable")] = stage_M[(-problem.compute_s[stage_M]).argsort(kind="stable")]
+        columns.append(column)
+    return np.stack(columns)
+
+
+def _settled(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
+    """Two devices of a stage change places while that helps."""
+    stages, pipelines = stages_KM.shape
+    ones, others = np.triu_indices(pipelines, 1)
+    rows = np.arange(stages)[:, None] * pipelines
+    swaps_S2 = np.stack([(rows + ones).ravel(), (rows + others).ravel()], axis=1)
+    layout, cost_s = _swapped(scorer, stages_KM.ravel(), swaps_S2)
+    return PipelineLayout(stages_KM=layout.reshape(stages, pipelines), cost_s=cost_s)
+
+
+def _polished(scorer: CommunicationCost, stages_KM: Indices) -> PipelineLayout:
+    """Pipelines that no swap of two devices, spares among them, makes cheaper, nor another order of the stages that is
+    looked for."""
+    problem = scorer.problem
+    ones, others = np.triu_indices(len(problem), 1)
+    swaps_S2 = np.stack([ones, others], axis=1)[ones < problem.placed]
+    swaps_S2 = swaps_S2[:: 1 + len(swaps_S2) // LOOKED_AT]
+    cost_s, before_s = _cost_s(scorer, stages_KM), np.inf
+    while cost_s < before_s:
+        before_s = cost_s
+        layout, _ = _swapped(scorer, np.concatenate([stages_KM.ravel(), _spares(problem, stages_KM)]), swaps_S2)
+        stages_KM = _reordered(scorer, layout[: problem.placed].reshape(stages_KM.shape))
+        cost_s = _cost_s(scorer, stages_KM)
+    return PipelineLayout(stages_KM=stages_KM, cost_s=cost_s)
+
+
+def _spares(problem: PlacementProblem, stages_KM: Indices) -> Indices:
+    return np.setdiff1d(np.arange(len(problem)), stages_KM)
+
+
+def _swapped(scorer: CommunicationCost, layout_N: Indices, swaps_S2: Indices) -> tuple[Indices, float]:
+    """Make the best swap of a chunk while any swap helps. The pipelines stand in the layout stage by stage."""
+    problem = scorer.problem
+
+    def costs(layouts_XN: Indices) -> Vector:
+        return costs_s(scorer, layouts_XN[:, : problem.placed].reshape(-1, problem.stages, problem.pipelines))
+
+    layout, cost_s = layout_N, float(costs(layout_N[None])[0])
+    step = max(1, min(AT_ONCE, ENTRIES // (problem.placed * problem.pipelines)))
+    at = seen = 0
+    while seen < len(swaps_S2):
+        chunk = swaps_S2[at : at + step]
+        layouts, rows = np.repeat(layout[None], len(chunk), axis=0), np.arange(len(chunk))[:, None]
+        layouts[rows, chunk] = layout[chunk[:, ::-1]]
+        after = costs(layouts)
+        best = int(after.argmin())
+        if after[best] < cost_s * (1 - LEAST):
+            layout, cost_s, seen = layouts[best], float(after[best]), 0
+        else:
+            seen += len(chunk)
+        at = at + len(chunk) if at + len(chunk) < len(swaps_S2) else 0
+    return layout, cost_s

@@ -1,0 +1,241 @@
+"""Which device holds which stage of which pipeline (DT-FM, arXiv:2206.01288), and what bounds that layout.
+
+`place` is the whole of it: the devices that can hold a stage are put into groups, one per stage, by
+`placing.evolution`; the shortest path through the groups says which stage each of them holds; and matchings between
+neighbouring groups make the pipelines. Where devices compute at unlike speeds, pipelines are made, and devices swapped,
+by what a step then costs (`placing.composing`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from peer.planning.placement.communication_cost import CommunicationCost, OnProgress
+from peer.planning.placement.layout_search import Effort, evolve, partitions, scored, usual
+from peer.planning.placement.pairwise_network import Matrix, Network
+from peer.planning.placement.pipelines import LEAST, PipelineLayout, best_of, composed, perturbed
+from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload, problem_of
+
+FEW = 2_000
+"""Partitions that are all looked at instead of searched: eight devices have 105 at most, nine 280, ten 945."""
+COMPOSED = 8
+"""Layouts of a search whose pipelines are made, where devices compute at unlike speeds."""
+QUICK = Effort(evaluations=2_000, patience=10, shaken=0)
+"""For a number of pipelines that may be better."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Bound:
+    """One of the links that decide what a step takes."""
+
+    text: str
+    """What it holds up, in words."""
+    peers: tuple[int, int]
+    seconds: float
+    """What this link alone takes per step."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Placement:
+    """A layout of a network's peers, who are counted from 0 as in the network.
+
+    Attributes:
+        names: of all peers.
+        pipelines: M pipelines of K peers, stage by stage. Rank of a peer: pipeline · K + stage.
+        spares: peers that hold nothing: those for whom there is no pipeline, or whose memory holds no stage.
+        cost_s: seconds per step: both terms, and computing if the work has any.
+        data_parallel_s: DATAP / H, what averaging a stage adds to a step.
+        pipeline_s: PIPELINEP, what passing activations and gradients on adds to it.
+        compute_s: what computing adds to it, with what a pipeline takes to fill: that of the slowest pipeline in step
+            (H = 1), else the rest of the cost, which is of the mean pace of the pipelines.
+        bounds: the link that bounds DATAP, and of each cut between two stages the slowest one.
+        evaluations: layouts that were looked at.
+        asked: pipelines that were asked for; None: as many as there are devices for.
+        note: why there are fewer pipelines than that; empty if there are not.
+    """
+
+    names: tuple[str, ...]
+    pipelines: tuple[tuple[int, ...], ...]
+    spares: tuple[int, ...]
+    cost_s: float
+    data_parallel_s: float
+    pipeline_s: float
+    bounds: tuple[Bound, ...]
+    compute_s: float = 0.0
+    evaluations: int = 0
+    asked: int | None = None
+    note: str = ""
+
+    @property
+    def stages(self) -> tuple[tuple[int, ...], ...]:
+        """K stages of M peers, pipeline by pipeline."""
+        return tuple(zip(*self.pipelines, strict=True))
+
+    @property
+    def pace(self) -> float:
+        """Steps per second of all pipelines together."""
+        return len(self.pipelines) / self.cost_s if self.cost_s > 0 else np.inf
+
+    def ranks(self) -> dict[str, int]:
+        """Rank by name; spares have none."""
+        depth = len(self.pipelines[0])
+        return {
+            self.names[peer]: number * depth + stage
+            for number, pipeline in enumerate(self.pipelines)
+            for stage, peer in enumerate(pipeline)
+        }
+
+    def explained(self) -> str:
+        """What it costs, and why it does not cost less: a line for the sum and one for each bound."""
+        terms = f"averaging {self.data_parallel_s:.2f} s + pipeline {self.pipeline_s:.2f} s"
+        if self.compute_s > 0:
+            terms += f" + computing {self.compute_s:.2f} s"
+        pipelines, stages = len(self.pipelines), len(self.pipelines[0])
+        size = f"{_count(pipelines, 'pipeline')} of {_count(stages, 'stage')}"
+        lines = [f"{size}: {self.cost_s:.2f} s per step; {terms}"]
+        lines += [self.note] if self.note else []
+        lines += [bound.text for bound in self.bounds]
+        if self.spares:
+            lines.append(f"spare: {', '.join(self.names[peer] for peer in self.spares)}")
+        return "\n".join(lines)
+
+
+def place(
+    network: Network,
+    work: StageWorkload,
+    *,
+    memory_bytes: Sequence[float] | None = None,
+    speeds: Sequence[float] | None = None,
+    pipelines: int | None = None,
+    fewer: bool = False,
+    effort: Effort | None = None,
+    seed: int = 0,
+    tell: OnProgress | None = None,
+) -> Placement:
+    """The cheapest layout that is found. The same arguments give the same layout.
+
+    As many pipelines as the devices suffice for, unless told otherwise; the rest are spares. With `fewer`, and no
+    number said, fewer if these make more steps per second together, as where one slow device would hold up all.
+    `memory_bytes` and `speeds`: one per peer. `tell` hears how many layouts were looked at, again and again.
+    Raises BadInput if the stages do not fit on the devices.
+    """
+
+    def of(count: int | None, effort: Effort | None) -> tuple[PlacementProblem, Placement]:
+        problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=count)
+        best, evaluations = _searched(problem, effort or usual(problem), seed, tell)
+        return problem, replace(_told(problem, network, best, evaluations), asked=count)
+
+    problem, most = of(pipelines, effort)
+    if not fewer or pipelines is not None:
+        return most
+    best, least_s, count = most, _least_s(problem), problem.pipelines - 1
+    while count * best.cost_s > len(best.pipelines) * least_s:  # else no layout of so few is as good
+        best = max(best, of(count, QUICK)[1], key=lambda each: each.pace)
+        count -= 1
+    if best is most:
+        return most
+    best = max(of(best.asked, effort)[1], best, key=lambda each: each.pace)
+    text = (
+        f"{_count(len(best.pipelines), 'pipeline')} together: {best.pace:.3g} steps per second; "
+        f"{len(most.pipelines)}, for which there are devices, would make {most.pace:.3g}"
+    )
+    return replace(best, note=text)
+
+
+def _searched(
+    problem: PlacementProblem, effort: Effort, seed: int, tell: OnProgress | None
+) -> tuple[PipelineLayout, int]:
+    """The best pipelines, and how many layouts were looked at: all where they are few."""
+    scorer, count = CommunicationCost(problem), partitions(problem)
+    if count <= FEW:
+        layouts, bounds_s = (np.concatenate(parts) for parts in zip(*scored(problem), strict=True))
+        return best_of(scorer, layouts, bounds_s, count), count
+    found = evolve(problem, effort, seed, tell=tell)
+    best = best_of(scorer, found.layouts, found.costs_s, COMPOSED)
+    if best.cost_s > found.cost_s * (1 + LEAST):
+        best = perturbed(scorer, best, effort.shaken, np.random.default_rng(seed))
+    return best, found.evaluations
+
+
+def _least_s(problem: PlacementProblem) -> float:
+    """No step is shorter, with however many pipelines: the fastest devices, and the fastest link at every cut."""
+    fastest = np.sort(problem.compute_s)[None, : problem.stages, None]
+    off_diagonal = ~np.eye(len(problem), dtype=bool)
+    hop_s = float(problem.hop_s[off_diagonal].min()) if problem.stages > 1 else 0.0
+    return float(problem.computing_s(fastest)[0, 0]) + (problem.stages - 1) * hop_s
+
+
+def placement_of(problem: PlacementProblem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
+    """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
+    scorer = CommunicationCost(problem)
+    return _told(problem, network, composed(scorer, scorer.groups(layout[None])[0]), evaluations)
+
+
+def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
+    """The same for groups whose stages are decided: row k holds the devices of stage k."""
+    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), evaluations)
+
+
+def _told(problem: PlacementProblem, network: Network, found: PipelineLayout, evaluations: int) -> Placement:
+    scorer, stages_KM = CommunicationCost(problem), np.sort(found.stages_KM, axis=1)
+    pipelines_MK = found.stages_KM.T
+    exchanges_K = scorer.exchanges(stages_KM[None])[0]
+    worst_cuts = [float(hops.max()) for hops in _hops(problem, pipelines_MK)]
+    data_parallel_s, pipeline_s = float(exchanges_K.max()), sum(worst_cuts)
+    order = np.argsort(pipelines_MK[:, 0])
+    peers_MK = problem.peers[pipelines_MK[order]]
+    return Placement(
+        names=network.names,
+        pipelines=tuple(tuple(row) for row in peers_MK.tolist()),
+        spares=tuple(sorted(set(range(len(network))) - set(peers_MK.ravel().tolist()))),
+        cost_s=found.cost_s, data_parallel_s=data_parallel_s, pipeline_s=pipeline_s,
+        compute_s=max(0.0, found.cost_s - data_parallel_s - pipeline_s) if problem.compute_s.any() else 0.0,
+        bounds=(_slowest_exchange(problem, network, stages_KM, exchanges_K), *_cuts(problem, network, pipelines_MK)),
+        evaluations=evaluations,
+    )  # fmt: skip
+
+
+def _hops(problem: PlacementProblem, pipelines_MK: Indices) -> Matrix:
+    """Shape (K − 1, M): seconds of each link between two stages."""
+    return problem.hop_s[pipelines_MK[:, :-1], pipelines_MK[:, 1:]].T
+
+
+def _slowest_exchange(problem: PlacementProblem, network: Network, stages_KM: Indices, exchanges_K: Matrix) -> Bound:
+    stage = int(exchanges_K.argmax())
+    members = stages_KM[stage]
+    shares_MM = problem.exchange_s[np.ix_(members, members)]
+    waiting = int(shares_MM.sum(axis=1).argmax())
+    partner = int(shares_MM[waiting].argmax())
+    peers = (int(problem.peers[members[waiting]]), int(problem.peers[members[partner]]))
+    link_s = float(shares_MM[waiting, partner])
+    if len(members) == 1:
+        text = f"averaging: nothing; each stage has one device, {network.names[peers[0]]} holds stage {stage}"
+    else:
+        text = (
+            f"averaging: {network.names[peers[0]]} in stage {stage} needs {exchanges_K[stage]:.2f} s for "
+            f"{len(members) - 1} others; most of it, {link_s:.2f} s, for {_link(network, *peers)}"
+        )
+    return Bound(text=text, peers=peers, seconds=link_s)
+
+
+def _cuts(problem: PlacementProblem, network: Network, pipelines_MK: Indices) -> list[Bound]:
+    bounds = []
+    for stage, hops_M in enumerate(_hops(problem, pipelines_MK)):
+        slowest = int(hops_M.argmax())
+        one, other = (int(problem.peers[device]) for device in pipelines_MK[slowest, stage : stage + 2])
+        text = f"stage {stage} to {stage + 1}: {hops_M[slowest]:.2f} s, as from {_link(network, one, other)}"
+        bounds.append(Bound(text=text, peers=(one, other), seconds=float(hops_M[slowest])))
+    return bounds
+
+
+def _link(network: Network, one: int, other: int) -> str:
+    links = network.only([one, other]).symmetrised()
+    delay_ms, speed_gbps = links.delay_s[0, 1] * 1e3, links.bandwidth_bps[0, 1] / 1e9
+    return f"{network.names[one]} to {network.names[other]} ({delay_ms:.0f} ms, {speed_gbps:.3g} Gbit/s)"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number} {noun}" if number == 1 else f"{number} {noun}s"

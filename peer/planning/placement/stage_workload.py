@@ -1,0 +1,209 @@
+"""What is to be placed: a model cut into stages, and what a layout of it on some devices is measured by."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from dht.errors import BadInput
+from peer.planning.placement.pairwise_network import Matrix, Network
+
+Vector = NDArray[np.float64]
+Indices = NDArray[np.int64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class StageWorkload:
+    """What the devices of a pipeline tell each other, and what a stage needs. Raises BadInput for what cannot be."""
+
+    stages: int
+    """K: into how many stages the model is cut. Each pipeline has a device for each of them."""
+    stage_bytes: float
+    """c_dp: gradients of one stage, which its devices average with each other."""
+    cut_bytes: float
+    """c_pp: activations of one pipeline's macro-batch where two stages meet; as much comes back in gradients."""
+    sync_steps: int = 1
+    """H: stages are averaged once in so many steps (DiLoCo)."""
+    stage_memory_bytes: float = 0.0
+    """What a device must have to hold a stage."""
+    compute_s: float = 0.0
+    """What a device of speed 1 computes in one step. 0 leaves computing out, as the paper does."""
+    micro_batches: int = 1
+    """B: pieces in which a pipeline's batch goes through its stages. With one, all stages wait for each other."""
+
+    def __post_init__(self) -> None:
+        for name, least in (("stages", 1), ("sync_steps", 1), ("micro_batches", 1)):
+            if getattr(self, name) < least:
+                raise BadInput(f"{name} is {getattr(self, name)}; it must be at least {least}")
+        for name in ("stage_bytes", "cut_bytes", "stage_memory_bytes", "compute_s"):
+            value = getattr(self, name)
+            if not 0 <= value < math.inf:
+                raise BadInput(f"{name} is {value}; it must be finite and not negative")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PlacementProblem:
+    """A `StageWorkload` on devices that can hold a stage, in matrices. Devices are counted from 0; `peers` says who
+    they are.
+
+    Attributes:
+        stages, pipelines: K and M. Devices beyond K · M are spares.
+        peers: shape (devices,): the place of each device in the network.
+        exchange_s: shape (devices, devices): seconds per step that two of one stage average, 2 (α + c_dp / (M β)) / H.
+        hop_s: shape (devices, devices): seconds per step that a pair of neighbouring stages takes, 2 (α + c_pp / β).
+        compute_s: shape (devices,): seconds of computing per step.
+        micro_batches: B: pieces in which a batch goes through the stages.
+        in_step: whether every step waits for the slowest pipeline (H = 1).
+    """
+
+    stages: int
+    pipelines: int
+    peers: Indices
+    exchange_s: Matrix
+    hop_s: Matrix
+    compute_s: Vector
+    micro_batches: int
+    in_step: bool
+
+    def __len__(self) -> int:
+        return len(self.peers)
+
+    @property
+    def placed(self) -> int:
+        """Devices that are no spares."""
+        return self.stages * self.pipelines
+
+    @property
+    def alike(self) -> bool:
+        return bool((self.compute_s == self.compute_s[0]).all())
+
+    def computing_s(self, compute_XKM: Matrix) -> Matrix:
+        """Shape (X, M): seconds of computing per step of pipelines, from those of their devices; a column is one.
+
+        The first piece fills the pipeline, then its slowest stage sets the pace: Σ e + (B − 1) · max e of a piece (AMP,
+        arXiv:2210.07297), as in `peer/planning/plan/replicas.py`.
+        """
+        filled_XM: Matrix = compute_XKM.sum(axis=1) + (self.micro_batches - 1) * compute_XKM.max(axis=1)
+        return filled_XM / self.micro_batches
+
+
+def problem_of(
+    network: Network,
+    work: StageWorkload,
+    *,
+    memory_bytes: Sequence[float] | None = None,
+    speeds: Sequence[float] | None = None,
+    pipelines: int | None = None,
+) -> PlacementProblem:
+    """As many pipelines as the devices suffice for, or as many as asked for; links are symmetrised.
+
+    `memory_bytes` and `speeds` are one per peer of the network; a speed is what share of a step a device of speed 1
+    does in the same time. Raises BadInput if a stage fits on too few devices.
+    """
+    fits = _fitting(network, work, memory_bytes)
+    most = len(fits) // work.stages
+    if most == 0:
+        needs = f" with {work.stage_memory_bytes:.0f} bytes of memory" if len(fits) < len(network) else ""
+        raise BadInput(f"{work.stages} stages need at least as many devices{needs}; there are {len(fits)}")
+    if pipelines is not None and not 1 <= pipelines <= most:
+        raise BadInput(f"{pipelines} pipelines of {work.stages} stages; {len(fits)} devices suffice for 1 to {most}")
+    pipelines = pipelines or most
+    links = network.symmetrised().only(fits.tolist())
+    return PlacementProblem(
+        stages=work.stages, pipelines=pipelines, peers=fits,
+        exchange_s=2 * links.transfer_s(work.stage_bytes / pipelines) / work.sync_steps,
+        hop_s=2 * links.transfer_s(work.cut_bytes),
+        compute_s=work.compute_s / _checked("speed", speeds, len(network))[fits],
+        micro_batches=work.micro_batches, in_step=work.sync_steps == 1,
+    )  # fmt: skip
+
+
+def _fitting(network: Network, work: StageWorkload, memory_bytes: Sequence[float] | None) -> Indices:
+    if memory_bytes is None:
+        return np.arange(len(network))
+    memory = _checked("memory", memory_bytes, len(network), zero=True)
+    return np.flatnonzero(memory >= work.stage_memory_bytes)
+
+
+_RANGE = {False: "positive", True: "0 or more"}
+
+
+def _checked(what: str, values: Sequence[float] | None, count: int, *, zero: bool = False) -> Vector:
+    if values is None:
+        return np.ones(count)
+    array = np.asarray(values, dtype=np.float64)
+    if array.shape != (count,):
+        raise BadInput(f"{what} has shape {array.shape}; {count} peers need one value each")
+    good = array >= 0 if zero else array > 0
+    if not good.all():
+        wrong = int(np.flatnonzero(~good)[0])
+        raise BadInput(f"the {what} of peer {wrong} is {array[wrong]}; it must be {_RANGE[zero]}")
+    return array
+
+
+def random_layouts(problem: PlacementProblem, count: int, rng: np.random.Generator) -> Indices:
+    """Shape (count, devices)."""
+    return rng.permuted(np.tile(np.arange(len(problem)), (count, 1)), axis=1)
+
+
+def block(problem: PlacementProblem, order: Indices) -> Indices:
+    """Stage i holds the i-th run of M devices in this order: averaging is near, activations travel."""
+    assert len(order) == len(problem), "an order of all devices"
+    return order.copy()
+
+
+def striped(problem: PlacementProblem, order: Indices) -> Indices:
+    """Stage i holds every K-th device from the i-th: each stage has some of every region, activations stay near."""
+    placed, spares = order[: problem.placed], order[problem.placed :]
+    return np.concatenate([placed.reshape(problem.pipelines, problem.stages).T.ravel(), spares])
+
+
+def by_regions(problem: PlacementProblem) -> Indices:
+    """Shape (devices,): an order in which devices with fast links between them stand together.
+
+    The leaves of an average-linkage tree over the seconds of a hop. Spares come last: those that are farthest from all
+    others, or slow.
+    """
+    from scipy.cluster.hierarchy import leaves_list, linkage, optimal_leaf_ordering
+    from scipy.spatial.distance import squareform
+
+    devices = len(problem)
+    if devices < 3:
+        return np.arange(devices)
+    computing_s = problem.compute_s / max(1, problem.stages - 1)
+    far = np.argsort(problem.hop_s.sum(axis=1) + devices * computing_s, kind="stable")
+    kept, spares = np.sort(far[: problem.placed]), far[problem.placed :]
+    if len(kept) < 3:
+        return np.concatenate([kept, spares])
+    distances = squareform(problem.hop_s[np.ix_(kept, kept)], checks=False)
+    tree = linkage(distances, method="average")
+    if devices <= ORDERED:
+        tree = optimal_leaf_ordering(tree, distances)
+    return np.concatenate([kept[leaves_list(tree)], spares])
+
+
+ORDERED = 256
+"""Up to so many devices neighbouring regions stand beside each other, too: that takes time with the cube of them."""
+
+
+def labels_of(problem: PlacementProblem, layouts_BN: Indices) -> Indices:
+    """Shape (B, devices): the group of each device; spares have K."""
+    labels = np.empty_like(layouts_BN)
+    group = np.minimum(np.arange(len(problem)) // problem.pipelines, problem.stages)
+    np.put_along_axis(labels, layouts_BN, np.broadcast_to(group, layouts_BN.shape), axis=1)
+    return labels
+
+
+def layouts_of(labels_BN: Indices) -> Indices:
+    """The layouts with these labels; devices of a group in ascending order."""
+    return np.argsort(labels_BN, axis=1, kind="stable")
+
+
+def canonical(problem: PlacementProblem, layout_N: Indices) -> bytes:
+    """The same bytes for all layouts that differ in the order of groups, or of devices within one."""
+    groups = np.sort(layout_N[: problem.placed].reshape(problem.stages, problem.pipelines), axis=1)
+    return groups[np.argsort(groups[:, 0])].astype(np.int32).tobytes()

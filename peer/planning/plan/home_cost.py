@@ -1,0 +1,239 @@
+"""What a peer with several devices, or with one that is too small, makes of a run: the forecast of `sharding_cost`."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.plan.peer_set import HOME_FLOPS, Machine
+from peer.planning.plan.sharding_cost import (
+    HOME_PROFILE,
+    RanksProfile,
+    ShardedCost,
+    ShardedWork,
+    deal,
+    fastest_that_fits,
+    sharded_cost,
+    sharded_work,
+)
+from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
+from peer.schema.spec import RunSpec
+
+GB = 1e9
+UNSURE = 1.1
+"""Times the room that there is: what a step takes is foretold within a tenth."""
+
+
+def home_cost(shape: ModelShape, spec: RunSpec, machine: Machine, device_step_s: float) -> ShardedCost:
+    """The fastest way for the devices of `machine`, which are alike, to make an inner step that takes one of them so
+    long; of those that fit, or else the one that needs least. Each rank gets as many sequences at a time as the spec's
+    micro-batch has, or its share of a step that has fewer."""
+    ranks, whole = machine.devices, spec.inner.sequences * spec.inner.accumulation
+    at_once = min(whole, spec.inner.sequences * ranks)
+    inner = replace(spec.inner, sequences=at_once, accumulation=-(-whole // at_once))
+    dealt = deal(at_once, [1.0] * ranks, [at_once] * ranks)
+    work = sharded_work(shape, replace(spec, inner=inner), dealt, [device_step_s / whole] * ranks)
+    given = _profile_of(machine)
+    room_bytes = machine.memory_gb * GB or float("inf")
+    found = fastest_that_fits(work, given, [room_bytes] * ranks, main_bytes=0.0)
+    if found is not None:
+        return found
+    return min(
+        (sharded_cost(work, way, given) for way in strategies_of(ranks)), key=lambda cost: max(cost.device_bytes)
+    )  # fmt: skip
+
+
+def _profile_of(machine: Machine) -> RanksProfile:
+    """What is said of its lines; all else is assumed."""
+    return replace(
+        HOME_PROFILE, inside_bytes_per_s=machine.inside_gbps * 1e9 / 8,
+        between_bytes_per_s=machine.between_gbps * 1e9 / 8, group=machine.fast_group,
+    )  # fmt: skip
+
+
+def ways_to_try(
+    shape: ModelShape, spec: RunSpec, room_bytes: Sequence[float], main_bytes: float, *, kind: Sharding | None = None,
+    offload: bool = False, given: RanksProfile = HOME_PROFILE,
+) -> list[ShardingStrategy]:  # fmt: skip
+    """What may fit devices with so much room (0: not known), by the forecast: the fastest first, and last, if its
+    owner allows it, what lies in main memory of `main_bytes`. Of one `kind`, or of all."""
+    ranks, whole = len(room_bytes), spec.inner.sequences * spec.inner.accumulation
+    one_each = replace(spec, inner=replace(spec.inner, sequences=ranks, accumulation=-(-whole // ranks)))
+    sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / HOME_FLOPS
+    work = sharded_work(shape, one_each, [1] * ranks, [sequence_s] * ranks)
+    found = []
+    for offloads in (False, True) if offload else (False,):
+        costs = [
+            sharded_cost(work, way, given) for way in strategies_of(ranks, offloads=offloads)
+            if kind in (None, way.kind) and (spec.inner.optimizer != "muon" or way.shares == 1)
+        ]  # fmt: skip
+        fitting = [cost for cost in costs if ranks * cost.main_bytes <= main_bytes and _may_fit(cost, room_bytes)]
+        found += [cost.strategy for cost in sorted(fitting, key=lambda cost: cost.step_s)]
+    return found
+
+
+def _may_fit(cost: ShardedCost, room_bytes: Sequence[float]) -> bool:
+    return all(not room or needed <= UNSURE * room for needed, room in zip(cost.device_bytes, room_bytes, strict=True))
+
+
+# ---- one device that a model does not fit ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class OffloadForecast:
+    """Of one device that takes layers from main memory."""
+
+    tokens_per_s: float
+    share: float
+    """Of what a device makes that holds all of it."""
+    device_bytes: float
+    main_bytes: float
+    """For parameters, gradients and moments; what a round needs comes on top."""
+
+
+def offload_tokens_per_s(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, *, flops: float = HOME_FLOPS,
+    given: RanksProfile = HOME_PROFILE,
+) -> OffloadForecast | None:  # fmt: skip
+    """Layers cross the bus forward and backward, gradients go back, and AdamW is the processor's.
+
+    With the largest micro-batch that `room_bytes` of a device have room for, from the spec's own down by halves; None
+    where a single sequence has none. `flops` is what training reaches on the device.
+    """
+    whole, sequences = spec.inner.sequences * spec.inner.accumulation, spec.inner.sequences
+    sequence_s = spec.model.context * shape.flops_per_token(spec.model.context) / flops
+    while True:
+        inner = replace(spec.inner, sequences=sequences, accumulation=-(-whole // sequences))
+        work = sharded_work(shape, replace(spec, inner=inner), [sequences], [sequence_s])
+        streamed, held = (_alone(work, given, offloads=offloads) for offloads in (True, False))
+        if max(streamed.device_bytes) <= room_bytes:
+            break
+        if sequences == 1:
+            return None
+        sequences = (sequences + 1) // 2
+    return OffloadForecast(
+        tokens_per_s=whole * spec.model.context / streamed.step_s, share=held.step_s / streamed.step_s,
+        device_bytes=max(streamed.device_bytes), main_bytes=streamed.main_bytes,
+    )  # fmt: skip
+
+
+def _alone(work: ShardedWork, given: RanksProfile, *, offloads: bool) -> ShardedCost:
+    return sharded_cost(work, ShardingStrategy(kind=Sharding.REPLICATED, ranks=1, offloads=offloads), given)
+
+
+# ---- homes that hold a model together ----
+
+WIRE_BYTES = 1 + 4 / 64
+"""Of a value between two stages as int8, with the scales of its blocks: see
+`peer.parallel.pipeline.activation_codec`."""
+RECOMPUTED = 4 / 3
+"""Operations of a stage, which computes its forward pass twice, over those of a device that holds all."""
+HELD_SHARE = 0.8
+"""Of the room on a device that parameters, gradients and moments may take; the rest is for a micro-batch."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterForecast:
+    """Of several homes that train one copy of a model, a stage each."""
+
+    homes: int
+    tokens_per_s: float
+    compute_tokens_per_s: float
+    """What they would make if lines between them cost nothing."""
+
+    @property
+    def is_bound_by_line(self) -> bool:
+        return self.tokens_per_s < self.compute_tokens_per_s
+
+
+def cluster_tokens_per_s(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, upload_bps: float, *, flops: float = HOME_FLOPS
+) -> ClusterForecast | None:
+    """As few homes as have room for the model, each with `room_bytes` on its device; None for more than it has blocks,
+    or a model whose first and last layer are one.
+
+    What they make: see `pipeline_tokens_per_s`.
+    """
+    if room_bytes <= 0 or not has_head(shape):
+        return None
+    homes = max(2, math.ceil(stage_room(shape, spec, 1) / room_bytes))
+    if homes > shape.blocks:
+        return None
+    found = pipeline_tokens_per_s(shape, spec, [flops] * homes, [room_bytes] * homes, [upload_bps] * homes)
+    assert found is not None, "they were counted so that they have room"
+    return found
+
+
+def stage_room(shape: ModelShape, spec: RunSpec, stages: int) -> float:
+    """Bytes that a device must have for one of so many equal stages."""
+    return memory_of(shape, spec).training / HELD_SHARE / stages
+
+
+def pipeline_tokens_per_s(
+    shape: ModelShape, spec: RunSpec, flops: Sequence[float], room_bytes: Sequence[float], upload_bps: Sequence[float]
+) -> ClusterForecast | None:
+    """Of homes in this order, of which each has layers by its speed, and no more than its room; None without room.
+
+    Stages work at the same time: the slowest decides. A stage sends hidden values on and gradients back, so a token
+    costs its line twice `width` values in the middle and once at the ends (DT-FM, arXiv:2206.01288).
+    """
+    most = [room / stage_room(shape, spec, 1) for room in room_bytes]
+    if sum(most) < 1:
+        return None
+    left, speed_left, slowest_s = 1.0, sum(flops), 0.0
+    for home in sorted(range(len(flops)), key=lambda home: most[home] / flops[home]):
+        share = min(most[home], left * flops[home] / speed_left)
+        slowest_s = max(slowest_s, share / flops[home])
+        left, speed_left = left - share, speed_left - flops[home]
+    computed = 1 / (slowest_s * RECOMPUTED * shape.flops_per_token(spec.model.context))
+    last = len(upload_bps) - 1
+    sent = min(
+        bps / 8 / ((2 if 0 < home < last else 1) * shape.width * WIRE_BYTES) for home, bps in enumerate(upload_bps)
+    )  # fmt: skip
+    return ClusterForecast(homes=len(flops), tokens_per_s=min(computed, sent), compute_tokens_per_s=computed)
+
+
+def has_head(shape: ModelShape) -> bool:
+    """Whether the last layer is not the first one again, as far as layers are known: then homes can share a model."""
+    after = shape.layers[shape.before + shape.blocks :]
+    return not after or shape.vocabulary * shape.width in after
+
+
+# ---- what a home can do that does not hold a model ----
+
+UPLOAD_BPS = 20e6
+"""Of a home whose line nobody has measured."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WayToTrain:
+    """That its owner may choose. Nobody does it unasked: main memory is slower, and a cluster needs other homes."""
+
+    setting: str
+    """As `KEY=VALUE`."""
+    words: str
+    tokens_per_s: float
+
+
+def ways_without_room(
+    shape: ModelShape, spec: RunSpec, room_bytes: float, main_bytes: float, upload_bps: float = UPLOAD_BPS
+) -> tuple[WayToTrain, ...]:
+    """The fastest first, of a device with `room_bytes`, where so much of main memory can hold what it does not.
+
+    None of an adapter: the model beside which it is trained lies on one device.
+    """
+    if spec.adapter is not None:
+        return ()
+    found = []
+    aside = offload_tokens_per_s(shape, spec, room_bytes)
+    if aside is not None and aside.main_bytes <= main_bytes:
+        words = "layers from main memory"
+        found.append(WayToTrain(setting="offload=yes", words=words, tokens_per_s=aside.tokens_per_s))
+    together = cluster_tokens_per_s(shape, spec, room_bytes, upload_bps)
+    if together is not None:
+        words = f"a cluster of {together.homes} such homes, on lines of {upload_bps / 1e6:.0f} Mbit/s"
+        setting = f"stages={together.homes}"
+        found.append(WayToTrain(setting=setting, words=words, tokens_per_s=together.tokens_per_s))
+    return tuple(sorted(found, key=lambda way: -way.tokens_per_s))

@@ -1,0 +1,156 @@
+"""What a run's model costs, from its spec alone: parameters by layer, floating-point operations, bytes of memory.
+
+The layers are those of `peer.training.model.flat_parameters`, counted by formula, so that a plan needs neither torch
+nor transformers.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from dht.errors import BadInput
+from peer.consensus.codec.codec import Codec
+from peer.consensus.protocol.layout import share_out
+from peer.schema.model_layers import ACTIVATION_BYTES, FLOAT32_BYTES, layers_of
+from peer.schema.spec import RunSpec
+
+MOST_PARAMETERS = 10**13
+BASE_BYTES = {"float32": 4, "bfloat16": 2}
+"""Of a parameter that stays as it is, by `adapter.base`."""
+STATE_VECTORS = 4
+"""θ, outer momentum, residual, and where the inner steps began: float32 in main memory."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelShape:
+    """A model as a planner sees it."""
+
+    layers: tuple[int, ...]
+    """Parameters of each layer, in the order of the flat vector: one transformer block, or one module beside them."""
+    blocks: int
+    """Transformer blocks."""
+    width: int
+    """Of the residual stream."""
+    attention_width: int
+    """Of all query heads together."""
+    vocabulary: int
+    matrix_parameters: int
+    """Of the matrices that every token is multiplied with, the output head included even where it is tied."""
+    frozen_matrix_parameters: int = 0
+    """The same of the model beside which an adapter is trained."""
+    frozen_bytes: int = 0
+    """What that model takes on the device."""
+    before: int = 0
+    """Layers before the first block; what is neither of them nor a block comes after the last one."""
+
+    @property
+    def parameters(self) -> int:
+        """Trainable ones, tied ones once."""
+        return sum(self.layers)
+
+    def flops_per_token(self, context: int) -> float:
+        """Forward and backward: 6 N + 12 · blocks · width · context (arXiv:2204.02311, appendix B).
+
+        Of what is frozen 4 N: its own gradients are left out.
+        """
+        multiplied = 6.0 * self.matrix_parameters + 4.0 * self.frozen_matrix_parameters
+        return multiplied + 12.0 * self.blocks * self.attention_width * context
+
+    def fragment_parameters(self, fragments: int) -> tuple[int, ...]:
+        """Parameters of each fragment, as `peer.consensus.protocol.layout` shares layers out. Raises BadInput for too
+        many."""
+        if fragments > len(self.layers):
+            raise BadInput(f"round.fragments is {fragments}; the model has {len(self.layers)} layers to share out")
+        owners = share_out(self.layers, fragments)
+        return tuple(
+            sum(size for size, owner in zip(self.layers, owners, strict=True) if owner == fragment)
+            for fragment in range(fragments)
+        )
+
+
+def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
+    """The shape of a spec's model, or of one of so many `parameters`. Raises BadInput for too many of them."""
+    if parameters:
+        if not 1 <= parameters <= MOST_PARAMETERS:
+            raise BadInput(f"--parameters is {parameters}; it must be between 1 and {MOST_PARAMETERS:,}")
+        return _scaled(spec, parameters)
+    model, trained = layers_of(spec.model.architecture, spec.model.config, spec.model.context), spec.trained_layers
+    layers = (*trained.before, *(trained.block,) * trained.blocks, *trained.after)
+    matrices, adapter = model.blocks * model.multiplied + model.vocabulary * model.width, spec.adapter
+    return ModelShape(
+        layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
+        vocabulary=model.vocabulary, matrix_parameters=matrices if adapter is None else sum(layers),
+        frozen_matrix_parameters=0 if adapter is None else matrices,
+        frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base],
+        before=len(trained.before),
+    )  # fmt: skip
+
+
+def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
+    """A model of which only the size is known: equal blocks, and all of it in matrices."""
+    values = spec.model.config
+    blocks = min(parameters, max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24)))))
+    width = int(values.get("hidden_size", values.get("n_embd", 0))) or max(1, round((parameters / 12 / blocks) ** 0.5))
+    layers = tuple(parameters * (at + 1) // blocks - parameters * at // blocks for at in range(blocks))
+    return ModelShape(
+        layers=layers, blocks=blocks, width=width, attention_width=width,
+        vocabulary=int(values.get("vocab_size", 32000)), matrix_parameters=parameters,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class MemoryFootprint:
+    """What one peer needs, in bytes. The same estimate as `python -m peer describe` makes."""
+
+    training: float
+    """On the device: parameters, gradients and the moments of the optimizer, float32."""
+    frozen: float
+    """On the device: the model beside which an adapter is trained."""
+    activations: float
+    """On the device: an estimate for one micro-batch (arXiv:2205.05198), and logits three times over."""
+    logits: float
+    """What of the activations belongs to the output head."""
+    anchor: float
+    """In main memory."""
+    encoded: float
+    """In main memory: own contribution, parts to reduce, and the mean, of the largest fragment."""
+
+    @property
+    def device(self) -> float:
+        return self.training + self.frozen + self.activations
+
+    @property
+    def total(self) -> float:
+        """Of a machine whose device is the processor."""
+        return self.device + self.anchor + self.encoded
+
+
+def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
+    """Of a peer that trains `spec` on one device."""
+    parameters, inner = shape.parameters, spec.inner
+    moments = 2 * parameters
+    if inner.optimizer == "muon":
+        beside = 0 if shape.frozen_bytes else shape.vocabulary * shape.width
+        moments -= shape.matrix_parameters - beside
+    wide = 1 if inner.precision == "bfloat16" else 2
+    tokens = inner.sequences * spec.model.context
+    logits = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
+    codec, largest = Codec(spec.codec.wire), max(shape.fragment_parameters(spec.round.fragments))
+    return MemoryFootprint(
+        training=FLOAT32_BYTES * (2 * parameters + moments),
+        frozen=shape.frozen_bytes,
+        activations=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits,
+        logits=logits,
+        anchor=STATE_VECTORS * FLOAT32_BYTES * parameters,
+        encoded=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
+    )
+
+
+def stage_bytes(shape: ModelShape, spec: RunSpec, stages: int) -> int:
+    """What the largest of so many stages of consecutive layers is when encoded as the spec says: what its peers send
+    each other to average it."""
+    largest = max(
+        sum(size for at, size in enumerate(shape.layers) if at * stages // len(shape.layers) == stage)
+        for stage in range(stages)
+    )
+    return Codec(spec.codec.wire).part_bytes(largest)

@@ -1,0 +1,309 @@
+"""Seconds, bytes and tokens of a round as it is made here: computation, communication, and how far the two overlap.
+
+Where a formula is a paper's it says which; the rest is ours: it follows `peer/consensus/rounds/README.md` step by step.
+
+    train    every peer makes its part: H steps, its share of them, or what fits into the time
+    submit   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows
+    prepare  PREPARE, PROMISE, START: three delays
+    exchange parts over the slowest line, one delay; measured as they come
+    weigh    NORMS and TABLE: two delays
+    reduce   means over the slowest line, one delay
+    commit   PROPOSE and votes: two delays
+    apply    the outer step, the residual, the digest
+
+`none` waits from submit to apply. `layerwise` applies beside the next step. `streaming` makes inner steps meanwhile.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from statistics import fmean
+
+from peer.consensus.rounds.timeouts import DATA_FLOOR_S, MISSED, deadline
+from peer.node.lifecycle.pace import MOST as MOST
+from peer.node.lifecycle.pace import reference, steps_at
+from peer.planning.plan.coefficients import UNMEASURED, Coefficients
+from peer.planning.plan.home_cost import home_cost
+from peer.planning.plan.model_shape import ModelShape
+from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSet
+from peer.planning.plan.round_traffic import Delays, Traffic, delays_of, line_s, traffic_of
+from peer.planning.plan.sharding_cost import ShardedCost
+from peer.schema.spec import RunSpec
+
+FORWARD = 1 / 3
+"""Share of a step that its forward pass takes: backward costs twice as much (arXiv:2001.08361, section 2.1)."""
+CHECKED = 0.3
+"""Share of applying an update that comes before its first layer is touched: reading and checking bytes. Ours."""
+UNLIKELY_S = 1e-9
+
+
+@dataclass(frozen=True, kw_only=True)
+class PhaseTimes:
+    """Seconds from the submission of the last peer to the next anchor, by phase."""
+
+    submit: float
+    prepare: float
+    exchange: float
+    weigh: float
+    reduce: float
+    commit: float
+    apply: float
+
+    @property
+    def talking(self) -> float:
+        """All but what keeps the trainer's own thread."""
+        return self.prepare + self.exchange + self.weigh + self.reduce + self.commit
+
+    @property
+    def total(self) -> float:
+        return self.submit + self.talking + self.apply
+
+
+@dataclass(frozen=True, kw_only=True)
+class RoundCost:
+    """What a round is predicted to take. Figures of a peer are in the order of the swarm."""
+
+    round_s: float
+    low_s: float
+    high_s: float
+    """Nine of ten rounds of such runs lie between the two."""
+    train_s: float
+    """Until the last peer that is waited for has made its part."""
+    exposed_s: tuple[float, ...]
+    """In which a peer could make no inner step."""
+    steps: tuple[float, ...]
+    step_s: tuple[float, ...]
+    tokens: float
+    """Of all peers."""
+    agreement: PhaseTimes
+    traffic: Traffic
+    waits_s: float
+    """How much later than the first the last peer is ready that is waited for."""
+    uncounted_s: float = 0.0
+    """Of `exposed_s` the longest in which a peer makes steps, or could, that count nothing (`RunSpec.tokens_cap`)."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        return self.tokens / self.round_s
+
+    @property
+    def exposed(self) -> float:
+        """The mean share over peers."""
+        return fmean(self.exposed_s) / self.round_s
+
+
+def predict(shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients) -> RoundCost:
+    """The round that this swarm makes of this spec once the first rounds are over."""
+    step_s = [step_seconds(shape, spec, machine, given, swarm) for machine in swarm.machines]
+    traffic, delays = traffic_of(shape, spec, swarm), delays_of(swarm)
+    phases = agreement_of(shape, spec, swarm, given, traffic, delays)
+    parts = steps_of(spec, step_s)
+    if spec.round.overlap == "streaming":
+        return _streaming(spec, swarm, given, phases, parts, step_s, traffic)
+    return _waiting(spec, swarm, given, phases, parts, step_s, traffic)
+
+
+# ---- computation ----
+
+
+def step_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
+    """Of an inner step of one peer; of one with several devices by the forecast of `sharding_cost`."""
+    if machine.devices == 1:
+        return _device_seconds(shape, spec, machine, given, swarm)
+    return device_cost(shape, spec, machine, given, swarm).step_s
+
+
+def device_cost(
+    shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet
+) -> ShardedCost:  # fmt: skip
+    """How the devices of one peer share this model best."""
+    return home_cost(shape, spec, machine, _device_seconds(shape, spec, machine, given, swarm))
+
+
+def _device_seconds(shape: ModelShape, spec: RunSpec, machine: Machine, given: Coefficients, swarm: PeerSet) -> float:
+    """On one device: as measured; else by its speed; else by the coefficients (ours, linear)."""
+    inner = spec.inner
+    tokens = inner.sequences * inner.accumulation * spec.model.context
+    flops = tokens * shape.flops_per_token(spec.model.context)
+    if machine.step_s:
+        return machine.step_s
+    if machine.flops or not swarm.cores:
+        return flops / (machine.flops or HOME_FLOPS)
+    terms = given.steps
+    alone = (
+        terms["step"] + terms["block"] * shape.blocks * inner.accumulation + terms["flop"] * flops
+        + terms["update"] * shape.parameters
+    )  # fmt: skip
+    return alone * given.crowd(len(swarm), swarm.cores)
+
+
+def stolen_s(given: Coefficients, swarm: PeerSet, agreed_s: float) -> float:
+    """What an agreement takes from the steps that are made beside it, where peers keep all cores of a machine busy.
+
+    Ours. Nothing where the steps themselves were measured.
+    """
+    is_full = len(swarm) > 1 and 0 < swarm.cores <= len(swarm)
+    if not is_full or any(machine.step_s for machine in swarm.machines):
+        return 0.0
+    return given.beside * given.crowd(len(swarm), swarm.cores) * agreed_s
+
+
+def step_tokens(spec: RunSpec) -> int:
+    """Tokens of an inner step."""
+    return spec.inner.sequences * spec.inner.accumulation * spec.model.context
+
+
+def steps_of(spec: RunSpec, step_s: Sequence[float]) -> list[float]:
+    """Inner steps of each peer's part of a round, by `round.pace` (`peer/node/lifecycle/pace.py`)."""
+    table = spec.round
+    if table.pace == "time":
+        return [float(min(MOST * table.steps, max(1, int(table.max_train_s / each)))) for each in step_s]
+    wanted = [float(table.steps)] * len(step_s)
+    if table.pace == "speed":
+        speeds = [max(1, round(1e6 / max(each, UNLIKELY_S))) for each in step_s]
+        wanted = [float(steps_at(speed, reference(speeds), table.steps)) for speed in speeds]
+    return [min(steps, max(1.0, table.max_train_s // each)) for steps, each in zip(wanted, step_s, strict=True)]
+
+
+# ---- communication ----
+
+
+def agreement_of(
+    shape: ModelShape, spec: RunSpec, swarm: PeerSet, given: Coefficients, traffic: Traffic, delays: Delays
+) -> PhaseTimes:
+    """By phase: what the coefficients say, and delays and lines on top. One peer alone exchanges nothing."""
+    members, crowd = len(swarm), given.crowd(len(swarm), swarm.cores)
+    averaged = crowd * fmean(shape.fragment_parameters(spec.round.fragments))
+    capped = any(machine.upload_mbps or machine.download_mbps for machine in swarm.machines)
+
+    def seconds(phase: str, parameters: float = 0.0, wire_s: float = 0.0) -> float:
+        terms = given.phases[phase]
+        return (
+            terms["fixed"] + terms.get("member", 0.0) * members + terms.get("parameter", 0.0) * parameters
+            + terms.get("wire", 0.0) * wire_s
+        )  # fmt: skip
+
+    if members == 1:
+        return PhaseTimes(
+            submit=0, prepare=seconds("prepare"), exchange=0, weigh=seconds("weigh"), reduce=0,
+            commit=seconds("commit"), apply=seconds("apply", crowd * shape.parameters),
+        )  # fmt: skip
+    return PhaseTimes(
+        submit=seconds("submit", averaged) + delays.leader_s * (members - 1) / members,
+        prepare=seconds("prepare") + 3 * delays.leader_s,
+        exchange=seconds("exchange", averaged, line_s(traffic.send_wire_s, capped)) + delays.longest_s,
+        weigh=seconds("weigh") + 2 * delays.leader_s,
+        reduce=seconds("reduce", averaged, line_s(traffic.means_wire_s, capped)) + delays.longest_s,
+        commit=seconds("commit") + delays.leader_s + delays.longest_s,
+        apply=seconds("apply", crowd * shape.parameters),
+    )
+
+
+# ---- both, one after the other or at once ----
+
+
+def _waiting(
+    spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
+    step_s: Sequence[float], traffic: Traffic,
+) -> RoundCost:  # fmt: skip
+    """`none` and `layerwise`: the round is as long as the slowest that is waited for, and the agreement."""
+    slower = 1 + (given.spread if swarm.cores and len(swarm) > 1 else 0.0)
+    made_s = [steps * each for steps, each in zip(parts, step_s, strict=True)]
+    first_s = min(made_s)
+    asked_s = first_s + gather_s([each - first_s for each in made_s], spec)
+    trained_s = min(slower * max(made_s), asked_s)
+    steps = [_made_by(asked_s, part, each) for part, each in zip(parts, step_s, strict=True)]
+    apply_s = phases.apply
+    if spec.round.overlap == "layerwise":
+        apply_s = layerwise_s(apply_s, fmean(step_s))
+    agreed_s = phases.submit + phases.talking + apply_s
+    round_s = max(trained_s + agreed_s, float(spec.round.min_round_s))
+    exposed = tuple(round_s - min(made, trained_s) for made in made_s)
+    return _cost(spec, swarm, given, phases, traffic, round_s, trained_s, exposed, steps, step_s, trained_s - first_s)
+
+
+def _made_by(asked_s: float, part: float, step_s: float) -> float:
+    """Steps of a peer that counts when the others ask: its part; of half of it or more what there is; else nothing.
+
+    What does not count is carried into the next round, so nothing is lost: all that it makes counts in the mean.
+    """
+    return part if part * step_s <= asked_s else max(0.0, asked_s / step_s)
+
+
+def layerwise_s(apply_s: float, step_s: float) -> float:
+    """What is still felt of applying an update beside the next step: checking it, and what its forward pass is too
+    short to hide (EDiT's prefetch, arXiv:2412.07210; the window is ours)."""
+    hidden_s = min((1 - CHECKED) * apply_s, FORWARD * step_s)
+    return apply_s - hidden_s
+
+
+def _streaming(
+    spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, parts: Sequence[float],
+    step_s: Sequence[float], traffic: Traffic,
+) -> RoundCost:  # fmt: skip
+    """Inner steps go on from submit to apply, `round.delay` of them at most (arXiv:2501.18512, its tau).
+
+    A period is the larger of what the steps take and what the agreement takes. The new anchor is heard between two
+    steps, so half a step passes in the mean. At pace "time" the time for a part counts from the agreement on.
+    """
+    table, agreed_s = spec.round, phases.submit + phases.talking
+    stolen = stolen_s(given, swarm, agreed_s)
+    step_s = [each + stolen / max(1.0, steps) for each, steps in zip(step_s, parts, strict=True)]
+    held_s = [max(0.0, agreed_s - table.delay * each) for each in step_s]
+    # A share by speed is rounded down, and who was late makes less of it: half a step in the mean.
+    less = 0.5 if table.pace == "speed" and len(swarm) > 1 else 0.0
+    made_s = [max(1.0, steps - less) * each for steps, each in zip(parts, step_s, strict=True)]
+    if table.pace == "time":
+        periods_s = [
+            max(agreed_s + table.max_train_s - each / 2, made + phases.apply)  # one step is always made
+            for made, each in zip(made_s, step_s, strict=True)
+        ]
+    else:
+        periods_s = [
+            agreed_s + max(0.0, made - table.delay * each) + phases.apply
+            if held else max(made + phases.apply, agreed_s + each / 2 + phases.apply)
+            for made, held, each in zip(made_s, held_s, step_s, strict=True)
+        ]  # fmt: skip
+    round_s = max([*periods_s, float(table.min_round_s)])
+    exposed = tuple(min(round_s, phases.apply + held) for held in held_s)
+    most = float(MOST * table.steps)
+    steps = [min(most, (round_s - lost) / each) for lost, each in zip(exposed, step_s, strict=True)]
+    idle_s = [round_s - made * each for made, each in zip(steps, step_s, strict=True)]
+    beyond_s = [max(0.0, idle - lost) for lost, idle in zip(exposed, idle_s, strict=True)]
+    uncounted_s = max(late if made == most else 0.0 for late, made in zip(beyond_s, steps, strict=True))
+    exposed = tuple(max(lost, idle) for lost, idle in zip(exposed, idle_s, strict=True))
+    spread_s = max(made_s) - min(made_s)
+    cost = _cost(spec, swarm, given, phases, traffic, round_s, max(made_s), exposed, steps, step_s, spread_s)
+    return replace(cost, uncounted_s=uncounted_s)
+
+
+def _cost(
+    spec: RunSpec, swarm: PeerSet, given: Coefficients, phases: PhaseTimes, traffic: Traffic, round_s: float,
+    train_s: float, exposed_s: tuple[float, ...], steps: Sequence[float], step_s: Sequence[float], waits_s: float,
+) -> RoundCost:  # fmt: skip
+    deviation = 0.0 if swarm.steps_known else UNMEASURED * min(1.0, train_s / round_s)
+    low_s, high_s = given.interval(round_s, deviation)
+    return RoundCost(
+        round_s=round_s, low_s=low_s, high_s=high_s, train_s=train_s, exposed_s=exposed_s, steps=tuple(steps),
+        step_s=tuple(step_s), tokens=sum(steps) * step_tokens(spec), agreement=phases, traffic=traffic,
+        waits_s=waits_s,
+    )  # fmt: skip
+
+
+MOST_ROUNDS = 32
+"""After so many the deadline has settled, or goes to and fro: then it is the longest of the last ones."""
+
+
+def gather_s(late_s: Sequence[float], spec: RunSpec) -> float:
+    """Seconds from the first peer that is ready until the coordinator asks, if nobody else is ready earlier.
+
+    `late_s` is by how much later than the first each peer would be ready. All are waited for where all come in time.
+    """
+    cap_s, waits = spec.round.gather_s, [spec.round.gather_s]
+    for _ in range(MOST_ROUNDS):
+        came = [late if late <= waits[-1] else MISSED * waits[-1] for late in late_s]
+        waits.append(deadline([came], DATA_FLOOR_S, cap_s, spec.round.patience))
+        if waits[-1] == waits[-2]:
+            break
+    return max(waits[-2:])

@@ -1,0 +1,187 @@
+"""What a round sends, and how long lines take for it: bytes up and down, frames, delays.
+
+As the protocol moves them (`peer/consensus/protocol/layout.py`): parts in model order are cut into contiguous runs, one
+per member in proportion to what it can send, which rotate; each member sends its part of every run that is not its own
+(up), and gets from each the means of its run (down). So each sends and receives 2 (n − 1)/n copies of what is averaged,
+as any reduce-scatter and all-gather does (arXiv:2503.09799, appendix A), but not always all at the same time: runs are
+whole parts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
+
+import numpy as np
+from numpy.typing import NDArray
+
+from peer.consensus.codec.codec import Codec
+from peer.consensus.protocol.layout import assign, cut, divide, shares_of
+from peer.planning.plan.model_shape import ModelShape
+from peer.planning.plan.peer_set import FASTEST_BPS, PeerSet
+from peer.schema.spec import RunSpec
+
+BURST_S = 0.1
+"""A capped line that was idle lets so much of its rate pass at once (`dht.streams.shaper`)."""
+FRAME_BYTES = 320
+"""Around a part: place, path in the Merkle tree, signature, headers. A count of the fields, ours."""
+CONTROL_BYTES = 400
+"""Of a small message: a header, a vote, a head. Likewise."""
+ROW_BYTES = 40
+"""Of an update, per part and once more per layer and member: digests and measurements."""
+
+Floats = NDArray[np.float64]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Runs:
+    """How one fragment is shared out: elements and parts of the contiguous run of each member."""
+
+    elements: tuple[int, ...]
+    parts: tuple[int, ...]
+    layers: int
+
+    @property
+    def total(self) -> int:
+        return sum(self.elements)
+
+
+@lru_cache(maxsize=64)
+def runs_of(
+    layers: tuple[int, ...], part_elements: int, fragments: int, shares: tuple[int, ...], turn: int = 0
+) -> tuple[Runs, ...]:
+    """By fragment, among members with these shares; `turn` is who comes first."""
+    found = []
+    names = [f"{member:05d}" for member in range(len(shares))]
+    ranked, their_shares = [*names[turn:], *names[:turn]], [*shares[turn:], *shares[:turn]]
+    for fragment in divide(cut(layers, part_elements), fragments):
+        owners = assign(fragment.parts, ranked, their_shares, b"", 0)
+        elements, parts = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
+        for part, owner in zip(fragment.parts, owners, strict=True):
+            elements[owner] += part.size
+            parts[owner] += 1
+        found.append(
+            Runs(elements=tuple(elements.values()), parts=tuple(parts.values()), layers=len(fragment.layers))
+        )  # fmt: skip
+    return tuple(found)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Traffic:
+    """Of one round, the mean over fragments and rotations."""
+
+    up_bytes: float
+    """What one member sends."""
+    down_bytes: float
+    send_wire_s: float
+    """From the first part to the last, by the slowest line."""
+    means_wire_s: float
+    messages: float
+    """Small frames, by all members together."""
+
+
+def traffic_of(shape: ModelShape, spec: RunSpec, swarm: PeerSet) -> Traffic:
+    """Of a round of all peers of a swarm, with the wire and the fragments of a spec."""
+    return _traffic_of(
+        shape, swarm, spec.codec.wire, spec.codec.part_elements, spec.round.fragments, spec.round.audit
+    )  # fmt: skip
+
+
+@lru_cache(maxsize=64)
+def _traffic_of(
+    shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int, fragments: int, audit: float
+) -> Traffic:  # fmt: skip
+    members = len(swarm)
+    if members == 1:
+        return Traffic(up_bytes=0, down_bytes=0, send_wire_s=0, means_wire_s=0, messages=0)
+    up, down = (np.array([getattr(machine, f"{way}_bps") for machine in swarm.machines]) / 8
+                for way in ("upload", "download"))  # fmt: skip
+    pairs = swarm.network.bandwidth_bps / 8
+    cut_by = (shape.layers, part_elements, fragments, _shares(swarm))
+    layouts = [runs for turn in _turns(members) for runs in runs_of(*cut_by, turn)]
+    codec = Codec(wire)
+    rows = [_exchange(runs, codec, up, down, pairs) for runs in layouts]
+    send_s, means_s = (float(np.mean([row[way] for row in rows])) for way in (0, 1))
+    whole, means = (
+        float(np.mean([each.part_bytes(runs.total) + FRAME_BYTES * sum(runs.parts) for runs in layouts]))
+        for each in (codec, codec.of_means)
+    )
+    control = float(np.mean([_control_bytes(runs, members) for runs in layouts]))
+    # Each part is audited with this probability: all its givers send it once more.
+    audits = audit * (members - 1) / members if members > 2 else 0.0
+    sent = (members - 1) / members * (whole + means) + audits * whole + control
+    return Traffic(
+        up_bytes=sent, down_bytes=sent, send_wire_s=send_s * (1 + audits / 2), means_wire_s=means_s,
+        messages=6 * members + 2 * members * (members - 1),  # of a round without faults, heartbeats included
+    )  # fmt: skip
+
+
+def _shares(swarm: PeerSet) -> tuple[int, ...]:
+    """In 32nds of the largest: lines are measured anew in every round, and hardly differ."""
+    shares = shares_of([round(min(machine.upload_bps, FASTEST_BPS)) for machine in swarm.machines])
+    return tuple(max(1, round(32 * share / max(shares))) for share in shares)
+
+
+def _turns(members: int) -> range:
+    """All rotations of a few members, and every so-manieth of many."""
+    return range(0, members, max(1, members // 8))
+
+
+def _control_bytes(runs: Runs, members: int) -> float:
+    """By one member: its votes and heads to all, and its share of what the coordinator sends."""
+    update = ROW_BYTES * (sum(runs.parts) + runs.layers * members) + members * CONTROL_BYTES
+    return (members - 1) / members * (2 * members * CONTROL_BYTES + 2 * update)
+
+
+def _exchange(
+    runs: Runs, codec: Codec, up: Floats, down: Floats, pairs: Floats
+) -> tuple[float, float]:  # fmt: skip
+    """Seconds that lines take for parts and for means; `up`, `down` and `pairs` in bytes per second."""
+    members = len(runs.elements)
+    parts, means = (_of_each(runs, each) for each in (codec, codec.of_means))
+    parts_s = max(
+        ((parts.sum() - parts) / up).max(), ((members - 1) * parts / down).max(), _over_pairs(parts[None, :] / pairs)
+    )  # fmt: skip
+    means_s = max(
+        ((members - 1) * means / up).max(), ((means.sum() - means) / down).max(), _over_pairs(means[:, None] / pairs)
+    )  # fmt: skip
+    return float(parts_s), float(means_s)
+
+
+def _of_each(runs: Runs, codec: Codec) -> Floats:
+    """Bytes of the run that each member reduces, frames included."""
+    found: Floats = np.array([codec.part_bytes(each) for each in runs.elements], dtype=np.float64)
+    found += FRAME_BYTES * np.array(runs.parts)
+    return found
+
+
+def _over_pairs(seconds: Floats) -> float:
+    seconds = seconds.copy()
+    np.fill_diagonal(seconds, 0.0)
+    return float(seconds.max())
+
+
+def line_s(wire_s: float, capped: bool) -> float:
+    """What of it is felt: a bucket that was idle is full."""
+    return max(0.0, wire_s - BURST_S) if capped else wire_s
+
+
+@dataclass(frozen=True, kw_only=True)
+class Delays:
+    """One way, in seconds, of a swarm."""
+
+    leader_s: float
+    """Between a coordinator and the peer that is farthest from it, the mean over coordinators, who take turns."""
+    longest_s: float
+    """Between the two that are farthest apart."""
+
+
+def delays_of(swarm: PeerSet) -> Delays:
+    """Zero of a peer alone."""
+    if len(swarm) == 1:
+        return Delays(leader_s=0.0, longest_s=0.0)
+    delay_s = swarm.network.symmetrised().delay_s.copy()
+    np.fill_diagonal(delay_s, 0.0)
+    farthest: Sequence[float] = delay_s.max(axis=1).tolist()
+    return Delays(leader_s=float(np.mean(farthest)), longest_s=max(farthest))

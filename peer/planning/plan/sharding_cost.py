@@ -1,0 +1,281 @@
+"""What an inner step takes, and what each rank holds, where the devices of one home share a model.
+
+P are the bytes of a unit that is gathered as one (a block, or all that is outside of blocks), in float32. A collective
+among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). Of each micro-batch:
+
+    replicated    gradients of all units: all-reduce, 2 (n − 1)/n · P
+    full          gather forward, gather again backward, reduce-scatter gradients: 3 (n − 1)/n · P (ZeRO-3,
+                  arXiv:1910.02054, section 7)
+    hierarchical  as full, but the second gather is among the g of a group: 2 (n − 1)/n · P between groups and
+                  (g − 1)/g · P within them (hpZ of ZeRO++, arXiv:2306.10209, section 3)
+    hybrid        as full among the g of a group, then an all-reduce of the P/g of each rank over the groups (HSDP)
+
+What is outside of blocks is gathered once and kept. From main memory (`offloads`) each gather of shares brings them
+over the bus, each reduction takes them back, and the processor makes the optimizer's step (ZeRO-Offload,
+arXiv:2101.06840).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from dht.errors import BadInput
+from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy, strategies_of
+from peer.schema.model_layers import FLOAT32_BYTES
+from peer.schema.spec import RunSpec
+
+SLOWER_TOGETHER = 1.1
+"""Communication that overlaps computation slows both (Galvatron's overlap coefficient, arXiv:2211.13878). The figure is
+a guess: nothing here has measured it."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RanksProfile:
+    """What was measured, or is assumed, of the devices of a home beside their speed."""
+
+    inside_bytes_per_s: float
+    """What a rank sends to the next one of its fast group."""
+    between_bytes_per_s: float
+    """The same where a ring passes from one fast group to the next."""
+    group: int = 0
+    """Ranks of a fast group, neighbours in the order of ranks; 0: all of them are one."""
+    collective_s: float = 0.0
+    """What any collective takes, however little it moves among however few."""
+    hop_s: float = 0.0
+    """What it takes to pass anything on to the next rank of a ring, however little that is."""
+    optimizer_s: float = 0.0
+    """Of the optimizer per parameter of a rank, on the device."""
+    bus_bytes_per_s: float = math.inf
+    """Between main memory and a device, each way."""
+    host_optimizer_s: float = 0.0
+    """Of the optimizer per parameter of a rank, on the processor."""
+    overlap: float = 0.0
+    """Of computing, the share beside which blocks are moved: 1 where a device does both at once, 0 on a processor."""
+    activations: float = 1.0
+    """What activations take, as a multiple of the estimate (`model_shape.memory_of`)."""
+    gathered_twice: bool = False
+    """Whether a collective holds a copy of what it gathers (gloo does, NCCL does not)."""
+
+
+HOME_PROFILE = RanksProfile(
+    inside_bytes_per_s=10e9, between_bytes_per_s=10e9, collective_s=30e-6, hop_s=10e-6, optimizer_s=40e-12,
+    bus_bytes_per_s=12e9, host_optimizer_s=1.5e-9, overlap=1.0,
+)  # fmt: skip
+"""Two cards on PCIe 4 without a bridge: 10 GB/s from one to the other, 12 between main memory and each; AdamW reads and
+writes 28 bytes per parameter, at 700 GB/s on a card and 20 GB/s on a processor. Assumptions, not measurements."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedWork:
+    """One inner step of a peer, as its ranks see it."""
+
+    block_parameters: int
+    blocks: int
+    root_parameters: int
+    """Outside of all blocks."""
+    head_parameters: int
+    """Of these, the output head's: their gradient is there first."""
+    micro_batches: int
+    """Of an inner step."""
+    sequences: tuple[int, ...]
+    """Of each micro-batch, by rank (`deal`)."""
+    sequence_s: tuple[float, ...]
+    """Forward and backward of one sequence, by rank, all of the model at hand."""
+    state_bytes: float
+    """Parameters, gradients and moments, of the whole model."""
+    activation_bytes: float
+    """Of one sequence, without the output head's."""
+    logit_bytes: float
+    """Of one sequence."""
+
+    @property
+    def parameters(self) -> int:
+        return self.block_parameters * self.blocks + self.root_parameters
+
+    @property
+    def compute_s(self) -> float:
+        """Of the rank that is last: all wait for it at every collective."""
+        each = (count * sequence_s for count, sequence_s in zip(self.sequences, self.sequence_s, strict=True))
+        return self.micro_batches * max(each)
+
+
+def sharded_work(
+    shape: ModelShape, spec: RunSpec, sequences: Sequence[int], sequence_s: Sequence[float]
+) -> ShardedWork:
+    """Of a spec's inner step, whose micro-batches were dealt as `sequences`."""
+    memory, inside = memory_of(shape, spec), shape.layers[shape.before : shape.before + shape.blocks]
+    each = spec.inner.sequences
+    return ShardedWork(
+        block_parameters=round(sum(inside) / shape.blocks), blocks=shape.blocks,
+        root_parameters=shape.parameters - sum(inside),
+        head_parameters=shape.vocabulary * shape.width, micro_batches=spec.inner.accumulation,
+        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=memory.training,
+        activation_bytes=(memory.activations - memory.logits) / each, logit_bytes=memory.logits / each,
+    )  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ShardedCost:
+    """What one way comes to."""
+
+    strategy: ShardingStrategy
+    step_s: float
+    compute_s: float
+    moved_s: float
+    """In which no rank computed, since something was on its way or was copied."""
+    optimizer_s: float
+    between_bytes: float
+    """What each rank sends in an inner step through rings that leave its fast group."""
+    inside_bytes: float
+    device_bytes: tuple[float, ...]
+    """The most that each rank's device holds."""
+    main_bytes: float
+    """What each rank has in main memory for its shares."""
+
+
+def sharded_cost(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile) -> ShardedCost:
+    """Seconds of an inner step and bytes of each rank, for one way."""
+    assert strategy.ranks == len(work.sequences) == len(work.sequence_s)
+    # Nothing is computed before the root has been gathered, nor after its gradients were sent: nothing hides that.
+    root = _moves(work.root_parameters, strategy, given, again=False).times(work.micro_batches)
+    blocks = _moves(work.block_parameters, strategy, given, again=True).times(work.micro_batches * work.blocks)
+    slower = SLOWER_TOGETHER if given.overlap else 1.0
+    beyond_s = max(0.0, slower * blocks.seconds(given) - given.overlap * work.compute_s)
+    moved_s = root.seconds(given) + beyond_s
+    each_s = given.host_optimizer_s if strategy.offloads else given.optimizer_s
+    optimizer_s = each_s * work.parameters / strategy.shares
+    return ShardedCost(
+        strategy=strategy, step_s=work.compute_s + moved_s + optimizer_s, compute_s=work.compute_s, moved_s=moved_s,
+        optimizer_s=optimizer_s, between_bytes=root.between_bytes + blocks.between_bytes,
+        inside_bytes=root.inside_bytes + blocks.inside_bytes,
+        device_bytes=tuple(_device_bytes(work, strategy, given, count) for count in work.sequences),
+        main_bytes=work.state_bytes / strategy.shares if strategy.offloads else 0.0,
+    )  # fmt: skip
+
+
+# ---- what is moved ----
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Moves:
+    """What each rank does to gather units and to reduce their gradients. Bytes are those that it sends."""
+
+    between_bytes: float = 0.0
+    inside_bytes: float = 0.0
+    collectives: int = 0
+    hops: int = 0
+    bus_bytes: float = 0.0
+
+    def times(self, number: int) -> _Moves:
+        return _Moves(**{name: number * value for name, value in vars(self).items()})
+
+    def seconds(self, given: RanksProfile) -> float:
+        return (
+            self.between_bytes / given.between_bytes_per_s + self.inside_bytes / given.inside_bytes_per_s
+            + self.collectives * given.collective_s + self.hops * given.hop_s
+            + self.bus_bytes / given.bus_bytes_per_s
+        )  # fmt: skip
+
+
+def _moves(parameters: int, strategy: ShardingStrategy, given: RanksProfile, *, again: bool) -> _Moves:
+    """Of one unit and micro-batch; `again`: the backward pass gathers it, too."""
+    if not strategy.is_sharded:
+        return _Moves()
+    whole, shares, copies = FLOAT32_BYTES * parameters, strategy.shares, strategy.ranks // strategy.shares
+    is_second = strategy.kind is Sharding.HIERARCHICAL
+    rings = [(shares, whole * (shares - 1) / shares)] * 2  # forward, and gradients
+    if again:
+        among = strategy.group if is_second else shares
+        rings.append((among, whole * (among - 1) / among))
+    between = inside = 0.0
+    for ranks, sent_bytes in rings:
+        if given.group and given.group % ranks:
+            between += sent_bytes
+        else:
+            inside += sent_bytes
+    if copies > 1:
+        reduced_bytes = 2 * (copies - 1) / copies * whole / shares
+        if given.group and given.group < strategy.ranks:
+            between += reduced_bytes
+        else:
+            inside += reduced_bytes
+    trips = 2 + (again and not is_second)
+    return _Moves(
+        between_bytes=between, inside_bytes=inside,
+        collectives=sum(ranks > 1 for ranks, _ in rings) + (copies > 1),
+        hops=sum(ranks - 1 for ranks, _ in rings) + 2 * (copies - 1),
+        bus_bytes=trips * whole / shares if strategy.offloads else 0.0,
+    )  # fmt: skip
+
+
+# ---- what is held ----
+
+
+def _device_bytes(work: ShardedWork, strategy: ShardingStrategy, given: RanksProfile, sequences: int) -> float:
+    """The most that a device holds: when the loss is computed, in the backward pass of the last two blocks, or when the
+    optimizer steps. Which buffers FSDP2 has then was read off a profile of its allocations."""
+    shares, block, root, head = (
+        strategy.shares, FLOAT32_BYTES * work.block_parameters, FLOAT32_BYTES * work.root_parameters,
+        FLOAT32_BYTES * work.head_parameters,
+    )  # fmt: skip
+    gradients = FLOAT32_BYTES * work.parameters / shares
+    states = work.state_bytes / shares
+    begun = states if work.micro_batches > 1 else states - gradients
+    activations = given.activations * sequences * work.activation_bytes
+    logits = sequences * work.logit_bytes
+    if strategy.offloads:
+        begun = states = 0.0
+    if not strategy.is_sharded:
+        return max(begun + activations + logits, states)
+    gathered = (2 + given.gathered_twice) * block if shares > 1 else block
+    second = work.blocks * block / strategy.group if strategy.kind is Sharding.HIERARCHICAL else 0.0
+    before_loss = begun + root + second + activations
+    sent = block + (0.0 if strategy.offloads else block / shares)  # gradients on their way, and as they arrived
+    one_less = (second + activations) / work.blocks
+    return max(
+        before_loss + logits,
+        before_loss + head + gathered,
+        before_loss + head + gathered + sent - one_less if work.blocks > 1 else 0.0,
+        states + root + head + 2 * block,
+    )
+
+
+# ---- who gets what ----
+
+
+def deal(sequences: int, speeds: Sequence[float], most: Sequence[int]) -> tuple[int, ...]:
+    """How many sequences of a micro-batch each rank gets: in proportion to its speed, and no more than `most`.
+
+    Each next one goes where it ends first, which is optimal for equal sequences; of equals to the first. Raises
+    BadInput where there is no room for all.
+    """
+    assert len(speeds) == len(most)
+    if sum(most) < sequences:
+        raise BadInput(f"{len(most)} devices have room for {sum(most)} sequences at a time, of {sequences}")
+    dealt = [0] * len(speeds)
+    for _ in range(sequences):
+        free = [rank for rank in range(len(speeds)) if dealt[rank] < most[rank]]
+        dealt[min(free, key=lambda rank: (dealt[rank] + 1) / speeds[rank])] += 1
+    return tuple(dealt)
+
+
+def fastest_that_fits(
+    work: ShardedWork, given: RanksProfile, device_bytes: Sequence[float], main_bytes: float
+) -> ShardedCost | None:
+    """The way with the shortest step of those that each rank's device and the main memory of all have room for.
+
+    Main memory is asked only where nothing fits without it. None if nothing fits. Of equals the one that moves less.
+    """
+    for offloads in (False, True):
+        costs = [sharded_cost(work, way, given) for way in strategies_of(len(device_bytes), offloads=offloads)]
+        fitting = [
+            cost for cost in costs
+            if len(device_bytes) * cost.main_bytes <= main_bytes
+            and all(needed <= room for needed, room in zip(cost.device_bytes, device_bytes, strict=True))
+        ]  # fmt: skip
+        if fitting:
+            return min(fitting, key=lambda cost: cost.step_s)
+    return None

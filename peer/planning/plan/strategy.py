@@ -1,0 +1,142 @@
+"""What a planner may choose: how a round is made. Everything else of a spec stays as its organiser wrote it."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from dataclasses import dataclass, replace
+from functools import cache
+from typing import Literal
+
+from peer.consensus.codec.codec import Codec
+from peer.planning.plan.model_shape import ModelShape
+from peer.schema.spec import RunSpec
+
+DILOCO_STEPS = 500
+"""The H that DiLoCo chose among 50 to 2,000 (arXiv:2311.08105)."""
+SLACK = 3.0
+"""A deadline of the spec is so many times what is predicted, at least: the waits that a run learns are shorter."""
+
+
+Overlap = Literal["none", "layerwise", "streaming"]
+Pace = Literal["steps", "speed", "time"]
+Wire = Literal["float32", "float16", "int8", "int4", "sparse"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Strategy:
+    """One way to make rounds."""
+
+    steps: int
+    """Inner steps per round (H)."""
+    overlap: Overlap = "none"
+    fragments: int = 1
+    wire: Wire = "int4"
+    sequences: int = 8
+    """Per micro-batch."""
+    accumulation: int = 1
+    """Micro-batches per inner step."""
+    pace: Pace = "steps"
+    stages: int = 1
+    """Peers that one replica spans, as a pipeline."""
+
+    @property
+    def kind(self) -> tuple[object, ...]:
+        """The same for all that differ in codec and micro-batches alone."""
+        return self.steps, self.overlap, self.fragments, self.pace, self.stages
+
+    @property
+    def replica(self) -> tuple[int, int, int]:
+        """The same for all whose replicas are made alike: H, overlap, fragments and codec change nothing of that."""
+        return self.sequences, self.accumulation, self.stages
+
+    def runs(self) -> bool:
+        """Whether a spec says all of it: clusters are formed by their peers."""
+        return self.stages == 1
+
+    def words(self) -> str:
+        """H 250 by speed · streaming · int4 · …"""
+        by = "" if self.pace == "steps" else f" by {self.pace}"
+        parts = [f"H {self.steps}{by}", self.overlap, self.wire, f"{self.accumulation} × {self.sequences} sequences"]
+        parts += [f"{self.fragments} fragments"] if self.fragments > 1 else []
+        return " · ".join([*parts, *self.spans()])
+
+    def spans(self) -> list[str]:
+        """What a replica is made of, in words; nothing where it is one peer."""
+        return [f"{self.stages} peers per replica"] if self.stages > 1 else []
+
+
+def strategy_of(spec: RunSpec) -> Strategy:
+    return Strategy(
+        steps=spec.round.steps, overlap=spec.round.overlap, fragments=spec.round.fragments, wire=spec.codec.wire,
+        sequences=spec.inner.sequences, accumulation=spec.inner.accumulation, pace=spec.round.pace,
+    )  # fmt: skip
+
+
+def with_strategy(spec: RunSpec, chosen: Strategy) -> RunSpec:
+    """The spec with what was chosen, and with what must follow from it. Deadlines stay."""
+    keep = max(spec.round.keep_rounds, chosen.fragments + 1 if chosen.fragments > 1 else 1)
+    inner = replace(spec.inner, sequences=chosen.sequences, accumulation=chosen.accumulation)
+    table = replace(
+        spec.round, steps=chosen.steps, overlap=chosen.overlap, fragments=chosen.fragments, pace=chosen.pace,
+        keep_rounds=keep, snapshot_rounds=max(spec.round.snapshot_rounds, keep),
+    )  # fmt: skip
+    return replace(spec, inner=inner, round=table, codec=replace(spec.codec, wire=chosen.wire))
+
+
+def with_deadlines(spec: RunSpec, *, exchange_s: float, ready_spread_s: float) -> RunSpec:
+    """The spec whose longest waits are no shorter than `SLACK` times what a plan predicts.
+
+    `exchange_s` is the longer of the two exchanges, `ready_spread_s` how much later than the first the last peer is
+    ready. No wait becomes shorter. `max_train_s` stays: a plan keeps to it.
+    """
+    table = spec.round
+    table = replace(
+        table, exchange_s=max(table.exchange_s, float(math.ceil(SLACK * exchange_s))),
+        gather_s=max(table.gather_s, float(math.ceil(SLACK * ready_spread_s))),
+    )  # fmt: skip
+    return replace(spec, round=table)
+
+
+@cache
+def bytes_per_parameter(wire: str) -> float:
+    """On the wire, the mean over both directions, of one copy."""
+    codec, elements = Codec(wire), 1 << 20
+    return (codec.part_bytes(elements) + codec.of_means.part_bytes(elements)) / 2 / elements
+
+
+# ---- what it is worth ----
+
+PERPLEXITY_PER_20H = 1.029
+"""H = 1,000 instead of 50 costs 2.9 % of perplexity (arXiv:2311.08105, figure 4)."""
+FINEST_STEPS = 50
+"""Below that nothing was gained there."""
+PERPLEXITY_DELAYED = 1.005
+"""Ten steps of delay cost under 0.2 % of the loss (arXiv:2501.18512, figures 8 and 9), which is half a percent of the
+perplexity at a loss of 2.6 nats. Ours is one number for any delay: an average that comes later was not measured."""
+
+TWICE_THE_BYTES = 1.005
+"""What twice the bytes of int4 must gain, in tokens per second, to be worth it. A preference of ours."""
+
+Quality = Callable[[Strategy, float], float]
+"""Of a strategy and the inner steps that its fastest peer makes per round: H, or more while a round is overdue."""
+
+
+def quality(chosen: Strategy, steps: float) -> float:
+    """What a token is worth beside those of the same peers at H = 50 without overlap: the perplexities' inverse ratio.
+
+    Codecs lose alike: four bits lost nothing, there (figure 11) or here (`tests/benchmarks/results/quality.md`); but
+    volunteers pay for bytes. A percent of perplexity counts as a percent of tokens per second. All that is a
+    preference, not a law.
+    """
+    twice = max(0.0, math.log2(bytes_per_parameter(chosen.wire) / bytes_per_parameter("int4")))
+    apart = max(1.0, steps * chosen.fragments / FINEST_STEPS)
+    ratio: float = PERPLEXITY_PER_20H ** (math.log(apart) / math.log(20))
+    delayed = PERPLEXITY_DELAYED if chosen.overlap == "streaming" else 1.0
+    bytes_ratio: float = TWICE_THE_BYTES**twice
+    return 1.0 / (ratio * delayed * bytes_ratio)
+
+
+def fits_layers(shape: ModelShape, chosen: Strategy) -> bool:
+    """Whether there are as many layers as fragments, where a stage of a pipeline has its share of the layers."""
+    return chosen.fragments <= -(-len(shape.layers) // chosen.stages)

@@ -1,0 +1,311 @@
+"""Which strategy is best for these peers: enumerate, prune what cannot win, predict the rest, rank.
+
+The score is tokens per second times what a token is worth (`strategy.quality`). Pruning never removes the best:
+
+    divisibility   a batch is cut into equal micro-batches, peers into equal replicas
+    memory         what fits on no device cannot run
+    domination     of strategies that differ in codec and micro-batches alone, one that no formula makes slower, and
+                   that is worth no less, stays
+    lower bound    a strategy whose inner steps alone take longer than the best round so far, by the same score
+
+`tests/peer/planning/plan/test_strategy_search.py` compares with trying all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, fields, replace
+from itertools import product
+
+from dht.errors import BadInput
+from peer.planning.plan.peer_set import Machine
+from peer.planning.plan.planning_problem import GB, PlanningProblem
+from peer.planning.plan.round_cost import RoundCost, step_seconds, step_tokens
+from peer.planning.plan.strategy import (
+    DILOCO_STEPS,
+    Overlap,
+    Pace,
+    Strategy,
+    Wire,
+    bytes_per_parameter,
+    fits_layers,
+    strategy_of,
+    with_strategy,
+)
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import MAX_FRAGMENTS
+
+OVERLAPS: tuple[Overlap, ...] = ("none", "layerwise", "streaming")
+WIRES: tuple[Wire, ...] = ("float16", "int8", "int4")
+FRAGMENTS = (1, 2, 4, 8)
+FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
+"""Of the spec's own H."""
+UNLIKE = 1.1
+"""Steps that differ by less are of peers alike in speed."""
+MOST_STAGES = 16
+"""A pipeline of more peers is not looked at: behind home lines it waits for its cuts."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RankedStrategy:
+    """A strategy with what it comes to."""
+
+    strategy: Strategy
+    cost: RoundCost
+    score: float
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchOutcome:
+    """What a search found."""
+
+    ranked: tuple[RankedStrategy, ...]
+    """The best first: of strategies that differ in codec, pace and micro-batches alone the best one, none that was
+    pruned."""
+    tried: int
+    """Strategies that were predicted."""
+    considered: int
+    """Strategies that there are."""
+    too_large: int
+    """Of these, those that fit on some peer's device not."""
+
+    @property
+    def best(self) -> RankedStrategy:
+        return self.ranked[0]
+
+
+def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> list[Strategy]:
+    """All strategies whose numbers divide; with `spans` also those of clusters, which no spec names.
+
+    One peer alone has no exchange to hide and none to divide.
+    """
+    spec, shape = question.spec, question.shape
+    batch = spec.inner.sequences * spec.inner.accumulation
+    alone = len(question.swarm) == 1
+    counts = {1} if alone else {*FRAGMENTS, spec.round.fragments}
+    fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
+    found = []
+    for steps, overlap, pieces, pace, wire, (sequences, accumulation), stages in product(
+        steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question),
+        sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter),
+        [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0],
+        _stages(question) if spans else [1],
+    ):  # fmt: skip
+        chosen = Strategy(
+            steps=steps, overlap=overlap, fragments=pieces, wire=wire, sequences=sequences, accumulation=accumulation,
+            pace=pace, stages=stages,
+        )  # fmt: skip
+        if fits_layers(shape, chosen):
+            found.append(chosen)
+    return found
+
+
+def steps_to_try(spec: RunSpec) -> list[int]:
+    """The spec's H and some parts of it; more of it up to what DiLoCo chose, since the organiser knew why not more."""
+    most = max(DILOCO_STEPS, spec.round.steps)
+    return sorted({max(1, round(spec.round.steps * factor)) for factor in FACTORS if spec.round.steps * factor <= most})
+
+
+def paces_to_try(question: PlanningProblem) -> list[Pace]:
+    """Of peers that are not alike in speed, H steps for all and a share of them by speed. The spec's own comes first.
+
+    A round by time stays one: how long it takes is what its organiser chose, and H says little of it.
+    """
+    given = question.spec.round.pace
+    if given == "time" or max(question.step_s) <= UNLIKE * min(question.step_s):
+        return [given]
+    return ["steps", "speed"] if given == "steps" else ["speed", "steps"]
+
+
+def _stages(question: PlanningProblem) -> list[int]:
+    peers = len(question.swarm)
+    return [count for count in range(1, min(peers, question.shape.blocks, MOST_STAGES) + 1) if peers % count == 0]
+
+
+# ---- prune ----
+
+
+def undominated(question: PlanningProblem, strategies: Iterable[Strategy]) -> list[Strategy]:
+    """Without those that no formula makes faster than another one, which is worth no less and differs in this alone.
+
+    Fewer bytes per parameter, where a round waits for them: one that is overdue while peers train on has more steps.
+    Fewer micro-batches, where all peers are alike, so that their shares of a round stay what they are. No pipelines: a
+    pipeline of more micro-batches is idle for less. No peers of several devices: smaller micro-batches may leave room
+    for a way that moves less.
+    """
+    groups: dict[tuple[object, ...], list[Strategy]] = {}
+    for chosen in strategies:
+        groups.setdefault(chosen.kind, []).append(chosen)
+    return [
+        chosen
+        for group in groups.values()
+        for chosen in group
+        if not any(_dominates(question, other, chosen) for other in group)
+    ]
+
+
+def _dominates(question: PlanningProblem, one: Strategy, other: Strategy) -> bool:
+    """Whether `one` can be no worse than `other`, and is less in one thing at least; both make rounds of one kind."""
+    mine, theirs = _costs(question, one), _costs(question, other)
+    waits, worth = one.overlap != "streaming" or mine[0] == theirs[0], question.worth
+    batches = mine[1] == theirs[1] or (question.alike and one.stages == 1 and not question.shares_models)
+    less = mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
+    return less and waits and batches and worth(one, one.steps) >= worth(other, other.steps)
+
+
+def _costs(question: PlanningProblem, chosen: Strategy) -> tuple[float, tuple[bool, int]]:
+    return bytes_per_parameter(chosen.wire), _cut(question, chosen)
+
+
+def _cut(question: PlanningProblem, chosen: Strategy) -> tuple[bool, int]:
+    """By how much a batch is cut: fewer micro-batches are better. Where steps were measured, none is known to be faster
+    than the spec's, which comes first then."""
+    as_measured = question.measured and chosen.stages == 1
+    return as_measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
+
+
+def most_score(question: PlanningProblem, chosen: Strategy) -> float:
+    """No more than this, since inner steps take their time: every replica computes and nobody waits."""
+    spec, made = with_strategy(question.spec, chosen), question.replicas(chosen)
+    rates = (
+        1 / step_seconds(question.shape, spec, machine, question.given, made.swarm) for machine in made.swarm.machines
+    )
+    return sum(rates) * step_tokens(spec) * question.worth(chosen, chosen.steps)
+
+
+# ---- search ----
+
+
+class NothingFits(BadInput):
+    """Some peer has too little memory for every strategy."""
+
+
+def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) -> SearchOutcome:
+    """The best strategies, in order. Raises NothingFits if none fits the peers' memory."""
+    everything = enumerate_strategies(question, spans=spans)
+    fitting = [chosen for chosen in everything if question.fits(chosen)]
+    if not fitting:
+        raise NothingFits(_too_large(question, everything))
+    left = undominated(question, fitting)
+    bounds = {chosen: most_score(question, chosen) for chosen in left}
+    ranked: list[RankedStrategy] = []
+    tried = 0
+
+    def place(one: RankedStrategy) -> tuple[object, ...]:
+        """Of equal scores fewer bytes come first, then fewer parts of everything."""
+        each, up_bytes = one.strategy, one.cost.traffic.up_bytes
+        return -one.score, up_bytes, OVERLAPS.index(each.overlap), each.fragments, _cut(question, each)
+
+    for chosen in sorted(left, key=lambda each: -bounds[each]):
+        if len(ranked) >= keep and bounds[chosen] <= ranked[-1].score:
+            break  # all that follow are bounded by less
+        tried += 1
+        cost = question.expected(chosen)
+        one = RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+        ranked = _unlike(sorted([*ranked, one], key=place))[:keep]
+    found = tuple(evaluate(question, one.strategy) for one in ranked)
+    return SearchOutcome(
+        ranked=found, tried=tried, considered=len(everything), too_large=len(everything) - len(fitting)
+    )  # fmt: skip
+
+
+def evaluate(question: PlanningProblem, chosen: Strategy) -> RankedStrategy:
+    cost = question.predict(chosen)
+    return RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+
+
+def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
+    """Without those that differ in codec, pace and micro-batches alone from a better one."""
+    found: dict[Strategy, RankedStrategy] = {}
+    for one in ranked:
+        found.setdefault(replace(one.strategy, wire="int4", pace="steps", sequences=1, accumulation=1), one)
+    return list(found.values())
+
+
+def as_it_stands(question: PlanningProblem) -> RankedStrategy:
+    """The spec unchanged."""
+    return evaluate(question, strategy_of(question.spec))
+
+
+def _too_large(question: PlanningProblem, everything: Sequence[Strategy]) -> str:
+    smallest = min((machine for machine in question.swarm.machines if machine.memory_gb), key=_memory)
+    least = min(everything, key=lambda chosen: question.held_bytes(chosen, smallest))
+    needed = question.held_bytes(least, smallest) / GB
+    return (
+        f"{smallest.name} has {smallest.memory_gb:g} GB for training and the model needs {needed:.3g} GB even with "
+        f"{least.sequences} sequences per micro-batch; leave that peer out, or train a smaller model"
+    )
+
+
+def _memory(machine: Machine) -> float:
+    return machine.memory_gb
+
+
+# ---- why one is better than another, in words ----
+
+ALIKE = 0.0005
+"""Relative differences below this are none."""
+NAMES = {
+    "steps": "H", "fragments": "fragments", "wire": "", "overlap": "",
+    "stages": "peers per replica", "accumulation": "micro-batches", "pace": "pace",
+}  # fmt: skip
+
+
+def differences(one: Strategy, other: Strategy) -> str:
+    """`H 400 instead of 200, int8 instead of int4`: what `one` has where `other` has another thing."""
+    parts = []
+    for each in fields(Strategy):
+        mine, theirs = getattr(one, each.name), getattr(other, each.name)
+        if mine != theirs and each.name in NAMES:
+            parts.append(f"{NAMES[each.name]} {mine} instead of {theirs}".strip())
+    return ", ".join(parts)
+
+
+def why_lost(best: RankedStrategy, other: RankedStrategy) -> str:
+    """One sentence on what `other` would change of `best`, and what is lost by it."""
+    change = differences(other.strategy, best.strategy) or "the same"
+    faster = other.cost.tokens_per_s / best.cost.tokens_per_s - 1
+    worth = (other.score / other.cost.tokens_per_s) / (best.score / best.cost.tokens_per_s) - 1
+    if faster < -ALIKE:
+        text = f"{change}: {-faster:.2%} fewer tokens/s, since {_cause(best, other)}"
+        return text + (f", which a gain of {worth:.1%} in quality is not worth" if worth > ALIKE else "")
+    if faster > ALIKE:
+        return f"{change}: {faster:.1%} more tokens/s, but each is worth {-worth:.1%} less (perplexity)"
+    if worth < -ALIKE:
+        return f"{change}: as fast, but each token is worth {-worth:.1%} less (perplexity)"
+    return f"{change}: as good, and changes more"
+
+
+def _cause(best: RankedStrategy, other: RankedStrategy) -> str:
+    """The largest thing that makes `other` slower, per token."""
+    mine, theirs = best.cost, other.cost
+    scale = mine.tokens / theirs.tokens
+    step_s = sum(theirs.step_s) / len(theirs.step_s) - sum(mine.step_s) / len(mine.step_s)
+    if step_s > ALIKE * sum(mine.step_s):
+        return f"an inner step takes {seconds(step_s)} more"
+    exposed = (theirs.exposed * theirs.round_s * scale - mine.exposed * mine.round_s) / mine.round_s
+    if exposed > ALIKE:
+        return f"{theirs.exposed:.2%} of a round is waited instead of {mine.exposed:.2%}"
+    talk_s = theirs.agreement.talking - mine.agreement.talking
+    if talk_s > 0:
+        return f"the exchange takes {seconds(talk_s)} longer than training hides"
+    return f"rounds take {seconds(theirs.round_s)} for {theirs.tokens:,.0f} tokens"
+
+
+def seconds(value: float) -> str:
+    """Two or three digits and a unit, nine characters at most: 3.1 ms, 0.42 s, 18.2 s, 12m30s, 3h12m, 12d04h."""
+    if 0 < value < 0.01:
+        return f"{value * 1000:.2g} ms"
+    if 0 < value < 0.1:
+        return f"{value * 1000:.0f} ms"
+    if value < 10:
+        return f"{value:.2f} s"
+    if value < 100:
+        return f"{value:.1f} s"
+    minutes, rest = divmod(round(value), 60)
+    if minutes < 60:
+        return f"{minutes}m{rest:02d}s"
+    hours = minutes // 60
+    if hours < 100:
+        return f"{hours}h{minutes % 60:02d}m"
+    return f"{hours // 24}d{hours % 24:02d}h" if hours < 240_000 else f"{value / 86400:.2g} d"

@@ -1,0 +1,267 @@
+"""One group of peers that average together, at most 64: the swarm of today, message by message.
+
+The same seed gives the same run, to the last digit of every event.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from random import Random
+
+from peer.consensus.codec.run_rules import rules_of
+from peer.consensus.protocol.head import ChainHead, genesis_anchor
+from peer.consensus.protocol.messages import Heartbeat
+from peer.consensus.protocol.rules import Rules, Shared
+from peer.node.lifecycle.inputs_effects import OwnerChanged
+from peer.node.limits.policy import Hold
+from peer.planning.placement.pairwise_network import Regions
+from peer.planning.simulate.memory_network import NOTICED_S, Scheduler
+from peer.planning.simulate.memory_store import TOKEN_BYTES, ModelKeys, is_finite
+from peer.planning.simulate.run_summary import GroupTally
+from peer.planning.simulate.scenario import ChurnEvent, PeerProfile, Scenario, changes_of
+from peer.planning.simulate.simulated_peer import SimulatedPeer
+from peer.planning.simulate.virtual_network import Sizes, VirtualNetwork
+from peer.schema.events import Event, EventLine
+from peer.schema.spec_fields import YEAR_S
+
+EPOCH = 1_600_000_000.0
+"""Unix time when every simulation begins."""
+LONGEST = 40.0
+"""Times the expected length of a run, after which it is given up."""
+AGREEMENT_S = 20.0
+NEVER_S = float(YEAR_S)
+STATE_BYTES = 8
+"""θ and momentum of one parameter in a snapshot."""
+
+Sink = Callable[[EventLine], None]
+
+
+class Group:
+    """Founders, a network, a clock and a seed."""
+
+    def __init__(self, setting: Scenario, *, sink: Sink | None = None, name: str = "", gates: bool = False) -> None:
+        """`gates`: each round of each peer begins only when it is released, and there is no last one."""
+        self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
+        self.parts, self.step_tokens = setting.parts, setting.step_tokens
+        self.keep_rounds = setting.spec.round.keep_rounds
+        self.scheduler, self.tally = Scheduler(), GroupTally()
+        self.board: dict[str, Heartbeat] = {}
+        self.peers: list[SimulatedPeer] = []
+        self._sink, self._name, self._run = sink, name, setting.spec.digest().hex()[:16]
+        self._shared = Shared()
+        self.gates = gates
+        table, round = setting.spec.run, setting.spec.round
+        self.run_spec = dataclasses.replace(
+            setting.spec, run=dataclasses.replace(table, rounds=0 if gates else setting.rounds),
+            round=dataclasses.replace(round, gather_s=NEVER_S) if gates else round,  # sides wait for each other
+        )  # fmt: skip
+        """What its lifecycles go by."""
+        self._speeds: dict[str, float] = {}
+        self._places: dict[str, int] = {}
+        """Of every peer that ever came: the founder whose machine and place it has."""
+        self._holders: dict[int, SimulatedPeer] = {}
+        self._rules: dict[str, Rules] = {}
+        names = tuple(self.name_of(number) for number in range(len(setting.machines)))
+        anchor = genesis_anchor(setting.spec.digest(), names, name.encode())
+        self.genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
+        self.network = self._links()
+        for place in range(len(names)):
+            self._enter(place)
+        for change in changes_of(setting.churn, len(names), setting.seed, self.longest_s):
+            self.scheduler.call_at(change.at_s, self.change, change)
+
+    # ---- what peers share ----
+
+    @property
+    def now(self) -> float:
+        """Virtual seconds since the run began."""
+        return self.scheduler.now
+
+    @property
+    def is_heard(self) -> bool:
+        """Whether somebody wants the events."""
+        return self._sink is not None
+
+    @property
+    def longest_s(self) -> float:
+        """When the simulation ends in any case."""
+        if self.setting.most_s:
+            return self.setting.most_s
+        slowest_s = max(machine.step_s for machine in self.setting.machines)
+        train_s = min(self.spec.round.max_train_s, slowest_s * self.spec.round.steps)
+        return LONGEST * self.rounds * (train_s + AGREEMENT_S)
+
+    def name_of(self, number: int) -> str:
+        return f"{self._name}p{number:03d}"
+
+    def rules(self, name: str) -> Rules:
+        """Those of the run; a part is as long as the token that stands for it."""
+        found = self._rules.get(name)
+        if found is None:
+            rules = rules_of(self.spec, self.parts, ModelKeys(name), me=name, name=name)
+            machine = self.setting.machines[self._places[name]]
+            found = self._rules[name] = dataclasses.replace(
+                rules, part_bytes=(TOKEN_BYTES,) * len(self.parts), mean_bytes=(), finite=is_finite,
+                wall_offset_s=EPOCH + machine.skew_s, shared=self._shared,
+            )  # fmt: skip
+        return found
+
+    def speeds(self, name: str, electorate: Sequence[str]) -> Mapping[str, float]:
+        """What the others of the electorate say on the board."""
+        return {peer: self._speeds[peer] for peer in electorate if peer != name and peer in self._speeds}
+
+    def said_speed(self, name: str, tokens_per_s: float) -> None:
+        """A peer says on the board how fast it is."""
+        self._speeds[name] = tokens_per_s
+
+    def tell(self, peer: SimulatedPeer, event: Event) -> None:
+        if self._sink is not None:
+            at = EPOCH + self.now + peer.machine.skew_s
+            self._sink(EventLine(seq=peer.events, t=at, run=self._run, peer=peer.name, event=event))
+            peer.events += 1
+
+    # ---- coming and going ----
+
+    def change(self, change: ChurnEvent) -> None:
+        if change.what == "join":
+            self.join(change.peer)
+            return
+        if change.peer >= len(self.peers):
+            return
+        peer = self._holders[change.peer] if self.gates else self.peers[change.peer]
+        match change.what:
+            case "crash" if peer.alive:
+                peer.crash()
+                self.scheduler.call_in(NOTICED_S, self._notice)
+            case "leave" if peer.alive and not peer.leaving:
+                peer.leave()
+            case "return" if not peer.alive and not peer.leaving:
+                self._return(peer)
+            case "pause" if peer.alive:
+                peer.feed(OwnerChanged(self.now, (Hold(change.why, "its owner asks for it"),)))
+            case "resume" if peer.alive:
+                peer.feed(OwnerChanged(self.now))
+
+    def _notice(self) -> None:
+        """Everybody hears of it soon, also those who only train and look at nothing else."""
+        for peer in self.peers:
+            if peer.alive:
+                peer.tick_soon()
+
+    def join(self, place: int = -1) -> None:
+        """A newcomer takes a snapshot from whoever is furthest, and is a peer when it has it."""
+        place = place if place >= 0 else len(self.peers) % len(self.setting.machines)
+        self.scheduler.call_in(self._snapshot_s(self.setting.machines[place]), self._enter, place, True)
+
+    def _enter(self, place: int, late: bool = False) -> None:
+        """One more peer, with the machine and in the place of a founder; attackers are founders."""
+        number, machine = len(self.peers), self.setting.machines[place]
+        name = self.name_of(number)
+        self._places[name] = place
+        machine = dataclasses.replace(machine, attack="") if late else machine
+        donor = self._furthest() if late else None
+        peer = SimulatedPeer(self, name, machine, f"peer-{number}", donor)
+        self.peers.append(peer)
+        self._holders[place] = peer
+
+    def holder(self, place: int) -> SimulatedPeer | None:
+        """Who has the place of a founder now; None if nobody is there."""
+        peer = self._holders[place]
+        return peer if peer.alive and not peer.leaving else None
+
+    @property
+    def late_s(self) -> float:
+        """How much later than the first of a group a member may have what it decided, and still be of use."""
+        return self.spec.round.ack_s
+
+    def _return(self, peer: SimulatedPeer) -> None:
+        """From its own chain, or from a snapshot if the others have gone too far ahead."""
+        furthest = self._furthest()
+        behind = furthest.disk.head.round - peer.disk.head.round if furthest else 0
+        if behind >= self.keep_rounds:
+            self.begin_anew(peer)
+        else:
+            peer.boot()
+
+    def begin_anew(self, peer: SimulatedPeer) -> None:
+        """Give up its chain for a snapshot of another."""
+
+        def arrive() -> None:
+            donor = self._furthest()
+            if donor is not None and donor is not peer:
+                peer.disk.start_anew(donor.disk)
+            peer.boot()
+
+        self.scheduler.call_in(self._snapshot_s(peer.machine), arrive)
+
+    def _furthest(self) -> SimulatedPeer | None:
+        live = [peer for peer in self.peers if peer.alive]
+        return max(live, key=lambda peer: peer.disk.head.weight, default=None)
+
+    def _snapshot_s(self, machine: PeerProfile) -> float:
+        size_bytes = STATE_BYTES * sum(part.size for part in self.parts)
+        return 8 * size_bytes / machine.download_bps if machine.download_bps else 1.0
+
+    # ---- what came of it ----
+
+    def penalties(self) -> Counter[tuple[str, str]]:
+        """By attack of the peer that has it, empty of an honest one, and code."""
+        attacks = {peer.name: peer.machine.attack for peer in self.peers}
+        rounds = self.tally.rounds.values()
+        return Counter((attacks[peer], code) for found in rounds for peer, code in found.penalties)
+
+    # ---- running ----
+
+    def run(self) -> None:
+        """Until every peer that is there has made all rounds, or `longest_s` is over."""
+        while self.now < self.longest_s and not self.is_done():
+            self.run_until(self.now + 1.0)
+
+    def run_until(self, at_s: float) -> None:
+        self.scheduler.run_until(at_s)
+
+    def finish(self) -> None:
+        """Where rounds are gated, let everybody have the last one that was decided."""
+        for peer in self.peers:
+            peer.release(peer.disk.head.round)
+        self.run_until(self.now + max(machine.apply_s for machine in self.setting.machines))
+
+    def is_done(self) -> bool:
+        """Whether all who are there have made all rounds."""
+        live = [peer for peer in self.peers if peer.alive]
+        return bool(live) and all(peer.disk.head.round >= self.rounds for peer in live)
+
+    # ---- the network ----
+
+    def _links(self) -> VirtualNetwork:
+        real = rules_of(self.spec, self.parts, ModelKeys(""))
+        sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES)
+        dice = Random(f"{self.seed} links {self._name}")
+        between = _Between(self.setting, dice, self._places)
+        return VirtualNetwork(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)
+
+
+class _Between:
+    """Delay and bandwidth of each pair."""
+
+    def __init__(self, setting: Scenario, dice: Random, places_of: Mapping[str, int]) -> None:
+        self._regions: Regions | None = setting.regions
+        self._places, self._delay_s = setting.places, setting.delay_s
+        self._dice, self._places_of = dice, places_of
+
+    def delay_s(self, source: str, to: str) -> float:
+        """One way; without places drawn for each pair."""
+        if self._regions is None:
+            return self._dice.uniform(*self._delay_s)
+        return float(self._regions.delay_s[self._place(source), self._place(to)])
+
+    def bandwidth_bps(self, source: str, to: str) -> float:
+        """Of a transfer that is alone on its way; 0 for no limit."""
+        if self._regions is None:
+            return 0.0
+        return float(self._regions.bandwidth_bps[self._place(source), self._place(to)])
+
+    def _place(self, name: str) -> int:
+        return self._places[self._places_of[name]]

@@ -1,0 +1,308 @@
+"""What is simulated: machines, what lies between them, how they come and go, and the run they share."""
+
+from __future__ import annotations
+
+import dataclasses
+import heapq
+import json
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from random import Random
+
+import numpy as np
+
+from dht.errors import BadInput
+from peer.consensus.protocol.layout import Part, cut
+from peer.planning.placement.pairwise_network import Indices, Matrix, Regions, preset
+from peer.planning.plan.model_shape import ModelShape
+from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
+from peer.schema.spec import RunSpec
+
+ATTACKS = ("times_100", "nan", "zeros", "replay")
+"""What an attacker gives: a hundred times as much, no numbers, nothing (a free rider), the same again and again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class PeerProfile:
+    """One peer: its machine and its line. 0 bits per second mean no cap."""
+
+    step_s: float
+    """Seconds of an inner step."""
+    spread: float = 0.0
+    """Standard deviation of the logarithm of its speed from round to round."""
+    submit_s: float = 0.05
+    """From its last step until what it gives is encoded and on disk."""
+    apply_s: float = 0.05
+    """From a commit until the new anchor is computed."""
+    reduce_s: float = 0.002
+    """To average one part."""
+    upload_bps: float = 0.0
+    download_bps: float = 0.0
+    skew_s: float = 0.0
+    """How much its clock is ahead of Unix time."""
+    attack: str = ""
+    """One of `ATTACKS`, or empty."""
+    attack_round: int = -1
+    """It attacks in the round from this anchor alone; -1: in all."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ChurnEvent:
+    """Something that happens to a peer at a time: `crash`, `return`, `leave`, `join`, `pause` or `resume`."""
+
+    at_s: float
+    peer: int
+    """Counted from 0; whoever joins has the next free number."""
+    what: str
+    why: str = "PAUSED"
+    """Of a pause, as in `peer.node.limits.policy.Hold`: who is over its QUOTA leaves the network meanwhile."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Churn:
+    """How peers come and go, per hour; or a schedule that was recorded."""
+
+    crashes: float = 0.0
+    """Of each peer that is there."""
+    leaves: float = 0.0
+    """Likewise, politely."""
+    joins: float = 0.0
+    """For each peer of the beginning: with as many joins as crashes and leaves the size stays about the same."""
+    back_s: float = 0.0
+    """A crashed peer is back after so long on average; 0: never."""
+    schedule: tuple[ChurnEvent, ...] = ()
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scenario:
+    """A run on a swarm."""
+
+    spec: RunSpec
+    layer_sizes: tuple[int, ...]
+    """Elements of each layer of the model."""
+    machines: tuple[PeerProfile, ...]
+    """Of the founders; who joins later has that of one of them, in turn."""
+    rounds: int
+    seed: int = 0
+    regions: Regions | None = None
+    """Delay and bandwidth between places, and between two peers of one place."""
+    places: tuple[int, ...] = ()
+    """Of each founder its place; who joins later stands at that of one of them, in turn."""
+    delay_s: tuple[float, float] = (0.01, 0.05)
+    """Without places: least and largest one-way delay of a pair."""
+    churn: Churn = field(default_factory=Churn)
+    part_elements: int = 0
+    """Largest part, where it is not to be the spec's."""
+    most_s: float = 0.0
+    """The simulation ends after so much virtual time in any case; 0: after 40 times what the rounds should take."""
+
+    @property
+    def step_tokens(self) -> int:
+        """Tokens of an inner step."""
+        return self.spec.inner.accumulation * self.spec.inner.sequences * self.spec.model.context
+
+    @property
+    def parts(self) -> tuple[Part, ...]:
+        """Of the whole model."""
+        return cut(self.layer_sizes, self.part_elements or self.spec.codec.part_elements)
+
+    def between(self, founders: Indices) -> tuple[Matrix, Matrix]:
+        """Shape (…, n, n) for founders of shape (…, n): delay one way in seconds, and bits per second of each pair.
+
+        Without places no pair has a limit, and of delays, which are drawn, it is the largest.
+        """
+        if self.regions is None:
+            shape = (*founders.shape, founders.shape[-1])
+            return np.full(shape, self.delay_s[1]), np.full(shape, np.inf)
+        places = np.array(self.places)[founders]
+        pairs = places[..., :, None], places[..., None, :]
+        return self.regions.delay_s[pairs], self.regions.bandwidth_bps[pairs]
+
+
+SUBMIT_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9
+"""Per parameter: to encode what is given, to take the outer step, to add one part to a mean. One core;
+assumptions, where nothing is declared."""
+MOST_DIGITS = 5
+"""Of a number of attackers."""
+LEAST_S = 0.02
+"""Files and messages between trainer and link take as much in any case."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class ScenarioOptions:
+    """The options of a simulation."""
+
+    spec: RunSpec
+    shape: ModelShape
+    declared: PeerSpecs | None = None
+    """Machines that are declared one by one; else `peers` of one kind."""
+    peers: int = 4
+    step_s: float = 0.0
+    """0: what a home GPU of the planner takes."""
+    spread: float = 0.0
+    upload_mbps: float = 0.0
+    download_mbps: float = 0.0
+    rounds: int = 20
+    preset: str = ""
+    churn: Churn = dataclasses.field(default_factory=Churn)
+    attackers: tuple[str, ...] = ()
+    """One attack for each attacker."""
+    skew_s: float = 0.0
+    """Largest error of a clock, either way."""
+    seed: int = 0
+
+    def setting(self) -> Scenario:
+        """Raises BadInput for what cannot be."""
+        peers = len(self.declared.machines) if self.declared else self.peers
+        if len(self.attackers) > peers:
+            raise BadInput(f"--attackers names {len(self.attackers)}, and there are {peers} peers")
+        machines = self._machines()
+        regions, places = self._regions(len(machines))
+        return Scenario(
+            spec=self.spec, layer_sizes=self.shape.layers, machines=machines, rounds=self.rounds, seed=self.seed,
+            regions=regions, places=places, churn=self.churn,
+        )  # fmt: skip
+
+    def _machines(self) -> tuple[PeerProfile, ...]:
+        declared: Sequence[Machine] = self.declared.machines if self.declared else [self._home()] * self.peers
+        dice = Random(f"{self.seed} machines")
+        machines = [self._simulated(machine, dice) for machine in declared]
+        for number, attack in enumerate(self.attackers):
+            # The last ones, so that who is first of the honest stays who it is.
+            machines[-1 - number] = dataclasses.replace(machines[-1 - number], attack=attack)
+        return tuple(machines)
+
+    def _home(self) -> Machine:
+        return Machine(
+            name="home", step_s=self.step_s, upload_mbps=self.upload_mbps, download_mbps=self.download_mbps
+        )  # fmt: skip
+
+    def _simulated(self, machine: Machine, dice: Random) -> PeerProfile:
+        parameters = self.shape.parameters / self.spec.round.fragments
+        inner = self.spec.inner
+        tokens = inner.accumulation * inner.sequences * self.spec.model.context
+        flops = machine.flops or HOME_FLOPS
+        return PeerProfile(
+            step_s=machine.step_s or self.shape.flops_per_token(self.spec.model.context) * tokens / flops,
+            spread=self.spread, submit_s=LEAST_S + SUBMIT_S * parameters, apply_s=LEAST_S + APPLY_S * parameters,
+            reduce_s=REDUCE_S * min(parameters, self.spec.codec.part_elements),
+            upload_bps=1e6 * machine.upload_mbps, download_bps=1e6 * machine.download_mbps,
+            skew_s=dice.uniform(-self.skew_s, self.skew_s),
+        )  # fmt: skip
+
+    def _regions(self, peers: int) -> tuple[Regions | None, tuple[int, ...]]:
+        """What lies between peers, and the place of each."""
+        if self.preset:
+            regions = preset(self.preset)
+            return regions, tuple(regions.spread(peers).tolist())
+        if self.declared is None:
+            return None, ()
+        regions, places = self.declared.regions()
+        return regions, tuple(places.tolist())
+
+
+def read_attackers(text: str) -> tuple[str, ...]:
+    """`times_100=2,nan=1`: so many peers of each kind. Raises BadInput."""
+    found: list[str] = []
+    for word in text.split(","):
+        name, _, count = word.strip().partition("=")
+        if name not in ATTACKS:
+            raise BadInput(f"--attackers {text}: {name!r} is no attack; there are {', '.join(ATTACKS)}")
+        if count and not (count.isdecimal() and len(count) <= MOST_DIGITS):
+            raise BadInput(f"--attackers {text}: {count!r} is no number of peers")
+        found += [name] * int(count or 1)
+    return tuple(found)
+
+
+HOUR_S = 3600.0
+WHAT = ("crash", "return", "leave", "join", "pause", "resume")
+
+
+def changes_of(churn: Churn, founders: int, seed: int, until_s: float) -> tuple[ChurnEvent, ...]:
+    """Everything that happens before `until_s`, in order. Each peer has dice of its own."""
+    if churn.schedule:
+        return churn.schedule
+    found: list[tuple[float, int, str]] = []
+    joins = _joins(churn, founders, Random(f"{seed} joins"), until_s)
+    found += [(at, -1, "join") for at in joins]
+    lives = [(0.0, peer) for peer in range(founders)]
+    lives += [(at, founders + number) for number, at in enumerate(joins)]
+    for began_s, peer in lives:
+        found += _life(churn, peer, began_s, Random(f"{seed} churn {peer}"), until_s)
+    heapq.heapify(found)
+    return tuple(ChurnEvent(at_s=at, peer=peer, what=what) for at, peer, what in sorted(found))
+
+
+def _joins(churn: Churn, founders: int, dice: Random, until_s: float) -> list[float]:
+    found: list[float] = []
+    at = 0.0
+    while churn.joins:
+        at += dice.expovariate(churn.joins * founders / HOUR_S)
+        if at >= until_s:
+            break
+        found.append(at)
+    return found
+
+
+def _life(churn: Churn, peer: int, at: float, dice: Random, until_s: float) -> list[tuple[float, int, str]]:
+    """Crashes and returns of one peer, until it leaves or stays away."""
+    found: list[tuple[float, int, str]] = []
+    rate = churn.crashes + churn.leaves
+    while rate:
+        at += dice.expovariate(rate / HOUR_S)
+        if at >= until_s:
+            break
+        if dice.random() * rate >= churn.crashes:
+            return [*found, (at, peer, "leave")]
+        found.append((at, peer, "crash"))
+        if not churn.back_s:
+            break
+        at += dice.expovariate(1 / churn.back_s)
+        found.append((at, peer, "return"))
+    return found
+
+
+def read_churn(text: str) -> Churn:
+    """`crash=0.1,leave=0.05,join=0.1,back=600` (per hour, and seconds), or a file of recorded changes.
+
+    A line of the file is `{"t": 12.5, "peer": 3, "do": "crash"}`; one that pauses may say `"why": "QUOTA"`. Raises
+    BadInput.
+    """
+    path = Path(text)
+    if "=" not in text:
+        return Churn(schedule=_recorded(path))
+    names = {"crash": "crashes", "leave": "leaves", "join": "joins", "back": "back_s"}
+    values: dict[str, float] = {}
+    for word in text.split(","):
+        name, _, number = word.strip().partition("=")
+        if name not in names:
+            raise BadInput(f"--churn {text}: {name!r} is no rate; write crash=, leave=, join= (per hour) or back= (s)")
+        try:
+            values[names[name]] = float(number)
+        except ValueError as error:
+            raise BadInput(f"--churn {text}: {number!r} is no number") from error
+        if not 0 <= values[names[name]] < float("inf"):
+            raise BadInput(f"--churn {text}: {name} is {number}; it must be 0 or more")
+    return Churn(**values)  # type: ignore[arg-type]  # all but the schedule are numbers
+
+
+def _recorded(path: Path) -> tuple[ChurnEvent, ...]:
+    try:
+        rows = [json.loads(line) for line in path.read_text().splitlines() if line.strip()]
+    except OSError as error:
+        raise BadInput(f"--churn {path}: {error.strerror}; give rates as crash=0.1 or a file of changes") from error
+    except (ValueError, UnicodeDecodeError) as error:
+        raise BadInput(f"--churn {path}: not JSON lines: {error}") from error
+    found = []
+    for number, row in enumerate(rows, 1):
+        try:
+            at_s, peer = float(row["t"]), int(row.get("peer", -1))
+            change = ChurnEvent(at_s=at_s, peer=peer, what=str(row["do"]), why=str(row.get("why", "PAUSED")))
+        except (KeyError, TypeError, ValueError) as error:
+            text = 'write {"t": 12.5, "peer": 3, "do": "crash"}'
+            raise BadInput(f"--churn {path}: line {number} is no change; {text}") from error
+        if change.what not in WHAT or change.at_s < 0:
+            raise BadInput(f"--churn {path}: line {number} says {change.what!r} at {change.at_s:g}; use {WHAT}")
+        found.append(change)
+    return tuple(sorted(found, key=lambda change: change.at_s))

@@ -1,0 +1,424 @@
+"""A simulated peer: declared seconds and lines, and sixteen bytes (a norm and a number) for each part."""
+
+from __future__ import annotations
+
+import math
+import zlib
+from collections import deque
+from random import Random
+from typing import TYPE_CHECKING, Any
+
+from msgspec.structs import replace
+
+from dht.errors import Unreachable
+from dht.streams.base import Streams
+from peer.consensus.credit.round_credit import LocalCosts, summarize
+from peer.consensus.protocol import merkle
+from peer.consensus.protocol.block import ContributionHeader, PartOutcome, part_outcomes
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.head import next_anchor
+from peer.consensus.protocol.messages import Heartbeat
+from peer.consensus.rounds.acceptor import HALF
+from peer.consensus.rounds.block_sync import HEAD_EVERY_S, NEWS_EVERY_S
+from peer.consensus.rounds.driver import Driver, Framing
+from peer.consensus.rounds.interface import Leaving, Tick
+from peer.consensus.rounds.machine import TICK_S
+from peer.consensus.rounds.transition import Transition
+from peer.node.lifecycle.inputs_effects import (
+    Apply,
+    EmitRound,
+    Greeted,
+    LeaveAsked,
+    LifeInput,
+    LinkEnded,
+    Moved,
+    Result,
+    Resume,
+    Rewind,
+    RoundDecided,
+    SpeedsHeard,
+    Step,
+    Stepped,
+    Submit,
+    SubmitAsked,
+    SyncChanged,
+    TrainerStatus,
+    Work,
+)
+from peer.node.lifecycle.round_progress import RoundProgress
+from peer.node.lifecycle.state import Offline, Open
+from peer.planning.plan.peer_set import FASTEST_BPS
+from peer.planning.simulate.life_host import NEVER
+from peer.planning.simulate.memory_store import NormArithmetic, NormStore, part_of
+from peer.planning.simulate.scenario import PeerProfile
+from peer.planning.simulate.swarm_peer import READ_BOARD_S, Crashed, SwarmPeer
+from peer.schema import ipc
+from peer.schema.events import Event, PeerStarted, PeerStateChanged, PeerStopped, ReportReceived, RoundAborted
+
+if TYPE_CHECKING:
+    from peer.planning.simulate.group import Group
+
+
+AS_IT_IS = Framing(encode=lambda message: message, decode=lambda frame: frame)  # type: ignore[arg-type, return-value]
+"""Messages are passed on whole: who gets one cannot change it."""
+GOODBYE_S = 1.2
+"""A peer that leaves stays so long for the commit of an exchange that goes on, and for its last words."""
+NORM_PER_ROOT = 1e-3
+"""Of a step's pseudo-gradient per element. Only ratios of norms matter."""
+RESIDUE = {"float32": 0.0, "float16": 3e-4, "int8": 0.006, "int4": 0.1, "sparse": 0.9}
+"""Norm of what encoding leaves in the residual, as a share of what is encoded: rounding within a block of 64 normal
+values, whose largest is 2.4 deviations; of the sparse code nearly all stays."""
+
+
+class SimulatedPeer(SwarmPeer):
+    """One peer of a group of a simulated run."""
+
+    world: Group
+    disk: NormStore
+
+    def __init__(
+        self, world: Group, name: str, machine: PeerProfile, title: str, donor: SimulatedPeer | None = None
+    ) -> None:
+        super().__init__(
+            world, name,
+            NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None, lambda blocks, head: None),
+        )  # fmt: skip
+        self.machine, self.title = machine, title
+        self.dice = Random(f"{world.seed} peer {name}")
+        self.events = 0
+        """Lines told so far."""
+        self.leaving = False
+        self._residue: dict[int, float] = {}
+        """By fragment, what encoding left of the newest contribution: square norm per element."""
+        self._step_s = machine.step_s
+        """Of this round."""
+        self._released, self._held_back = -1, deque[LifeInput]()
+        """Where rounds are gated (in a grid): the newest anchor from which one may begin, and what its trainer is to
+        hear only then."""
+        self.agreed_at = world.now
+        """When the newest anchor was agreed."""
+        self.planned_at, self.planned_for = world.now, -1
+        """When its whole part of a round is made, or would have been; and of which round."""
+        self.made_at, self.trained_in_s, self.made_tokens = float("-inf"), 0.0, 0
+        """When its newest part of a round was made, in how many seconds of training, and the tokens in it."""
+        self.ticks = 0
+        if donor is not None:
+            self.disk.start_anew(donor.disk)
+        self.boot()
+        self.tell(
+            PeerStarted(
+                name=title, version="simulated", device=f"{machine.step_s:g} s per step",
+                parameters=sum(part.size for part in world.parts), rounds=world.rounds, trains=world.spec.in_words,
+            )
+        )  # fmt: skip
+
+    # ---- life and death ----
+
+    def recover(self) -> None:
+        """What is on disk is all there is; the steps of this round are gone."""
+        self._noted: dict[str, tuple[Heartbeat, float]] = {}
+        self._held_back.clear()
+        self._trained_s, self._trained_tokens = 0.0, 0
+        self.agreed_at = self.world.now
+        self.progress = RoundProgress(self.world.spec, self.name, self.world.parts)
+        self.progress.stand_at(self.disk.head.round)
+
+    def connect(self) -> Streams:
+        """A new end of the links."""
+        machine = self.machine
+        self.line = self.world.network.connect(self.name, machine.upload_bps, machine.download_bps)
+        self._counted = (0, 0)
+        return self.line
+
+    def make_driver(self, streams: Streams) -> Driver:
+        scheduler = self.world.scheduler
+        return Driver(
+            self.state_on_disk(), clock=lambda: scheduler.now, streams=streams, disk=self.disk,
+            arithmetic=NormArithmetic(self.disk, self.machine.reduce_s), trainer=self, report=self.report,
+            publish=self.publish, framing=AS_IT_IS,
+        )  # fmt: skip
+
+    def chance(self) -> float:
+        return self.dice.random()
+
+    def burn(self) -> None:
+        """Nothing: a simulated crash falls between two events."""
+
+    def crash(self) -> None:
+        super().crash()
+        self.world.board.pop(self.name, None)
+        self.tell(PeerStateChanged(state="GONE", why="crashed"))
+
+    def resync(self, why: str) -> None:
+        """Told by the driver: go on from the snapshot of another."""
+        self.world.begin_anew(self)
+        raise Crashed
+
+    def leave(self) -> None:
+        """Its owner asks it to."""
+        self.leaving = True
+        self.feed(LeaveAsked(self.now))
+        if isinstance(self.life.connection, Offline):
+            self._end()
+
+    def say(self, message: ipc.AnyToLink) -> None:
+        """One that leaves takes part in the exchange that goes on; one that has finished the run goes on voting."""
+        match message:
+            case ipc.Leave(finished=False):
+                self.deliver(Leaving(self.now))
+                self.later(GOODBYE_S, self._end)
+            case ipc.ReportProgress(share=share, tokens_per_s=tokens_per_s):
+                self.world.said_speed(self.name, tokens_per_s)
+                if not self.driver.state.progress < HALF <= share < 1:  # nothing else is news to its machine
+                    return
+            case ipc.OfferContribution() | ipc.PausedAt():
+                self.tick_soon()
+        super().say(message)
+
+    def _end(self) -> None:
+        """Gone for good, or until it may use the line again."""
+        self.world.network.disconnect(self.name)
+        self.world.board.pop(self.name, None)
+        self.driver.close()
+        self.lives, self._wakes_at = self.lives + 1, NEVER
+        if self.leaving:
+            self.tell(PeerStopped(why="its owner asked it to leave"))
+            self.alive = False
+        else:
+            self.feed(LinkEnded(self.now, Unreachable("without traffic")))
+
+    def reconnect(self) -> None:
+        self._in_step = False
+        self.open_link()
+        self.hear(Greeted(self.now))
+
+    # ---- what it hears ----
+
+    def on_frame(self, sender: str, frame: Any) -> None:
+        """A HEAD that only says who is there is noted, and read together with the next message that says more.
+
+        That is one of a peer that stands where this one stands and is not ready: it changes when its author was heard,
+        and nothing else, for a peer that is in step. Half of all messages are such.
+        """
+        state = self.driver.state
+        if type(frame) is Heartbeat and frame.anchor == state.head.anchor and not frame.ready and state.in_step:
+            before, before_at = self._noted.get(sender) or state.heard.get(sender) or (None, float("-inf"))
+            same = before is not None and not before.ready and before.unreachable == frame.unreachable
+            if before is not None and same and not frame.leaving:
+                self._note(sender, frame, before, before_at)
+                return
+        self._read_notes()
+        super().on_frame(sender, frame)
+
+    def board_s(self) -> float:
+        """Whoever is in step has heard of all by their own HEADs, and finds newcomers on the board soon enough."""
+        return HEAD_EVERY_S if self.driver.state.in_step else READ_BOARD_S
+
+    def _note(self, sender: str, head: Heartbeat, before: Heartbeat, before_at: float) -> None:
+        if head != before and self.world.is_heard and self.world.now - before_at >= NEWS_EVERY_S:
+            self.tell(
+                ReportReceived(
+                    about=sender, round=head.round, ready=False, tokens=head.tokens, steps=head.steps,
+                    leaving=False, name=head.name,
+                )
+            )  # fmt: skip
+        self._noted[sender] = (head, self.world.now)
+
+    def _read_notes(self) -> None:
+        if self._noted:
+            turn = Transition(self.driver.state, self.world.now)
+            turn.set(heard={**self.driver.state.heard, **self._noted})
+            self.driver.state = turn.state
+            self._noted = {}
+
+    # ---- ticks ----
+
+    def _tick(self, number: int = 0) -> None:
+        if number != self.ticks and number:
+            return
+        self.ticks += 1
+        state = self.driver.state
+        waits = (
+            state.header is not None or state.exchange is not None or state.lead is not None or state.blocks
+            or state.decided is not None or state.wanted.digests or not state.in_step
+        )  # fmt: skip
+        self._read_notes()
+        self.deliver(Tick(self.world.now))
+        # A peer that only trains waits for nothing: its machine needs no other ticks than those that repeat HEAD.
+        idle_s = self.driver.state.said_at + HEAD_EVERY_S - self.world.now
+        self.later(TICK_S if waits else max(TICK_S, idle_s), self._tick, self.ticks)
+
+    def tick_soon(self) -> None:
+        """It waits for something from now on."""
+        self.ticks += 1
+        self.later(TICK_S * self.chance(), self._tick, self.ticks)
+
+    # ---- what it tells ----
+
+    def report(self, event: Event) -> None:
+        if isinstance(event, RoundAborted):
+            self.world.tally.aborted(event)
+        self.tell(event)
+
+    def tell(self, event: Event) -> None:
+        self.world.tell(self, event)
+
+    # ---- when its trainer hears of what was decided ----
+
+    def hear(self, event: LifeInput) -> None:
+        """Where rounds are gated, its trainer goes on only once all that it goes on from is here.
+
+        Until then one that streams may make steps ahead of what it gave.
+        """
+        gated = bool(self._held_back) or (self.world.gates and self.disk.head.round > self._released)
+        if isinstance(event, RoundDecided):
+            self.agreed_at = event.agreed_at
+            late = not self.life.trainer.offered
+            if late and isinstance(self.life.work, Step):
+                self._note_part(self.now - self.life.work_began_at)
+            if self.world.spec.round.pace == "speed":
+                self.feed(SpeedsHeard(self.now, self.world.speeds(self.name, self.driver.state.electorate)))
+            if gated and (late or not self.life.streams) and not self._held_back:
+                self._held_back.append(SyncChanged(self.now, True))
+                self.feed(SyncChanged(self.now, False))
+                gated = False
+        if not gated:
+            self.feed(event)
+        elif not isinstance(event, SubmitAsked):  # of which no step was made
+            self._held_back.append(event)
+
+    def release(self, round: int) -> None:
+        """The round from this anchor may begin: what it begins from is here."""
+        self._released = round
+        while self.alive and self._held_back and self.disk.head.round <= round:
+            self.feed(replace(self._held_back.popleft(), now=self.now))
+
+    # ---- the trainer ----
+
+    @property
+    def status(self) -> TrainerStatus:
+        progress = self.progress
+        return TrainerStatus(
+            round=progress.round, step=progress.step, fresh=progress.fresh, offered=progress.offered is not None,
+            can_leave=False,
+        )  # fmt: skip
+
+    def step_s(self) -> float:
+        """As fast as it is in this round."""
+        life = self.life
+        assert isinstance(life.work, Step)
+        if not life.trainer.step:
+            self._step_s = self.machine.step_s * self.dice.lognormvariate(0.0, self.machine.spread)
+        if life.round_in_training == life.trainer.round and life.round.submission == Open():
+            self.planned_for, self.planned_at = life.trainer.round, self.now + self._step_s * life.work.most
+        return self._step_s
+
+    def train(self, steps: int, whole: float) -> Stepped:
+        batches = self.world.spec.inner.accumulation
+        micro_batches = (steps - 1) * batches + max(1, round(whole * batches))
+        tokens = micro_batches * self.world.step_tokens // batches
+        self.progress.stepped(tokens, steps)
+        self._trained_s += self.now - self.life.work_began_at
+        self._trained_tokens += tokens
+        return Stepped(steps=steps, tokens=tokens, loss=None)
+
+    def seconds(self, work: Work) -> float:
+        match work, self.life.moving:
+            case Submit(), _:
+                return self.machine.submit_s
+            case Apply(), RoundDecided(agreed_at=agreed_at):
+                return agreed_at + self.machine.apply_s - self.now
+            case Rewind(), _:
+                return self.machine.apply_s
+        return 0.0
+
+    def do(self, work: Work) -> Result:
+        progress = self.progress
+        match work:
+            case Submit(anchor=anchor):
+                self._offer(anchor)
+            case Apply(update=update):
+                progress.settle(update, self.disk.header(update.parent) is not None)
+                return Moved(state=state_of(next_anchor(update.parent, update.digest)))
+            case Rewind(updates=updates, anchor=anchor):
+                for update in updates:
+                    mine = self.disk.header(update.parent)
+                    if PartOutcome.COUNTED in part_outcomes(update, self.name, True) and mine is not None:
+                        progress.turns.returned(update.round - 1, mine.staleness)
+                progress.stand_at(updates[-1].round - 1)
+                return Moved(state=state_of(anchor))
+            case Resume(anchor=anchor):
+                if (offered := self.disk.header(anchor)) is not None:
+                    progress.turns.restored(progress.round, offered.staleness)
+                    progress.offer_again(anchor)
+                return Moved(state=state_of(anchor))
+        return None
+
+    def _note_part(self, running_s: float = 0.0) -> None:
+        """Its part of a round is made, or what it has made of it by now, for so long in the steps that go on."""
+        running_tokens = int(running_s / self._step_s) * self.world.step_tokens
+        self.made_at = self.now
+        self.trained_in_s, self._trained_s = self._trained_s + running_s, -running_s
+        self.made_tokens, self._trained_tokens = self._trained_tokens + running_tokens, -running_tokens
+
+    def _offer(self, anchor: bytes) -> None:
+        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
+        self._note_part()
+        if self.disk.header(anchor) is not None:
+            self.progress.offer_again(anchor)
+            return
+        effort = self.progress.offer(anchor, ())
+        payloads = self._payloads(self.progress.round, max(1, effort.steps))
+        root = merkle.root([digest_of(payload) for payload in payloads])
+        header = ContributionHeader(
+            self.name, anchor, root, effort.tokens, effort.steps, int(min(self.machine.upload_bps, FASTEST_BPS)), False,
+            (), effort.staleness,
+        ).signed(self.driver.state.rules.keys)  # fmt: skip
+        self.disk.save_contribution(header, payloads)
+
+    def _payloads(self, round: int, steps: int) -> list[bytes]:
+        """A norm for each part, with the spread that honest norms have, or what an attacker makes of it."""
+        attack = self.machine.attack if self.machine.attack_round in (-1, round) else ""
+        seed = zlib.crc32(f"{self.name} {0 if attack == 'replay' else round}".encode())
+        size = NORM_PER_ROOT**2
+        if attack != "replay":
+            size *= steps * self.dice.lognormvariate(0.0, 0.1)
+            size += self._residue.get(round % self.progress.turns.everything.stop, 0.0)
+        size *= self._factor(attack)
+        if math.isfinite(size):
+            self._residue[round % self.progress.turns.everything.stop] = size * RESIDUE[self.world.spec.codec.wire] ** 2
+        parts = self.progress.turns.parts(round)
+        return [part_of(size * part.size, seed << 16 | number) for number, part in enumerate(parts)]
+
+    @staticmethod
+    def _factor(attack: str) -> float:
+        return {"times_100": 1e4, "nan": float("nan"), "zeros": 0.0}.get(attack, 1.0)
+
+    # ---- what came of a round ----
+
+    def traffic(self) -> tuple[int, int]:
+        line, (sent, received) = self.line, self._counted
+        self._counted = (line.bytes_sent, line.bytes_received)
+        return line.bytes_sent - sent, line.bytes_received - received
+
+    def tell_round(self, told: EmitRound) -> None:
+        spec = self.world.spec
+        self.world.tally.committed(told.update, self.now, told.round_s, told.exposed_s, told.bytes_sent)
+        if not self.world.is_heard:
+            return
+        committed, imposed = summarize(
+            told.update, told.anchor, told.state, self.progress.turns.parts(told.update.round - 1),
+            fragments=spec.round.fragments, tokens_cap=spec.tokens_cap,
+            cost=LocalCosts(
+                bytes_sent=told.bytes_sent, bytes_received=told.bytes_received, round_s=told.round_s,
+                exposed_s=told.exposed_s,
+            ),
+        )  # fmt: skip
+        self.tell(committed)
+        for penalty in imposed:
+            self.tell(penalty)
+
+
+def state_of(anchor: bytes) -> bytes:
+    """H(θ, m): the same for all who stand at one anchor."""
+    return digest_of(b"state" + anchor)

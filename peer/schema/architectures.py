@@ -1,0 +1,224 @@
+"""What a spec may say of a model: the architectures that are trained, the keys of each, and what each key may hold.
+
+A spec is a stranger's text. A key of transformers that is not here is refused: some name code, repositories or files.
+Add one after reading what transformers does with it, and have `tests/peer/schema/test_hostile_spec.py` agree.
+"""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from dht.errors import BadSpec
+from peer.schema.toml_tables import require, shortened
+
+Value = int | float | str | bool
+
+
+@dataclass(frozen=True)
+class Whole:
+    """A whole number between two."""
+
+    low: int
+    high: int
+
+    def check(self, name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int):
+            raise BadSpec(f"{name} is {shortened(value)}; it must be a whole number")
+        require(value, name, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True)
+class Real:
+    """A number between two."""
+
+    low: float
+    high: float
+
+    def check(self, name: str, value: object) -> None:
+        if isinstance(value, bool) or not isinstance(value, int | float):
+            raise BadSpec(f"{name} is {shortened(value)}; it must be a number")
+        require(value, name, low=self.low, high=self.high)
+
+
+@dataclass(frozen=True)
+class Flag:
+    """True or false."""
+
+    def check(self, name: str, value: object) -> None:
+        if not isinstance(value, bool):
+            raise BadSpec(f"{name} is {shortened(value)}; it must be true or false")
+
+
+@dataclass(frozen=True)
+class OneOf:
+    """One of these words."""
+
+    words: tuple[str, ...]
+
+    def check(self, name: str, value: object) -> None:
+        if value not in self.words:
+            raise BadSpec(f"{name} is {shortened(value)}; it must be one of {', '.join(self.words)}")
+
+
+Allowed = Whole | Real | Flag | OneOf
+
+WIDTH, INNER, BLOCKS, HEADS = Whole(1, 1 << 16), Whole(1, 1 << 18), Whole(1, 512), Whole(1, 1024)
+HEAD, EXPERTS, TOKENS = Whole(2, 1024), Whole(1, 256), Whole(1, 1 << 20)
+VOCABULARY = Whole(2, 1 << 20)
+TOKEN = Whole(0, (1 << 20) - 1)
+SPREAD, EPSILON, DROPOUT = Real(1e-6, 1.0), Real(1e-12, 0.1), Real(0.0, 0.9)
+SHARE, THETA, FACTOR = Real(0.01, 1.0), Real(1.0, 1e9), Real(1e-4, 1e4)
+ACTIVATION = OneOf(("gelu", "gelu_new", "gelu_fast", "gelu_pytorch_tanh", "quick_gelu", "relu", "relu2", "silu",
+                    "swish", "mish", "tanh"))  # fmt: skip
+
+_ALL: Mapping[str, Allowed] = {
+    "vocab_size": VOCABULARY, "initializer_range": SPREAD, "tie_word_embeddings": Flag(), "bos_token_id": TOKEN,
+    "eos_token_id": TOKEN,
+}  # fmt: skip
+_SHAPE: Mapping[str, Allowed] = {
+    **_ALL, "hidden_size": WIDTH, "num_hidden_layers": BLOCKS, "num_attention_heads": HEADS,
+    "max_position_embeddings": TOKENS, "attention_dropout": DROPOUT,
+}  # fmt: skip
+_LLAMA: Mapping[str, Allowed] = {
+    **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
+    "rms_norm_eps": EPSILON, "rope_theta": THETA,
+}  # fmt: skip
+_OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
+"""transformers would read `gelu` as another one."""
+_BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
+
+_LLAMA_VALUES: Mapping[str, Any] = {
+    "hidden_size": 4096, "intermediate_size": 11008, "num_hidden_layers": 32, "num_attention_heads": 32,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class Architecture:
+    """A model type of transformers."""
+
+    keys: Mapping[str, Allowed]
+    """Of `model.config`."""
+    values: Mapping[str, Any]
+    """What transformers takes for those that decide the size, where a spec says nothing; no vocabulary."""
+
+
+ARCHITECTURES: Mapping[str, Architecture] = {
+    "llama": Architecture(keys={**_LLAMA, **_BIASES, "head_dim": HEAD}, values=_LLAMA_VALUES),
+    "mistral": Architecture(
+        keys={**_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS},
+        values={**_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8},
+    ),
+    "mixtral": Architecture(
+        keys={
+            **_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS, "num_local_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS,
+        },
+        values={
+            **_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8, "num_local_experts": 8,
+            "num_experts_per_tok": 2,
+        },
+    ),
+    "qwen2": Architecture(
+        keys={**_LLAMA, "use_sliding_window": Flag(), "sliding_window": TOKENS, "max_window_layers": Whole(0, 512)},
+        values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32},
+    ),
+    "qwen3": Architecture(
+        keys={
+            **_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "use_sliding_window": Flag(),
+            "sliding_window": TOKENS, "max_window_layers": Whole(0, 512),
+        },
+        values={**_LLAMA_VALUES, "intermediate_size": 22016, "num_key_value_heads": 32, "head_dim": 128},
+    ),
+    "gemma": Architecture(
+        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "hidden_act": _OF_GEMMA},
+        values={
+            "hidden_size": 3072, "intermediate_size": 24576, "num_hidden_layers": 28, "num_attention_heads": 16,
+            "num_key_value_heads": 16, "head_dim": 256, "tie_word_embeddings": True,
+        },
+    ),
+    "granite": Architecture(
+        keys={
+            **_LLAMA, **_BIASES, "embedding_multiplier": FACTOR, "logits_scaling": FACTOR,
+            "residual_multiplier": FACTOR, "attention_multiplier": FACTOR,
+        },
+        values=_LLAMA_VALUES,
+    ),
+    "olmo2": Architecture(keys={**_LLAMA, "attention_bias": Flag()}, values=_LLAMA_VALUES),
+    "phi3": Architecture(
+        keys={
+            **_LLAMA, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,
+            "partial_rotary_factor": SHARE,
+        },
+        values={**_LLAMA_VALUES, "hidden_size": 3072, "intermediate_size": 8192},
+    ),
+    "smollm3": Architecture(
+        keys={**_LLAMA, **_BIASES, "no_rope_layer_interval": Whole(1, 512)},
+        values={
+            "hidden_size": 2048, "intermediate_size": 11008, "num_hidden_layers": 36, "num_attention_heads": 16,
+            "num_key_value_heads": 4, "tie_word_embeddings": True,
+        },
+    ),
+    "starcoder2": Architecture(
+        keys={
+            **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
+            "norm_epsilon": EPSILON, "rope_theta": THETA, "sliding_window": TOKENS, "use_bias": Flag(),
+            "residual_dropout": DROPOUT, "embedding_dropout": DROPOUT,
+        },
+        values={
+            "hidden_size": 3072, "intermediate_size": 12288, "num_hidden_layers": 30, "num_attention_heads": 24,
+            "num_key_value_heads": 2, "tie_word_embeddings": True, "use_bias": True,
+        },
+    ),
+    "gpt_neox": Architecture(
+        keys={
+            **_SHAPE, "intermediate_size": INNER, "hidden_act": ACTIVATION, "hidden_dropout": DROPOUT,
+            "layer_norm_eps": EPSILON, "use_parallel_residual": Flag(), "attention_bias": Flag(), "rotary_pct": SHARE,
+        },
+        values={
+            "hidden_size": 6144, "intermediate_size": 24576, "num_hidden_layers": 44, "num_attention_heads": 64,
+            "tie_word_embeddings": False, "attention_bias": True,
+        },
+    ),
+    "gpt2": Architecture(
+        keys={
+            **_ALL, "n_embd": WIDTH, "n_layer": BLOCKS, "n_head": HEADS, "n_inner": INNER, "n_positions": TOKENS,
+            "activation_function": ACTIVATION, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "attn_pdrop": DROPOUT,
+            "layer_norm_epsilon": EPSILON, "scale_attn_weights": Flag(), "scale_attn_by_inverse_layer_idx": Flag(),
+        },
+        values={"n_embd": 768, "n_layer": 12, "n_head": 12, "tie_word_embeddings": True},
+    ),
+    "opt": Architecture(
+        keys={
+            **{key: each for key, each in _SHAPE.items() if key != "initializer_range"}, "ffn_dim": INNER,
+            "activation_function": ACTIVATION, "dropout": DROPOUT, "init_std": SPREAD,
+        },
+        values={
+            "hidden_size": 768, "ffn_dim": 3072, "num_hidden_layers": 12, "num_attention_heads": 12,
+            "tie_word_embeddings": True,
+        },
+    ),
+}  # fmt: skip
+"""By their names in transformers."""
+
+
+def check_config(architecture: str, config: Mapping[str, Value]) -> None:
+    """Raises BadSpec for an architecture, a key or a value that is not allowed."""
+    known = ARCHITECTURES.get(architecture)
+    if known is None:
+        hint = _closest(architecture, ARCHITECTURES) or f"; choose one of {', '.join(ARCHITECTURES)}"
+        raise BadSpec(f"model.architecture is {shortened(architecture)}, none that can be trained here{hint}")
+    for key, value in config.items():
+        if key not in known.keys:
+            hint = _closest(key, known.keys)
+            raise BadSpec(f"unknown key 'model.config.{shortened(key)[1:-1]}' for {architecture}{hint}")
+        known.keys[key].check(f"model.config.{key}", value)
+
+
+def _closest(name: str, valid: Mapping[str, object]) -> str:
+    # Longer ones are nobody's slip, and take long to compare.
+    close = difflib.get_close_matches(name, valid, n=1, cutoff=0.5) if len(name) <= 64 else []
+    return f"; did you mean {close[0]!r}?" if close else ""

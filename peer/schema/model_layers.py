@@ -1,0 +1,201 @@
+"""The layers of a model by arithmetic, from the numbers of a spec: how many parameters each has.
+
+They are those of `peer.training.model.flat_parameters`. Nothing is built, so that a spec can be refused for its size
+when it is read.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any
+
+from dht.errors import BadSpec
+from peer.schema.architectures import ARCHITECTURES, Value
+
+BYTE_TOKENS = 257
+"""Of the tokenizer `bytes`: 256 values and end-of-text."""
+FLOAT32_BYTES = 4
+ACTIVATION_BYTES = 34
+"""Per token, width and block in 16 bit, without stored attention maps (arXiv:2205.05198, section 4.1)."""
+MOST_DEVICE_BYTES = 512 * 10**9
+"""The largest memory of one home computer that a model can be trained in, as of 2025; 32 billion parameters with
+gradients and both moments of AdamW. Who says more is mistaken, or wants to fill a volunteer's machine."""
+
+_LAYER_NORMS = frozenset({"gpt2", "gpt_neox", "opt", "starcoder2"})
+"""They have a bias; other norms have none."""
+_SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
+                 "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
+                 "ffn_dim": "intermediate_size"}  # fmt: skip
+
+
+@dataclass(frozen=True, kw_only=True)
+class ModelLayers:
+    """Parameters of each layer, in the order of the flat vector: one transformer block, or one module beside them."""
+
+    before: tuple[int, ...]
+    """Embeddings, and what else comes before the first block."""
+    block: int
+    """Each block alike."""
+    blocks: int
+    after: tuple[int, ...]
+    width: int
+    """Of the residual stream."""
+    attention_width: int
+    """Of all query heads together."""
+    vocabulary: int
+    multiplied: int
+    """Of the matrices of a block that every token is multiplied with: of experts, those that it is sent to."""
+
+    @property
+    def parameters(self) -> int:
+        return sum(self.before) + self.block * self.blocks + sum(self.after)
+
+    @property
+    def number(self) -> int:
+        """Of layers."""
+        return len(self.before) + self.blocks + len(self.after)
+
+    def parts(self, elements: int) -> int:
+        """How many there are of at most so many elements, each within one layer."""
+        beside = sum(-(-size // elements) for size in (*self.before, *self.after))
+        return beside + self.blocks * -(-self.block // elements)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Sizes:
+    """The numbers under one name, whatever the architecture calls them."""
+
+    architecture: str
+    width: int
+    inner: int
+    blocks: int
+    heads: int
+    key_heads: int
+    head: int
+    positions: int
+    vocabulary: int
+    flags: Mapping[str, Any]
+
+    @property
+    def queries(self) -> int:
+        return self.heads * self.head
+
+    @property
+    def keys(self) -> int:
+        return self.key_heads * self.head
+
+
+def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> ModelLayers:
+    """The layers of a model of an architecture that is known, with values that are allowed for it.
+
+    Without `vocab_size` it reads bytes. Raises BadSpec for heads that do not fit the width.
+    """
+    sizes = _sizes(architecture, config, context)
+    width, one = sizes.width, sizes.vocabulary * sizes.width
+    matrices, multiplied = _matrices(sizes)
+    norm = (2 if architecture in _LAYER_NORMS else 1) * width
+    head = () if sizes.flags["tie_word_embeddings"] else (one,)
+    before: tuple[int, ...] = (one,)
+    after: tuple[int, ...] = (norm, *head)
+    if architecture == "gpt2":
+        before = (one, sizes.positions * width)
+    if architecture == "opt":
+        before, after = (one, (sizes.positions + 2) * width, norm), head
+    return ModelLayers(
+        before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
+        attention_width=sizes.queries, vocabulary=sizes.vocabulary, multiplied=multiplied,
+    )  # fmt: skip
+
+
+TARGETS = {
+    "attention": ("q_proj", "k_proj", "v_proj", "o_proj"),
+    "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
+}
+"""Matrices of a block beside which an adapter lies, by their names in transformers."""
+ADAPTED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "granite", "olmo2", "smollm3"})
+"""Architectures whose matrices have these names."""
+
+
+def adapter_layers(
+    architecture: str, config: Mapping[str, Value], context: int, *, rank: int, targets: str, trains: str
+) -> ModelLayers:
+    """The layers of an adapter, see `AdapterTable`. Raises BadSpec for an architecture that takes none."""
+    if architecture not in ADAPTED:
+        raise BadSpec(f"[adapter] is for {', '.join(sorted(ADAPTED))}; this model is of {architecture}")
+    sizes, base = _sizes(architecture, config, context), layers_of(architecture, config, context)
+    width, inner = sizes.width, sizes.inner
+    shapes = {
+        "q_proj": (width, sizes.queries), "k_proj": (width, sizes.keys), "v_proj": (width, sizes.keys),
+        "o_proj": (sizes.queries, width), "gate_proj": (width, inner), "up_proj": (width, inner),
+        "down_proj": (inner, width),
+    }  # fmt: skip
+    of_a, of_b = (sum(shapes[name][side] for name in TARGETS[targets]) for side in (0, 1))
+    block = rank * (of_b if trains == "b" else of_a + of_b)
+    return replace(base, before=(), block=block, after=())
+
+
+def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
+    """Raises BadSpec for a model of which one sequence takes more than any home has, by the estimate of a plan."""
+    layers = layers_of(architecture, config, context)
+    training = 4 * FLOAT32_BYTES * layers.parameters
+    logits = 3 * FLOAT32_BYTES * layers.vocabulary
+    needed = training + context * (2 * ACTIVATION_BYTES * layers.blocks * layers.width + logits)
+    if needed > MOST_DEVICE_BYTES:
+        raise BadSpec(
+            f"model has {layers.parameters:,} parameters and a context of {context:,}, for which a device needs "
+            f"{needed / 1e9:,.0f} GB; no home has more than {MOST_DEVICE_BYTES / 1e9:.0f} GB"
+        )
+
+
+def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Sizes:
+    said = {**ARCHITECTURES[architecture].values, **config}
+    values = {_SHARED_NAMES.get(key, key): value for key, value in said.items()}
+    width, heads = int(values["hidden_size"]), int(values["num_attention_heads"])
+    key_heads, head = int(values.get("num_key_value_heads", heads)), int(values.get("head_dim", 0))
+    if not head and width % heads:
+        raise BadSpec(f"model.config has {heads} attention heads, which do not divide its width of {width}")
+    head = head or width // heads
+    if heads % key_heads:
+        raise BadSpec(f"model.config.num_key_value_heads is {key_heads}, which does not divide {heads} attention heads")
+    if architecture not in ("gpt2", "opt") and head % 2:
+        raise BadSpec(f"model.config makes attention heads {head} wide; rotary positions need an even number")
+    experts, sent = int(values.get("num_local_experts", 1)), int(values.get("num_experts_per_tok", 1))
+    if sent > experts:
+        raise BadSpec(f"model.config.num_experts_per_tok is {sent}, of {experts} experts")
+    positions = int(values.get("max_position_embeddings", context))
+    if positions < context:
+        raise BadSpec(f"model.config has {positions} positions, fewer than model.context, which is {context}")
+    return _Sizes(
+        architecture=architecture, width=width, inner=int(values.get("intermediate_size", 4 * width)),
+        blocks=int(values["num_hidden_layers"]), heads=heads, key_heads=key_heads, head=head, positions=positions,
+        vocabulary=int(values.get("vocab_size", BYTE_TOKENS)), flags=values,
+    )  # fmt: skip
+
+
+def _matrices(sizes: _Sizes) -> tuple[int, int]:
+    """Parameters of a block's matrices: all of them, and those that one token is multiplied with."""
+    attention = sizes.width * 2 * (sizes.queries + sizes.keys)
+    gated = 2 if sizes.architecture in _LAYER_NORMS else 3
+    feed_forward = gated * sizes.width * sizes.inner
+    if sizes.architecture != "mixtral":
+        return attention + feed_forward, attention + feed_forward
+    experts, sent = int(sizes.flags["num_local_experts"]), int(sizes.flags["num_experts_per_tok"])
+    router = experts * sizes.width
+    return attention + router + experts * feed_forward, attention + router + sent * feed_forward
+
+
+def _vectors(sizes: _Sizes) -> int:
+    """Parameters of a block that are in no matrix: norms and biases."""
+    width, inner, queries, keys = sizes.width, sizes.inner, sizes.queries, sizes.keys
+    flags, into, out = sizes.flags, queries + 2 * keys, width
+    match sizes.architecture:
+        case "gpt2" | "opt":
+            return 4 * width + into + out + inner + width
+        case "gpt_neox":
+            return 4 * width + inner + width + (into + out if flags["attention_bias"] else 0)
+        case "starcoder2":
+            return 4 * width + (into + out + inner + width if flags["use_bias"] else 0)
+    biases = (into + out if flags.get("attention_bias") else 0) + (2 * inner + width if flags.get("mlp_bias") else 0)
+    own = {"qwen2": into, "qwen3": 2 * sizes.head, "olmo2": queries + keys}
+    return 2 * width + own.get(sizes.architecture, 0) + biases

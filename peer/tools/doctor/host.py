@@ -1,0 +1,210 @@
+"""What a run needs of a machine, and checks of that: memory, disk, file descriptors, sleep, battery, heat.
+
+Each check is given what was read.
+"""
+
+from __future__ import annotations
+
+import multiprocessing
+import resource
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadInput, DiskFull
+from peer.node.host.power import GNOME_POWER, SLEEP_TYPE, Power
+from peer.node.host.processes import PROCESS_BYTES
+from peer.node.store import start_blob
+from peer.planning.plan.disk_use import disk_of
+from peer.planning.plan.home_cost import WayToTrain
+from peer.planning.plan.model_shape import memory_of, shape_of
+from peer.schema.model_layers import FLOAT32_BYTES
+from peer.schema.spec import RunSpec
+from peer.tools.doctor.check import Check, failed, one_line, passed, size, unknown, warned
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunNeeds:
+    """In bytes."""
+
+    parameters: int
+    weights: int
+    """On the training device, without which nothing can be computed: all of the model, in bytes."""
+    device: int
+    """On the training device with the spec's own micro-batch: an estimate, see
+    `peer.planning.plan.model_shape.MemoryFootprint`."""
+    least_device: int
+    """The same with one sequence at a time."""
+    main: int
+    """Resident beside the device; on a CPU `device` comes on top."""
+    least_disk: int
+    """Without which nothing can be written: snapshots and checkpoints."""
+    disk: int
+    """With updates and contributions, and a snapshot and a checkpoint on their way."""
+
+
+def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
+    """Of a peer of this run that keeps so many bytes of updates."""
+    shape = shape_of(spec)
+    memory = memory_of(shape, spec)
+    disk = disk_of(shape.parameters, round(memory.training), spec, chain_bytes)
+    start = 0 if spec.start is None else FLOAT32_BYTES * spec.model_parameters
+    return RunNeeds(
+        parameters=shape.parameters, weights=round(FLOAT32_BYTES * shape.parameters + memory.frozen),
+        device=round(memory.device),
+        least_device=round(memory.training + memory.frozen + memory.activations / spec.inner.sequences),
+        main=round(PROCESS_BYTES + memory.anchor + memory.encoded),
+        least_disk=disk.least + start, disk=disk.most + start,
+    )  # fmt: skip
+
+
+# ---- memory, disk, descriptors ----
+
+LEAST_DESCRIPTORS = 256
+"""Streams, sockets of the daemon, parts on disk: below that a peer with a few others fails."""
+DESCRIPTORS = 1024
+"""What systems give a program; enough for a group of 64."""
+TIGHT = 1.25
+"""Less room than so many times what is needed is worth a word."""
+HOT_C = 85.0
+"""A machine that is so hot before it does anything will throttle."""
+
+
+def check_memory(needs: RunNeeds, available_bytes: int, *, on_cpu: bool, held_bytes: int = 0) -> Check:
+    """Main memory that can be had, which on a CPU holds the model too; a peer at work has `held_bytes` already."""
+    wanted = needs.main + (needs.device if on_cpu else 0)
+    if not available_bytes:
+        return unknown("memory", "the system does not tell how much memory is free", needed_bytes=wanted)
+    found = f"{size(available_bytes)} of memory free, the run needs about {size(wanted)}"
+    found += f", of which its peer has {size(held_bytes)} already" if held_bytes else ""
+    figures = {"available_bytes": available_bytes, "needed_bytes": wanted, "held_bytes": held_bytes}
+    least = needs.main + (needs.least_device if on_cpu else 0)
+    available_bytes += held_bytes
+    if available_bytes < least:
+        fix = "close other programs, add memory, or join a run with a smaller model"
+        return failed("memory", found, fix, BadInput, **figures)
+    if available_bytes < TIGHT * wanted:
+        return warned("memory", found, "close other programs before you join", **figures)
+    return passed("memory", found, **figures)
+
+
+def check_device_memory(
+    needs: RunNeeds, free_bytes: int, name: str, ways: Sequence[WayToTrain] = ()
+) -> Check:  # fmt: skip
+    """Memory of a GPU that nobody uses just now; `ways`: what its owner may do without enough of it."""
+    found = f"{size(free_bytes)} of {name} free, the run needs about {size(needs.device)}"
+    figures = {"free_bytes": free_bytes, "needed_bytes": needs.device, "least_bytes": needs.least_device}
+    if free_bytes < needs.least_device:
+        fix = "close what else uses the GPU, choose another one with --devices, or join a run with a smaller model"
+        forecasts = [
+            f"--set {way.setting} for {way.words}: about {way.tokens_per_s:,.0f} tokens/s (a forecast)" for way in ways
+        ]  # fmt: skip
+        fix = "; or ".join([*forecasts, fix])
+        return failed("device memory", found, fix, BadInput, **figures)
+    if free_bytes < TIGHT * needs.device:
+        fix = "nothing must be done: the micro-batch is made smaller until it fits, which is a little slower"
+        return warned("device memory", found, fix, **figures)
+    return passed("device memory", found, **figures)
+
+
+def check_disk(needs: RunNeeds, folder: Path, free_bytes: int, held_bytes: int = 0) -> Check:
+    """Room where the run's folder lies; `held_bytes` of what the run takes are there already."""
+    found = f"{size(free_bytes)} free in {folder}, the run takes up to {size(needs.disk)}"
+    found += f", of which {size(held_bytes)} are there already" if held_bytes else ""
+    figures = {"free_bytes": free_bytes, "needed_bytes": needs.disk, "held_bytes": held_bytes}
+    missing = needs.least_disk - held_bytes - free_bytes
+    if missing > 0:
+        fix = f"free {size(missing)}, or name a folder on a larger disk with --dir"
+        return failed("disk", found, fix, DiskFull, **figures)
+    if free_bytes + held_bytes < needs.disk:
+        fix = "make room, or have the peer keep fewer updates for others: settings.chain_mb"
+        return warned("disk", found, fix, **figures)
+    return passed("disk", found, **figures)
+
+
+def check_files(name: str, data_path: str) -> Check:
+    """Of a run on files of its volunteers, which it calls `name`: whether there are some here that their owner has
+    named."""
+    called = one_line(name)
+    if not data_path:
+        found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
+        return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)
+    if not Path(data_path).expanduser().exists():
+        found = f"{data_path}, which you have named for {called}, is not on this machine"
+        return failed("files", found, "name a folder of text that is: --set data_path=FOLDER", BadInput)
+    return passed("files", f"it reads what is text in {data_path}")
+
+
+def check_start(digest: str) -> Check:
+    """Of a run that starts from a model: whether what an earlier peer of this machine left of it is whole."""
+    if not start_blob.is_here(digest):
+        return passed("start model", "it is loaded when the peer joins")
+    folder = start_blob.folder_of(digest)
+    try:
+        start_blob.require_intact(digest)
+    except BadInput as error:
+        return failed("start model", one_line(error), f"remove it: rm -r {folder}", BadInput)
+    return passed("start model", f"it is in {folder}, whole")
+
+
+def check_descriptors() -> Check:
+    """How many files and sockets a process of ours may have open."""
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY:
+        return passed("file descriptors", "no limit of open files")
+    found = f"{soft} open files allowed, {DESCRIPTORS} are wanted"
+    raised = "" if hard == resource.RLIM_INFINITY or hard >= DESCRIPTORS else f" (its hard limit is {hard})"
+    fix = f"ulimit -n {DESCRIPTORS}{raised}; in a systemd unit: LimitNOFILE={DESCRIPTORS}"
+    if soft < LEAST_DESCRIPTORS:
+        return failed("file descriptors", found, fix, BadInput, soft=soft, hard=hard)
+    if soft < DESCRIPTORS:
+        return warned("file descriptors", found, fix, soft=soft, hard=hard)
+    return passed("file descriptors", found, soft=soft, hard=hard)
+
+
+def check_shared_memory(make: Callable[[], object] = multiprocessing.Lock) -> Check:
+    """Whether a lock can be made in it, as hivemind makes four when it is loaded. All else that processes of ours share
+    are files of the peer's folder and pipes, so how large it is does not matter."""
+    try:
+        make()
+    except OSError as error:
+        found = f"no lock can be made in shared memory (/dev/shm): {error.strerror}"
+        fix = "mount it: sudo mount -t tmpfs tmpfs /dev/shm; for a container: --tmpfs /dev/shm"
+        return failed("shared memory", found, fix, BadInput)
+    return passed("shared memory", "locks can be made in it, and nothing else of ours lies there")
+
+
+# ---- sleep and battery ----
+
+
+def check_power(power: Power) -> Check:
+    """A machine that sleeps leaves its rounds to the others."""
+    if power.on_battery:
+        return warned("sleep", "this machine runs on battery", "plug it in: by default a peer pauses on battery")
+    if power.sleeps_after_s is None:
+        battery = "plugged in; " if power.has_battery else ""
+        return unknown("sleep", f"{battery}nothing tells whether this machine goes to sleep when idle")
+    if power.sleeps_after_s == 0:
+        return passed("sleep", "this machine does not go to sleep by itself", sleeps_after_s=0)
+    found = f"this machine goes to sleep after {power.sleeps_after_s / 60:.0f} minutes without its user"
+    fix = f"gsettings set {GNOME_POWER} {SLEEP_TYPE} nothing"
+    return warned("sleep", found, fix, sleeps_after_s=power.sleeps_after_s)
+
+
+# ---- heat ----
+
+
+def check_heat(gpu: Mapping[str, object], cpu_c: float | None) -> Check:
+    """Temperature and power before anything is trained. `gpu` is what `peer.node.host.gpu.Gpu` tells, empty without
+    one."""
+    figures = {"temperature_c": gpu.get("temperature_c"), "power_w": gpu.get("power_w"), "cpu_c": cpu_c}
+    known = {key: float(value) for key, value in figures.items() if isinstance(value, int | float)}
+    degrees = [known[key] for key in ("temperature_c", "cpu_c") if key in known]
+    if not degrees:
+        return unknown("heat", "neither processor nor GPU tells its temperature")
+    words = {"temperature_c": "GPU {:.0f} degrees", "power_w": "{:.0f} W", "cpu_c": "processor {:.0f} degrees"}
+    found = ", ".join(words[key].format(value) for key, value in known.items())
+    if max(degrees) >= HOT_C:
+        fix = "let it cool, clean the fans, or see what else keeps it busy: it will throttle under load"
+        return warned("heat", f"{found} before any training", fix, **known)
+    return passed("heat", f"{found} before any training", **known)

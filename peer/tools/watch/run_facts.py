@@ -1,0 +1,141 @@
+"""What a consent screen says of a run, worked out from its spec: `python -m peer.tools.watch.run_facts`, for
+`preview.py`.
+
+Nobody has agreed to anything yet, and the spec is a stranger's text. So it is looked at by a process that can take
+little memory and time, and can write no file. It reads one JSON object from stdin and prints one.
+"""
+
+from __future__ import annotations
+
+import json
+import resource
+import sys
+from collections.abc import Sequence
+from contextlib import suppress
+from dataclasses import asdict
+from typing import Any
+
+from dht.errors import BadInput, HomefiresError
+from dht.identity import fingerprint_words
+from peer.planning.plan.coefficients import shipped
+from peer.planning.plan.home_cost import ways_without_room
+from peer.planning.plan.model_shape import shape_of
+from peer.planning.plan.peer_set import HOME_FLOPS, MAX_MEMBERS, Machine, uniform_peers
+from peer.planning.plan.round_cost import predict
+from peer.schema.model_layers import FLOAT32_BYTES
+from peer.schema.settings import PeerSettings
+from peer.schema.spec import RunSpec, parse
+from peer.schema.spec_fields import START, DataTable, MixTable
+from peer.tools.doctor.host import RunNeeds, needs_of
+
+MOST_BYTES = 1 << 30
+"""Of address space."""
+MOST_CPU_S = 20
+LICENCES = {
+    "stdlib": "the Python Software Foundation licence",
+    "files": "whatever holds for these files on your machine",
+    "hub": "see the page of the data set",
+}
+"""The spec names no licence; by `data.source`, where it stands."""
+
+
+def main() -> int:
+    """Limit this process, read what to look at, print the facts. One line on stderr for a spec that is refused."""
+    limit()
+    told = json.load(sys.stdin)
+    try:
+        found = facts(
+            told["run"], told["organiser"], parse(told["spec"]), told["power_w"], told["gpus"], told["main_bytes"]
+        )
+    except HomefiresError as error:
+        print(error, file=sys.stderr)
+        return error.exit_code
+    print(json.dumps(found, allow_nan=False))
+    return 0
+
+
+def limit() -> None:
+    """For the rest of this process's life."""
+    for what, most in ((resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_CPU, MOST_CPU_S), (resource.RLIMIT_FSIZE, 0)):
+        _, hard = resource.getrlimit(what)
+        most = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        resource.setrlimit(what, (most, most))
+
+
+def facts(
+    run: str, organiser: str, spec: RunSpec, power_w: float | None, gpus: Sequence[int] = (), main_bytes: int = 0
+) -> dict[str, Any]:
+    """All that a consent screen says, numbers as numbers. `power_w`: what the GPU may draw, None without one; `gpus`:
+    the memory of each; `main_bytes`: what can be had of main memory."""
+    needs = needs_of(spec, PeerSettings().chain_bytes)
+    return {
+        "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
+        "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
+        "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
+        "licence": _licences(spec.data),
+        "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
+        "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
+        **_room(spec, needs, gpus, main_bytes),
+    }  # fmt: skip
+
+
+def _room(spec: RunSpec, needs: RunNeeds, gpus: Sequence[int], main_bytes: int) -> dict[str, Any]:
+    """What GPUs have, if the run has no room on them, and what their owner may do then."""
+    if not gpus or sum(gpus) >= needs.least_device:
+        return {"lacking_bytes": None, "ways": []}
+    ways = ways_without_room(shape_of(spec), spec, min(gpus), main_bytes - needs.main)
+    return {"lacking_bytes": sum(gpus), "ways": [asdict(way) for way in ways]}
+
+
+def _licences(table: DataTable) -> str:
+    return "; ".join(dict.fromkeys(LICENCES[each.source] for each in table.sources))
+
+
+def data_in_words(spec: RunSpec) -> str:
+    """What is read, and what is asked of huggingface.co for that."""
+    sources = "; ".join(map(_source_in_words, spec.data.sources))
+    if spec.model.tokenizer == "bytes":
+        return sources
+    if spec.model.tokenizer == START:
+        return f"{sources}, cut by the tokenizer of the model from which it starts"
+    return f"{sources}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+
+
+def start_in_words(spec: RunSpec) -> str:
+    """What a run trains on from, and how much of it; empty without a model to start from."""
+    if spec.start is None:
+        return ""
+    where = "of huggingface.co, or from other peers" if spec.start.is_on_hub else "from other peers"
+    size = f"{FLOAT32_BYTES * spec.model_parameters / 1e9:.2f} GB"
+    what = "all of it" if spec.adapter is None else f"an adapter of rank {spec.adapter.rank} beside it"
+    return f"{spec.start.model}, {size} {where}; {what} is trained"
+
+
+def _source_in_words(table: DataTable | MixTable) -> str:
+    if table.source == "stdlib":
+        return "the source text of the Python standard library that is on your machine"
+    if table.source == "files":
+        kind = "files of conversations" if table.format == "chat" else "text files"
+        where = f", in FOLDER/{table.name}" if isinstance(table, MixTable) else ""
+        return f"{kind} of yours, called {table.path}{where}; you say which with --set data_path=FOLDER"
+    subset = f" ({table.subset})" if table.subset else ""
+    kind = "conversations" if table.format == "chat" else "data set"
+    return f"the {kind} {table.path}{subset} of huggingface.co, streamed while it trains"
+
+
+def _traffic(spec: RunSpec) -> dict[str, float | None]:
+    """Bytes that a peer sends, and as many it takes in, by the planner for as many peers as found the run."""
+    unknown: dict[str, float | None] = {"round_bytes": None, "day_bytes": None, "round_s": None, "assumed_flops": None}
+    with suppress(BadInput):
+        members = min(MAX_MEMBERS, max(2, spec.run.founders))
+        cost = predict(shape_of(spec), spec, uniform_peers(members, Machine(name="a home GPU")), shipped())
+        sent = cost.traffic.up_bytes
+        return {
+            "round_bytes": sent, "day_bytes": sent * 86400 / cost.round_s, "round_s": cost.round_s,
+            "assumed_flops": HOME_FLOPS,
+        }  # fmt: skip
+    return unknown
+
+
+if __name__ == "__main__":
+    sys.exit(main())

@@ -1,0 +1,50 @@
+"""What a checkpoint has to say of one layer: not what follows, to the bit, from the anchor and what is owed.
+
+Inner steps begin at θ less the residual, with a sparse codec at θ itself. Where they did, `start` is not stored; where
+none has been made since, neither is `local`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+import torch
+from torch import Tensor
+
+from peer.training.outer.layer_tensors import LayerTensors, Origin
+
+CHUNK = 1 << 20
+"""Elements that are computed at a time."""
+
+
+def derived_start(theta: Tensor, residual: Tensor, *, sparse: bool) -> Tensor:
+    """Where inner steps begin after an update: of a layer or a piece of it, float32."""
+    return theta if sparse else theta - residual
+
+
+@torch.no_grad()
+def load_layer(t: LayerTensors, stored: Mapping[str, Tensor], *, sparse: bool, known: bool) -> None:
+    """Take over a layer as a checkpoint has it, in place. The anchor is there already, if it is `known`.
+
+    If not, what steps had learned since `start` cannot be told where `start` was to follow from the anchor.
+    """
+    t.residual.copy_(stored["residual"])
+    start, local = stored.get("start"), stored.get("local")
+    for first in range(0, t.elements, CHUNK):
+        piece = slice(first, first + CHUNK)
+        begun = derived_start(t.theta[piece], t.residual[piece], sparse=sparse) if start is None else start[piece]
+        _set_local(t, piece, begun if local is None else local[piece])
+    if start is None:
+        t.start = Origin.AT_ANCHOR if known else Origin.AT_PARAMETERS
+    elif local is None:
+        t.start = Origin.AT_PARAMETERS
+    else:
+        t.room_for_start().copy_(start)
+        t.start = Origin.KEPT
+
+
+def _set_local(t: LayerTensors, piece: slice, values: Tensor) -> None:
+    for where, parameter in t.local:
+        first, last = max(where.start, piece.start), min(where.stop, piece.start + values.numel())
+        if first < last:
+            parameter[first - where.start : last - where.start].copy_(values[first - piece.start : last - piece.start])

@@ -1,0 +1,88 @@
+"""From a spec to its data."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from pathlib import Path
+
+from dht.errors import BadInput, BadSpec
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import MixTable
+from peer.training.data.conversations import read_conversations
+from peer.training.data.document_tokens import encoder_of
+from peer.training.data.documents import library_files, named_files, read_files, standard_library
+from peer.training.data.hub import HubSource
+from peer.training.data.mixed_source import MixedSource, PartOfMix
+from peer.training.data.packs import Pack, PackSource, fingerprint, packed
+from peer.training.data.source import Document, MemorySource, Source
+from peer.training.data.tokenizer import Tokenizer, tokenizer_of
+
+
+def open_source(spec: RunSpec, data_path: str = "") -> Source:
+    """The source that `spec.data` names, ready to read; of files, those that their owner named in `data_path`.
+
+    Raises BadInput where a run on files is given none, BadSpec and Unreachable.
+    """
+    require_files(spec, data_path)
+    if spec.data.mix:
+        total = sum(part.weight for part in spec.data.mix)
+        alone = [(part, replace(spec, data=spec.data.alone(part))) for part in spec.data.mix]
+        return MixedSource(
+            [
+                PartOfMix(part.name, part.weight / total, open_source(one, _folder_of(part, data_path)))
+                for part, one in alone
+            ]
+        )
+    tokenizer = tokenizer_of(spec)
+    embedded = spec.model.config.get("vocab_size")
+    if isinstance(embedded, int) and embedded < tokenizer.vocabulary:
+        raise BadSpec(
+            f"model.config.vocab_size is {embedded}; the tokenizer {spec.model.tokenizer!r} has {tokenizer.vocabulary} "
+            "tokens, so it must be at least that"
+        )
+    if spec.data.source == "hub":
+        return HubSource(tokenizer, spec)
+    if spec.data.source == "stdlib":
+        return _packed(library_files, standard_library, spec, tokenizer)
+    read = read_conversations if spec.data.format == "chat" else read_files
+    return _packed(lambda: named_files(data_path), lambda: read(data_path, spec.data.text_field), spec, tokenizer)
+
+
+def _packed(
+    files: Callable[[], tuple[Path, list[str]]], documents: Callable[[], Iterable[Document]], spec: RunSpec,
+    tokenizer: Tokenizer,
+) -> Source:  # fmt: skip
+    encoder = encoder_of(spec, tokenizer)
+
+    def find() -> Pack:
+        base, names = files()
+        return packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec)
+
+    try:
+        return PackSource(spec, find)
+    except PermissionError:  # a machine without a cache keeps them in memory
+        return MemorySource(documents(), tokenizer, spec)
+
+
+def _folder_of(part: MixTable, data_path: str) -> str:
+    return str(Path(data_path) / part.name) if part.source == "files" else ""
+
+
+def folders(spec: RunSpec, data_path: str) -> dict[str, str]:
+    """Where the run's files are on this machine, by what its spec calls them: in a mix each in a folder of its own in
+    `data_path`, by the name of the source."""
+    if not spec.data.mix:
+        return {spec.data.path: data_path} if spec.data.source == "files" else {}
+    return {part.path: _folder_of(part, data_path) for part in spec.data.mix if part.source == "files"}
+
+
+def require_files(spec: RunSpec, data_path: str) -> None:
+    """Raises BadInput for a run on files, if their owner has named none: a spec says nothing about this machine."""
+    called = " and ".join(repr(each.path) for each in spec.data.sources if each.source == "files")
+    if called and not data_path:
+        names = " and ".join(part.name for part in spec.data.mix if part.source == "files")
+        raise BadInput(
+            f"this run trains on files of yours, which its spec calls {called}; say which with --set data_path=FOLDER"
+            + (f", which holds the folders {names}" if names else "")
+        )

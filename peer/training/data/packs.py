@@ -1,0 +1,279 @@
+"""Tokens of documents on this machine, written once and then read where they lie.
+
+<cache>/packs/<digest>/      one for all peers of this machine
+    tokens                   those of each shard one after the other, and then those that are held out
+    manifest                 how many they are, and a digest per chunk
+<cache>/packs/of/<name>      which pack holds the documents of a folder as they were
+
+The digest is that of the manifest. Tokens are read, not mapped: a disk that fails is an error then, and no signal.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import weakref
+from array import array
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
+from dataclasses import dataclass
+from functools import cached_property
+from itertools import accumulate, chain, pairwise
+from pathlib import Path
+from typing import BinaryIO
+
+import msgpack
+import numpy as np
+import numpy.typing as npt
+
+from dht.atomic_files import raising_disk_full, write_atomic
+from dht.errors import BadInput
+from peer.consensus.protocol.encoding import digest_of, pack
+from peer.consensus.protocol.rules import DATA_SHARDS
+from peer.consensus.protocol.state_digest import CHUNK_BYTES
+from peer.node.store import start_blob
+from peer.schema.spec import RunSpec
+from peer.training.data.data_shards import is_held_out, shard_of
+from peer.training.data.document_tokens import DocumentEncoder
+from peer.training.data.source import Document, WindowOrders, require_enough, spread
+from peer.training.data.tokenizer import Tokens
+
+VERSION = 2
+HELD_OUT = DATA_SHARDS
+"""The part of a pack that is no shard."""
+PARTS = DATA_SHARDS + 1
+ITEMS = ("<u2", "<i4")
+"""Of a token: small ones where the vocabulary allows it."""
+TOKENS, MANIFEST = "tokens", "manifest"
+
+
+@dataclass(frozen=True, kw_only=True)
+class PackManifest:
+    """What a pack holds. Its bytes are canonical."""
+
+    item: str
+    sizes: tuple[int, ...]
+    """Tokens of each part."""
+    chunks: tuple[bytes, ...]
+    """Digests, in the order of the file: each part is cut by itself."""
+
+    @property
+    def name(self) -> str:
+        return digest_of(self.to_bytes()).hex()
+
+    @property
+    def item_bytes(self) -> int:
+        return np.dtype(self.item).itemsize
+
+    @cached_property
+    def starts(self) -> tuple[int, ...]:
+        """First byte of each part, and the end."""
+        return tuple(accumulate((size * self.item_bytes for size in self.sizes), initial=0))
+
+    @cached_property
+    def first_chunks(self) -> tuple[int, ...]:
+        """Number of the first chunk of each part, and of all."""
+        return tuple(accumulate((-(-(end - at) // CHUNK_BYTES) for at, end in pairwise(self.starts)), initial=0))
+
+    def to_bytes(self) -> bytes:
+        return pack((VERSION, self.item, self.sizes, CHUNK_BYTES, self.chunks))
+
+    @classmethod
+    def from_bytes(cls, packed: bytes) -> PackManifest:
+        """Raises ValueError for what is none of this version."""
+        try:
+            version, item, sizes, chunk_bytes, chunks = msgpack.unpackb(packed, use_list=False)
+        except (TypeError, msgpack.UnpackException) as error:
+            raise ValueError(str(error) or type(error).__name__) from error
+        manifest = cls(item=item, sizes=sizes, chunks=chunks)
+        known = (version, chunk_bytes) == (VERSION, CHUNK_BYTES) and item in ITEMS and len(sizes) == PARTS
+        if not known or len(chunks) != manifest.first_chunks[-1]:
+            raise ValueError("it is no manifest of this version")
+        return manifest
+
+
+class Pack:
+    """One that lies in the cache. Raises OSError and ValueError where it does not, or not whole."""
+
+    def __init__(self, name: str) -> None:
+        self.folder = folder() / name
+        self.manifest = PackManifest.from_bytes((self.folder / MANIFEST).read_bytes())
+        self._file = os.open(self.folder / TOKENS, os.O_RDONLY)
+        weakref.finalize(self, os.close, self._file)
+        self._intact = bytearray(len(self.manifest.chunks))
+        if self.manifest.name != name or os.fstat(self._file).st_size != self.manifest.starts[-1]:
+            raise ValueError(f"{self.folder} is damaged")
+
+    def read(self, part: int, start: int, stop: int) -> Tokens:
+        """Tokens from `start` to `stop` of a part. What is read for the first time is compared with its digest: raises
+        ValueError where it differs, OSError where the disk fails."""
+        manifest = self.manifest
+        begin, end = (manifest.starts[part] + at * manifest.item_bytes for at in (start, stop))
+        first = manifest.first_chunks[part]
+        offset = manifest.starts[part]
+        for chunk in range((begin - offset) // CHUNK_BYTES, -(-(end - offset) // CHUNK_BYTES)):
+            if not self._intact[first + chunk]:
+                at = offset + chunk * CHUNK_BYTES
+                self._compare(first + chunk, at, min(CHUNK_BYTES, manifest.starts[part + 1] - at))
+        found = os.pread(self._file, end - begin, begin)
+        return np.frombuffer(found, manifest.item).astype(np.int32)
+
+    def _compare(self, chunk: int, at: int, size: int) -> None:
+        if digest_of(os.pread(self._file, size, at)) != self.manifest.chunks[chunk]:
+            raise ValueError(f"{self.folder} is damaged")
+        self._intact[chunk] = True
+
+
+class PackSource:
+    """What `MemorySource` gives, out of a pack. Raises BadSpec if there is too little of it."""
+
+    def __init__(self, spec: RunSpec, packed: Callable[[], Pack]) -> None:
+        """`packed` finds the pack, or makes it anew."""
+        self._packed, self._pack = packed, packed()
+        self._context, self._eval_sequences = spec.model.context, spec.data.eval_sequences
+        sizes = self._pack.manifest.sizes
+        self.windows: Mapping[int, int] = {
+            shard: (sizes[shard] - 1) // self._context for shard in range(DATA_SHARDS) if sizes[shard] > self._context
+        }
+        require_enough(self.windows, sizes[HELD_OUT], self._context)
+        if spec.data.format == "chat":
+            self.held_out()  # of conversations nothing may be predicted
+        self._orders = WindowOrders(spec.run.seed, self.windows)
+
+    def window(self, shard: int, position: int) -> Tokens:
+        """Tokens (T): the shard's windows in a permutation of (run seed, shard, pass over the shard)."""
+        start = self._orders.place(shard, position) * self._context
+        return self._read(shard, start, start + self._context + 1)
+
+    def held_out(self) -> npt.NDArray[np.int64]:
+        """Tokens (B, T) evenly spread over the held-out text; B may be less than asked for if it is short."""
+        return spread(self._read(HELD_OUT, 0, self._pack.manifest.sizes[HELD_OUT]), self._eval_sequences, self._context)
+
+    def _read(self, part: int, start: int, stop: int) -> Tokens:
+        try:
+            return self._pack.read(part, start, stop)
+        except (OSError, ValueError):
+            # Documents that have changed since are other text: cursors would point into it.
+            name = self._pack.manifest.name
+            shutil.rmtree(self._pack.folder, ignore_errors=True)
+            self._pack = self._packed()
+            if self._pack.manifest.name != name:
+                raise BadInput(
+                    f"the pack {name[:8]} is damaged, and its documents have changed since; start this peer again"
+                ) from None
+            return self._pack.read(part, start, stop)
+
+
+def folder() -> Path:
+    return start_blob.cache() / "packs"
+
+
+def item_of(vocabulary: int) -> str:
+    return ITEMS[0] if vocabulary <= 1 << 16 else ITEMS[1]
+
+
+def fingerprint(base: Path, names: Sequence[str]) -> bytes:
+    """Of files as they are: changes with any name, size, or time of change."""
+    listed = []
+    for name in names:
+        found = (base / name).stat()
+        listed.append((name, found.st_size, found.st_mtime_ns))
+    return digest_of(pack(tuple(listed)))
+
+
+def packed(
+    place: str, files: bytes, documents: Callable[[], Iterable[Document]], encoder: DocumentEncoder, spec: RunSpec
+) -> Pack:
+    """The pack of these documents; they are read, one at a time, only where none is in the cache.
+
+    `place`: where they come from; `files`: their fingerprint. A pack of text holds for any context; and each for this
+    tokenizer, share of held-out documents and column. Raises DiskFull, OSError where the cache cannot be written.
+    """
+    item = item_of(encoder.most)
+    said = (VERSION, place, encoder.identity, item, spec.data.held_out_every, spec.data.text_field)
+    index = folder() / "of" / digest_of(pack(said)).hex()[:32]
+    known = _read_index(index)
+    if known is not None and known[0] == files.hex():
+        try:
+            return Pack(known[1])
+        except (OSError, ValueError):
+            shutil.rmtree(folder() / known[1], ignore_errors=True)
+    manifest = write(documents(), encoder, spec.data.held_out_every, item)
+    with raising_disk_full(index):
+        index.parent.mkdir(parents=True, exist_ok=True)
+        own = index.with_name(f"{index.name}.{os.getpid()}")  # another peer of this machine may write it just now
+        write_atomic(own, f"{files.hex()} {manifest.name}".encode())
+        own.replace(index)
+    if known is not None and known[1] not in {entry[1] for entry in map(_read_index, index.parent.iterdir()) if entry}:
+        shutil.rmtree(folder() / known[1], ignore_errors=True)  # who still reads it has it open
+    return Pack(manifest.name)
+
+
+def _read_index(index: Path) -> tuple[str, str] | None:
+    """Fingerprint and name of a pack."""
+    try:
+        files, name = index.read_text().split()
+    except (OSError, ValueError):
+        return None
+    return files, name
+
+
+def write(documents: Iterable[Document], encoder: DocumentEncoder, held_out_every: int, item: str) -> PackManifest:
+    """Have these documents' tokens in the cache. Raises DiskFull."""
+    scratch = folder() / f"{os.getpid()}.new"
+    shutil.rmtree(scratch, ignore_errors=True)
+    with raising_disk_full(scratch):
+        scratch.mkdir(parents=True)
+        try:
+            manifest = _write(scratch, documents, encoder, held_out_every, item)
+            start_blob.put(scratch, folder() / manifest.name)
+        finally:
+            shutil.rmtree(scratch, ignore_errors=True)
+    return manifest
+
+
+def _write(
+    scratch: Path, documents: Iterable[Document], encoder: DocumentEncoder, held_out_every: int, item: str
+) -> PackManifest:
+    with ExitStack() as opened:
+        parts = [opened.enter_context((scratch / f"{part}").open("wb+")) for part in range(PARTS)]
+        lengths = [array("I") for _ in range(PARTS)]
+        for document in documents:
+            tokens = encoder.encode(document.text, document.name)
+            part = HELD_OUT if is_held_out(document.name, held_out_every) else shard_of(document.name)
+            parts[part].write(tokens.astype(item).tobytes())
+            lengths[part].append(len(tokens))
+        sizes, chunks = list[int](), list[bytes]()
+        with (scratch / TOKENS).open("wb") as file:
+            for number, (part_file, of_documents) in enumerate(zip(parts, lengths, strict=True)):
+                part_file.seek(0)
+                pieces = encoder.joined(_read_each(part_file, of_documents, item))
+                begins_at = file.tell()
+                for payload in _in_chunks(chain(pieces, [encoder.end] if of_documents else ()), item):
+                    start_blob.append(file, payload, chunks)
+                sizes.append((file.tell() - begins_at) // np.dtype(item).itemsize)
+                part_file.truncate(0)
+                (scratch / f"{number}").unlink()
+            file.flush()
+            os.fsync(file.fileno())
+    manifest = PackManifest(item=item, sizes=tuple(sizes), chunks=tuple(chunks))
+    write_atomic(scratch / MANIFEST, manifest.to_bytes())
+    return manifest
+
+
+def _read_each(file: BinaryIO, lengths: Iterable[int], item: str) -> Iterator[Tokens]:
+    """Documents of so many tokens, one after the other."""
+    for length in lengths:
+        yield np.frombuffer(file.read(length * np.dtype(item).itemsize), item).astype(np.int32)
+
+
+def _in_chunks(pieces: Iterable[Tokens], item: str) -> Iterator[bytes]:
+    """Their bytes, as many at a time as have one digest."""
+    pending = bytearray()
+    for piece in pieces:
+        pending += piece.astype(item).tobytes()
+        while len(pending) >= CHUNK_BYTES:
+            yield bytes(pending[:CHUNK_BYTES])
+            del pending[:CHUNK_BYTES]
+    if pending:
+        yield bytes(pending)

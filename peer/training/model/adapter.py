@@ -1,0 +1,39 @@
+"""The adapter of a run: two thin matrices beside some of a model's, which stays as it is (LoRA, arXiv:2106.09685)."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Callable
+
+import torch
+from torch import Tensor, nn
+
+from peer.schema.model_layers import TARGETS
+from peer.schema.spec_fields import AdapterTable
+
+Draw = Callable[[Tensor, str, float], None]
+"""Fills a parameter from a stream of this name with draws of this standard deviation, alike on all processors."""
+
+
+def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.Module:
+    """The model with its adapter, which alone is trained, in float32. B begins at 0, and so the model as it was."""
+    from peft import LoraConfig, get_peft_model
+
+    config = LoraConfig(
+        r=table.rank, lora_alpha=table.alpha, target_modules=list(TARGETS[table.targets]), lora_dropout=table.dropout,
+        bias="none", task_type="CAUSAL_LM",
+    )  # fmt: skip
+    if table.base == "bfloat16":
+        model.to(torch.bfloat16)
+    with warnings.catch_warnings():
+        # peft asks for what transformers calls otherwise by now.
+        warnings.filterwarnings("ignore", message=".*is_gradient_checkpointing", category=FutureWarning)
+        adapted: nn.Module = get_peft_model(model, config)
+    for name, parameter in adapted.named_parameters():
+        if ".lora_A." in name:
+            if not parameter.is_meta:
+                # As peft draws it: evenly within 1 over the square root of the inputs.
+                draw(parameter, f"{seed}/{name}", 1 / math.sqrt(3 * parameter.shape[1]))
+            parameter.requires_grad_(table.trains == "both")
+    return adapted

@@ -1,0 +1,240 @@
+"""The model of a run: an architecture of transformers that `peer.schema.architectures` lists, with agreed first
+parameters."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+import torch
+from huggingface_hub.errors import StrictDataclassError
+from torch import Tensor, nn
+from transformers import AutoConfig, AutoModelForCausalLM, PreTrainedConfig
+
+from dht.errors import BadSpec
+from peer.node.store import start_blob
+from peer.schema.spec import RunSpec
+from peer.training.data.chat import token_flags
+from peer.training.data.tokenizer import ByteTokenizer
+from peer.training.model.flat_parameters import FlatParameters
+
+_DRAWN_AT_ONCE = 1 << 22
+
+
+def build(spec: RunSpec) -> nn.Module:
+    """The model of `spec` on the CPU, with the same parameter bits on every machine; what is trained is float32.
+
+    Without a model to start from, transformers' own initialisation decides which parameters are constants; the others
+    are redrawn, because its normal draws differ between processors. Raises BadSpec, and BadInput where the start is not
+    in the cache.
+    """
+    if spec.start is None:
+        config = build_config(spec)
+        model = _from_config(config)
+        _draw(model, config, spec, _names(model))
+        return model
+    model = _unset(spec)
+    _fill(model, _names(model), spec)
+    return _with_adapter(model, spec)
+
+
+def _with_adapter(model: nn.Module, spec: RunSpec) -> nn.Module:
+    if spec.adapter is None:
+        return model
+    from peer.training.model.adapter import attach
+
+    return attach(model, spec.adapter, _draw_uniform, spec.run.seed)
+
+
+def _names(model: nn.Module) -> dict[int, str]:
+    return {id(parameter): name for name, parameter in model.named_parameters()}
+
+
+def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module:
+    """What `cut` leaves of the model of `spec`, with the parameter bits that `build` gives it; the rest never exists.
+
+    Raises BadSpec.
+    """
+    from transformers.initialization import no_init_weights
+
+    config = build_config(spec)
+    with _parameters_on_meta(), no_init_weights():  # what has no storage takes longest to draw
+        model: Any = _from_config(config)
+    names = _names(model)
+    kept = cut(model)
+    for module in kept.modules():
+        for name, value in module.named_parameters(recurse=False):
+            parameter = nn.Parameter(torch.empty(value.shape), value.requires_grad)
+            names[id(parameter)] = names[id(value)]
+            setattr(module, name, parameter)
+    with torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.manual_seed(0)
+        for module in kept.modules():
+            model._init_weights(module)
+    if spec.start is None:
+        _draw(kept, config, spec, names)
+    else:
+        _fill(kept, names, spec)
+    return kept
+
+
+@torch.no_grad()
+def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
+    """Have the parameters from which the run starts; `names` are those in the whole model."""
+    assert spec.start is not None
+    flat, layers = FlatParameters(meta := build_base_meta(spec)), start_blob.read_layers(spec.start.digest)
+    if [layer.size for layer in flat.layers] != [len(layer) for layer in layers]:
+        raise BadSpec("start.digest is that of a model with other layers than [model] says")
+    places: dict[str, tuple[int, slice]] = {}
+    of_meta = _names(meta)
+    for number, members in enumerate(flat.members):
+        for where, parameter in zip(flat.places(number), members, strict=True):
+            places[of_meta[id(parameter)]] = number, where
+    for parameter in model.parameters():
+        number, where = places[names[id(parameter)]]
+        parameter.view(-1).copy_(torch.from_numpy(layers[number][where].astype(np.float32)))
+
+
+def _draw(model: nn.Module, config: PreTrainedConfig, spec: RunSpec, names: Mapping[int, str]) -> None:
+    """Draw anew what is no constant; `names` are those in the whole model, by the identity of the parameter."""
+    spread = _random_parameters(model, config)
+    for name, parameter in model.named_parameters():
+        if name in spread:
+            _draw_uniform(parameter, f"{spec.run.seed}/{names[id(parameter)]}", spread[name])
+
+
+def build_meta(spec: RunSpec) -> nn.Module:
+    """The same model without storage (device `meta`), to count and to name. Raises BadSpec."""
+    with torch.device("meta"):
+        return _with_adapter(build_base_meta(spec), spec)
+
+
+def build_base_meta(spec: RunSpec) -> nn.Module:
+    """The same without its adapter. Raises BadSpec."""
+    config = build_config(spec)
+    with torch.device("meta"):
+        return _from_config(config)
+
+
+def build_unset(spec: RunSpec) -> nn.Module:
+    """The same model on the CPU with parameters that nobody has set, and that take no memory until somebody does.
+
+    Buffers are as `build` has them. Raises BadSpec, also for a model with an adapter.
+    """
+    if spec.adapter is not None:
+        raise BadSpec("a run with [adapter] is trained on one device of each peer")
+    return _unset(spec)
+
+
+def _unset(spec: RunSpec) -> nn.Module:
+    config = build_config(spec)
+    with _parameters_on_meta():
+        model = _from_config(config)
+    unset: dict[int, nn.Parameter] = {}  # tied ones once
+    for module in model.modules():
+        for name, value in module.named_parameters(recurse=False, remove_duplicate=False):
+            parameter = unset.setdefault(id(value), nn.Parameter(torch.empty(value.shape), value.requires_grad))
+            setattr(module, name, parameter)
+    return model
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Modules that are made inside have their parameters on the device `meta`; and all else where it would be."""
+    register = nn.Module.register_parameter
+
+    def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
+        if parameter is not None and not parameter.is_meta:
+            parameter = nn.Parameter(parameter.to("meta"), parameter.requires_grad)
+        register(module, name, parameter)
+
+    nn.Module.register_parameter = on_meta  # type: ignore[method-assign, assignment]
+    try:
+        yield
+    finally:
+        nn.Module.register_parameter = register  # type: ignore[method-assign]
+
+
+def build_config(spec: RunSpec) -> PreTrainedConfig:
+    """The transformers configuration of `spec`, whose keys and values are allowed. Raises BadSpec."""
+    table = spec.model
+    values = _tokenizer_values(spec) | {_positions(table.architecture): table.context} | table.config
+    # An embedding that pads is not trained at that token, and some architectures pad by default.
+    values |= {"use_cache": False, "pad_token_id": None}
+    try:
+        return AutoConfig.for_model(table.architecture, **values)
+    except (TypeError, ValueError, ZeroDivisionError, StrictDataclassError) as error:
+        reason = " ".join(str(error).split())
+        raise BadSpec(f"model.config does not fit {table.architecture}: {reason}") from error
+
+
+def _tokenizer_values(spec: RunSpec) -> dict[str, Any]:
+    """Vocabulary and end of text of bytes, unless the spec names the vocabulary itself."""
+    if "vocab_size" in spec.model.config:
+        return {}
+    end = ByteTokenizer.end_of_text
+    return {"vocab_size": ByteTokenizer.vocabulary, "bos_token_id": end, "eos_token_id": end}
+
+
+def _positions(architecture: str) -> str:
+    return "n_positions" if architecture == "gpt2" else "max_position_embeddings"
+
+
+def _from_config(config: PreTrainedConfig) -> nn.Module:
+    with torch.random.fork_rng(devices=[]):
+        torch.manual_seed(0)
+        try:
+            # Not annotated by transformers.
+            make: Any = AutoModelForCausalLM.from_config
+            model: nn.Module = make(config, dtype=torch.float32, trust_remote_code=False)
+        except (ValueError, KeyError, AttributeError, RuntimeError, ZeroDivisionError, AssertionError) as error:
+            reason = " ".join(str(error).split())
+            raise BadSpec(f"model.config makes no {config.model_type} model: {reason}") from error
+    return model
+
+
+def _random_parameters(model: nn.Module, config: PreTrainedConfig) -> dict[str, float]:
+    """Standard deviation of each parameter that is not a constant.
+
+    `initializer_range` where the architecture has one; otherwise what transformers drew, rounded
+    to two digits so that the last bits of its draws do not matter.
+    """
+    declared = getattr(config, "initializer_range", None)
+    found: dict[str, float] = {}
+    for name, parameter in model.named_parameters():
+        values = parameter.detach()
+        if values.numel() < 2 or bool((values == values.flatten()[0]).all()):
+            continue
+        found[name] = float(declared) if declared else float(f"{float(values.std()):.1e}")
+    return found
+
+
+@torch.no_grad()
+def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> None:
+    """Fill with uniform draws of mean 0, by operations that are exact or rounded once on every processor."""
+    key = hashlib.blake2b(f"parameters/{stream}".encode(), digest_size=16).digest()
+    generator = np.random.PCG64(int.from_bytes(key, "big"))
+    bound = np.float32(math.sqrt(3.0) * standard_deviation)
+    flat = parameter.view(-1)
+    for start in range(0, flat.numel(), _DRAWN_AT_ONCE):
+        size = min(_DRAWN_AT_ONCE, flat.numel() - start)
+        unit = (generator.random_raw(size) >> np.uint64(40)).astype(np.float32) * np.float32(2.0**-24)
+        flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
+
+
+def places(entering_BT: Tensor) -> dict[str, Tensor]:
+    """What a model is told beside its tokens: nothing, or where each stands in its document."""
+    positions_BT = token_flags.positions(entering_BT)
+    return {} if positions_BT is None else {"position_ids": positions_BT}
+
+
+def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
+    """Logits (B, T − 1, V) of every token but the first, from those before it."""
+    # No mask: sequences are full, and without one attention takes its fastest causal path.
+    entering_BT = tokens_BT[:, :-1]
+    logits_BTV: Tensor = model(input_ids=token_flags.plain(entering_BT), use_cache=False, **places(entering_BT)).logits
+    return logits_BTV

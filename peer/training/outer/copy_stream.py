@@ -1,0 +1,107 @@
+"""Between a device and main memory: through few pinned buffers, on a stream of this thread's own.
+
+A GPU copies from pinned memory many times faster than from any other (52 against 1.1 GB/s on one H100). torch keeps the
+pinned buffers and gives them out again once the copies that used them are over.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+
+import torch
+from torch import Tensor
+
+from peer.consensus.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES
+
+CHUNK_ELEMENTS = CHUNK_BYTES // FLOAT32_BYTES
+PIECE_ELEMENTS = 8 * CHUNK_ELEMENTS
+"""What is copied at a time; the next piece is under way while one is read."""
+
+
+@contextmanager
+def beside(device: torch.device) -> Iterator[None]:
+    """What is queued inside follows all that was queued before, and nothing later waits for it, but at the end.
+
+    At the end all of it is done. On a processor there is nothing to say.
+    """
+    if device.type != "cuda":
+        yield
+        return
+    stream = _stream(device)
+    stream.wait_stream(torch.cuda.current_stream(device))
+    with torch.cuda.stream(stream):
+        yield
+    stream.synchronize()
+
+
+def host_chunks(vector: Tensor) -> Iterator[memoryview]:
+    """A float32 vector's little-endian bytes, CHUNK_BYTES at a time; each is there until the next is asked for."""
+    for piece in _pieces_on_host(vector):
+        for chunk in torch.split(piece, CHUNK_ELEMENTS):
+            yield chunk.numpy().astype("<f4", copy=False).view("u1").data
+
+
+def _pieces_on_host(vector: Tensor) -> Iterator[Tensor]:
+    if vector.device.type != "cuda":
+        yield vector.cpu()
+        return
+    stream = _stream(vector.device)
+    stream.wait_stream(torch.cuda.current_stream(vector.device))
+    under_way: list[tuple[Tensor, torch.cuda.Event]] = []
+    for piece in torch.split(vector, PIECE_ELEMENTS):
+        with torch.cuda.stream(stream):
+            buffer = torch.empty(len(piece), pin_memory=True).copy_(piece, non_blocking=True)
+        under_way.append((buffer, stream.record_event()))
+        if len(under_way) > 1:
+            yield _arrived(*under_way.pop(0))
+    yield from (_arrived(*each) for each in under_way)
+
+
+def octets_on_host(octets: Tensor) -> bytes:
+    """The bytes of a uint8 tensor, wherever it lies."""
+    if octets.device.type != "cuda":
+        return octets.cpu().numpy().tobytes()
+    buffer = torch.empty(octets.numel(), dtype=torch.uint8, pin_memory=True).copy_(octets, non_blocking=True)
+    return _arrived(buffer, torch.cuda.current_stream(octets.device).record_event()).numpy().tobytes()
+
+
+def octets_on(payload: bytes, device: torch.device) -> Tensor:
+    """Those bytes as a uint8 tensor there; what the present stream does next finds them."""
+    octets = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
+    return octets if device.type == "cpu" else upload(octets, device)
+
+
+def upload(values: Tensor, device: torch.device) -> Tensor:
+    """A copy of what lies in main memory, for what the present stream does next."""
+    if device.type != "cuda":
+        return values.to(device)
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
+    return pinned.to(device, non_blocking=True)
+
+
+def download(values: Tensor, into: Tensor) -> None:
+    """Have in main memory what the present stream has made of `values`."""
+    if values.device.type != "cuda":
+        into.copy_(values)
+        return
+    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
+    into.copy_(_arrived(pinned, torch.cuda.current_stream(values.device).record_event()))
+
+
+def _arrived(buffer: Tensor, end: torch.cuda.Event) -> Tensor:
+    end.synchronize()
+    return buffer
+
+
+def _stream(device: torch.device) -> torch.cuda.Stream:
+    if not hasattr(_OWN, "streams"):
+        _OWN.streams = {}
+    streams: dict[torch.device, torch.cuda.Stream] = _OWN.streams
+    if device not in streams:
+        streams[device] = torch.cuda.Stream(device)  # type: ignore[no-untyped-call]
+    return streams[device]
+
+
+_OWN = threading.local()

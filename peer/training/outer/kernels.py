@@ -1,0 +1,394 @@
+"""The arithmetic of a round, on one layer where the model is: learned, encoded, counted, given up, gone on from.
+
+A peer's residual is what it has produced minus what decided updates counted. Never sending, never voting: only a
+decided update moves work out, so that a missed commit, a void part, a crash and a fork all end with the right amount
+owed. Everything is single float32 multiplications, additions and subtractions in a fixed order: equal bits everywhere.
+"""
+
+from __future__ import annotations
+
+import math
+from bisect import bisect_right
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from queue import Empty, SimpleQueue
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from peer.consensus.codec.codec import Codec
+from peer.consensus.codec.torch_codec import DecodeSlice, TorchCodec
+from peer.consensus.protocol.layout import Part
+from peer.node.host.device import is_out_of_memory
+from peer.training.outer.copy_stream import download, octets_on, octets_on_host, upload
+from peer.training.outer.layer_tensors import LayerTensors, Origin
+from peer.training.outer.outer_step import outer_kernel, tile_of, tiles
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PartUpdate:
+    """What a decided update does to one part."""
+
+    part: Part
+    outer: tuple[float, float] | None
+    """Learning rate and momentum of the outer step; None where the update is rolled back."""
+    mean: bytes | None
+    """The encoded mean pseudo-gradient; None where it is void."""
+    mine: bytes | None
+    """What this peer has offered, encoded, if it counts."""
+    kept: float | None
+    """The share of what is owed that stays, if what was offered was missed."""
+    gives_up: bool
+    """Whether what is still owed is too old."""
+    own: float | None
+    """How much of its own parameters a peer keeps that trained on meanwhile, if it merges by interpolation."""
+
+
+class Kernels(Protocol):
+    """One layer at a time, or one part of it. Payloads are encoded by the run's codec."""
+
+    def progress(self, t: LayerTensors) -> None:
+        """Owe what was learned since the start; what comes is measured from here."""
+
+    def encode(self, t: LayerTensors, part: Part) -> bytes:
+        """What is owed."""
+
+    def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
+        """Outer step, settlement and new local parameters of all parts. Returns the norm of what was given up."""
+
+    def begin(self, t: LayerTensors) -> None:
+        """Have as local parameters what the anchor less the residual is. All progress is in the residual before.
+
+        With a sparse codec the anchor itself: most is owed for many rounds, and peers who took it along would share
+        little.
+        """
+
+    def keep_start(self, t: LayerTensors) -> None:
+        """Before anything else changes the anchor, the residual or the parameters: where steps began is kept."""
+
+    def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
+        """What this peer has offered is owed no more: what stays is what encoding left. Returns its squared norm."""
+
+    def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
+        """What an undone update had counted is owed again."""
+
+    def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
+        """What is owed is what was offered, as far as it was; what a sparse codec left out stays owed."""
+
+    def give_up(self, t: LayerTensors, part: Part) -> float:
+        """Returns the norm of what was owed."""
+
+
+CPU = torch.device("cpu")
+APART = 2
+"""Threads that work on layers at a time: one applies, one submits."""
+
+
+@dataclass(slots=True)
+class Scratch:
+    """A tile of each, float32 on one device."""
+
+    since_N: Tensor
+    mean_N: Tensor
+    mine_N: Tensor
+    other_N: Tensor
+    _end: torch.cuda.Event | None = None
+    """Of what a GPU does with them, which it may have been told and not begun yet."""
+
+    def take(self) -> None:
+        """What the present stream does with them comes after what another did."""
+        if self._end is not None:
+            torch.cuda.current_stream(self.device).wait_event(self._end)
+
+    def give_back(self) -> None:
+        if self.device.type == "cuda":
+            self._end = torch.cuda.current_stream(self.device).record_event()
+
+    @classmethod
+    def on(cls, device: torch.device) -> Scratch:
+        since_N, mean_N, mine_N, other_N = (torch.empty(tile_of(device), device=device) for _ in range(4))
+        return cls(since_N, mean_N, mine_N, other_N)
+
+    @property
+    def device(self) -> torch.device:
+        return self.since_N.device
+
+    def here(self, values: Tensor) -> Tensor:
+        """On its device; no copy if they lie there."""
+        if values.device == self.device:
+            return values
+        return upload(values, self.device) if values.device.type == "cpu" else values.to(self.device)
+
+    def opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
+        """What decodes its slices; on the processor, if the device has no room: an update is not left half applied."""
+        return _from_units(codec.codec.unit, self._opened(codec, payload))
+
+    def _opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
+        on_host = _opened_on_host(codec.codec, payload)
+        if self.device == CPU:
+            return on_host
+        try:
+            on_device = codec.opened(octets_on(payload, self.device))
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            return on_host
+
+        def decode(where: slice, buffer: Tensor) -> Tensor:
+            try:
+                return on_device(where, buffer)
+            except RuntimeError as error:
+                if not is_out_of_memory(error):
+                    raise
+            return on_host(where, buffer)
+
+        return decode
+
+
+def _from_units(unit: int, decode: DecodeSlice) -> DecodeSlice:
+    """Decodes slices that begin anywhere, as long as whole units of them have room in the buffer."""
+
+    def decode_from(where: slice, buffer: Tensor) -> Tensor:
+        before = where.start % unit
+        return decode(slice(where.start - before, where.stop), buffer)[before:]
+
+    return decode_from
+
+
+def _opened_on_host(codec: Codec, payload: bytes) -> DecodeSlice:
+    """In numpy, which is faster there than torch's operations."""
+    decode_tile = codec.opened(payload)
+
+    def decode(where: slice, buffer: Tensor) -> Tensor:
+        values, elements = buffer[: codec.whole(where.stop - where.start)], where.stop - where.start
+        if values.device == CPU:
+            decode_tile(where, values.numpy())
+        else:
+            values.copy_(torch.from_numpy(decode_tile(where)))
+        return values[:elements]
+
+    return decode
+
+
+class TorchKernels:
+    """In torch operations where the parameters are.
+
+    What lies elsewhere is copied there and back. A tile goes through all operations before the next one is touched: so
+    what they share is read from memory once, and what is needed beside the model is a few tiles.
+    """
+
+    def __init__(self, codec: Codec, device: torch.device = CPU) -> None:
+        """`device` gives the bits of a processor; what lies on another one is worked on by the processor."""
+        self._codec = codec
+        self._mine, self._means = TorchCodec(codec), TorchCodec(codec.of_means)
+        self._scratches = {each: SimpleQueue[Scratch]() for each in {device, CPU}}
+        for _ in range(APART):  # a device that is full later would have no room for them
+            self._scratches[device].put(Scratch.on(device))
+
+    @torch.no_grad()
+    def progress(self, t: LayerTensors) -> None:
+        with self._scratch(t) as scratch:
+            for tile in tiles(t.elements, scratch.device):
+                residual = scratch.here(t.residual[tile])
+                residual.add_(self._since(t, tile, scratch))
+                _put(residual, t.residual[tile])
+        t.start = Origin.AT_PARAMETERS
+
+    def encode(self, t: LayerTensors, part: Part) -> bytes:
+        residual = t.residual[t.of(part)]
+        with self._scratch(t) as scratch:
+            if scratch.device == CPU:
+                return self._codec.encode(residual.cpu().numpy())  # several times faster than torch's operations
+            return octets_on_host(self._mine.encode(scratch.here(residual), tile_of(scratch.device)))
+
+    @torch.no_grad()
+    def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
+        with self._scratch(t) as scratch:
+            given_up = [self._apply_part(t, update, scratch) for update in updates]
+        t.start = Origin.AT_ANCHOR
+        return math.hypot(*given_up)
+
+    def _apply_part(self, t: LayerTensors, update: PartUpdate, scratch: Scratch) -> float:
+        mean = None if update.mean is None else scratch.opened(self._means, update.mean)
+        mine = None if update.mine is None else scratch.opened(self._mine, update.mine)
+        given_up = list[float]()
+        for tile, where in _meeting(t, update.part, scratch.device):
+            theta, momentum, residual = (scratch.here(vector[where]) for vector in (t.theta, t.momentum, t.residual))
+            since = self._since(t, where, scratch) if update.own is None else None
+            gradient = None if mean is None else mean(tile, scratch.mean_N)
+            offered = None if mine is None else mine(tile, scratch.mine_N)
+            if update.outer is not None:
+                outer_kernel(theta, momentum, gradient, scratch.other_N, *update.outer)
+            if offered is not None:
+                residual.sub_(offered)
+            elif update.kept is not None:
+                residual.mul_(update.kept)
+            if update.gives_up:
+                given_up.append(_norm(residual))
+                residual.zero_()
+            if since is not None:
+                residual.add_(since)
+            else:
+                self._interpolate(t, where, theta, residual, update.own or 0.0, scratch)
+            self._go_on(t, where, theta, residual, scratch)
+            for changed, vector in ((theta, t.theta), (momentum, t.momentum), (residual, t.residual)):
+                _put(changed, vector[where])
+        return math.hypot(*given_up)
+
+    def _since(self, t: LayerTensors, where: slice, scratch: Scratch) -> Tensor:
+        """What was learned since the start, in `scratch`."""
+        since = scratch.since_N[: where.stop - where.start]
+        start: Tensor | None = None
+        if t.start is Origin.KEPT:
+            start = scratch.here(t.kept[where])
+        elif t.start is Origin.AT_ANCHOR:
+            start = self._beginning(scratch.here(t.theta[where]), scratch.here(t.residual[where]), since)
+        for some, values in _within(t.local, where):
+            now = scratch.here(values).to(torch.float32)
+            torch.sub(now if start is None else start[some], now, out=since[some])
+        return since
+
+    def _beginning(self, theta: Tensor, residual: Tensor, out: Tensor) -> Tensor:
+        """Where steps begin at an anchor."""
+        return out.copy_(theta) if self._codec.is_sparse else torch.sub(theta, residual, out=out)
+
+    def _interpolate(
+        self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, own: float, scratch: Scratch
+    ) -> None:
+        for some, values in _within(t.local, where):
+            now = scratch.here(values).to(torch.float32)
+            interpolate(residual[some], theta[some], now, own, scratch.other_N)
+
+    def _go_on(self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, scratch: Scratch) -> None:
+        """Have the parameters where the next steps begin, rounded to their dtype."""
+        start = self._beginning(theta, residual, scratch.other_N[: theta.numel()])
+        for some, values in _within(t.local, where):
+            _put(start[some], values)
+
+    @torch.no_grad()
+    def begin(self, t: LayerTensors) -> None:
+        with self._scratch(t) as scratch:
+            for tile in tiles(t.elements, scratch.device):
+                self._go_on(t, tile, scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), scratch)
+        t.start = Origin.AT_ANCHOR
+
+    @torch.no_grad()
+    def keep_start(self, t: LayerTensors) -> None:
+        if t.start is Origin.KEPT:
+            return
+        kept = t.room_for_start()
+        with self._scratch(t) as scratch:
+            for tile in tiles(t.elements, scratch.device):
+                start = scratch.since_N[: tile.stop - tile.start]
+                if t.start is Origin.AT_ANCHOR:
+                    self._beginning(scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), start)
+                else:
+                    for some, values in _within(t.local, tile):
+                        start[some] = scratch.here(values)
+                _put(start, kept[tile])
+        t.start = Origin.KEPT
+
+    @torch.no_grad()
+    def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
+        squared = list[float]()
+
+        def count(mine: Tensor, offered: Tensor) -> None:
+            mine.sub_(offered)
+            squared.append(_norm(offered) ** 2)
+
+        self._settle(t, part, payload, count)
+        return math.fsum(squared)
+
+    @torch.no_grad()
+    def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
+        self._settle(t, part, payload, lambda mine, offered: mine.add_(offered))
+
+    @torch.no_grad()
+    def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
+        def restore(mine: Tensor, offered: Tensor) -> None:
+            mine.copy_(torch.where(offered != 0, offered, mine) if self._codec.is_sparse else offered)
+
+        self._settle(t, part, payload, restore)
+
+    @torch.no_grad()
+    def give_up(self, t: LayerTensors, part: Part) -> float:
+        self.keep_start(t)
+        norms = []
+        for _, where in _meeting(t, part, t.residual.device):
+            norms.append(_norm(t.residual[where]))
+            t.residual[where].zero_()
+        return math.hypot(*norms)
+
+    def _settle(self, t: LayerTensors, part: Part, payload: bytes, change: Callable[[Tensor, Tensor], object]) -> None:
+        """Have `change` done to what is owed, by what `payload` says, tile by tile."""
+        self.keep_start(t)
+        with self._scratch(t) as scratch:
+            offered = scratch.opened(self._mine, payload)
+            for tile, where in _meeting(t, part, scratch.device):
+                here = scratch.here(t.residual[where])
+                change(here, offered(tile, scratch.mine_N))
+                _put(here, t.residual[where])
+
+    @contextmanager
+    def _scratch(self, t: LayerTensors) -> Iterator[Scratch]:
+        """Where the work on a layer is done, of this thread alone inside."""
+        lies = t.local[0][1].device
+        free = self._scratches[lies if lies in self._scratches else CPU]
+        try:
+            scratch = free.get_nowait()
+        except Empty:
+            scratch = Scratch.on(lies if lies in self._scratches else CPU)
+        scratch.take()
+        yield scratch
+        scratch.give_back()
+        free.put(scratch)
+
+
+def _meeting(t: LayerTensors, part: Part, device: torch.device) -> Iterator[tuple[slice, slice]]:
+    """What a part and `t` have in common, tile by tile: where in the part, and where in `t`.
+
+    `t` may be a run of a layer alone, which begins and ends anywhere.
+    """
+    before = part.start - t.first
+    begin, end = max(0, -before), min(part.size, t.elements - before)
+    for tile in tiles(part.size, device):
+        first, last = max(tile.start, begin), min(tile.stop, end)
+        if first < last:
+            yield slice(first, last), slice(before + first, before + last)
+
+
+def interpolate(residual: Tensor, theta: Tensor, now: Tensor, own: float, scratch: Tensor) -> None:
+    """Owe what lies between the new anchor θ and a point `own` of the way from θ − residual to the parameters `now`.
+
+    That point, (1 − α) (θ − residual) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The books are not
+    exact any more: progress since the submission counts α of itself, and so does what `now` has not followed of θ.
+    """
+    apart = torch.sub(theta, residual, out=scratch[: theta.numel()])
+    residual.add_(apart.sub_(now).mul_(own))
+
+
+def _within(lying: Sequence[tuple[slice, Tensor]], where: slice) -> Iterator[tuple[slice, Tensor]]:
+    """What lies in `where`, as far as it does, and where, counted from its beginning."""
+    first = bisect_right(lying, where.start, key=lambda each: each[0].start) - 1
+    for lies, values in lying[first:]:
+        if lies.start >= where.stop:
+            return
+        some = slice(max(lies.start, where.start), min(lies.stop, where.stop))
+        here = slice(some.start - where.start, some.stop - where.start)
+        yield here, values[some.start - lies.start : some.stop - lies.start]
+
+
+def _put(changed: Tensor, vector: Tensor) -> None:
+    """Have what `_here` gave, and one has changed, where it lies."""
+    if changed.data_ptr() == vector.data_ptr() and changed.device == vector.device:
+        return
+    if vector.device.type == "cpu":
+        download(changed, vector)
+    else:
+        vector.copy_(changed)
+
+
+def _norm(values: Tensor) -> float:
+    return float(torch.linalg.vector_norm(values.cpu(), dtype=torch.float64))

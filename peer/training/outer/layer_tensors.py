@@ -1,0 +1,55 @@
+"""One layer of a model and of all that goes with it, where it lies."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import torch
+from torch import Tensor
+
+from peer.consensus.protocol.layout import Part
+
+
+class Origin(Enum):
+    """Where the present stretch of inner steps began."""
+
+    AT_ANCHOR = "the anchor less the residual, or with a sparse codec the anchor: no step, and nothing else, came since"
+    AT_PARAMETERS = "where the parameters are now"
+    KEPT = "a vector of its own"
+
+
+@dataclass(slots=True, kw_only=True)
+class LayerTensors:
+    """One layer of a model and of all that goes with it. The tensors are changed in place."""
+
+    first: int
+    """Where the layer begins in the whole model, in elements."""
+    local: tuple[tuple[slice, Tensor], ...]
+    """The parameters that are trained, flat, of any floating dtype; and where each lies in the layer, in order."""
+    residual: Tensor
+    """What is owed, in the units of Δ. This and what follows is flat float32, of the whole layer."""
+    theta: Tensor
+    momentum: Tensor
+    start: Origin = Origin.AT_PARAMETERS
+    _kept: Tensor | None = None
+
+    @property
+    def elements(self) -> int:
+        return self.residual.numel()
+
+    @property
+    def kept(self) -> Tensor:
+        assert self.start is Origin.KEPT
+        assert self._kept is not None
+        return self._kept
+
+    def room_for_start(self) -> Tensor:
+        """What `kept` will be; taken once, since a run that needs it needs it in every round."""
+        if self._kept is None:
+            self._kept = torch.empty_like(self.residual)
+        return self._kept
+
+    def of(self, part: Part) -> slice:
+        """Where a part of the model lies in this layer."""
+        return slice(part.start - self.first, part.start - self.first + part.size)

@@ -1,0 +1,93 @@
+"""What a dry run found of a run on the devices of a peer, and how large a micro-batch has room there."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from typing import Any
+
+VERSION = 1
+
+SPARE = 0.9
+"""Share of the free memory that is planned with: allocators leave gaps."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class TuneKey:
+    """What a fit was measured on. It holds for nothing else."""
+
+    run: str
+    """Hash of the spec."""
+    device: str
+    """As `settings.devices` says it; several with spaces between them."""
+    name: str
+    """Of the hardware."""
+    torch: str
+    homefires: str
+    sharding: str = "auto"
+    """What its owner allows for several, see `peer.schema.settings`; so with `offload`."""
+    offload: bool = False
+
+
+@dataclass(frozen=True, kw_only=True)
+class Tuned:
+    """What a dry run found to be fastest of what has room."""
+
+    basis: TuneKey
+    sequences: int
+    """Of a micro-batch, on all devices together."""
+    attention: str = ""
+    """As transformers calls it; empty: its own choice."""
+    precision: str = "float32"
+    """For people: the spec says which, or leaves it to the device."""
+    step_s: float
+    """Of a whole inner step, as many micro-batches as it takes."""
+    tokens_per_s: float
+    fixed_bytes: int = 0
+    """At the peak, whatever the micro-batch; 0 where the device does not count (a CPU)."""
+    sequence_bytes: int = 0
+    """At the peak, for each sequence of the micro-batch."""
+    free_bytes: int = 0
+    """On the device when it was found, 0 where the device does not count: a game may have had the rest."""
+    sharding: str = ""
+    """How ranks share the model, as `peer.planning.plan.sharding_strategy` says it; empty: one device holds all of
+    it."""
+    group: int = 0
+    offloads: bool = False
+    speeds: tuple[float, ...] = ()
+    """Of the ranks, relative; empty: alike."""
+    most: tuple[int, ...] = ()
+    """Sequences of a micro-batch that each rank has room for; empty: not known."""
+
+    def to_json(self) -> str:
+        return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)
+
+
+def from_json(text: str) -> Tuned | None:
+    """The inverse of `Tuned.to_json`; None for anything else, which is then measured anew."""
+    try:
+        values: dict[str, Any] = json.loads(text)
+        if values.pop("v") != VERSION:
+            return None
+        by_rank = {name: tuple(values.get(name, ())) for name in ("speeds", "most")}
+        fit = Tuned(**{**values, **by_rank, "basis": TuneKey(**values["basis"])})
+    except (ValueError, TypeError, KeyError, AttributeError):
+        return None
+    counted = (
+        fit.sequences, fit.fixed_bytes, fit.sequence_bytes, fit.free_bytes, fit.step_s, fit.tokens_per_s, fit.group,
+        *fit.speeds, *fit.most,
+    )  # fmt: skip
+    return fit if all(isinstance(each, int | float) for each in counted) and fit.sequences >= 1 else None
+
+
+def room_for(fit: Tuned, free_bytes: int) -> int:
+    """Sequences of a micro-batch for which there is room, by halving what was found; at least 1.
+
+    `free_bytes` counts what this process itself would give back.
+    """
+    sequences = fit.sequences
+    if not fit.sequence_bytes:
+        return sequences
+    while sequences > 1 and fit.fixed_bytes + sequences * fit.sequence_bytes > SPARE * free_bytes:
+        sequences = (sequences + 1) // 2
+    return sequences

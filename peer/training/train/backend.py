@@ -1,0 +1,489 @@
+"""Inner steps of a private optimizer on this peer's own data, and the held-out loss."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Protocol
+
+import torch
+from torch import Tensor, nn
+
+from dht.errors import MemoryFull, Unreachable
+from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.node.host.device import free_bytes, is_out_of_memory
+from peer.node.host.processes import available_bytes
+from peer.schema.spec import RunSpec
+from peer.training.checkpoint.capture import Capture
+from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
+from peer.training.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
+from peer.training.model.build import next_token_logits
+from peer.training.model.continuation import continued
+from peer.training.model.flat_parameters import FlatParameters, Layer, trained
+from peer.training.model.footprint import size_of
+from peer.training.outer.layer_tensors import LayerTensors
+from peer.training.outer.outer_state import OuterState
+from peer.training.train.atomic import AtomicSteps
+from peer.training.train.autotune_result import Tuned, room_for
+from peer.training.train.layer_hooks import Enter, LayerGates
+from peer.training.train.offload import Offload, return_memory
+from peer.training.train.optimizers import learning_rate, make_optimizers
+from peer.training.train.round_vectors import Places, RoundVectors, choose_places
+
+# B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
+
+
+UNREAD = "unread"
+
+
+@dataclass(frozen=True, kw_only=True)
+class InnerStep:
+    loss: float
+    """Nats per token that the step predicted."""
+    tokens: int
+    """Tokens read."""
+    learning_rate: float
+
+
+class Sequences(Protocol):
+    """Where training sequences come from; `peer.training.data.sampler.ShardSampler` in a run."""
+
+    def next(self, sequences: int) -> Tensor:
+        """Tokens (sequences, context + 1), int64."""
+        ...
+
+
+class MicroBatch:
+    """How many sequences are on the device at a time: the volunteer's own matter, whatever the spec's micro-batch is.
+
+    The gradient of a step is the same mean over the same sequences; its last bits may differ.
+    """
+
+    def __init__(self, sequences: int, told: Callable[[int], None] = lambda sequences: None) -> None:
+        assert sequences >= 1
+        self.sequences = sequences
+        self._told = told
+
+    def halve(self) -> None:
+        assert self.sequences > 1
+        self.sequences = (self.sequences + 1) // 2
+        self._told(self.sequences)
+
+
+class StepReader:
+    """Reads sequences for inner steps; what was read for a step that could not be made is read next."""
+
+    def __init__(self, source: Sequences) -> None:
+        self._source = source
+        self._unread: list[Tensor] = []
+        """The next one first."""
+
+    def next(self, sequences: int) -> Tensor:
+        """So many at most, of (sequences, context + 1)."""
+        if not self._unread:
+            return self._source.next(sequences)
+        head, *rest = self._unread
+        self._unread = [head[sequences:], *rest] if len(head) > sequences else rest
+        return head[:sequences]
+
+    def put_back(self, taken: Sequence[Tensor]) -> None:
+        self._unread = [*taken, *self._unread]
+
+    def state(self) -> dict[str, Tensor]:
+        """What nobody else reads."""
+        return {UNREAD: torch.cat(self._unread)} if self._unread else {}
+
+    def restore(self, tensors: Mapping[str, Tensor]) -> None:
+        self._unread = [tensors[UNREAD].clone()] if UNREAD in tensors else []
+
+
+class Backend(Protocol):
+    """Where a model and what goes with it lie, and how an inner step is computed. Nothing else touches the model."""
+
+    @property
+    def layers(self) -> tuple[Layer, ...]: ...
+
+    @property
+    def anchor(self) -> OuterState: ...
+
+    @property
+    def is_offloaded(self) -> bool: ...
+
+    @property
+    def places(self) -> Places:
+        """Where what a round needs beside the model lies; decided once."""
+
+    def layer(self, number: int) -> LayerTensors:
+        """The tensors of one layer where they lie, to be looked at or changed."""
+
+    def step(self, round: int, position: float, stop: Callable[[], bool]) -> InnerStep:
+        """One inner step at the learning rate of this position in the round, made whole or not at all.
+
+        Of fewer micro-batches once `stop` says so after one of them. Raises MemoryFull.
+        """
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        """Up to `tokens` tokens after each of these, until `end`, the likeliest by the anchor; of none where the model
+        is not in one place. Raises Stopped once `stop` says so, and MemoryFull."""
+
+    capture: Capture | None
+    """What is being written to disk: it is told before anything changes here that it may not have read."""
+
+    def keep_inner(self) -> bool:
+        """Before parameters and `optimizer_of` are read for a checkpoint: whether they are copies, which no step
+        changes."""
+
+    def optimizer_of(self, number: int) -> dict[str, Tensor]:
+        """What the inner optimizers remember of one layer, by stable names."""
+
+    def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
+        """The inverse of `optimizer_of`, also before the first step; the layer's parameters are there already.
+
+        AssertionError for other names.
+        """
+
+    def rest(self) -> dict[str, Tensor]:
+        """A copy of what belongs to no layer."""
+
+    def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
+        """The inverse of `rest`."""
+
+    @property
+    def can_leave(self) -> bool:
+        """Whether there is a device that `offload` gives to others."""
+
+    def offload(self) -> None:
+        """Give a device's memory to others until `reload`; the bits stay as they are."""
+
+    def reload(self) -> bool:
+        """Whether all is on the device (again); False while others use its memory."""
+
+    def close(self) -> None:
+        """Let go of all that is not this process's own."""
+
+
+class SingleDevice:
+    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
+
+    def __init__(
+        self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        """`folder` has room for what no memory has."""
+        self._folder = folder
+        self._model, self._spec, self._device = model, spec, device
+        self._reader = StepReader(batches)
+        self._fit = fit
+        self._optimizers = make_optimizers(model, spec, device)
+        self._parameters = trained(model)
+        self._steps = AtomicSteps(self._optimizers, device)
+        self.residence = Offload(model, self._optimizers, device, self._beside)
+        self._bfloat16 = uses_bfloat16(spec, device)
+        self.micro = micro or MicroBatch(spec.inner.sequences)
+        self.capture: Capture | None = None
+
+    @cached_property
+    def vectors(self) -> RoundVectors:
+        """Made when first asked for, at the parameters of that moment: a loop that only trains needs none."""
+        return RoundVectors.at(FlatParameters(self._model), self.places, self._device, self._folder)
+
+    @cached_property
+    def places(self) -> Places:
+        """Where the vectors lie, decided once."""
+        parameters = sum(parameter.numel() for parameter in self._parameters)
+        spare_bytes = 0
+        if self._device.type != "cpu":
+            spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
+        return choose_places(parameters, self._device, spare_bytes, available_bytes())
+
+    def _beside(self) -> Iterator[Tensor]:
+        """Of the vectors, those that lie on the device when they are not aside."""
+        return self.vectors.tensors() if "vectors" in vars(self) else iter(())
+
+    @property
+    def layers(self) -> tuple[Layer, ...]:
+        return self.vectors.flat.layers
+
+    @property
+    def anchor(self) -> OuterState:
+        return self.vectors.anchor
+
+    def layer(self, number: int) -> LayerTensors:
+        return self.vectors.layer(number)
+
+    def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
+        """One inner step, at `position` (from 0) of round `round`: all micro-batches, clip, optimizer.
+
+        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
+        optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
+        MemoryFull if not even one has room, and Unreachable without data: then the step may be tried again.
+        """
+        assert not self.residence.is_aside, "it is on its device again before it trains"
+        rate = learning_rate(self._spec, round, position)
+        while (made := self._attempt(rate, stop)) is None:
+            self._make_smaller()
+        loss, sequences = made
+        tokens = sequences * self._spec.model.context
+        return InnerStep(loss=loss.item(), tokens=tokens, learning_rate=rate)
+
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
+        """A step: its loss, and how many sequences it was made of; None if it had no room.
+
+        Then parameters and optimizer are as they were, and what was read for it is read next.
+        """
+        taken: list[Tensor] = []
+        loss: Tensor | None = None
+        try:
+            loss = self._gradient(taken, stop)
+        except Unreachable:
+            self._undo(taken)
+            raise
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
+        if loss is not None and self._step(rate):
+            return loss, sum(map(len, taken))
+        self._undo(taken)
+        return None
+
+    def _undo(self, taken: Sequence[Tensor]) -> None:
+        """As if the step had not begun."""
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._reader.put_back(taken)
+
+    def _step(self, rate: float) -> bool:
+        if self.capture is not None:
+            self.capture.before_step()
+        return self._steps.step(rate)
+
+    def _ends(self, stop: Callable[[], bool]) -> bool:
+        """Ask `stop` when the micro-batch before has been computed, not when it has been queued on a GPU.
+
+        Else a pause would begin, and a rest would be measured, while the GPU has seconds of work left.
+        """
+        if self._device.type == "cuda":
+            torch.cuda.synchronize(self._device)
+        return stop()
+
+    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        """Of all micro-batches, clipped; returns their loss. `taken` gets what was read."""
+        table, done = self._spec.inner, 0
+        whole = table.sequences * table.accumulation
+        # Read once at the end: each look at a number on a GPU waits for the GPU.
+        loss = torch.zeros((), device=self._device)
+        while done < whole and not (done and self._ends(stop)):
+            taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
+            loss += self._backward_one(taken[-1], whole)
+            done += len(taken[-1])
+        scale = step_scale(taken, whole)
+        if scale != 1:
+            loss *= scale
+            for parameter in self._parameters:
+                if parameter.grad is not None:
+                    parameter.grad.mul_(scale)
+        if table.clip:
+            nn.utils.clip_grad_norm_(self._parameters, table.clip)
+        return loss
+
+    def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
+        tokens_BT = tokens.to(self._device)
+        loss = self._loss(tokens_BT) / (whole / len(tokens_BT))
+        torch.autograd.backward(loss)
+        return loss.detach()
+
+    def _make_smaller(self) -> None:
+        """Halve the micro-batch. Raises MemoryFull if it cannot be halved."""
+        if self._device.type == "cuda":
+            torch.cuda.empty_cache()
+        if self.micro.sequences == 1:
+            raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
+        self.micro.halve()
+
+    def keep_inner(self) -> bool:
+        return False
+
+    def optimizer_of(self, number: int) -> dict[str, Tensor]:
+        return self._optimizers.state_of(self.vectors.flat.members[number])
+
+    def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
+        self._optimizers.load_state_of(self.vectors.flat.members[number], state)
+
+    def rest(self) -> dict[str, Tensor]:
+        """The states of random generators; and what was read for a step that has had no room: nobody else reads it."""
+        return generator_states(self._device) | self._reader.state()
+
+    def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
+        set_generator_states(tensors, self._device)
+        self._reader.restore(tensors)
+
+    def gates(self, enter: Enter) -> LayerGates:
+        return LayerGates(self._model, self.vectors.flat, self._device, enter)
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        """No more at a time than in training: that has room, and whoever stops it waits for no more."""
+        with self._at_anchor():
+            sequences = min(SEQUENCES, self.micro.sequences)
+            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        with self._at_anchor():
+            return [self._continued(ids, tokens, end, stop) for ids in beginnings]
+
+    def _continued(self, ids: Sequence[int], tokens: int, end: int, stop: Callable[[], bool]) -> Sequence[int]:
+        try:
+            found = continued(
+                self._model, ids, tokens=tokens, context=self._spec.model.context, end=end, stop=stop
+            )  # fmt: skip
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryFull(f"the memory of {self._device} has no room to continue a text") from error
+        if stop():
+            raise Stopped
+        return found
+
+    @contextlib.contextmanager
+    def _at_anchor(self) -> Iterator[None]:
+        if self.capture is not None:
+            self.capture.before_step()  # the anchor takes the place of the local parameters
+        flat = self.vectors.flat
+        local = flat.new()
+        flat.copy_layers(self.anchor.theta)
+        try:
+            yield
+        finally:
+            flat.copy_from(local)
+
+    @property
+    def is_offloaded(self) -> bool:
+        return self.residence.is_aside
+
+    @property
+    def can_leave(self) -> bool:
+        return self._device.type == "cuda"
+
+    def close(self) -> None:
+        """All of it is."""
+
+    def offload(self) -> None:
+        if self._device.type != "cuda":
+            return
+        if self.capture is not None:
+            self.capture.before_leaving()
+        self.residence.leave()
+
+    def reload(self) -> bool:
+        """What had room before may have none now, or have it again: the micro-batch is fitted to what is free."""
+        if not self.residence.is_aside:
+            return True
+        has_room = True
+        try:
+            self.residence.come_back()
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            has_room = False
+        if not has_room:
+            return_memory(self._device)  # of what had found room
+            return False
+        if self._fit is not None and self._device.type == "cuda":
+            room_bytes = free_bytes(self._device) + torch.cuda.memory_reserved(self._device)
+            room_bytes -= sum(vector.nbytes for vector in self._beside() if vector.device.type == "cuda")
+            self.micro.sequences = room_for(self._fit, room_bytes)
+        return True
+
+    def _loss(self, tokens_BT: Tensor) -> Tensor:
+        context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
+        with context:
+            logits_BTV = next_token_logits(self._model, tokens_BT)
+        return share_of_loss(logits_BTV, tokens_BT)
+
+
+SEQUENCES = 32
+"""At a time, where there is room for them."""
+
+
+class Stopped(Exception):
+    """Whoever asked for the loss does not want it any more."""
+
+
+@torch.no_grad()
+def held_out_loss(
+    model: nn.Module, tokens_BT: Tensor, device: torch.device, sequences: int = SEQUENCES,
+    stop: Callable[[], bool] = lambda: False,
+) -> float:  # fmt: skip
+    """Mean loss of `model` on `tokens_BT` in nats per predicted token, in float32.
+
+    `sequences` at a time or as many as have room. Raises Stopped once `stop` says so after some
+    of them, MemoryFull if not even one has room.
+    """
+    was_training = model.training
+    model.eval()
+    total, done = 0.0, 0
+    try:
+        while done < len(tokens_BT):
+            loss = _summed(model, tokens_BT[done : done + sequences], device)
+            if loss is None:
+                sequences = _halved(sequences, device)
+                continue
+            total, done = total + loss, done + sequences
+            if stop():
+                raise Stopped
+    finally:
+        model.train(was_training)
+    return total / predicted_tokens(tokens_BT)
+
+
+def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float | None:
+    """In nats; None without room."""
+    try:
+        tokens_BT = tokens_BT.to(device)
+        logits_BTV = next_token_logits(model, tokens_BT)
+        return summed_loss(logits_BTV, tokens_BT).item()
+    except RuntimeError as error:
+        if not is_out_of_memory(error):
+            raise
+    return None
+
+
+def _halved(sequences: int, device: torch.device) -> int:
+    return_memory(device)
+    if sequences == 1:
+        raise MemoryFull(f"the memory of {device} has no room to measure even one sequence")
+    return (sequences + 1) // 2
+
+
+def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
+    """What training will take of a device that holds the parameters already."""
+    footprint = size_of(spec)
+    if fit is not None and fit.sequence_bytes:
+        taken = fit.fixed_bytes + sequences * fit.sequence_bytes
+    else:
+        taken = footprint.training_bytes + footprint.activation_bytes
+    return taken - FLOAT32_BYTES * footprint.parameters
+
+
+def use_attention(model: nn.Module, fit: Tuned | None) -> None:
+    """Have the attention computed by the kernel that a dry run found fastest."""
+    if fit is not None and fit.attention:
+        choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
+        choose(fit.attention)
+
+
+def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:
+    """Whether inner steps run under bfloat16 autocast on `device`."""
+    if spec.inner.precision == "auto":
+        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+    return spec.inner.precision == "bfloat16"

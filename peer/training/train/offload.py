@@ -1,0 +1,87 @@
+"""Where the model and the inner optimizer lie: on the device, or in main memory while the owner wants the device.
+
+The bits are the same on both sides. What a process keeps of a GPU without any tensor there, the driver's context of a
+few hundred MB and a workspace of the matrix library, goes only when the process ends.
+"""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Callable, Iterable, Iterator, MutableMapping
+
+import torch
+from torch import Tensor, nn
+
+from peer.training.train.optimizers import Optimizers
+
+ASIDE = torch.device("cpu")
+
+
+class Offload:
+    """Of one model and its optimizers on one device. Whoever holds a parameter keeps holding it wherever it lies."""
+
+    def __init__(
+        self, model: nn.Module, optimizers: Optimizers, device: torch.device,
+        beside: Callable[[], Iterable[Tensor]] = tuple,
+    ) -> None:  # fmt: skip
+        """`beside` gives what else may lie on the device."""
+        self._model, self._optimizers, self._device, self._beside = model, optimizers, device, beside
+        self._left: list[Tensor] = []
+        """Of what lies beside: that which has left the device."""
+        self._places: dict[tuple[int, str], torch.device] = {}
+        """Where the optimizers' tensors were, by parameter and key: counts of steps may lie in main memory anyway."""
+        self.is_aside = False
+
+    def leave(self) -> None:
+        """Have nothing on the device but what any process has that used it. Said again it changes nothing."""
+        if self.is_aside:
+            return
+        self._left = [tensor for tensor in self._beside() if tensor.device.type == self._device.type]
+        for tensor in self._tensors():
+            tensor.data = copied(tensor.data, ASIDE)
+            tensor.grad = None
+        for name, state, key in self._states():
+            self._places[name] = state[key].device
+            state[key] = copied(state[key], ASIDE)
+        self.is_aside = True
+        return_memory(self._device)
+
+    def come_back(self) -> None:
+        """Be where it was before `leave`. Without room for it raises what torch does, and then stays aside."""
+        if not self.is_aside:
+            return
+        tensors = [(tensor, copied(tensor.data, self._device)) for tensor in self._tensors()]
+        states = [
+            (state, key, copied(state[key], self._places.get(name, self._device)))
+            for name, state, key in self._states()
+        ]
+        for tensor, data in tensors:
+            tensor.data = data
+        for state, key, value in states:
+            state[key] = value
+        self.is_aside = False
+
+    def _tensors(self) -> Iterator[Tensor]:
+        """Parameters, tied ones once, and buffers; and what else has left the device."""
+        yield from self._model.parameters()
+        yield from self._model.buffers()
+        yield from self._left
+
+    def _states(self) -> Iterator[tuple[tuple[int, str], MutableMapping[str, Tensor], str]]:
+        for member in self._optimizers.members:
+            for parameter, state in member.state.items():
+                for key in [key for key, value in state.items() if isinstance(value, Tensor)]:
+                    yield (id(parameter), key), state, key
+
+
+def copied(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same bits in other memory."""
+    return tensor.detach().to(device, copy=True)
+
+
+def return_memory(device: torch.device) -> None:
+    """Give back to the driver what no tensor needs."""
+    gc.collect()
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+        torch.cuda.empty_cache()

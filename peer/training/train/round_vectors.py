@@ -1,0 +1,123 @@
+"""Where what a round needs beside the model lies: θ and momentum, residual and start, each as large as the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+import torch
+from torch import Tensor
+
+from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.layer_tensors import LayerTensors, Origin
+from peer.training.outer.outer_state import OuterState
+
+DEVICE_SHARE = 0.9
+"""Of a device's free memory that is planned with: allocators leave gaps."""
+MEMORY_SHARE = 0.5
+"""Of the main memory that is available: other programs want some of it tomorrow."""
+
+
+class Place(StrEnum):
+    DEVICE = "device"
+    MEMORY = "main memory"
+    FILE = "mapped file"
+    """The system may take its pages back at any time, and reads them again."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Places:
+    """Of the two that a round's end needs (θ, momentum), and of the two that its beginning needs as well."""
+
+    outer: Place
+    own: Place
+
+    def __str__(self) -> str:
+        if self.outer is self.own:
+            return f"anchor and residual in {self.outer}"
+        return f"anchor in {self.outer}, residual in {self.own}"
+
+
+def choose_places(parameters: int, device: torch.device, spare_bytes: int, available_bytes: int) -> Places:
+    """Where there is room for them.
+
+    `spare_bytes` are those of the device beyond what training takes; `available_bytes` are of main memory. What is
+    needed at the beginning of a round as well as at its end comes onto a device first.
+    """
+    pair_bytes = 2 * FLOAT32_BYTES * parameters
+    room_bytes = 0 if device.type == "cpu" else int(DEVICE_SHARE * spare_bytes)
+    own = Place.DEVICE if room_bytes >= pair_bytes else Place.MEMORY
+    if room_bytes >= 2 * pair_bytes:
+        return Places(outer=Place.DEVICE, own=own)
+    beside_bytes = pair_bytes if own is Place.DEVICE else 2 * pair_bytes
+    outer = Place.MEMORY if MEMORY_SHARE * available_bytes >= beside_bytes else Place.FILE
+    return Places(outer=outer, own=own)
+
+
+class RoundVectors:
+    """θ, momentum, residual and start of a whole model, by layer. Whoever holds one of them holds it wherever it is."""
+
+    def __init__(self, flat: FlatParameters, anchor: OuterState, new: Callable[[int], Tensor]) -> None:
+        """`new` gives room for so many elements of residual."""
+        self.flat, self.anchor = flat, anchor
+        self.layers = tuple(
+            LayerTensors(
+                first=layer.start, local=flat.of_layer(number), residual=new(layer.size).zero_(),
+                theta=anchor.theta[number], momentum=anchor.momentum[number], start=Origin.AT_ANCHOR,
+            )
+            for number, layer in enumerate(flat.layers)
+        )  # fmt: skip
+
+    @classmethod
+    def at(cls, flat: FlatParameters, places: Places, device: torch.device, folder: Path | None) -> RoundVectors:
+        """At the anchor that is the parameters' present values; files lie in `folder`."""
+        outer, own = (_room(place, device, folder) for place in (places.outer, places.own))
+        thetas, momenta = ([outer(layer.size) for layer in flat.layers] for _ in ("theta", "momentum"))
+        for number, (theta, momentum) in enumerate(zip(thetas, momenta, strict=True)):
+            momentum.zero_()
+            for where, parameter in flat.of_layer(number):
+                theta[where] = parameter
+        place = {"first_layer": flat.first_layer, "first_element": flat.layers[0].start}
+        return cls(flat, OuterState(thetas, momenta, 0, {}, **place), own)
+
+    def layer(self, number: int) -> LayerTensors:
+        layer = self.layers[number]
+        layer.local = self.flat.of_layer(number)  # whose memory is another after a pause
+        return layer
+
+    @property
+    def residual(self) -> tuple[Tensor, ...]:
+        return tuple(layer.residual for layer in self.layers)
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that there are."""
+        for layer in self.layers:
+            yield from (layer.theta, layer.momentum, layer.residual)
+            if layer.start is Origin.KEPT:
+                yield layer.kept
+
+
+def _room(place: Place, device: torch.device, folder: Path | None) -> Callable[[int], Tensor]:
+    if place is Place.FILE:
+        assert folder is not None
+        return _Mapped(folder)
+    where = device if place is Place.DEVICE else torch.device("cpu")
+    return lambda elements: torch.empty(elements, device=where)
+
+
+class _Mapped:
+    """Memory that is a file without a name: it goes when the process does."""
+
+    def __init__(self, folder: Path) -> None:
+        self._folder, self._number = folder, 0
+
+    def __call__(self, elements: int) -> Tensor:
+        self._number += 1
+        path = self._folder / f"mapped-{self._number}"
+        path.unlink(missing_ok=True)
+        vector = torch.from_file(str(path), shared=True, size=elements, dtype=torch.float32)
+        path.unlink()
+        return vector

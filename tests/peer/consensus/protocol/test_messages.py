@@ -1,0 +1,312 @@
+"""Frames: every message survives the trip, and nothing but a message gets through."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import msgpack
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from dht.protocol_version import PROTOCOL_VERSION
+from peer.consensus.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.consensus.protocol.block import (
+    ALL_MEMBERS,
+    FLOAT_BITS,
+    MAX_EVIDENCE,
+    MAX_RECORDS,
+    MAX_REPORTS,
+    POSITIVE,
+    Block,
+    NormRow,
+    Penalty,
+    SignedNorms,
+    Update,
+)
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.messages import (
+    FETCH_MOST,
+    Blocks,
+    GetBlocks,
+    GetMeans,
+    GetObjects,
+    Heartbeat,
+    MeanConflict,
+    MeanData,
+    Message,
+    Nack,
+    NormDispute,
+    Norms,
+    NormTable,
+    ObjectData,
+    PartData,
+    Prepare,
+    Promise,
+    Propose,
+    Reassign,
+    ShowInputs,
+    Start,
+    VoteCast,
+    decode,
+    encode,
+)
+from tests.peer.consensus.rounds.build import (
+    HEAD,
+    NAMES,
+    block,
+    header,
+    measurements,
+    place,
+    proposal_signature,
+    update,
+    vote,
+)
+
+MEMBERS = tuple(header(name) for name in NAMES)
+RICH = NormRow(0, (0, 1, POSITIVE), (0, FLOAT_BITS, 1 << 31), 7)
+"""Nothing, the least float, a NaN; as inner products also a negative NaN and -0."""
+MEASURED = replace(measurements("p1", MEMBERS, ((1, 0b111), (2, 0))), rows=(RICH, NormRow(65_536, ())))
+NORMS = Norms(place(), MEASURED)
+RECORD = PeerHistory("p0", 3, (NormStats(1.0, 0.25, 4, 1), NOTHING), b"8 bytes.8 more..")
+JUDGED = replace(
+    update(), members=(header("p0", reports=(("p1", "it lied"), ("p2", "it too"))), *MEMBERS[1:]), measured=(MEASURED,),
+    records=(RECORD,), scales=(65_536, 0, 1), pulls=(0, 1, 65_536), weights=((65_536, 0, 0), (0, 0, 0), (1, 2, 3)),
+    penalties=(("p0", "MISDECLARED", 0, 9, -1, "2 of 3 members caught it"), ("p1", "ANOMALY", 65_536, 2, 65_536, "é")),
+)  # fmt: skip
+MEAN = MeanData(place(), 0, 1, "p1", ALL_MEMBERS, digest_of(b"m"), b"s" * 64, b"mean")
+MESSAGES: tuple[Message, ...] = (
+    Prepare(place(3)),
+    Promise(place(), header("p0")),
+    Promise(place(1), header("p1", root=b"", ranges=()), (0, digest_of(b"u")), (5, digest_of(b"v"))),
+    Nack(place(), 7),
+    Start(place(), tuple(header(name) for name in NAMES)),
+    PartData(place(), 1, 2, (digest_of(b"l"), digest_of(b"r")), b"payload"),
+    PartData(place(), 2, 2, (), b"payload", "p2"),
+    NORMS,
+    NormTable(place(), (MEASURED, replace(MEASURED, reducer="p2"))),
+    MEAN,
+    MeanConflict(place(), replace(MEAN, payload=b"")),
+    NormDispute(place(), MEASURED, 65_536),
+    GetMeans(place(), (0, 2)),
+    Reassign(place(), ((0, "p1"), (2, "p2"))),
+    ShowInputs(place(), 2),
+    Propose(place(), update(), proposal_signature(update())),
+    Propose(place(), JUDGED, proposal_signature(JUDGED)),
+    VoteCast(place(), vote("p0", update())),
+    GetObjects((digest_of(b"a"), digest_of(b"b"))),
+    GetBlocks((HEAD.anchor,)),
+    Blocks((block(),)),
+    Blocks(()),
+    Heartbeat(HEAD.anchor, 3, 9, digest_of(b"s"), True, 100, 10, False),
+    Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, True),
+    Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False, "a name", 4, (1 << 64) - 1),
+)
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_message_survives_the_trip(message: Message) -> None:
+    """Equal after encoding and decoding, and its frame is the only one."""
+    frame = encode(message)
+    assert decode(frame) == message
+    assert encode(decode(frame)) == frame
+
+
+def test_bytes_are_named_by_whoever_receives_them() -> None:
+    """The digest of an answer does not travel."""
+    assert decode(encode(ObjectData(b"whatever", b"payload"))) == ObjectData(b"", b"payload")
+
+
+def test_an_update_and_a_block_survive_the_disk() -> None:
+    """As they lie in the chain."""
+    assert Update.from_bytes(update().to_bytes()) == update()
+    assert Update.from_bytes(JUDGED.to_bytes()) == JUDGED
+    assert Block.from_bytes(block().to_bytes()) == block()
+
+
+def test_an_update_has_one_spelling() -> None:
+    """Another msgpack of the same values would be another digest for the same update."""
+    plain = update().to_bytes()
+    name = b"\xa2" + update().coordinator.encode()
+    before, after = plain.rsplit(name, 1)
+    longer = before + b"\xd9\x02" + name[1:] + after
+    assert msgpack.unpackb(longer, use_list=False) == msgpack.unpackb(plain, use_list=False)
+    with pytest.raises(ValueError, match="canonical"):
+        Update.from_bytes(longer)
+
+
+@given(st.binary(max_size=300))
+def test_random_bytes_raise_nothing_but_value_error(frame: bytes) -> None:
+    """Nor do they become a message that cannot be sent on."""
+    _decode_or_refuse(frame)
+
+
+def test_a_frame_of_another_version_says_which_program_helps() -> None:
+    """Peers of a run update on different days."""
+    frame = encode(MESSAGES[0])
+    with pytest.raises(ValueError, match=r"of protocol version 1, .* install homefires 0\.1"):
+        decode(b"\x01" + frame[1:])
+    with pytest.raises(ValueError, match="install a newer homefires"):
+        decode(bytes((PROTOCOL_VERSION + 1,)) + frame[1:])
+
+
+@given(kind=st.integers(0, 32), body=st.binary(max_size=200))
+def test_random_bodies_raise_nothing_but_value_error(kind: int, body: bytes) -> None:
+    """Behind every type byte."""
+    _decode_or_refuse(bytes((PROTOCOL_VERSION, kind)) + body)
+
+
+plain_values = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats() | st.text(max_size=70)
+    | st.binary(max_size=70) | st.just(HEAD.anchor),
+    lambda inner: st.lists(inner, max_size=10) | st.dictionaries(st.text(max_size=3), inner, max_size=2),
+    max_leaves=30,
+)  # fmt: skip
+
+
+@pytest.mark.slow
+@given(kind=st.sampled_from(sorted({message.code for message in MESSAGES})), value=plain_values)
+def test_random_msgpack_raises_nothing_but_value_error(kind: int, value: object) -> None:
+    """Well-formed values of the wrong shape, type or range."""
+    _decode_or_refuse(bytes((PROTOCOL_VERSION, kind)) + msgpack.packb(value))
+
+
+@given(message=st.sampled_from(MESSAGES), data=st.data())
+def test_mutated_frames_raise_nothing_but_value_error(message: Message, data: st.DataObject) -> None:
+    """One byte changed, inserted or cut off, anywhere in a valid frame."""
+    frame = bytearray(encode(message))
+    at = data.draw(st.integers(0, len(frame) - 1))
+    match data.draw(st.sampled_from(("change", "insert", "cut"))):
+        case "change":
+            frame[at] = data.draw(st.integers(0, 255))
+        case "insert":
+            frame.insert(at, data.draw(st.integers(0, 255)))
+        case _:
+            del frame[at:]
+    _decode_or_refuse(bytes(frame))
+
+
+def _decode_or_refuse(frame: bytes) -> None:
+    try:
+        message = decode(frame)
+    except ValueError:
+        return
+    assert decode(encode(message)) == message
+
+
+def late(factor: int = 0, until: int = 2, layer: int = -1, evidence: str = "late") -> Penalty:
+    return "p0", "LATE", factor, until, layer, evidence
+
+
+def proposing(**changes: object) -> Propose:
+    return Propose(place(), replace(update(), **changes), b"s" * 64)  # type: ignore[arg-type]
+
+
+def norms_with(**changes: object) -> Norms:
+    return Norms(place(), replace(MEASURED, **changes))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda: Nack(place(), 1 << 32),
+        lambda: PartData(place(), 3, 0, (), b""),
+        lambda: PartData(place(), 0, 1 << 17, (), b""),
+        lambda: PartData(place(), 0, 0, (digest_of(b""),) * 18, b""),
+        lambda: PartData(place(), 1, 0, (), b"", "p" * 65),
+        lambda: Reassign(place(), ((1 << 17, "p1"),)),
+        lambda: Reassign(place(), ((0, "p" * 65),)),
+        lambda: ShowInputs(place(), 1 << 17),
+        lambda: GetMeans(place(), (-1,)),
+        lambda: GetMeans(replace(place(), anchor=b"short"), ()),
+        lambda: GetObjects((digest_of(b""),) * (FETCH_MOST + 1)),
+        lambda: Start(place(), (header("p0"),) * 65),
+        lambda: Promise(place(), header("p" * 65)),
+        lambda: Promise(place(), header("p0", ranges=((0, 0, 1),) * 1025)),
+        lambda: Propose(place(), update(weights=((1, 2),)), b"s" * 64),
+        lambda: Propose(place(), update(), b"short"),
+        lambda: Propose(place(), update(took=((0, 0, 0, 0),)), b"s" * 64),
+        lambda: Propose(place(), update(took=((0, 0, 0, 1 << 32),) * 3), b"s" * 64),
+        lambda: Propose(place(), update(took=((0, 0, 0),) * 3), b"s" * 64),
+        lambda: Propose(place(), update(waited=(0, 0, 0, -1)), b"s" * 64),
+        lambda: proposing(penalties=(late(factor=65_537),)),
+        lambda: proposing(penalties=(late(until=0),)),
+        lambda: proposing(penalties=(late(layer=-2),)),
+        lambda: proposing(penalties=(late(layer=65_537),)),
+        lambda: proposing(penalties=(late(evidence="a line\n"),)),
+        lambda: proposing(penalties=(late(evidence="e" * (MAX_EVIDENCE + 1)),)),
+        lambda: proposing(penalties=(late()[:5],)),
+        lambda: proposing(penalties=(late(),) * 513),
+        lambda: proposing(scales=(65_537,)),
+        lambda: proposing(scales=(-1,)),
+        lambda: proposing(pulls=(1.0,)),
+        lambda: proposing(measured=(MEASURED,) * 65),
+        lambda: proposing(records=(RECORD,) * (MAX_RECORDS + 1)),
+        lambda: proposing(records=(replace(RECORD, stats=(NormStats(float("nan"), 0.0, 1, 0),)),)),
+        lambda: proposing(records=(replace(RECORD, stats=(NormStats(1.0, float("inf"), 1, 0),)),)),
+        lambda: proposing(records=(replace(RECORD, stats=(NormStats(-1.0, 0.0, 1, 0),)),)),
+        lambda: proposing(records=(replace(RECORD, roots=b"short"),)),
+        lambda: proposing(records=(replace(RECORD, seen=-1),)),
+        lambda: proposing(records=(replace(RECORD, peer="p" * 65),)),
+        lambda: norms_with(reducer="p" * 65),
+        lambda: norms_with(received=((1 << 17, 0),)),
+        lambda: norms_with(received=((0, -1),)),
+        lambda: norms_with(signature=b"short"),
+        lambda: norms_with(rows=(replace(RICH, layer=-1),)),
+        lambda: norms_with(rows=(replace(RICH, squares=(POSITIVE + 1,)),)),
+        lambda: norms_with(rows=(replace(RICH, squares=(1.0,)),)),
+        lambda: norms_with(rows=(replace(RICH, squares=(0,) * 65),)),
+        lambda: norms_with(rows=(replace(RICH, dots=(FLOAT_BITS + 1,)),)),
+        lambda: norms_with(rows=(replace(RICH, dots=(-1,)),)),
+        lambda: norms_with(rows=(replace(RICH, direction=POSITIVE + 1),)),
+        lambda: NormTable(place(), (MEASURED,) * 65),
+        lambda: Promise(place(), header("p0", reports=(("p1", "a line\n"),))),
+        lambda: Promise(place(), header("p0", reports=(("p1", "e" * (MAX_EVIDENCE + 1)),))),
+        lambda: Promise(place(), header("p0", reports=(("p" * 65, "it lied"),))),
+        lambda: Promise(place(), header("p0", reports=(("p2", "it lied"), ("p1", "it lied")))),
+        lambda: Promise(place(), header("p0", reports=(("p1", "it lied"), ("p1", "twice")))),
+        lambda: Promise(place(), header("p0", reports=tuple((f"p{i:02}", "") for i in range(MAX_REPORTS + 1)))),
+        lambda: NormDispute(place(), replace(MEASURED, reducer="p" * 65), 0),
+        lambda: NormDispute(place(), MEASURED, -1),
+        lambda: Heartbeat(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
+        lambda: Heartbeat(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
+        lambda: Heartbeat(HEAD.anchor, 1, 0, b"", False, 0, 0, False, unreachable=-1),
+    ],
+)
+def test_values_out_of_range_are_refused(spoil: Callable[[], Message]) -> None:
+    """Each with one value that the protocol does not know."""
+    with pytest.raises(ValueError, match="expected"):
+        decode(encode(spoil()))
+
+
+@pytest.mark.parametrize("message", MESSAGES, ids=lambda message: type(message).__name__)
+def test_a_frame_above_its_cap_is_refused_before_it_is_unpacked(message: Message) -> None:
+    """Each type has a size beyond which it cannot be honest."""
+    with pytest.raises(ValueError, match="at most"):
+        decode(bytes((PROTOCOL_VERSION, message.code)) + bytes(message.cap_bytes))
+
+
+def test_the_largest_honest_start_fits() -> None:
+    """64 members that each used 1024 ranges of data."""
+    ranges = tuple((2**40 + index, 2**40, 2**41) for index in range(1024))
+    largest = Start(place(), tuple(header(f"p{index}", ranges=ranges) for index in range(64)))
+    assert decode(encode(largest)) == largest
+
+
+def test_a_conflict_carries_no_bytes_of_a_mean() -> None:
+    """What it shows are two signatures."""
+    frame = encode(MeanConflict(place(), MEAN))
+    assert decode(frame) == MeanConflict(place(), replace(MEAN, payload=b""))
+    packed = bytes((PROTOCOL_VERSION, MeanConflict.code)) + msgpack.packb((place().packed(), MEAN.packed()))
+    with pytest.raises(ValueError, match="expected"):
+        decode(packed)
+
+
+def test_the_largest_honest_table_fits() -> None:
+    """64 members who reduce a model of 2,048 layers, each some parts of 33 of them: 64 inner products in a row."""
+    rows = tuple(NormRow(layer, (POSITIVE,) * 64, (FLOAT_BITS,) * 64, POSITIVE) for layer in range(33))
+    received = tuple((60_000 + part, ALL_MEMBERS) for part in range(33))
+    found = tuple(SignedNorms("Qm" + "m" * 44, received, rows, b"s" * 64) for _ in range(64))
+    assert decode(encode(NormTable(place(), found))) == NormTable(place(), found)
+    assert decode(encode(Norms(place(), replace(found[0], rows=rows * 62)))) is not None

@@ -1,0 +1,108 @@
+"""Ballot 0 of the small run of `build.py`, brought to where a test begins."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from typing import Any
+
+from peer.consensus.protocol import merkle
+from peer.consensus.protocol.block import SignedNorms
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.messages import MeanData, Norms, NormTable, PartData, Promise
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.interface import Input, MeasurePart, PartMeasured, Received, Submitted, Tick
+from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.state import BallotPhase, State
+from peer.testing.memory_peer import ModelKeys
+from tests.peer.consensus.rounds.build import (
+    NAMES,
+    PAYLOADS,
+    header,
+    leaves_of,
+    measurements,
+    owner,
+    part_of,
+    place,
+    state_of,
+)
+
+LEADER = owner(0)
+OTHERS = tuple(name for name in NAMES if name != LEADER)
+PLACE = place(0)
+FIGURES = PartNorms(1.0)
+
+
+def run(state: State, *events: Input) -> tuple[State, list[object]]:
+    effects: list[object] = []
+    for event in events:
+        state, more = step(state, event)
+        effects += more
+    return state, effects
+
+
+def figures_for(effects: Iterable[object], figures: PartNorms = FIGURES) -> list[PartMeasured]:
+    """The answers to what the machine asked to be measured."""
+    asked = [effect for effect in effects if isinstance(effect, MeasurePart)]
+    return [PartMeasured(4.05, item.place, item.giver, item.part, figures, item.evidence) for item in asked]
+
+
+def measuring(state: State, *events: Input) -> tuple[State, list[object]]:
+    """As `run`; after each event whatever the machine asked to be measured is measured."""
+    effects: list[object] = []
+    for event in events:
+        state, more = run(state, event)
+        state, answers = run(state, *figures_for(more))
+        effects += more + answers
+    return state, effects
+
+
+def gathering(*, audit: float = 0.0, **of_second: int) -> State:
+    """The coordinator of ballot 0 after START; `of_second` changes the header of one of the others."""
+    headers = [header(OTHERS[0]), header(OTHERS[1], **of_second)]
+    promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in headers]
+    fresh = state_of(LEADER)
+    fresh = replace(fresh, rules=replace(fresh.rules, audit=audit))
+    state, _ = measuring(fresh, Submitted(0.0, header(LEADER)), Tick(4.0), *promises)
+    assert state.exchange is not None
+    assert state.lead is not None
+    assert state.lead.stage is BallotPhase.GATHERING
+    return state
+
+
+def mine(state: State, peer: str) -> tuple[int, ...]:
+    """The parts that `peer` reduces."""
+    assert state.exchange is not None
+    return tuple(part for part, reducer in enumerate(state.exchange.reducers) if reducer == peer)
+
+
+def part_from(peer: str, part: int, attempt: int = 0, now: float = 4.1) -> Received:
+    path = merkle.path(leaves_of(peer), part)
+    return Received(now, peer, PartData(PLACE, attempt, part, path, part_of(peer, part)))
+
+
+def norms_of(
+    state: State, peer: str, received: tuple[tuple[int, int], ...], now: float = 4.2, **of_rows: Any
+) -> Received:
+    assert state.exchange is not None
+    return Received(now, peer, Norms(PLACE, measurements(peer, state.exchange.members, received, **of_rows)))
+
+
+def table_of(state: State, *norms: Received, now: float = 5.0) -> Received:
+    """TABLE with these NORMS."""
+    found = sorted((item.message.measurements for item in norms if isinstance(item.message, Norms)), key=_reducer)
+    return Received(now, LEADER, NormTable(PLACE, tuple(found)))
+
+
+def _reducer(found: SignedNorms) -> str:
+    return found.reducer
+
+
+def mean_of(
+    state: State, part: int, contributors: int, *, reducer: str = "", attempt: int = 0, now: float = 4.3
+) -> Received:
+    """A mean from its reducer, or from who repairs it."""
+    assert state.exchange is not None
+    reducer, payload = reducer or state.exchange.reducers[part], PAYLOADS[part]
+    mean = MeanData(PLACE, attempt, part, reducer, contributors, digest_of(payload), b"", payload)
+    return Received(now, reducer, mean.signed(ModelKeys(reducer)))

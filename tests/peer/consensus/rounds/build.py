@@ -1,0 +1,154 @@
+"""Rules, heads, headers, updates and certificates of a small run, for tests that look at one rule at a time."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.protocol import merkle, norms, penalties
+from peer.consensus.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
+from peer.consensus.protocol.electorate import coordinator
+from peer.consensus.protocol.encoding import digest_of, pack
+from peer.consensus.protocol.head import ChainHead, genesis_anchor
+from peer.consensus.protocol.layout import Part
+from peer.consensus.protocol.messages import BallotId
+from peer.consensus.protocol.rules import Rules
+from peer.consensus.protocol.validation import check_update, tenures_due
+from peer.consensus.rounds.machine import begin
+from peer.consensus.rounds.state import State
+from peer.testing.memory_peer import ModelKeys
+
+NAMES = ("p0", "p1", "p2")
+PART_BYTES = (8, 8, 4)
+PARTS = tuple(Part(index, 2 * index, size // 4) for index, size in enumerate(PART_BYTES))
+HEAD = ChainHead(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
+PAYLOADS = (b"first 8.", b"then 8..", b"last")
+"""Encoded means of the three parts."""
+ONE = norms.bits_of(1.0)
+
+
+def rules(me: str, aggregation: AggregationRules = MEAN_ONLY) -> Rules:
+    return Rules(
+        me=me, keys=ModelKeys(me), parts=PARTS, part_bytes=PART_BYTES, gather_s=3.0, ack_s=1.0, exchange_s=2.0,
+        stagger_s=1.0, tokens_cap=10**9, aggregation=aggregation,
+    )  # fmt: skip
+
+
+def state_of(me: str, **changes: Any) -> State:
+    return replace(begin(rules(me), HEAD, 0.0), **changes)
+
+
+def fault_of(state: State, item: Update) -> str:
+    """Why a voter in this state refuses an update."""
+    return check_update(state.rules, state.head, state.electorate, item)
+
+
+def place(ballot: int = 0) -> BallotId:
+    return BallotId(HEAD.anchor, HEAD.instance, ballot)
+
+
+def owner(ballot: int = 0) -> str:
+    return coordinator(HEAD.anchor, HEAD.electorate, ballot)
+
+
+def part_of(peer: str, part: int) -> bytes:
+    """What `peer` contributes to `part`."""
+    return (f"{peer}-{part}" * 4).encode()[: PART_BYTES[part]]
+
+
+def leaves_of(peer: str) -> list[bytes]:
+    return [digest_of(part_of(peer, part)) for part in range(len(PARTS))]
+
+
+def header(peer: str, **changes: Any) -> ContributionHeader:
+    """A genuine header of `peer` for HEAD; `changes` come before the signature."""
+    plain = ContributionHeader(peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),))
+    return replace(plain, **changes).signed(ModelKeys(peer))
+
+
+def measurements(
+    reducer: str,
+    members: tuple[ContributionHeader, ...],
+    received: tuple[tuple[int, int], ...],
+    *,
+    anchor: bytes = HEAD.anchor,
+    ballot: int = 0,
+    **of_rows: Any,
+) -> SignedNorms:
+    """What `reducer` signs of these parts: the square 1.0 for everybody it has, or what `of_rows` says of each row."""
+    rows = tuple(
+        NormRow(PARTS[part].layer, tuple(ONE if bits >> index & 1 else 0 for index in range(len(members))))
+        for part, bits in received
+        if part < len(PARTS)
+    )
+    rows = tuple(replace(row, **of_rows) for row in rows)
+    return SignedNorms(reducer, received, rows).signed(ModelKeys(reducer), anchor, ballot, members)
+
+
+def measured_by_all(
+    members: tuple[ContributionHeader, ...], ballot: int = 0, head: ChainHead = HEAD, **of_rows: Any
+) -> tuple[SignedNorms, ...]:
+    """Every reducer of a ballot has everything of everybody who gave something."""
+    reducers = norms.shard_owners(rules(NAMES[0]), head, members, ballot)
+    parts = {name: [part for part, reducer in enumerate(reducers) if reducer == name] for name in reducers}
+    gave = givers(members)
+    return tuple(
+        measurements(
+            name, members, tuple((part, gave) for part in parts[name]), anchor=head.anchor, ballot=ballot, **of_rows
+        )
+        for name in sorted(parts)
+    )
+
+
+def update(
+    ballot: int = 0,
+    members: tuple[ContributionHeader, ...] | None = None,
+    *,
+    aggregation: AggregationRules = MEAN_ONLY,
+    **changes: Any,
+) -> Update:
+    """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
+    measured, nobody measured anything."""
+    members = members or tuple(header(name) for name in NAMES)
+    theirs = rules(owner(ballot), aggregation)
+    judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
+    weights, scales, pulls = norms.table_of(judgement)
+    plain = Update(
+        parent=HEAD.anchor,
+        round=1,
+        time=0,
+        members=members,
+        elect=tuple(member.peer for member in members),
+        parts=tuple(digest_of(payload) for payload in PAYLOADS),
+        contributors=(0b111, 0b011, 0b001),
+        weights=weights,
+        penalties=(),
+        weight=len(members),
+        ballot=ballot,
+        coordinator=owner(ballot),
+        scales=scales,
+        pulls=pulls,
+        records=judgement.records,
+    )
+    changed = replace(plain, **changes)
+    if not {"tenures", "weights"} & changes.keys() and len(changed.parts) == len(changed.contributors):
+        changed = replace(changed, tenures=tenures_due(theirs, HEAD, changed))
+    if "penalties" in changes or len(changed.parts) != len(changed.contributors):
+        return changed
+    return replace(changed, penalties=penalties.due(theirs, HEAD, changed, judgement.findings))
+
+
+def proposal_signature(item: Update, ballot: int = 0) -> bytes:
+    return ModelKeys(owner(ballot)).sign("propose", pack((place(ballot).packed(), item.digest)))
+
+
+def vote(voter: str, item: Update, ballot: int = 0, **changes: Any) -> Vote:
+    """A genuine vote; `changes` come before the signature."""
+    plain = Vote(voter, HEAD.instance, ballot, item.digest, proposal_signature(item, ballot))
+    return replace(plain, **changes).signed(ModelKeys(voter))
+
+
+def block(item: Update | None = None, voters: tuple[str, ...] = NAMES[:2]) -> Block:
+    chosen = item or update()
+    return Block(chosen, tuple(vote(name, chosen) for name in voters))

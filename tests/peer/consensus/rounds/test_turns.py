@@ -1,0 +1,118 @@
+"""Everybody leads in turn: who asks for ballots of its own in between those of others is not followed."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peer.consensus.protocol.block import Update
+from peer.consensus.protocol.messages import Prepare, Promise, Propose, VoteCast
+from peer.consensus.rounds.acceptor import VOTES_KEPT
+from peer.consensus.rounds.interface import Effect, Input, Received, Send
+from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.state import State
+from peer.consensus.rounds.timeouts import patience_s
+from tests.fields.restless import Press, prepares, press, proposes, votes
+from tests.peer.consensus.rounds.build import NAMES, header, owner, place, proposal_signature, state_of, update, vote
+from tests.peer.consensus.rounds.test_votes import HELD
+
+SLOWER = 1.5
+BEGAN_S = 100.0
+FIRST, SECOND, VOTER = owner(0), owner(1), owner(2)
+OWN = len(NAMES)
+"""The ballot after the first of the same coordinator."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("victims", [1, 3])
+@pytest.mark.parametrize("what", [prepares, proposes, votes])
+def test_who_asks_for_ballots_all_the_time_costs_one_turn(what: Press, victims: int) -> None:
+    """Before the first ballot, amid those of others and just when their time is over, whether it holds a lead or not:
+    all others commit within the usual and one fail-over."""
+    found = press(what, victims, led=2)
+    assert not found.outcome.failures
+    assert found.outcome.slowest_s <= SLOWER * found.usual_s + found.failover_s
+
+
+def after(state: State, *events: Input) -> tuple[State, list[Effect]]:
+    effects: list[Effect] = []
+    for event in events:
+        state, more = step(state, event)
+        effects += more
+    return state, effects
+
+
+def promised(state: State, *events: Input) -> list[int]:
+    """The ballots that are promised in answer to these events."""
+    sent = [effect.message for effect in after(state, *events)[1] if isinstance(effect, Send)]
+    return [message.place.ballot for message in sent if isinstance(message, Promise)]
+
+
+def asks(ballot: int, at_s: float) -> Received:
+    return Received(at_s, owner(ballot), Prepare(place(ballot)))
+
+
+@pytest.fixture
+def state() -> State:
+    """A voter that has just promised ballot 0."""
+    begun, _ = after(state_of(VOTER, header=header(VOTER), held=HELD), asks(0, BEGAN_S))
+    assert begun.acceptor.promised == 0
+    return begun
+
+
+def test_a_ballot_that_moves_is_not_left_for_another(state: State) -> None:
+    over_s = BEGAN_S + patience_s(state)
+    assert promised(state, asks(1, BEGAN_S + 1.0)) == []
+    assert promised(state, asks(1, over_s - 1.0)) == []
+    assert promised(state, asks(1, over_s)) == [1]
+
+
+def test_a_coordinator_does_not_begin_anew_before_the_others_had_their_turn(state: State) -> None:
+    """One that asks at the right moment would else be first each time."""
+    over_s = BEGAN_S + patience_s(state)
+    assert owner(OWN) == FIRST
+    assert promised(state, asks(OWN, over_s)) == []
+    assert promised(state, asks(OWN, over_s), asks(1, over_s + 0.1)) == [1]
+    assert promised(state, asks(OWN, over_s + OWN * state.rules.stagger_s)) == [OWN]
+
+
+def test_ballots_far_ahead_wait_for_each_of_the_others_once(state: State) -> None:
+    """A voter that was led far ahead by a liar is followed by the others all the same."""
+    turns_s = OWN * state.rules.stagger_s
+    assert promised(state, asks(1000 * OWN, BEGAN_S + patience_s(state) + turns_s)) == [1000 * OWN]
+
+
+def test_who_was_away_follows_at_once(state: State) -> None:
+    """What it promised before a crash says nothing about what goes on now."""
+    assert promised(replace(state, ballot_at=state_of(VOTER).ballot_at), asks(1, BEGAN_S + 1.0)) == [1]
+
+
+def test_what_is_proposed_out_of_turn_gets_no_vote(state: State) -> None:
+    """It takes no PREPARE to interrupt a ballot."""
+
+    def voted(ballot: int, at_s: float) -> bool:
+        item = update(ballot, time=90)
+        message = Propose(place(ballot), item, proposal_signature(item, ballot))
+        _, effects = after(state, Received(at_s, owner(ballot), message))
+        return any(isinstance(effect, Send) and isinstance(effect.message, VoteCast) for effect in effects)
+
+    assert voted(0, BEGAN_S + 1.0)
+    assert not voted(1, BEGAN_S + 1.0)
+    assert voted(1, BEGAN_S + patience_s(state))
+
+
+def test_a_vote_of_one_voter_moves_a_ballot_once(state: State) -> None:
+    """Not those in ballots that nobody leads, though their owner signs what it likes; nor the same one forgotten."""
+    item = update(time=90)
+    proposed = Received(BEGAN_S + 1.0, FIRST, Propose(place(0), item, proposal_signature(item)))
+    state, _ = after(replace(state, held={}), proposed, cast(item, 0, BEGAN_S + 2.0))
+    assert state.last_progress_at == BEGAN_S + 2.0
+    ballots = range(OWN, (VOTES_KEPT + 2) * OWN, OWN)
+    state, _ = after(state, *(cast(item, ballot, BEGAN_S + 3.0) for ballot in ballots))
+    state, _ = after(state, cast(item, 0, BEGAN_S + 4.0))
+    assert state.last_progress_at == BEGAN_S + 2.0
+
+
+def cast(item: Update, ballot: int, at_s: float) -> Received:
+    return Received(at_s, FIRST, VoteCast(place(ballot), vote(FIRST, item, ballot)))

@@ -1,0 +1,237 @@
+"""A peer finds out that its chain leads nowhere, and takes a snapshot from those who agree on one."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from peer.consensus.protocol.messages import Heartbeat
+from peer.network.sync import snapshot_sync
+from peer.network.sync.snapshot_sync import SnapshotSync
+from peer.node.store import snapshots
+from peer.node.store.chain import ChainStore
+from peer.schema.events import AlertRaised, Event, PeerStateChanged
+from peer.testing.child_process import HANG_S
+from tests.peer.consensus.rounds.build import NAMES
+from tests.peer.network.sync.donors import LAYERS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
+
+GOES_ON = "this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
+MODEL_BYTES = 8 * sum(LAYERS)
+
+
+@pytest.fixture(autouse=True)
+def closed_donors() -> Iterator[None]:
+    """They hold files open."""
+    yield
+    while OPEN:
+        OPEN.pop().close()
+
+
+@dataclass
+class Node(Network):
+    """A network in which everybody can be dialled."""
+
+    peer_id: str = "me"
+    met: list[str] = field(default_factory=list)
+
+    async def meet(self, peer: str, addresses: Sequence[str]) -> bool:
+        self.met.append(peer)
+        return True
+
+
+@dataclass
+class Notices:
+    """A board on which these stand."""
+
+    heads: dict[str, Heartbeat | None] = field(default_factory=dict)
+    looks: int = 0
+
+    async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
+        self.looks += 1
+        return {peer: (head, ()) for peer, head in self.heads.items()}
+
+
+class Newcomer:
+    """A peer with a chain of its own, and others in a run with pruned chains."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rounds: int = 0) -> None:
+        for name in ("LOOK_AGAIN_S", "TRY_AGAIN_S"):
+            monkeypatch.setattr(snapshot_sync, name, 0.0)
+        self.root, self.directory = tmp_path, tmp_path / "me"
+        self.node, self.notices, self.told = Node(), Notices(), list[Event]()
+        self.disk = chain_of(self.directory, rounds, branch=7)
+        self.syncer = self.make(round_bytes=MODEL_BYTES)
+
+    def make(self, round_bytes: int, keep_rounds: int = 3) -> SnapshotSync:
+        return SnapshotSync(
+            self.node,
+            RUN,
+            self.notices.read_others,
+            self.directory,
+            LAYERS,
+            round_bytes,
+            keep_rounds,
+            AtOnce(),  # type: ignore[arg-type]
+            self.told.append,
+        )
+
+    def add(self, name: str, rounds: int, *taken: int, seed: int = 0, branch: int = 0) -> ChainStore:
+        """Somebody of the run, on the board and with these snapshots."""
+        chain_of(self.root / name, rounds, branch)
+        disk = self.node.add(self.root, name, rounds, *taken, seed=seed)
+        head = disk.head
+        self.notices.heads[name] = Heartbeat(head.anchor, head.round, head.weight, b"", True, 0, 0, False)
+        return disk
+
+
+async def test_whoever_is_cut_off_needs_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Another chain than all others have, and they have done more; near the others the round machine sees to it."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    assert not await me.syncer.find_need(me.disk)
+    assert me.notices.looks == 1
+    for name in "ab":
+        me.add(name, 8)
+    assert not await me.syncer.find_need(me.disk), "three rounds are no distance"
+    for name in "ab":
+        me.add(name, 9)
+    assert await me.syncer.find_need(me.disk)
+    assert set(me.node.met) == {"a", "b"}
+    me.add("c", 9, branch=7)
+    assert not await me.syncer.find_need(me.disk), "c has what follows"
+    near = chain_of(me.root / "near", 2, branch=7)
+    assert not await me.syncer.find_need(near), "the branches part where a fork can still lead back to"
+
+
+async def test_a_newcomer_replays_while_that_is_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Twelve updates against a snapshot and four updates; an old peer replays in any case."""
+    me = Newcomer(tmp_path, monkeypatch)
+    for name in "ab":
+        me.add(name, 12, 8)
+    assert not await me.make(round_bytes=MODEL_BYTES // 8).find_need(me.disk)
+    assert await me.make(round_bytes=MODEL_BYTES // 8 + 1).find_need(me.disk)
+    me.node.met.clear()
+    me.node.peer_id = NAMES[0]
+    me.notices.heads, heads = {}, me.notices.heads
+    me.notices.looks = 0
+    assert not await me.syncer.find_need(me.disk)
+    assert me.notices.looks == 1, "a founder waits for nobody"
+    assert me.node.met == []
+    me.notices.heads = heads
+    old = chain_of(me.root / "old", 1)
+    assert not await me.make(round_bytes=MODEL_BYTES).find_need(old)
+
+
+async def test_the_chain_begins_at_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """On disk, with the updates before it; the people are told what is going on."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        donor = me.add(name, 6, 4)
+    manifest = await me.syncer.bring(me.disk, "cut off")
+    disk = chain_of(me.directory, 4)
+    assert disk.heads == [donor.heads[4]]
+    assert disk.updates_up_to(disk.head.anchor) == donor.updates_up_to(disk.head.anchor)
+    path = snapshots.path_of(me.directory, 4, disk.head.anchor)
+    assert same(path, manifest, anchor_at(4))
+    alerts = [event.text for event in me.told if isinstance(event, AlertRaised)]
+    assert alerts == [f"cut off: {GOES_ON}"]
+    says = [event.why for event in me.told if isinstance(event, PeerStateChanged)]
+    assert says == ["taking the snapshot of round 4 (5 MB) from 2 peers"]
+
+
+async def test_a_donor_with_another_manifest_is_outvoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """It computed something else; nothing is asked of it."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        me.add(name, 6, 4)
+    me.add("wrong", 6, 4, seed=1)
+    manifest = await me.syncer.bring(me.disk, "cut off")
+    assert manifest.state == anchor_at(4).state_digest()
+    assert {name for peer, name in me.node.asked if peer == "wrong"} == {"chain-status"}
+
+
+async def test_it_tries_until_somebody_gives_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """First nobody is there, then two who do not agree, then a third who agrees with one of them."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    bringing = asyncio.create_task(me.syncer.bring(me.disk, "cut off"))
+    await asyncio.sleep(0)
+    me.add("a", 6, 4)
+    me.add("wrong", 6, 4, seed=1)
+    for _ in range(20):
+        await asyncio.sleep(0)
+    assert not bringing.done()
+    me.add("b", 6, 4)
+    async with asyncio.timeout(HANG_S):
+        manifest = await bringing
+    assert manifest.state == anchor_at(4).state_digest()
+    assert "looking for peers that give a snapshot" in {
+        event.why for event in me.told if isinstance(event, PeerStateChanged)
+    }
+
+
+async def test_a_snapshot_of_another_model_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Though two agree on it; the older one will do."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        disk = me.add(name, 8, 4)
+        monkeypatch.setattr("tests.peer.network.sync.donors.LAYERS", (6, 4))
+        write_snapshot(me.root / name, disk, 8)
+        monkeypatch.undo()
+    for name in ("LOOK_AGAIN_S", "TRY_AGAIN_S"):
+        monkeypatch.setattr(snapshot_sync, name, 0.0)
+    manifest = await me.syncer.bring(me.disk, "cut off")
+    assert manifest.round == 4
+    alerts: list[Any] = [event for event in me.told if isinstance(event, AlertRaised)]
+    assert [event.text for event in alerts][1:] == ["the snapshot of round 8 is of another run or model: refused"]
+
+
+async def test_a_snapshot_of_as_many_parameters_in_other_layers_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Their chunks would lie elsewhere."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        disk = me.add(name, 8, 4)
+        with monkeypatch.context() as patched:
+            patched.setattr("tests.peer.network.sync.donors.LAYERS", LAYERS[::-1])
+            write_snapshot(me.root / name, disk, 8)
+    assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    assert "the snapshot of round 8 is of another run or model: refused" in _alerts(me)
+
+
+async def test_a_snapshot_of_which_its_voters_report_another_state_is_refused_before_it_is_loaded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Where some of them still stand there; who is not of them is not heard."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    for name in "ab":
+        disk = me.add(name, 8, 4, 8)
+    for name, state in ((NAMES[0], b"s" * 32), ("nobody", anchor_at(8).state_digest())):
+        me.notices.heads[name] = Heartbeat(disk.head.anchor, 8, disk.head.weight, state, True, 0, 0, False)
+    assert NAMES[0] in disk.head.electorate
+    assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    assert "the snapshot of round 8 is not of the state that voters report there: refused" in _alerts(me)
+
+
+def _alerts(me: Newcomer) -> list[str]:
+    return [event.text for event in me.told if isinstance(event, AlertRaised)]
+
+
+async def test_a_silent_donor_is_left_out_of_the_next_try(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Unless nobody else is left."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    me.add("a", 6, 4)
+    manifest_answer, calls = me.node.answers["a"]["chunk"], list[int]()
+
+    async def recover(peer: str, request: bytes) -> bytes | None:
+        calls.append(1)
+        return None if len(calls) <= 2 else await manifest_answer(peer, request)
+
+    me.node.answers["a"]["chunk"] = recover
+    async with asyncio.timeout(HANG_S):
+        assert (await me.syncer.bring(me.disk, "cut off")).round == 4
+    assert len(calls) > 2

@@ -1,0 +1,129 @@
+"""A stage has the bits of its layers, and what cannot be cut is refused."""
+
+from __future__ import annotations
+
+from itertools import combinations
+from typing import Any
+
+import pytest
+import torch
+
+from dht.errors import BadSpec
+from peer.parallel.pipeline.stage_model import (
+    build_stage,
+    initial_layer_digests,
+    initial_span,
+    model_layers,
+    require_cuttable,
+)
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.spec import RunSpec, from_mapping
+from peer.training.model.build import build, next_token_logits
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.layer_tensors import LayerTensors
+from peer.training.outer.outer_state import OuterState
+from peer.training.train.round_vectors import Place, Places, RoundVectors
+
+UNCUTTABLE = ("gpt2", "opt")
+"""They add positions to whatever enters."""
+SIZES = {
+    "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "n_embd": 64, "n_layer": 3, "n_head": 2,
+    "intermediate_size": 96, "ffn_dim": 96, "num_key_value_heads": 1, "head_dim": 32, "num_local_experts": 3,
+    "tie_word_embeddings": False,
+}  # fmt: skip
+
+
+def spec_of(architecture: str, **config: Any) -> RunSpec:
+    sizes = {key: value for key, value in SIZES.items() if key in ARCHITECTURES[architecture].keys}
+    return from_mapping(
+        {
+            "run": {"name": "cut", "seed": 3, "founders": 1, "rounds": 4},
+            "model": {
+                "architecture": architecture, "context": 32, "tokenizer": "bytes", "config": sizes | config,
+            },
+            "data": {"source": "stdlib"},
+        },
+        "a test",
+    )  # fmt: skip
+
+
+@pytest.mark.parametrize("architecture", [name for name in ARCHITECTURES if name not in UNCUTTABLE])
+def test_every_span_has_the_bits_of_the_whole_model(architecture: str) -> None:
+    spec = spec_of(architecture, num_hidden_layers=2)
+    require_cuttable(spec)
+    whole = FlatParameters(build(spec))
+    values, digests = whole.by_layer(), OuterState.initial(whole.by_layer()).layer_digests()
+    assert model_layers(spec) == whole.layers
+    for first, end in combinations(range(len(values) + 1), 2):
+        held = range(first, end)
+        _, flat = build_stage(spec, held)
+        assert flat.layers == whole.layers[first:end]
+        assert all(map(torch.equal, flat.by_layer(), values[first:end]))
+    assert initial_span(spec, range(1, 3)).layer_digests() == digests[1:3]
+    assert initial_layer_digests(spec) == digests
+
+
+@pytest.mark.parametrize("architecture", UNCUTTABLE)
+def test_what_cannot_be_cut_is_refused(architecture: str) -> None:
+    with pytest.raises(BadSpec, match=f"{architecture}.*cannot be cut"):
+        require_cuttable(spec_of(architecture))
+
+
+def test_tied_embeddings_are_refused_with_the_way_out() -> None:
+    with pytest.raises(BadSpec, match=r"model\.config\.tie_word_embeddings = false"):
+        require_cuttable(spec_of("llama", tie_word_embeddings=True))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("granite", {"embedding_multiplier": 12.0}),
+        ("granite", {"logits_scaling": 8.0}),
+        ("starcoder2", {"embedding_dropout": 0.1}),
+        ("gpt_neox", {"hidden_dropout": 0.1}),
+    ],
+)
+def test_what_every_stage_would_do_again_is_refused(architecture: str, config: dict[str, Any]) -> None:
+    with pytest.raises(BadSpec):
+        require_cuttable(spec_of(architecture, **config))
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("qwen2", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 2}),
+        ("qwen3", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
+        ("smollm3", {"no_rope_layer_interval": 2}),
+        ("mistral", {"sliding_window": 4}),
+        ("granite", {"residual_multiplier": 0.3, "attention_multiplier": 0.1}),
+    ],
+)
+def test_blocks_that_differ_compute_in_a_stage_what_they_do_in_the_whole(
+    architecture: str, config: dict[str, Any]
+) -> None:
+    """To the bit, with sequences longer than a window."""
+    spec = spec_of(architecture, **config)
+    require_cuttable(spec)
+    whole, count = build(spec).eval(), len(model_layers(spec))
+    tokens_BT = torch.arange(40).view(2, 20)
+    hidden = tokens_BT[:, :-1]
+    with torch.no_grad():
+        for held in (range(2), range(2, 3), range(3, count)):
+            hidden = build_stage(spec, held)[0].eval()(hidden)
+        assert torch.equal(hidden, next_token_logits(whole, tokens_BT))
+
+
+def test_dropout_inside_blocks_can_be_cut() -> None:
+    require_cuttable(spec_of("phi3", resid_pdrop=0.1))
+    assert build_stage(spec_of("phi3", resid_pdrop=0.1), range(2))[0].has_dropout
+    assert not build_stage(spec_of("phi3"), range(2))[0].has_dropout
+
+
+def test_vectors_of_a_span_take_parts_of_the_whole_model() -> None:
+    spec, held = spec_of("llama"), range(2, 4)
+    _, flat = build_stage(spec, held)
+    cpu = torch.device("cpu")
+    vectors = RoundVectors.at(flat, Places(outer=Place.MEMORY, own=Place.MEMORY), cpu, None)
+    layer: LayerTensors = vectors.layer(0)
+    assert layer.first == model_layers(spec)[2].start > 0
+    assert vectors.anchor.layers == held

@@ -1,0 +1,66 @@
+"""The same tokens give the same losses in every way that devices share a model, and the same bits where the order of
+additions is the same."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from peer.schema.spec import RunSpec
+from peer.training.train.trainer import LocalTrainer
+from tests.peer.parallel.ranks.conftest import WAYS, MakeOn
+from tests.saved import everything, same
+from tests.stepping import step
+from tests.talks import on_talks
+
+pytestmark = pytest.mark.outside
+
+STEPS = 20
+
+
+def losses(trainer: LocalTrainer, steps: int = STEPS) -> list[float]:
+    trainer.begin_round(("p0", "p1"))
+    return [step(trainer).loss for _ in range(steps)]
+
+
+@pytest.fixture(scope="module")
+def expected() -> list[float]:
+    """Of one device, made once."""
+    return []
+
+
+@pytest.mark.parametrize("way", [way for way in WAYS if way not in ("one device", "one rank", "offload")])
+def test_every_way_learns_as_one_device_does(way: str, make_on: MakeOn, expected: list[float]) -> None:
+    """Each step, in float32, from the same sequences: however many ranks read them."""
+    if not expected:
+        expected += losses(make_on("one device"))
+    assert losses(make_on(way)) == pytest.approx(expected, rel=1e-6)
+    assert expected[-1] < 0.95 * expected[0], "it learns"
+
+
+@pytest.mark.parametrize("way", ["one rank", "full 2", "hybrid 4"])
+def test_conversations_are_learned_alike(way: str, make_on: MakeOn, spec: RunSpec, tmp_path: Path) -> None:
+    """Whichever rank has the answers: some of them read rows in which nothing is predicted."""
+    talks = on_talks(spec, tmp_path / "talks")
+    one, ranks = make_on("one device", talks), make_on(way, talks)
+    assert losses(ranks, 5) == pytest.approx(losses(one, 5), rel=1e-5)
+    measured, expected = ranks.evaluate(), one.evaluate()
+    assert measured is not None
+    assert expected is not None
+    assert measured.loss == pytest.approx(expected.loss, rel=1e-5)
+    assert measured.tokens == expected.tokens
+    assert ranks._backend.continued([[1]], 4, 0, lambda: False) == (), "no rank has all of the model"
+
+
+@pytest.mark.parametrize("way", ["one rank", "offload"])
+def test_one_rank_has_the_bits_of_one_device(way: str, make_on: MakeOn, expected: list[float]) -> None:
+    """Wherever its shares lie."""
+    one, rank = make_on("one device"), make_on(way)
+    assert losses(rank) == losses(one)
+    assert differing(one, rank) == []
+
+
+def differing(one: LocalTrainer, other: LocalTrainer) -> list[str]:
+    """But for the generator, which has given ranks their seeds."""
+    return [name for name in same(everything(one, b""), everything(other, b"")) if not name.startswith("rest.")]

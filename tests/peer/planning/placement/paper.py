@@ -1,0 +1,21 @@
+"""DT-FM's own workload, and the best of all layouts, where there are few enough to try each."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from peer.planning.placement.layout_search import scored
+from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload
+
+PAPER = StageWorkload(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
+"""DT-FM's own (arXiv:2206.01288, its code at commit cda948f): GPT3-XL in float32, three of 24 layers per stage, and
+61.035 sequences × 2,048 tokens × 2,024 (sic) × 2 bytes / 2³⁰, which its cost model takes for 10⁹ bytes."""
+
+
+def best_of_all(problem: PlacementProblem) -> tuple[Indices, float]:
+    """The cheapest layout and its cost. Raises BadInput if there are more than two million partitions."""
+    best, least = np.arange(len(problem)), np.inf
+    for layouts, costs in scored(problem):
+        if costs.min() < least:
+            best, least = layouts[costs.argmin()], float(costs.min())
+    return best, least

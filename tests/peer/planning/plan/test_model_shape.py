@@ -1,0 +1,144 @@
+"""The planner's count of a model is torch's own."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+from transformers import AutoConfig
+
+from dht.errors import BadInput, BadSpec
+from peer.planning.plan.model_shape import memory_of, shape_of
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.spec import RunSpec, from_mapping, load
+from peer.schema.spec_fields import AdapterTable, StartTable
+from peer.training.model.build import build_meta
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.footprint import size_of
+
+MODELS: list[tuple[str, dict[str, Any]]] = [
+    ("llama", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 3, "num_attention_heads": 4}),
+    ("llama", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "tie_word_embeddings": True, "attention_bias": True, "mlp_bias": True}),
+    ("mistral", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8}),
+    ("qwen2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2}),
+    ("qwen3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "head_dim": 32}),
+    ("qwen3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "attention_bias": True}),
+    ("gemma", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "head_dim": 32, "attention_bias": True}),
+    ("granite", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                 "attention_bias": True, "mlp_bias": True}),
+    ("olmo2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "attention_bias": True}),
+    ("phi3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("smollm3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 5, "num_attention_heads": 4,
+                 "attention_bias": True, "mlp_bias": True, "tie_word_embeddings": False}),
+    ("starcoder2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("starcoder2", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                    "use_bias": False}),
+    ("mixtral", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
+                 "num_local_experts": 3}),
+    ("gpt_neox", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("gpt_neox", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+                  "attention_bias": False, "tie_word_embeddings": True}),
+    ("opt", {"hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),
+    ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4}),
+    ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_positions": 50}),
+    ("opt", {"hidden_size": 64, "ffn_dim": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+             "max_position_embeddings": 50, "tie_word_embeddings": False}),
+    ("gpt2", {"n_embd": 48, "n_layer": 2, "n_head": 4, "n_inner": 100}),
+]  # fmt: skip
+
+
+def spec_of(architecture: str, config: dict[str, Any]) -> RunSpec:
+    model = {"architecture": architecture, "context": 32, "config": config}
+    return from_mapping({"run": {"name": "x"}, "model": model})
+
+
+@pytest.mark.parametrize(("architecture", "config"), MODELS)
+def test_layers_are_those_of_the_flat_vector(architecture: str, config: dict[str, Any]) -> None:
+    spec = spec_of(architecture, config)
+    counted = [layer.size for layer in FlatParameters(build_meta(spec)).layers]
+    assert list(shape_of(spec).layers) == counted
+
+
+def test_every_architecture_is_counted() -> None:
+    assert {architecture for architecture, _ in MODELS} == ARCHITECTURES.keys()
+
+
+@pytest.mark.parametrize("architecture", ARCHITECTURES)
+def test_sizes_that_are_not_said_are_those_of_transformers(architecture: str) -> None:
+    """A model whose spec says nothing is as large as it is counted. None is built."""
+    made = AutoConfig.for_model(architecture)
+    for name, value in ARCHITECTURES[architecture].values.items():
+        assert getattr(made, name) == value
+    followed = {"num_key_value_heads": made.num_attention_heads, "n_inner": None}
+    followed["head_dim"] = made.hidden_size // made.num_attention_heads
+    for name in followed.keys() - ARCHITECTURES[architecture].values.keys():
+        assert getattr(made, name, None) in (None, followed[name])
+
+
+@pytest.mark.parametrize("name", ["micro", "tiny", "gpt2-small", "llama-1b"])
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+def test_memory_of_the_shipped_specs_is_what_describe_says(name: str, optimizer: str) -> None:
+    spec = load(name)
+    spec = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, optimizer=optimizer))  # type: ignore[arg-type]
+    told, size = memory_of(shape_of(spec), spec), size_of(spec)
+    assert shape_of(spec).parameters == size.parameters
+    assert told.training == size.training_bytes
+    assert told.activations == size.activation_bytes
+    assert (told.anchor, told.encoded) == (size.anchor_bytes, size.encoded_bytes)
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("base", ["float32", "bfloat16"])
+@pytest.mark.parametrize("trains", ["both", "b"])
+def test_an_adapter_is_counted_beside_its_model(trains: str, base: str, optimizer: str) -> None:
+    plain = load("llama-1b")
+    adapter = AdapterTable(rank=8, trains=trains, base=base)  # type: ignore[arg-type]
+    spec = dataclasses.replace(
+        plain, start=StartTable(model="a", digest="0" * 64), adapter=adapter,
+        inner=dataclasses.replace(plain.inner, optimizer=optimizer),
+    )  # fmt: skip
+    told, size = memory_of(shape_of(spec), spec), size_of(spec)
+    assert shape_of(spec).parameters == size.parameters < size_of(plain).parameters / 100
+    assert (told.training, told.anchor, told.encoded) == (size.training_bytes, size.anchor_bytes, size.encoded_bytes)
+    drawn = 0 if trains == "both" else 4 * (size_of(_both(spec)).parameters - size.parameters)
+    assert told.frozen == size.frozen_bytes - drawn == (4 if base == "float32" else 2) * size_of(plain).parameters
+    shape = shape_of(spec)
+    assert shape.flops_per_token(0) == 6 * shape.matrix_parameters + 4 * shape_of(plain).matrix_parameters
+
+
+def _both(spec: RunSpec) -> RunSpec:
+    assert spec.adapter is not None
+    return dataclasses.replace(spec, adapter=dataclasses.replace(spec.adapter, trains="both"))
+
+
+def test_flops_are_six_per_parameter_and_token_and_attention_on_top() -> None:
+    """A block of width w without the head: 6 N; attention is 12 · blocks · width · context."""
+    shape = shape_of(spec_of("llama", MODELS[0][1]))
+    assert shape.flops_per_token(0) == 6 * shape.matrix_parameters
+    assert shape.flops_per_token(100) - shape.flops_per_token(0) == 12 * 3 * 64 * 100
+
+
+def test_a_model_of_another_size_can_be_planned() -> None:
+    shape = shape_of(spec_of("llama", {"num_hidden_layers": 4}), parameters=1_000_003)
+    assert shape.parameters == 1_000_003
+    assert len(shape.layers) == 4
+
+
+def test_a_tokenizer_without_a_vocabulary_size_is_refused() -> None:
+    """Nobody loads a tokenizer to know how large a model is."""
+    with pytest.raises(BadSpec, match="vocab_size is missing"):
+        from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 8, "tokenizer": "a/b"}})
+
+
+def test_fragments_hold_every_parameter_once() -> None:
+    shape = shape_of(spec_of("llama", MODELS[0][1]))
+    assert sum(shape.fragment_parameters(3)) == shape.parameters
+    with pytest.raises(BadInput, match="is 7; the model has 6 layers"):
+        shape.fragment_parameters(7)

@@ -1,0 +1,105 @@
+"""The plugin in somebody else's tests: a fresh process, without anything of this repository but the installation."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from peer.testing.child_process import HANG_S
+
+pytestmark = pytest.mark.outside
+
+pytest_plugins = ("pytester",)
+
+ROOT = Path(__file__).parents[3]
+
+
+def run_tests(pytester: pytest.Pytester, source: str) -> pytest.RunResult:
+    """Run one test file as strictly as pytest can."""
+    pytester.makepyfile(source)
+    pytester.makeini("[pytest]\naddopts = --strict-markers --strict-config\nfilterwarnings = error\n")
+    return pytester.runpytest_subprocess("-p", "no:cacheprovider", timeout=HANG_S)
+
+
+def test_the_test_in_the_readme_passes_word_for_word(pytester: pytest.Pytester) -> None:
+    """Ten lines, as promised."""
+    section = (
+        (ROOT / "peer" / "testing" / "README.md").read_text().partition("## Test your own code against a swarm")[2]
+    )
+    block = section.partition("```python\n")[2].partition("```")[0]
+    assert len(block.splitlines()) == 10
+    run_tests(pytester, block).assert_outcomes(passed=1)
+
+
+def test_a_fault_that_never_strikes_fails_the_test(pytester: pytest.Pytester) -> None:
+    """The test itself passes; what it claims to test did not happen."""
+    result = run_tests(
+        pytester,
+        """
+        from peer.testing.faults import Stall
+
+        def test_too_short(swarm):
+            run = swarm(peers=2)
+            run.inject(Stall(peer=1, phase="exchange", round=7, seconds=1))
+            run.until_round(1, within_s=60)
+        """,
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(
+        ["*these faults never struck: [[]Stall(phase='exchange', round=7, peer=1, seconds=1)[]]*"]
+    )
+
+
+def test_one_test_may_start_several_swarms(pytester: pytest.Pytester) -> None:
+    """Each is ended and asked for its faults."""
+    result = run_tests(
+        pytester,
+        """
+        from peer.testing.faults import Crash
+
+        def test_two(swarm):
+            first, second = swarm(peers=2, seed=1), swarm(peers=3, seed=1)
+            for run in first, second:
+                run.inject(Crash(peer=0, phase="exchange", round=0, back_after_s=1))
+            second.until_round(2, within_s=60)
+        """,
+    )
+    result.assert_outcomes(passed=1, errors=1)
+
+
+def test_others_keep_their_fixture_of_that_name(pytester: pytest.Pytester) -> None:
+    """Bees are a swarm too."""
+    result = run_tests(
+        pytester,
+        """
+        import pytest
+
+        @pytest.fixture
+        def swarm():
+            return "bees"
+
+        @pytest.mark.swarm
+        def test_bees(swarm):
+            assert swarm == "bees"
+        """,
+    )
+    result.assert_outcomes(passed=1)
+
+
+def test_the_plugin_costs_others_nothing() -> None:
+    """Whoever has homefires installed loads this module in each of their test runs."""
+    code = (
+        "import sys, pytest; had = set(sys.modules); import peer.testing.pytest_plugin; print(*set(sys.modules) - had)"
+    )
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
+    assert set(run.stdout.split()) == {"peer", "peer.testing", "peer.testing.pytest_plugin"}
+
+
+def test_a_logical_swarm_loads_neither_torch_nor_hivemind() -> None:
+    """It starts in less than a second."""
+    code = "import sys, peer.testing.memory_swarm; print(*sys.modules)"
+    run = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=HANG_S)
+    assert set(run.stdout.split()) & {"torch", "hivemind", "transformers", "datasets", "pytest"} == set()

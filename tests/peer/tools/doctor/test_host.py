@@ -1,0 +1,107 @@
+"""Sleep, battery and heat, from made-up trees of /sys; what a run needs."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from dht.errors import BadInput
+from peer.node.host.power import Power, cpu_temperature_c, read_power
+from peer.node.host.processes import PROCESS_BYTES
+from peer.node.store import start_blob
+from peer.planning.plan.disk_use import disk_of
+from peer.schema.spec import load
+from peer.tools.doctor.check import Check, Status, failed, passed, size, warned
+from peer.tools.doctor.host import check_heat, check_power, check_start, needs_of
+from peer.training.model.footprint import size_of
+
+
+def tree(root: Path, **files: str) -> Path:
+    for name, text in files.items():
+        path = root / "sys" / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(f"{text}\n")
+    return root
+
+
+def test_a_laptop_on_battery_is_told_to_be_plugged_in(tmp_path: Path) -> None:
+    battery = {"class__power_supply__BAT0__type": "Battery", "class__power_supply__BAT0__status": "Discharging"}
+    power = read_power(
+        tree(tmp_path, **battery, class__power_supply__AC__type="Mains", class__power_supply__AC__online="0")
+    )
+    assert power.on_battery
+    assert check_power(power).status is Status.WARN
+    assert "plug it in" in check_power(power).fix
+    plugged = read_power(tree(tmp_path, class__power_supply__AC__online="1"))
+    assert plugged.has_battery
+    assert not plugged.on_battery
+
+
+def test_the_battery_of_a_mouse_is_not_the_machines(tmp_path: Path) -> None:
+    mouse = {"class__power_supply__hid__type": "Battery", "class__power_supply__hid__scope": "Device"}
+    power = read_power(tree(tmp_path, **mouse, class__power_supply__hid__status="Discharging"))
+    assert not power.has_battery
+    assert not power.on_battery
+
+
+def test_a_machine_that_cannot_sleep_does_not(tmp_path: Path) -> None:
+    """The kernel of a server or a container names no state."""
+    assert check_power(read_power(tmp_path)).status is Status.PASS
+
+
+@pytest.mark.parametrize(("after_s", "status"), [(None, Status.UNKNOWN), (0.0, Status.PASS), (1200.0, Status.WARN)])
+def test_what_the_desktop_says_of_sleep(after_s: float | None, status: Status) -> None:
+    check = check_power(Power(sleeps_after_s=after_s))
+    assert check.status is status
+    assert ("gsettings set" in check.fix) == (status is Status.WARN)
+
+
+def test_heat_is_a_baseline_and_a_warning(tmp_path: Path) -> None:
+    zones = tree(tmp_path, class__thermal__thermal_zone0__temp="41000", class__thermal__thermal_zone1__temp="-273000")
+    assert cpu_temperature_c(zones) == 41.0
+    assert cpu_temperature_c(tmp_path / "none") is None
+    check = check_heat({"temperature_c": 40.0, "power_w": 21.4}, 41.0)
+    assert (check.status, check.figures) == (Status.PASS, {"temperature_c": 40.0, "power_w": 21.4, "cpu_c": 41.0})
+    assert check_heat({"temperature_c": 91.0, "power_w": None}, None).status is Status.WARN
+    assert check_heat({}, None).status is Status.UNKNOWN
+
+
+@pytest.mark.parametrize("name", ["micro", "tiny", "gpt2-small"])
+def test_what_a_run_needs_is_what_its_model_takes(name: str) -> None:
+    spec, counted = load(name), size_of(load(name))
+    needs = needs_of(spec, chain_bytes=10 << 20)
+    assert needs.parameters == counted.parameters
+    assert needs.device == pytest.approx(counted.training_bytes + counted.activation_bytes, rel=0.02)
+    assert needs.main == pytest.approx(PROCESS_BYTES + counted.anchor_bytes + counted.encoded_bytes, rel=0.02)
+    assert needs.least_device < needs.device
+    disk = disk_of(counted.parameters, counted.training_bytes, spec, 10 << 20)
+    assert (needs.least_disk, needs.disk) == (disk.least, disk.most)
+
+
+def test_a_check_without_a_fix_is_a_mistake_of_ours() -> None:
+    with pytest.raises(AssertionError):
+        warned("x", "found", "")
+    with pytest.raises(AssertionError):
+        Check(name="x", status=Status.FAIL, found="found", fix="fix")
+    with pytest.raises(AssertionError):
+        passed("x", "two\nlines")
+    assert size(3 << 29) == "1.5 GiB"
+    assert size(12) == "12 B"
+    assert failed("x", "found", "fix", BadInput).exit_code == 2
+
+
+def test_a_start_model_that_a_disk_has_damaged_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer that joins would end with it; one that is not there yet is loaded."""
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path))
+    digest = start_blob.write([np.ones(3, np.float32)], {}).name
+    assert check_start(digest).status is Status.PASS
+    assert check_start("00" * 32).status is Status.PASS
+    path = start_blob.folder_of(digest) / start_blob.VECTORS
+    path.write_bytes(path.read_bytes()[:-1] + b"?")
+    check = check_start(digest)
+    assert (check.status, check.exit_code) == (Status.FAIL, BadInput.exit_code)
+    assert str(path.parent) in check.fix
+    path.with_name(start_blob.MANIFEST).write_bytes(b"?")
+    assert check_start(digest).status is Status.FAIL

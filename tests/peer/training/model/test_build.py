@@ -1,0 +1,100 @@
+"""The architectures that are listed, with the same first bits everywhere."""
+
+from __future__ import annotations
+
+import hashlib
+import math
+
+import pytest
+import torch
+from torch import nn
+
+from dht.errors import BadSpec
+from peer.schema import spec as specs
+from peer.schema.spec import RunSpec
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+
+SMALL: dict[str, dict[str, object]] = {
+    "llama": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
+    "qwen3": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
+    | {"num_key_value_heads": 2, "head_dim": 16},
+    "gpt_neox": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
+}
+
+
+def make_spec(architecture: str = "llama", seed: int = 0, **config: object) -> RunSpec:
+    values = SMALL.get(architecture, {}) | config
+    model = {"architecture": architecture, "context": 16, "config": values}
+    return specs.from_mapping({"run": {"name": "t", "seed": seed}, "model": model})
+
+
+def bits_of(model: nn.Module) -> str:
+    return hashlib.blake2b(FlatParameters(model).new().numpy().astype("<f4").tobytes(), digest_size=16).hexdigest()
+
+
+def test_first_parameters_have_agreed_bits() -> None:
+    """A golden value: peers on different processors and torch versions must start from the same anchor."""
+    assert bits_of(build(make_spec())) == GOLDEN
+
+
+def test_first_parameters_depend_on_the_seed_alone() -> None:
+    """Neither torch's global generator nor the number of threads matters, and neither is changed."""
+    torch.manual_seed(5)
+    first = bits_of(build(make_spec()))
+    untouched = torch.rand(1)
+    torch.manual_seed(5)
+    assert torch.rand(1) == untouched
+    assert bits_of(build(make_spec())) == first
+    assert bits_of(build(make_spec(seed=1))) != first
+
+
+@pytest.mark.parametrize("architecture", sorted(SMALL))
+def test_architectures_build_and_predict(architecture: str) -> None:
+    """The first loss is that of a guess among 257 bytes."""
+    model = build(make_spec(architecture))
+    logits = model(input_ids=torch.arange(16)[None]).logits
+    assert logits.shape == (1, 16, 257)
+    loss = nn.functional.cross_entropy(logits[0], torch.arange(16, 32)).item()
+    assert loss == pytest.approx(math.log(257), abs=0.3)
+
+
+def test_draws_are_uniform_with_the_declared_spread_and_norms_stay_one() -> None:
+    """Mean 0, standard deviation `initializer_range`, within its bound; constants are kept."""
+    model = build(make_spec(initializer_range=0.05, hidden_size=128))
+    embedding = model.get_parameter("model.embed_tokens.weight")
+    assert embedding.std().item() == pytest.approx(0.05, rel=0.02)
+    assert embedding.mean().item() == pytest.approx(0.0, abs=0.001)
+    assert embedding.abs().max().item() <= 0.05 * math.sqrt(3) * 1.0001
+    assert bool((model.get_parameter("model.norm.weight") == 1).all())
+
+
+def test_every_parameter_has_its_own_stream() -> None:
+    """Two matrices of one shape do not start equal."""
+    model = build(make_spec())
+    key = model.get_parameter("model.layers.0.self_attn.k_proj.weight")
+    value = model.get_parameter("model.layers.0.self_attn.v_proj.weight")
+    assert not torch.equal(key, value)
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "message"),
+    [
+        ("lama", {}, "did you mean 'llama'"),
+        ("bert-of-mine", {}, "'bert-of-mine', none that can be trained here; choose one of llama, "),
+        ("t5", {}, "'t5', none that can be trained here"),
+        ("llama", {"hiden_size": 32}, "unknown key 'model.config.hiden_size'.*did you mean 'hidden_size'"),
+        ("llama", {"hidden_size": "wide"}, "hidden_size is 'wide'; it must be a whole number"),
+        ("llama", {"num_attention_heads": 0}, "num_attention_heads is 0; it must be between 1 and"),
+        ("gpt2", {"n_head": 5}, "5 attention heads, which do not divide its width of 32"),
+    ],
+)
+def test_a_wrong_model_is_one_clear_line(architecture: str, config: dict[str, object], message: str) -> None:
+    """Architecture, key and value."""
+    with pytest.raises(BadSpec, match=message) as caught:
+        build(make_spec(architecture, **config))
+    assert "\n" not in str(caught.value)
+
+
+GOLDEN = "1c366feba54381f025d5327fde6964af"

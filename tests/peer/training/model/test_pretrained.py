@@ -1,0 +1,175 @@
+"""A run starts from a model that others have trained: with its parameters, its tokenizer, and its loss."""
+
+from __future__ import annotations
+
+import importlib.util
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor, nn
+from transformers import AutoModelForCausalLM
+
+from dht.errors import BadInput, BadSpec, Unreachable
+from peer.node.store import start_blob
+from peer.parallel.pipeline.stage_model import build_stage, require_cuttable
+from peer.schema.spec import dump, from_mapping, load, parse
+from peer.schema.spec_fields import HUB_NAME
+from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
+from peer.training.model import pretrained
+from peer.training.model.build import build
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.pretrained import adopt, find
+from tests.open_models import publish, run_from, smollm2
+
+KEYS: dict[str, dict[str, int]] = {"qwen2": {"num_key_value_heads": 2}}
+
+
+def text_BT(context: int) -> Tensor:
+    """The bytes of this file in windows."""
+    tokens_T = ByteTokenizer().encode(Path(__file__).read_text())
+    return torch.from_numpy(tokens_T[: len(tokens_T) // (context + 1) * (context + 1)]).long().view(-1, context + 1)
+
+
+@torch.no_grad()
+def cross_entropy(model: nn.Module, tokens_BT: Tensor) -> float:
+    """By nothing of ours."""
+    logits_BTV = model.eval()(input_ids=tokens_BT[:, :-1]).logits
+    return nn.functional.cross_entropy(logits_BTV.flatten(0, 1), tokens_BT[:, 1:].flatten()).item()
+
+
+@pytest.mark.parametrize("tied", [True, False])
+@pytest.mark.parametrize("architecture", ["llama", "qwen2", "gpt_neox"])
+def test_a_run_has_the_bits_and_the_loss_of_its_start(architecture: str, tied: bool, tmp_path: Path) -> None:
+    theirs = publish(tmp_path, architecture, tie_word_embeddings=tied, **KEYS.get(architecture, {}))
+    spec = run_from(tmp_path)
+    ours = build(spec)
+    named = dict(ours.named_parameters())
+    assert named.keys() == dict(theirs.named_parameters()).keys()
+    assert all(torch.equal(named[name], value) for name, value in theirs.named_parameters())
+    assert cross_entropy(ours, text_BT(64)) == pytest.approx(cross_entropy(theirs, text_BT(64)), abs=1e-6)
+    assert parse(dump(spec)) == spec
+
+
+def test_its_digest_is_that_of_the_values_whatever_file_holds_them(tmp_path: Path) -> None:
+    """And of bfloat16 the float32 that they are."""
+    model = publish(tmp_path / "a")
+    once, again = run_from(tmp_path / "a"), run_from(tmp_path / "a" / "model.safetensors")
+    assert once == again
+    model.save_pretrained(tmp_path / "cut", max_shard_size="50KB")
+    ByteTokenizer().for_transformers(64).save_pretrained(tmp_path / "cut")
+    assert len(list((tmp_path / "cut").glob("*.safetensors"))) > 1
+    assert run_from(tmp_path / "cut").start.digest == once.start.digest
+    short = model.to(torch.bfloat16)
+    short.save_pretrained(tmp_path / "b")
+    ByteTokenizer().for_transformers(64).save_pretrained(tmp_path / "b")
+    brief = run_from(tmp_path / "b")
+    assert brief.start.digest != once.start.digest
+    assert torch.equal(FlatParameters(build(brief)).new(), FlatParameters(short).new().float())
+
+
+def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
+    publish(tmp_path)
+    spec = run_from(tmp_path)
+    assert spec.model.tokenizer == "start"
+    assert tokenizer_of(spec).encode("für 1").tolist() == ByteTokenizer().encode("für 1").tolist()
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config", "words"),
+    [
+        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
+        ("smollm3", {"no_rope_layers": [0, 1], "num_key_value_heads": 2, "pad_token_id": 0}, "computes otherwise"),
+        ("mamba", {}, "is of 'mamba', none of"),
+    ],
+)
+def test_what_no_spec_can_say_is_refused(
+    architecture: str, config: dict[str, object], words: str, tmp_path: Path
+) -> None:
+    publish(tmp_path, architecture, **config)
+    with pytest.raises(BadSpec, match=words):
+        run_from(tmp_path)
+
+
+def test_what_is_no_model_is_refused_in_one_line(tmp_path: Path) -> None:
+    (tmp_path / "weights.bin").write_bytes(b"pickle")
+    for name in (str(tmp_path), str(tmp_path / "weights.bin"), str(tmp_path / "none"), "no name"):
+        with pytest.raises(BadSpec, match=r"start\.model is") as refused:
+            adopt(find(name), {})
+        assert str(refused.value).isprintable()
+
+
+def test_pickles_beside_it_are_not_loaded(tmp_path: Path) -> None:
+    model = publish(tmp_path)
+    torch.save(model.state_dict(), tmp_path / "pytorch_model.bin")
+    (tmp_path / "model.safetensors").unlink()
+    with pytest.raises(BadSpec, match="cannot be loaded"):
+        run_from(tmp_path)
+
+
+def test_a_byte_that_changed_is_named_with_its_file(tmp_path: Path) -> None:
+    publish(tmp_path, seed=9)
+    digest = run_from(tmp_path).start.digest
+    path = start_blob.folder_of(digest) / start_blob.VECTORS
+    whole = path.read_bytes()
+    path.write_bytes(whole[:1000] + bytes([whole[1000] ^ 1]) + whole[1001:])
+    with pytest.raises(BadInput, match="is damaged; remove") as refused:
+        start_blob.require_intact(digest)
+    assert str(path) in str(refused.value)
+    path.write_bytes(whole)
+    start_blob.require_intact(digest)
+
+
+def test_another_model_under_the_name_is_another_start(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What huggingface.co has is compared with what the run began from; nothing of it is kept."""
+    publish(tmp_path / "now", seed=2)
+    publish(tmp_path / "then", seed=3)
+    now, then = run_from(tmp_path / "now"), run_from(tmp_path / "then")
+    found = pretrained.FoundModel(tmp_path / "now", "", "owner/name", "0" * 40)
+    monkeypatch.setattr(pretrained, "_fetched", lambda model, revision: found)
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "elsewhere"))
+    with pytest.raises(Unreachable, match="another model"):
+        pretrained.fetch(then)
+    assert not start_blob.is_here(then.start.digest)
+    assert not start_blob.is_here(now.start.digest)
+    pretrained.fetch(now)
+    start_blob.require_intact(now.start.digest)
+
+
+def test_a_folder_here_is_not_what_a_stranger_may_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    publish(tmp_path / "owner" / "name", seed=4)
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("HF_HUB_OFFLINE", "1")
+    assert HUB_NAME.fullmatch("owner/name")
+    assert find("owner/name").name == "name", "its organiser may"
+    spec = run_from(tmp_path / "owner" / "name")
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "elsewhere"))
+    stranger = parse(dump(spec).replace('model = "name"', 'model = "owner/name"'))
+    with pytest.raises((BadSpec, Unreachable), match="owner/name"):
+        pretrained.fetch(stranger)
+
+
+@pytest.mark.smollm2
+@pytest.mark.slow
+def test_smollm2_out_of_a_quantised_file(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Its loss on 20 kB of Python is what transformers computes by itself, and its tokenizer ends a turn."""
+    path = smollm2()
+    spec = from_mapping(load("micro").tables() | adopt(find(str(path)), {"context": 512}))
+    tokenizer = tokenizer_of(spec)
+    text = Path(importlib.util.__file__ or "").with_name("_bootstrap.py").read_text()[:20_000]
+    tokens_T = tokenizer.encode(text)
+    tokens_BT = torch.from_numpy(tokens_T[: len(tokens_T) // 513 * 513]).long().view(-1, 513)
+    theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
+    assert cross_entropy(build(spec), tokens_BT) == pytest.approx(cross_entropy(theirs, tokens_BT), abs=1e-4)
+    assert tokenizer.end_of_text == 2
+
+
+@pytest.mark.parametrize("held", [range(1), range(1, 3), range(3, 5)])
+def test_a_home_of_a_cluster_takes_its_layers_of_it(held: range, tmp_path: Path) -> None:
+    theirs = publish(tmp_path, tie_word_embeddings=False)
+    spec = run_from(tmp_path)
+    require_cuttable(spec)
+    _, flat = build_stage(spec, held)
+    layers = FlatParameters(theirs).by_layer()
+    assert len(layers) == 5
+    assert all(torch.equal(mine, layers[number]) for mine, number in zip(flat.by_layer(), held, strict=True))
