@@ -20,7 +20,7 @@ LOOK_S = 1.0
 """Whoever waits looks so often whether its owner wants it to leave."""
 
 
-def until_told(inbox: SimpleQueue[Any], session: Reporter, kind: type) -> None:
+def await_message(inbox: SimpleQueue[Any], session: Reporter, kind: type) -> None:
     """What comes before goes to people. Raises what the link ended with, and LeaveRequested."""
     while not session.stopping:
         with suppress(Empty):
@@ -42,7 +42,7 @@ def _tell(item: object, session: Reporter) -> None:
             raise item
 
 
-def spec_text(inbox: SimpleQueue[Any], session: Reporter) -> str:
+def await_spec(inbox: SimpleQueue[Any], session: Reporter) -> str:
     """What the run is. Raises what the link ended with, Unreachable, or LeaveRequested."""
     until = time.monotonic() + SPEC_TIMEOUT_S
     while not session.stopping and (left_s := until - time.monotonic()) > 0:
@@ -58,7 +58,7 @@ def spec_text(inbox: SimpleQueue[Any], session: Reporter) -> str:
     raise Unreachable(f"the link did not get the run's spec within {SPEC_TIMEOUT_S:.0f} s")
 
 
-def bring_start(
+def fetch_start_model(
     link: LinkProcess, inbox: SimpleQueue[Any], spec: RunSpec, start: StartTable, session: Reporter
 ) -> None:
     """Have the model from which the run starts on this machine: from huggingface.co, or else from peers.
@@ -77,4 +77,4 @@ def bring_start(
     link.send(ipc.StartLooked(is_here))
     if not is_here:
         session.say("JOINING", f"loading {start.model} from other peers")
-        until_told(inbox, session, ipc.StartBrought)
+        await_message(inbox, session, ipc.StartBrought)

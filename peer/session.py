@@ -24,7 +24,7 @@ from dht.errors import DeviceLost, HomefiresError, Unreachable
 from peer.consensus.credit.round_credit import LocalCosts, summarize
 from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.head import next_anchor
-from peer.handshake import bring_start, spec_text
+from peer.handshake import await_spec, fetch_start_model
 from peer.network.link.channel import LinkLost
 from peer.network.link.handle import LeaveRequested, LinkProcess
 from peer.node.lifecycle.inputs_effects import (
@@ -70,7 +70,7 @@ from peer.node.limits.desired_state import Intent
 from peer.node.limits.enforcer import Throttle
 from peer.node.store import start_blob
 from peer.node.telemetry.reporter import Reporter
-from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.home_group import HomeGone
 from peer.parallel.ranks.rank_group import RankLost
 from peer.parallel.ranks.roster import DeviceRoster
@@ -80,7 +80,7 @@ from peer.schema.events import Event, PeerStateChanged
 from peer.schema.ipc import AnyToTrainer
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, parse
-from peer.startup import load_libraries, look_around, prepare, started
+from peer.startup import load_libraries, prepare, run_doctor, started
 from peer.training.data.hub_access import close_hub
 
 if TYPE_CHECKING:
@@ -108,15 +108,15 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
     session.building = True
     load_libraries()
     session.building = False
-    spec = parse(spec_text(inbox, session))
+    spec = parse(await_spec(inbox, session))
     if spec.start is not None:
         if not start_blob.is_here(spec.start.digest):
-            bring_start(link, inbox, spec, spec.start, session)
+            fetch_start_model(link, inbox, spec, spec.start, session)
         start_blob.require_intact(spec.start.digest)
     if not spec.uses_hub:
         close_hub()
-    look_around(spec, directory, settings, session)
-    roster, doubts, meet = DeviceRoster(time.monotonic), Doubts(), _has_met
+    run_doctor(spec, directory, settings, session)
+    roster, doubts, meet = DeviceRoster(time.monotonic), HomeSuspicion(), _has_met
     while True:
         try:
             _live(link, inbox, spec, me, settings, directory, session, roster, doubts, meet)
@@ -130,9 +130,17 @@ def join(link: LinkProcess, inbox: Inbox, me: str, settings: PeerSettings, direc
 
 
 def _live(
-    link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
-    session: Reporter, roster: DeviceRoster, doubts: Doubts, meet: Callable[[LinkProcess, Inbox, Reporter], None],
-) -> None:  # fmt: skip
+    link: LinkProcess,
+    inbox: Inbox,
+    spec: RunSpec,
+    me: str,
+    settings: PeerSettings,
+    directory: Path,
+    session: Reporter,
+    roster: DeviceRoster,
+    doubts: HomeSuspicion,
+    meet: Callable[[LinkProcess, Inbox, Reporter], None],
+) -> None:
     """One life, from what is on disk to its end. Raises RankLost and HomeGone, and then nothing of it goes on."""
     from peer.training.train.worker import TrainerWorker
 
@@ -161,7 +169,7 @@ def _live(
 
 def _assembled(
     link: LinkProcess, inbox: Inbox, spec: RunSpec, me: str, settings: PeerSettings, directory: Path,
-    session: Reporter, doubts: Doubts,
+    session: Reporter, doubts: HomeSuspicion,
 ) -> ClusterHome:  # fmt: skip
     """This home in its cluster, once that is whole. Raises what the link ended with, LeaveRequested and BadInput."""
     from peer.parallel.cluster.assembly import assemble, await_assignment, remember
@@ -192,7 +200,7 @@ def _note_lost(lost: RankLost, link: LinkProcess, session: Reporter, roster: Dev
     session.warn("RANK", f"{lost}; {why}, from the newest checkpoint; what was submitted stays")
 
 
-def _note_gone(gone: HomeGone, session: Reporter, doubts: Doubts) -> None:
+def _note_gone(gone: HomeGone, session: Reporter, doubts: HomeSuspicion) -> None:
     """Say how a cluster goes on. Raises LeaveRequested where this peer was about to leave."""
     if session.stopping:
         raise LeaveRequested from gone
@@ -218,11 +226,11 @@ def _has_met(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
 def _meet_again(link: LinkProcess, inbox: Inbox, session: Reporter) -> None:
     """Wait for a link that was started before a life. Where nobody can be reached it is tried as often as in one life.
 
-    Raises what `spec_text` does.
+    Raises what `await_spec` does.
     """
     for left in reversed(range(LINKS_LOST)):
         try:
-            spec_text(inbox, session)
+            await_spec(inbox, session)
         except (Unreachable, LinkLost):
             if not left:
                 raise

@@ -91,14 +91,14 @@ def _attempt(
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared | str:  # fmt: skip
     """In words why there is no room, or no data: then nothing of this attempt is on the device any more."""
-    from peer.node.host.device import let_go
+    from peer.node.host.device import empty_device_caches
 
     try:
         return _prepared(spec, settings, me, directory, session, roster, cluster, again=again)
     except (MemoryFull, Unreachable) as error:
         why = str(error)
     # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
-    let_go()
+    empty_device_caches()
     return why
 
 
@@ -106,7 +106,7 @@ def _prepared(
     spec: RunSpec, settings: PeerSettings, me: str, directory: Path, session: Reporter, roster: DeviceRoster,
     cluster: ClusterHome | None, *, again: bool,
 ) -> Prepared:  # fmt: skip
-    from peer.node.host.device import choose_devices, telling_full, telling_lost
+    from peer.node.host.device import choose_devices, raising_device_lost, raising_memory_full
     from peer.training.data.tokenizer import require_tokenizer
 
     if cluster is None or cluster.is_lead:
@@ -114,7 +114,7 @@ def _prepared(
     devices = roster.present(lambda: devices_for(spec, settings, choose_devices(settings.devices)))
     if not roster.is_whole:
         settings = of_fewer(settings, devices)
-    with ExitStack() as begun, telling_lost(devices[0]), telling_full(devices[0]):
+    with ExitStack() as begun, raising_device_lost(devices[0]), raising_memory_full(devices[0]):
         fit = ranks = None
         if cluster is None:
             if not settings.offload:
@@ -193,11 +193,11 @@ def require_room(spec: RunSpec, device: torch.device, *, again: bool, shares: in
     """Raises MemoryFull where others leave the device no room for the weights; `again`, after an attempt that found
     none, for training with one sequence. BadInput for a device that is smaller than the weights. `shares`: of so many
     devices that share the model."""
-    from peer.node.host.device import MAKE_ROOM, free_bytes, whole_bytes
+    from peer.node.host.device import MAKE_ROOM, free_bytes, total_bytes
     from peer.tools.doctor.check import size
     from peer.tools.doctor.host import needs_of
 
-    whole = whole_bytes(device)
+    whole = total_bytes(device)
     if not whole:
         return
     needs = needs_of(spec, chain_bytes=0)
@@ -251,7 +251,7 @@ def _wait_for(session: Reporter) -> Callable[[float], object]:
     return wait
 
 
-def look_around(spec: RunSpec, directory: Path, settings: PeerSettings, session: Reporter) -> threading.Thread:
+def run_doctor(spec: RunSpec, directory: Path, settings: PeerSettings, session: Reporter) -> threading.Thread:
     """Have the doctor look at the machine beside the start, by a thread; what it finds amiss is an alert, once.
 
     It loads and starts nothing, so that the first step comes no later. What it does not look at (device, daemon,
@@ -289,7 +289,7 @@ def fit_for(
     dry run would use the device of a peer that is paused, or is paused meanwhile: then it is ended. Raises MemoryFull
     where others fill the device: what would be found then holds only until they end.
     """
-    from peer.node.host.device import choose_devices, free_bytes, whole_bytes
+    from peer.node.host.device import choose_devices, free_bytes, total_bytes
 
     devices = devices or choose_devices(settings.devices)
     if any(device.type == "cpu" for device in devices):
@@ -314,7 +314,7 @@ def fit_for(
         if not settings.offload:
             for device in devices:
                 require_room(spec, device, again=True, shares=_shares(settings, len(devices)))
-        aside = "" if settings.offload else other_ways(spec, whole_bytes(devices[0]))
+        aside = "" if settings.offload else other_ways(spec, total_bytes(devices[0]))
         session.warn("FIT", f"{error}{aside}; it is tried with one sequence at a time")
         return least_fit(spec, names, devices, offload=settings.offload)
     except HomefiresError as error:
@@ -343,7 +343,7 @@ def describe(fit: Tuned, spec: RunSpec) -> str:
     )
 
 
-def say_smaller(session: Reporter, spec: RunSpec, sequences: int) -> None:
+def report_halved(session: Reporter, spec: RunSpec, sequences: int) -> None:
     """The device had no room: a micro-batch was halved."""
     whole = spec.inner.sequences * spec.inner.accumulation
     text = f"the device ran out of memory: from now on {sequences} of {whole} sequences at a time; nothing is lost"
@@ -361,7 +361,7 @@ def make_trainer(
     from peer.node.host.threads import threads_for
     from peer.training.train.trainer import LocalTrainer
 
-    told, folder = partial(say_smaller, session, spec), directory / "contributions"
+    told, folder = partial(report_halved, session, spec), directory / "contributions"
     if ranks is not None:
         from peer.parallel.ranks.sharded_backend import sharded
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass, field
 
 from dht.streams.base import Streams
 from peer.consensus.delegates.delegate_driver import DelegateDriver
-from peer.consensus.delegates.lead_driver import LeadHands
+from peer.consensus.delegates.lead_driver import LeadEffects
 from peer.consensus.delegates.worker_messages import is_order
 from peer.consensus.delegates.worker_port import WorkerOrders
 from peer.consensus.protocol import merkle
@@ -68,7 +68,7 @@ class LogicalLead(LogicalPeer):
     def make_homes(self, streams: Streams) -> HomesPort:
         """Its workers."""
         self._orders = WorkerOrders(self.name, streams.send, self.deliver, lambda: self.now)
-        return LeadHands(self.disk, self._orders, lambda: self.now)
+        return LeadEffects(self.disk, self._orders, lambda: self.now)
 
     def open_link(self) -> None:
         """And say at once who keeps what."""

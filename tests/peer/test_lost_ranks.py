@@ -15,7 +15,7 @@ from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.inputs_effects import LeaveAsked, Post, Submit, TrainerFailed, Work
 from peer.node.lifecycle.state import LINKS_LOST
 from peer.node.telemetry.reporter import Reporter
-from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone
 from peer.parallel.ranks.rank_group import RankLost
 from peer.parallel.ranks.roster import DeviceRoster
@@ -74,7 +74,7 @@ class Peer:
         """To the cluster of the newest life."""
         self._directory = directory
         monkeypatch.setattr(session, "load_libraries", lambda: None)
-        monkeypatch.setattr(session, "look_around", lambda *about: None)
+        monkeypatch.setattr(session, "run_doctor", lambda *about: None)
         monkeypatch.setattr(session, "_live", self._live)
 
     def _live(self, *about: Any) -> None:
@@ -213,7 +213,7 @@ def test_a_rank_that_is_lost_while_it_begins(tmp_path: Path, monkeypatch: pytest
         tmp_path,
         said,
         DeviceRoster(lambda: 0.0),
-        Doubts(),
+        HomeSuspicion(),
         session._has_met,
     )
     with pytest.raises(RankLost):

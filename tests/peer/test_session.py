@@ -356,7 +356,7 @@ def spec_text(*items: Any, stopping: bool = False) -> tuple[str, list[Event]]:
         inbox.put(item)
     reporter = Reporter(events.append)
     reporter.stopping = stopping
-    return handshake.spec_text(inbox, reporter), events
+    return handshake.await_spec(inbox, reporter), events
 
 
 def test_the_spec_comes_after_whatever_the_link_waits_for() -> None:

@@ -38,12 +38,12 @@ from peer.startup import (
     _wait_for,
     devices_for,
     fit_for,
-    look_around,
     of_fewer,
     prepare,
     ranks_for,
+    report_halved,
     require_room,
-    say_smaller,
+    run_doctor,
 )
 from peer.testing.child_process import HANG_S
 from peer.tools.doctor.check import size
@@ -75,7 +75,7 @@ def alerts(said: list[Event]) -> list[AlertRaised]:
 
 
 def test_a_machine_in_order_is_not_talked_about(spec: RunSpec, said: list[Event], tmp_path: Path) -> None:
-    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
+    run_doctor(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
     assert said == []
 
 
@@ -86,7 +86,7 @@ def test_what_fails_is_one_alert_with_the_fix(
         f_bavail, f_frsize = 1, 512
 
     monkeypatch.setattr(os, "statvfs", lambda folder: Full())
-    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
+    run_doctor(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
     (alert,) = alerts(said)
     assert (alert.level, alert.code) == ("warning", "DOCTOR")
     assert "512 B free" in alert.text
@@ -114,7 +114,7 @@ def test_a_gpu_that_others_fill_is_none_the_less_a_gpu(
         raise MemoryFull("cuda has no room")
 
     monkeypatch.setattr(device, "choose_device", full)
-    look_around(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
+    run_doctor(spec, tmp_path, PeerSettings(), Reporter(said.append)).join(HANG_S)
     assert said == []
     (found,) = [check for check in quiet(spec, tmp_path, PeerSettings()) if check.name == "memory"]
     assert found.figures["needed_bytes"] == needs_of(spec, PeerSettings().chain_bytes).main
@@ -131,7 +131,7 @@ def a_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("peer.node.host.device.choose_device", lambda wanted: torch.device("cuda"))
     monkeypatch.setattr(trial, "basis_of", lambda *about, **named: FIT.basis)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 0)
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 0)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 0)
 
 
 @pytest.mark.usefixtures("a_gpu")
@@ -266,21 +266,21 @@ def test_what_main_memory_would_cost_is_said_and_not_done(monkeypatch: pytest.Mo
         large, model=replace(large.model, context=512, config=large.model.config | {"num_hidden_layers": 60})
     )
     monkeypatch.setattr(processes, "available_bytes", lambda: 256 * GIB)
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 8 * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 8 * GIB)
     with pytest.raises(BadInput, match=r"or --set offload=yes for layers from main memory: about [\d,]+ tokens/s"):
         require_room(deep, card, again=False)
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 12 * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 12 * GIB)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 8 * GIB)
     with pytest.raises(MemoryFull, match=r"others use cuda: .* --set offload=yes for layers from main memory"):
         require_room(large, card, again=True)
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 80 * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 80 * GIB)
     with pytest.raises(MemoryFull, match=r"or join with --devices cpu$"):
         require_room(large, card, again=True)
 
 
 def test_devices_that_share_a_model_need_not_hold_it(monkeypatch: pytest.MonkeyPatch) -> None:
     large, card = load("llama-1b"), torch.device("cuda")
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 3 * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 3 * GIB)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: 3 * GIB)
     require_room(large, card, again=False, shares=2)
     with pytest.raises(BadInput, match="the weights of llama-1b alone take"):
@@ -288,7 +288,7 @@ def test_devices_that_share_a_model_need_not_hold_it(monkeypatch: pytest.MonkeyP
 
 
 def test_a_micro_batch_that_shrank_is_told(spec: RunSpec, said: list[Event]) -> None:
-    say_smaller(Reporter(said.append), spec, 2)
+    report_halved(Reporter(said.append), spec, 2)
     (alert,) = alerts(said)
     whole = spec.inner.sequences * spec.inner.accumulation
     assert f"from now on 2 of {whole} sequences at a time; nothing is lost" in alert.text
@@ -421,7 +421,7 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     """Weights do at first; whoever has failed tries again once there is room to train, or most of a device is free."""
     needed = needs_of(start.spec, 0).least_device
     free = iter([100_000, 2 * needed, needed - 1, needed])
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 24 * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 24 * GIB)
     monkeypatch.setattr(device, "free_bytes", lambda chosen: next(free))
     made = full_until(monkeypatch, "peer.training.train.trainer.LocalTrainer.__init__", 1)
     start.prepare()
@@ -431,13 +431,13 @@ def test_room_that_is_known_to_be_wanting_is_told_and_nothing_is_built(
     assert [why for state, why in start.said if state == "PAUSED"] == [
         f"{why}, or join with --devices cpu; tried every 5 s"
     ] * 2, "the figures are those of the first time"
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: round(needed / 0.75))
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: round(needed / 0.75))
     monkeypatch.setattr(device, "free_bytes", lambda chosen: needed)
     require_room(start.spec, torch.device("cpu"), again=True)
 
 
 def test_a_device_that_never_has_room_ends_the_peer(start: Start, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 1 << 16)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 1 << 16)
     with pytest.raises(BadInput, match=r"^cpu has 64 KiB, and the weights of micro alone take .* smaller model$"):
         start.prepare()
     assert start.waits == []
@@ -451,7 +451,7 @@ def test_a_dry_run_on_a_full_device_is_not_what_the_whole_life_goes_by(
         raise MemoryFull("not even one sequence has room")
 
     monkeypatch.setattr(cache, "find_fit", fail)
-    monkeypatch.setattr(device, "whole_bytes", lambda chosen: 24 * GIB)
+    monkeypatch.setattr(device, "total_bytes", lambda chosen: 24 * GIB)
     with pytest.raises(MemoryFull, match="others use cuda: 0 B of 24 GiB free"):
         fit_for(spec, PeerSettings(), tmp_path, Reporter(said.append))
     assert alerts(said) == []

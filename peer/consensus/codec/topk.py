@@ -38,7 +38,7 @@ IN_CONTRIBUTION = 64
 IN_MEAN = 256
 _MOST = 127
 
-Places = npt.NDArray[np.int64]
+Indices = npt.NDArray[np.int64]
 """(chunks, kept): where in its chunk each element lies, ascending."""
 
 
@@ -101,7 +101,7 @@ class TopKInt8:
         return bool(in_order.all()) and are_finite(scales_in(sections[0]), _MOST)
 
 
-def largest(rows: Floats, kept: int) -> Places:
+def largest(rows: Floats, kept: int) -> Indices:
     """Where the `kept` largest magnitudes of each row are; of equal ones the first, so that all machines choose alike.
 
     Of a row with fewer that are not zero, the last of those again and again.
@@ -121,13 +121,13 @@ def largest(rows: Floats, kept: int) -> Places:
     return places
 
 
-def packed_places(places: Places) -> Octets:
+def packed_places(places: Indices) -> Octets:
     """Two numbers below 4,096 in three bytes."""
     pairs = (places[:, ::2] | places[:, 1::2] << 12).astype("<u4")
     return np.ascontiguousarray(pairs.view(np.uint8).reshape(len(places), -1, 4)[:, :, :3]).reshape(len(places), -1)
 
 
-def unpacked_places(section: Octets) -> Places:
+def unpacked_places(section: Octets) -> Indices:
     first, middle, last = (section[:, at::3].astype(np.int64) for at in range(3))
     return np.stack((first | (middle & 15) << 8, middle >> 4 | last << 4), axis=2).reshape(len(section), -1)
 
@@ -156,7 +156,7 @@ def _two_levels(magnitudes: Floats) -> tuple[npt.NDArray[np.uint16], Octets]:
     return levels, (magnitudes > middle).astype(np.uint8)
 
 
-def _in_order(places: Places, said: Octets) -> npt.NDArray[np.bool_]:
+def _in_order(places: Indices, said: Octets) -> npt.NDArray[np.bool_]:
     """Whether the places of each row ascend, and what is said twice of one is the same."""
     further = np.diff(places, axis=1)
     agrees = (further > 0) | ((further == 0) & (said[:, 1:] == said[:, :-1]))
@@ -164,7 +164,7 @@ def _in_order(places: Places, said: Octets) -> npt.NDArray[np.bool_]:
     return result
 
 
-def _scatter(places: Places, said: Octets, chosen: Floats, values: Floats) -> None:
+def _scatter(places: Indices, said: Octets, chosen: Floats, values: Floats) -> None:
     """Everything else in `values` is zero."""
     values[:] = 0
     rows = values.reshape(-1, CHUNK)

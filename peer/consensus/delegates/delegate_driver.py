@@ -17,12 +17,12 @@ from peer.consensus.delegates.worker_messages import (
     GiveMean,
     GiveObjects,
     GiveParts,
-    HomeOrder,
     MeanHeld,
     MeasureOwn,
     OwnMeasured,
-    decode_order,
-    encode_order,
+    WorkerRequest,
+    decode_request,
+    encode_request,
     is_order,
 )
 from peer.consensus.protocol.encoding import digest_of
@@ -95,7 +95,7 @@ class DelegateDriver:
 
     def _on_order(self, sender: str, frame: bytes) -> None:
         try:
-            order = decode_order(frame) if sender == self.lead else None
+            order = decode_request(frame) if sender == self.lead else None
         except ValueError:
             order = None
         match order:
@@ -215,8 +215,8 @@ class DelegateDriver:
         self._deliver(ObjectStored(self._clock(), digest, size))
         self._answer(MeanHeld(digest, size, mean))
 
-    def _answer(self, answer: HomeOrder) -> None:
-        self._streams.send(self.lead, encode_order(answer))
+    def _answer(self, answer: WorkerRequest) -> None:
+        self._streams.send(self.lead, encode_request(answer))
 
 
 def _whose(state: State, mean: MeanData) -> tuple[int, str]:

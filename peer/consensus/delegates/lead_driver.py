@@ -7,7 +7,7 @@ from collections.abc import Callable
 from functools import partial
 from typing import Protocol
 
-from peer.consensus.delegates.worker_port import WorkersPort
+from peer.consensus.delegates.worker_port import WorkerPort
 from peer.consensus.protocol.block import VOID
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import BallotId, GetObjects, MeanData, Message, ObjectData
@@ -36,10 +36,10 @@ class LeadChainPort(ChainPort, Protocol):
         """The Merkle path of a part of my contribution for `anchor`, wherever its bytes are; None without one."""
 
 
-class LeadHands:
+class LeadEffects:
     """`peer.consensus.rounds.driver.HomesPort` of a lead."""
 
-    def __init__(self, disk: LeadChainPort, workers: WorkersPort, clock: Callable[[], float]) -> None:
+    def __init__(self, disk: LeadChainPort, workers: WorkerPort, clock: Callable[[], float]) -> None:
         self._disk, self._workers, self._clock = disk, workers, clock
         self._perform: Callable[[Effect], None] = lambda effect: None
         self._waiting: dict[bytes, list[Effect]] = {}

@@ -47,14 +47,14 @@ _DIGESTS: Read = each(DIGEST, FETCH_MOST)
 
 
 @dataclass(frozen=True, slots=True)
-class HomeOrder(Packed):
+class WorkerRequest(Packed):
     """Base of them all."""
 
     code: ClassVar[int]
 
 
 @dataclass(frozen=True, slots=True)
-class GiveParts(HomeOrder):
+class GiveParts(WorkerRequest):
     """Lead to worker: send these parts of our contribution to a reducer, each with this path; it may be me."""
 
     code = 64
@@ -66,7 +66,7 @@ class GiveParts(HomeOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureOwn(HomeOrder):
+class MeasureOwn(WorkerRequest):
     """Lead to worker: what does this part of our contribution come to, also against the mean of this digest?"""
 
     code = 65
@@ -77,7 +77,7 @@ class MeasureOwn(HomeOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class FetchMeans(HomeOrder):
+class FetchMeans(WorkerRequest):
     """Lead to worker: have these bytes, from this source unless they are there."""
 
     code = 66
@@ -87,7 +87,7 @@ class FetchMeans(HomeOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class GiveObjects(HomeOrder):
+class GiveObjects(WorkerRequest):
     """Lead to worker: somebody asked me for these bytes, which only you have."""
 
     code = 67
@@ -97,7 +97,7 @@ class GiveObjects(HomeOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class GiveMean(HomeOrder):
+class GiveMean(WorkerRequest):
     """Lead to worker: send this mean, with its bytes."""
 
     code = 68
@@ -107,7 +107,7 @@ class GiveMean(HomeOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class MeanHeld(HomeOrder):
+class MeanHeld(WorkerRequest):
     """Worker to lead: these bytes are on my disk; with what their reducer signed if they came from there."""
 
     code = 72
@@ -118,7 +118,7 @@ class MeanHeld(HomeOrder):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnMeasured(HomeOrder):
+class OwnMeasured(WorkerRequest):
     """Worker to lead: what a part came to."""
 
     code = 73
@@ -134,22 +134,22 @@ class OwnMeasured(HomeOrder):
         return PartNorms(self.square, self.dot, self.direction)
 
 
-_ORDERS: dict[int, type[HomeOrder]] = {
+_ORDERS: dict[int, type[WorkerRequest]] = {
     kind.code: kind for kind in (GiveParts, MeasureOwn, FetchMeans, GiveObjects, GiveMean, MeanHeld, OwnMeasured)
 }  # fmt: skip
 
 
 def is_order(frame: bytes) -> bool:
-    """Whether a frame is for `decode_order`; all others are messages of the round."""
+    """Whether a frame is for `decode_request`; all others are messages of the round."""
     return len(frame) > 1 and frame[0] == PROTOCOL_VERSION and frame[1] in _ORDERS
 
 
-def encode_order(order: HomeOrder) -> bytes:
+def encode_request(order: WorkerRequest) -> bytes:
     """A frame: version byte, type byte and msgpack."""
     return bytes((PROTOCOL_VERSION, order.code)) + pack(order.packed())
 
 
-def decode_order(frame: bytes) -> HomeOrder:
+def decode_request(frame: bytes) -> WorkerRequest:
     """The order or answer in a frame. Raises ValueError for anything that is none."""
     if frame and frame[0] != PROTOCOL_VERSION:
         raise ValueError(other_version("a frame", frame[0]))

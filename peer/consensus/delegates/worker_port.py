@@ -11,12 +11,12 @@ from peer.consensus.delegates.worker_messages import (
     GiveMean,
     GiveObjects,
     GiveParts,
-    HomeOrder,
     MeanHeld,
     MeasureOwn,
     OwnMeasured,
-    decode_order,
-    encode_order,
+    WorkerRequest,
+    decode_request,
+    encode_request,
 )
 from peer.consensus.protocol.messages import FETCH_MOST, BallotId, GetObjects, MeanData, Message, encode
 from peer.consensus.rounds.interface import DelegateHolds, Input, PartMeasured
@@ -25,7 +25,7 @@ MEASURES_MOST = 1 << 17
 """Answers that are waited for: two rounds of the most parts."""
 
 
-class WorkersPort(Protocol):
+class WorkerPort(Protocol):
     """What a lead asks of its workers. None of it waits: what comes of it comes as an input, or not at all."""
 
     def give_parts(
@@ -50,7 +50,7 @@ class WorkersPort(Protocol):
 
 
 class WorkerOrders:
-    """Implements `WorkersPort` by frames that `send` carries in order; answers go to `deliver`."""
+    """Implements `WorkerPort` by frames that `send` carries in order; answers go to `deliver`."""
 
     def __init__(
         self, me: str, send: Callable[[str, bytes], None], deliver: Callable[[Input], None],
@@ -83,15 +83,15 @@ class WorkerOrders:
     def bring(self, worker: str, digest: bytes) -> None:
         self._send(worker, self._encode(GetObjects((digest,))))
 
-    def _order(self, worker: str, order: HomeOrder) -> None:
-        self._send(worker, encode_order(order))
+    def _order(self, worker: str, order: WorkerRequest) -> None:
+        self._send(worker, encode_request(order))
 
     def on_frame(self, sender: str, frame: bytes) -> None:
         """An answer of an authenticated peer. Whether it is a worker of mine for these layers, the machine knows.
 
         Raises ValueError for what is no answer.
         """
-        order = decode_order(frame)
+        order = decode_request(frame)
         match order:
             case MeanHeld(digest, size, mean):
                 self._deliver(DelegateHolds(self._clock(), sender, digest, size, mean))

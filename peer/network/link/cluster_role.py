@@ -12,7 +12,7 @@ from typing import Protocol
 
 from dht.node import Node
 from peer.consensus.delegates.delegate_driver import DelegateDriver
-from peer.consensus.delegates.lead_driver import LeadHands
+from peer.consensus.delegates.lead_driver import LeadEffects
 from peer.consensus.delegates.worker_messages import is_order
 from peer.consensus.delegates.worker_port import WorkerOrders
 from peer.consensus.protocol.messages import Heartbeat
@@ -131,7 +131,7 @@ class LeadRole:
         return rules
 
     def homes(self, disk: ChainStore) -> HomesPort | None:
-        return LeadHands(disk, self._orders, time.monotonic)
+        return LeadEffects(disk, self._orders, time.monotonic)
 
     def begin(self, driver: Driver, disk: ChainStore, arithmetic: ReductionPort) -> None:
         self._driver = driver

@@ -47,8 +47,8 @@ def choose_device(wanted: str = "auto") -> torch.device:
     and does not compute is told, and not passed over in silence.
     """
     if wanted == "auto":
-        return _tried(_best(), wanted, "use cpu")
-    return _tried(wanted, wanted, "use auto or cpu")
+        return _usable_device(_best(), wanted, "use cpu")
+    return _usable_device(wanted, wanted, "use auto or cpu")
 
 
 def choose_devices(wanted: Sequence[str] = ("auto",)) -> tuple[torch.device, ...]:
@@ -59,10 +59,10 @@ def choose_devices(wanted: Sequence[str] = ("auto",)) -> tuple[torch.device, ...
     count = torch.cuda.device_count() if first.type == "cuda" else 1
     if count <= 1:
         return (first,)
-    return tuple(_tried(f"cuda:{index}", "auto", "name the others, or use cpu") for index in range(count))
+    return tuple(_usable_device(f"cuda:{index}", "auto", "name the others, or use cpu") for index in range(count))
 
 
-def _tried(name: str, wanted: str, otherwise: str) -> torch.device:
+def _usable_device(name: str, wanted: str, otherwise: str) -> torch.device:
     try:
         device = torch.device(name)
         torch.ones(1, device=device).add(1).item()
@@ -118,19 +118,19 @@ def free_bytes(device: torch.device) -> int:
     return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
 
 
-def whole_bytes(device: torch.device) -> int:
+def total_bytes(device: torch.device) -> int:
     """Of a GPU's memory, all there is; 0 where it does not tell."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
 
 
-def let_go() -> None:
+def empty_device_caches() -> None:
     """Give back to the driver what no tensor needs, also where CUDA has never begun."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 @contextmanager
-def telling_full(device: torch.device) -> Iterator[None]:
+def raising_memory_full(device: torch.device) -> Iterator[None]:
     """Raises MemoryFull where the model, or what its optimizer remembers, finds no room on `device`."""
     try:
         yield
@@ -141,7 +141,7 @@ def telling_full(device: torch.device) -> Iterator[None]:
 
 
 @contextmanager
-def telling_lost(device: torch.device) -> Iterator[None]:
+def raising_device_lost(device: torch.device) -> Iterator[None]:
     """Raises DeviceLost where `device` or its driver has failed for good."""
     try:
         yield

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 from dht.errors import DeviceLost, HomefiresError, MemoryFull
-from peer.node.host.device import choose_devices, free_bytes, let_go
+from peer.node.host.device import choose_devices, empty_device_caches, free_bytes
 from peer.node.host.processes import available_bytes
 from peer.parallel.autotune.search import BETTER, Trial, find
 from peer.parallel.autotune.trial import LONG_S, TIMED_STEPS, Noise, basis_of, fit, kind_of
@@ -45,7 +45,7 @@ def fit_devices(spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload:
         except MemoryFull:
             if not offload:
                 raise
-        let_go()  # outside of `except`: what the error's traceback holds is gone
+        empty_device_caches()  # outside of `except`: what the error's traceback holds is gone
     around = DryDevices(
         names=tuple(map(str, devices)), kinds=tuple(map(kind_of, devices)), room_bytes=tuple(map(free_bytes, devices))
     )

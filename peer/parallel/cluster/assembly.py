@@ -16,8 +16,8 @@ from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.network.link.handle import LeaveRequested
 from peer.node.telemetry.reporter import Reporter
-from peer.parallel.cluster.home_offer import figures_of
-from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.cluster.home_offer import measure_offer
+from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.span_choice import HELD_BYTES, Wire, choose_spans, has_room, require_blocks
 from peer.parallel.pipeline.stage_model import model_layers, require_cuttable
 from peer.planning.plan.model_shape import shape_of
@@ -51,7 +51,7 @@ LOOK_S = 1.0
 
 def assemble(
     send: Callable[[ToLink], None], inbox: SimpleQueue[Any], spec: RunSpec, me: str, settings: PeerSettings,
-    directory: Path, session: Reporter, doubts: Doubts,
+    directory: Path, session: Reporter, doubts: HomeSuspicion,
 ) -> Assignment:  # fmt: skip
     """A lead's: waits until `settings.stages` homes are here, itself among them, and tells them who holds which layers.
 
@@ -62,7 +62,7 @@ def assemble(
     require_cuttable(spec)
     layers, width, before = model_layers(spec), shape_of(spec).width, _remembered(directory, me, settings)
     require_blocks(layers, settings.stages)
-    mine = figures_of(spec, settings, me)
+    mine = measure_offer(spec, settings, me)
     table = _Table(settings.stages, layers, session)
 
     def dealt(message: object) -> Assignment | None:
@@ -203,7 +203,7 @@ def await_assignment(
 ) -> Assignment:  # fmt: skip
     """A worker's: offers what it has, and waits for its lead's word. Raises what a link ended with, LeaveRequested, and
     BadInput where no device works."""
-    mine = figures_of(spec, settings, me)
+    mine = measure_offer(spec, settings, me)
     send(SeekWork(mine.memory_gb, mine.tokens_per_s))
     session.say("JOINING", "waiting for the lead of the cluster to say which layers are for this home")
     return _hear(inbox, session, lambda message: message.assignment if isinstance(message, StagesAssigned) else None)

@@ -12,7 +12,7 @@ from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.state_digest import state_digest
 from peer.node.store.contributions import written_leaves
 from peer.parallel.cluster.assembly import with_spares
-from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.flow_router import FlowLine, FlowRouter
 from peer.parallel.pipeline.home_group import HomeGone, LeadHomes, WorkerHome
 from peer.parallel.pipeline.lead_stage import LeadStage
@@ -34,14 +34,14 @@ class ClusterHome:
 
     def __init__(
         self, assignment: Assignment, me: str, end: FlowLine, contributions: Path, ask_submit: Callable[[], None],
-        changed: Callable[[Assignment], None] = lambda assignment: None, doubts: Doubts | None = None,
+        changed: Callable[[Assignment], None] = lambda assignment: None, doubts: HomeSuspicion | None = None,
     ) -> None:  # fmt: skip
         """`ask_submit` has this home's life offer what it has where it stands; `changed` hears of more spares."""
         holder = assignment.of(me)
         assert holder is not None, "an assignment without this home is for others"
         self.assignment, self.me, self.holder = assignment, me, holder
         self.is_lead, self._changed = assignment.lead == me, changed
-        self._doubts = doubts or Doubts()
+        self._doubts = doubts or HomeSuspicion()
         self._stage: WorkerStage | None = None
         self._first: LeadStage | None = None
         self.homes: LeadHomes | WorkerHome
@@ -54,9 +54,7 @@ class ClusterHome:
             )  # fmt: skip
         self.router = FlowRouter(end, self.homes.take)
 
-    def engine(
-        self, spec: RunSpec, device: torch.device, folder: Path, told_smaller: Callable[[int], None]
-    ) -> MakeEngine:
+    def engine(self, spec: RunSpec, device: torch.device, folder: Path, on_halved: Callable[[int], None]) -> MakeEngine:
         """Of a trainer of the layers that are here."""
 
         def make(batches: Sequences) -> Engine:
@@ -64,7 +62,7 @@ class ClusterHome:
             backend: LeadStage | WorkerStage
             if isinstance(self.homes, LeadHomes):
                 backend = self._first = LeadStage(
-                    spec, place, batches, device, told_smaller, self.homes.require_all, folder
+                    spec, place, batches, device, on_halved, self.homes.require_all, folder
                 )
             else:
                 backend = self._stage = WorkerStage(spec, place, batches, device, folder)

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import torch
 
 from dht.errors import MemoryFull
-from peer.node.host.device import choose_devices, free_bytes, telling_full
+from peer.node.host.device import choose_devices, free_bytes, raising_memory_full
 from peer.node.host.processes import PROCESS_BYTES, available_bytes
 from peer.node.host.threads import threads_for
 from peer.planning.plan.model_shape import shape_of
@@ -23,7 +23,7 @@ WIDEST = 4096
 """A wider product is no faster, and takes a processor long."""
 
 
-def figures_of(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:
+def measure_offer(spec: RunSpec, settings: PeerSettings, me: str) -> HomeOffer:
     """Of this home. Room and speed of a device that others fill now are not known. Raises BadInput for none that
     works."""
     try:
@@ -38,7 +38,7 @@ def _measured(spec: RunSpec, settings: PeerSettings) -> tuple[float, float]:
     device = choose_devices(settings.devices)[0]
     threads = threads_for(device.type, settings.threads or torch.get_num_threads()).torch
     shape = shape_of(spec)
-    with telling_full(device):
+    with raising_memory_full(device):
         flops = flops_of(device, threads, min(shape.width, WIDEST), bfloat16=spec.inner.precision == "bfloat16")
     return room_bytes(device, settings) / 1e9, flops / shape.flops_per_token(spec.model.context)
 

@@ -8,7 +8,7 @@ from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, SilentHome
 from peer.schema.ipc import HomeOffer
 
 
-class Doubts:
+class HomeSuspicion:
     """Of one process of a lead: whoever has mended their home has the lead's owner restart it."""
 
     def __init__(self) -> None:

@@ -68,11 +68,11 @@ class RankModel:
         )  # fmt: skip
         strategy = ShardingStrategy(kind=setup.sharding, ranks=setup.ranks, group=setup.group, offloads=setup.offloads)
         self._model = model = _on_device(build_unset(self._spec), self._device)
-        shard(model, strategy, self._device, pins=not strategy.lies_in_arena or arena.pin_inner(self._device))
-        if strategy.lies_in_arena:
+        shard(model, strategy, self._device, pins=not strategy.uses_arena or arena.pin_inner(self._device))
+        if strategy.uses_arena:
             lie_in(model, arena.local)
         self._shards = RankShards(model, strategy, setup.rank, arena)
-        self._optimizer = RankOptimizer(model, self._spec, self._shards, arena, in_arena=strategy.lies_in_arena)
+        self._optimizer = RankOptimizer(model, self._spec, self._shards, arena, in_arena=strategy.uses_arena)
         codec = Codec(self._spec.codec.wire)
         kernels = TorchKernels(codec, device_for(self._shards.device, codec))
         self._kernels = RankKernels(self._shards, kernels, codec, arena.payload)

@@ -87,12 +87,12 @@ class LeadStage(StageDevice):
 
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device,
-        told_smaller: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
+        on_halved: Callable[[int], None], require_all: Callable[[], None], folder: Path | None = None,
         silence_s: float = SILENCE_S, again_s: float = AGAIN_S,
     ) -> None:  # fmt: skip
         """`require_all` raises HomeGone where a home is known to be lost."""
         stages, whole = len(place.assignment.stages), spec.inner.sequences * spec.inner.accumulation
-        micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), told_smaller)
+        micro = MicroBatch(min(spec.inner.sequences, math.ceil(whole / (FLIGHTS_PER_STAGE * stages))), on_halved)
         super().__init__(spec, place, batches, device, micro, folder)
         self._require_all, self._silence_s, self._again_s = require_all, silence_s, again_s
         self._chance = random.SystemRandom()

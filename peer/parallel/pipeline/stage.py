@@ -22,11 +22,11 @@ from peer.parallel.pipeline.flight_port import FlightPort
 from peer.parallel.pipeline.stage_model import build_stage, model_layers
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
-from peer.training.model.build import places
+from peer.training.model.build import position_inputs
 from peer.training.train.backend import MicroBatch, Sequences, SingleDevice, training_bytes
 from peer.training.train.layer_hooks import PROBE_TOKENS, Enter, LayerGates
-from peer.training.train.offload import return_memory
-from peer.training.train.round_vectors import Places, RoundVectors, choose_places
+from peer.training.train.offload import empty_device_cache
+from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_places
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -91,7 +91,7 @@ class StageDevice(SingleDevice):
         return RoundVectors.at(self._flat, self.places, self._device, self._folder)
 
     @cached_property
-    def places(self) -> Places:
+    def places(self) -> VectorSlots:
         parameters = self._flat.size
         spare_bytes = 0
         if self._device.type != "cpu":
@@ -128,7 +128,7 @@ class StageDevice(SingleDevice):
         often it is asked."""
         autocast = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with autocast, self._masks(number):
-            leaving: Tensor = self._model(entering, **places(tokens_BT[:, :-1]))
+            leaving: Tensor = self._model(entering, **position_inputs(tokens_BT[:, :-1]))
         return leaving
 
     @contextlib.contextmanager
@@ -184,7 +184,7 @@ class StageDevice(SingleDevice):
             parameter.grad = None
 
     def _return_memory(self) -> None:
-        return_memory(self._device)
+        empty_device_cache(self._device)
 
     # ---- the anchor's values ----
 

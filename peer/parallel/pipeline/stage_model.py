@@ -60,7 +60,7 @@ class StageModel(nn.Module):
 
     def forward(self, entering: Tensor, **told: Tensor) -> Tensor:
         """`entering`: tokens (B, T), int64, at the first stage; hidden values (B, T, H) at others. `told`: see
-        `peer.training.model.build.places`."""
+        `peer.training.model.build.position_inputs`."""
         name = "input_ids" if self.is_first else "inputs_embeds"
         hidden_BTH: Tensor = self.base(**{name: entering}, use_cache=False, **told).last_hidden_state
         return hidden_BTH if self.head is None else self.head(hidden_BTH)

@@ -56,19 +56,19 @@ from peer.training.train.autotune_result import Tuned
 from peer.training.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, StepReader, Stopped
 from peer.training.train.engine import Engine, MakeEngine
 from peer.training.train.optimizers import NO_STATE, learning_rate
-from peer.training.train.round_vectors import MEMORY_SHARE, Place, Places
+from peer.training.train.round_vectors import MEMORY_SHARE, Place, VectorSlots
 
 CPU = torch.device("cpu")
 
 
 def sharded(
     spec: RunSpec, options: RankOptions, folder: Path, fit: Tuned | None = None,
-    told_smaller: Callable[[int], None] = lambda sequences: None,
+    on_halved: Callable[[int], None] = lambda sequences: None,
 ) -> MakeEngine:  # fmt: skip
     """A trainer's engine on the devices of `options`; `folder` has room for what no memory has."""
 
     def make(batches: Sequences) -> Engine:
-        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
+        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, on_halved)
         backend, codec = ShardedBackend(spec, batches, options, micro, folder), Codec(spec.codec.wire)
         copies = options.strategy.ranks // options.strategy.shares
         told = ShardedKernels(backend.ask_round, backend.payload, codec, copies=copies)
@@ -160,7 +160,7 @@ class ShardedBackend:
             )
             for rank, device in enumerate(options.devices)
         ]  # fmt: skip
-        with _telling_full("its share of the model"):
+        with _raising_memory_full("its share of the model"):
             self._group = RankGroup(setups, self._arena.file, self._folder)
 
     @property
@@ -322,7 +322,7 @@ class ShardedBackend:
     def keep_inner(self) -> bool:
         if self._group is None:
             return False  # what lies in the arena is no copy
-        is_copy = not self._options.strategy.lies_in_arena
+        is_copy = not self._options.strategy.uses_arena
         if is_copy and self.capture is not None:
             self.capture.before_copies_change()
         for number in range(len(self.layers)):
@@ -349,7 +349,7 @@ class ShardedBackend:
         self._have_loaded(number)
 
     def _have_loaded(self, number: int) -> None:
-        with _telling_full("its optimizers"):
+        with _raising_memory_full("its optimizers"):
             self.group.step(LoadLayer(layer=number, memory=self._memory[number]))
 
     def rest(self) -> dict[str, Tensor]:
@@ -418,7 +418,7 @@ class ShardedBackend:
 
 
 @contextmanager
-def _telling_full(what: str) -> Iterator[None]:
+def _raising_memory_full(what: str) -> Iterator[None]:
     try:
         yield
     except NoRoomInRank as error:
@@ -429,11 +429,11 @@ def _octets(tokens_BT: Tensor) -> bytes:
     return tokens_BT.numpy().astype(np.int32).tobytes()
 
 
-def _places(parameters: int) -> Places:
+def _places(parameters: int) -> VectorSlots:
     """Main memory where half of what is available holds all four vectors and the copies of three."""
     fits = MEMORY_SHARE * available_bytes() >= 7 * FLOAT32_BYTES * parameters
     place = Place.MEMORY if fits else Place.FILE
-    return Places(outer=place, own=place)
+    return VectorSlots(outer=place, own=place)
 
 
 def _payload_bytes(sizes: Sequence[int], spec: RunSpec) -> int:

@@ -94,7 +94,7 @@ def rooms_of(
         for stage, peer in enumerate(peers):
             room = (stage, room_bytes[peer])
             if room not in known:
-                known[room] = most_blocks(shape, spec, chosen, *room)
+                known[room] = max_layers(shape, spec, chosen, *room)
     return [[known[stage, room_bytes[peer]] for stage, peer in enumerate(peers)] for peers in pipelines]
 
 
@@ -172,7 +172,7 @@ def balanced(
 ) -> tuple[Stage, ...]:  # fmt: skip
     """Blocks shared out so that the slowest stage is as fast as it can be; each stage has one at least.
 
-    `seconds_per_block` is of each peer, for one micro-batch; `most_blocks` is what each has memory for. The greedy
+    `seconds_per_block` is of each peer, for one micro-batch; `max_layers` is what each has memory for. The greedy
     choice is optimal for equal blocks: each next block goes where it ends first, of those who have room. Raises
     ValueError for fewer blocks than peers, and for less room than blocks.
     """
@@ -259,7 +259,7 @@ def stage_device_bytes(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage
     return held.device
 
 
-def most_blocks(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, room_bytes: float) -> int:
+def max_layers(shape: ModelShape, spec: RunSpec, chosen: Strategy, stage: int, room_bytes: float) -> int:
     """How many blocks a peer whose devices have so much memory can hold as this stage; 0 if none."""
     return bisect_right(
         range(1, shape.blocks + 1), room_bytes,

@@ -54,7 +54,7 @@ class ShardingStrategy:
         return self.ranks > 1 or self.offloads
 
     @property
-    def lies_in_arena(self) -> bool:
+    def uses_arena(self) -> bool:
         """Whether parameters and moments are where the lead sees them, so that it needs no copies: one rank's alone."""
         return self.offloads and self.ranks == 1
 

@@ -164,7 +164,7 @@ def _cut(question: PlanningProblem, chosen: Strategy) -> tuple[bool, int]:
     return as_measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
 
 
-def most_score(question: PlanningProblem, chosen: Strategy) -> float:
+def score_bound(question: PlanningProblem, chosen: Strategy) -> float:
     """No more than this, since inner steps take their time: every replica computes and nobody waits."""
     spec, made = with_strategy(question.spec, chosen), question.replicas(chosen)
     rates = (
@@ -187,7 +187,7 @@ def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) ->
     if not fitting:
         raise NothingFits(_too_large(question, everything))
     left = undominated(question, fitting)
-    bounds = {chosen: most_score(question, chosen) for chosen in left}
+    bounds = {chosen: score_bound(question, chosen) for chosen in left}
     ranked: list[RankedStrategy] = []
     tried = 0
 

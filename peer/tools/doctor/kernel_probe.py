@@ -54,9 +54,9 @@ def _timed(device: torch.device) -> float:
     """Seconds of a kernel, forward and backward."""
     import torch
 
-    from peer.node.host.device import telling_full
+    from peer.node.host.device import raising_memory_full
 
-    with telling_full(device):
+    with raising_memory_full(device):
         weights = torch.eye(WIDTH, device=device, requires_grad=True)
         _multiply(weights)  # the first kernel loads the libraries
         started = time.perf_counter()

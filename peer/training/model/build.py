@@ -226,7 +226,7 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
         flat[start : start + size] = torch.from_numpy(unit * (2 * bound) - bound)
 
 
-def places(entering_BT: Tensor) -> dict[str, Tensor]:
+def position_inputs(entering_BT: Tensor) -> dict[str, Tensor]:
     """What a model is told beside its tokens: nothing, or where each stands in its document."""
     positions_BT = token_flags.positions(entering_BT)
     return {} if positions_BT is None else {"position_ids": positions_BT}
@@ -236,5 +236,7 @@ def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     """Logits (B, T − 1, V) of every token but the first, from those before it."""
     # No mask: sequences are full, and without one attention takes its fastest causal path.
     entering_BT = tokens_BT[:, :-1]
-    logits_BTV: Tensor = model(input_ids=token_flags.plain(entering_BT), use_cache=False, **places(entering_BT)).logits
+    logits_BTV: Tensor = model(
+        input_ids=token_flags.plain(entering_BT), use_cache=False, **position_inputs(entering_BT)
+    ).logits
     return logits_BTV

@@ -21,7 +21,7 @@ PIECE_ELEMENTS = 8 * CHUNK_ELEMENTS
 
 
 @contextmanager
-def beside(device: torch.device) -> Iterator[None]:
+def on_copy_stream(device: torch.device) -> Iterator[None]:
     """What is queued inside follows all that was queued before, and nothing later waits for it, but at the end.
 
     At the end all of it is done. On a processor there is nothing to say.

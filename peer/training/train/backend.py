@@ -29,9 +29,9 @@ from peer.training.outer.outer_state import OuterState
 from peer.training.train.atomic import AtomicSteps
 from peer.training.train.autotune_result import Tuned, room_for
 from peer.training.train.layer_hooks import Enter, LayerGates
-from peer.training.train.offload import Offload, return_memory
+from peer.training.train.offload import Offload, empty_device_cache
 from peer.training.train.optimizers import learning_rate, make_optimizers
-from peer.training.train.round_vectors import Places, RoundVectors, choose_places
+from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_places
 
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 
@@ -113,7 +113,7 @@ class Backend(Protocol):
     def is_offloaded(self) -> bool: ...
 
     @property
-    def places(self) -> Places:
+    def places(self) -> VectorSlots:
         """Where what a round needs beside the model lies; decided once."""
 
     def layer(self, number: int) -> LayerTensors:
@@ -196,7 +196,7 @@ class SingleDevice:
         return RoundVectors.at(FlatParameters(self._model), self.places, self._device, self._folder)
 
     @cached_property
-    def places(self) -> Places:
+    def places(self) -> VectorSlots:
         """Where the vectors lie, decided once."""
         parameters = sum(parameter.numel() for parameter in self._parameters)
         spare_bytes = 0
@@ -396,7 +396,7 @@ class SingleDevice:
                 raise
             has_room = False
         if not has_room:
-            return_memory(self._device)  # of what had found room
+            empty_device_cache(self._device)  # of what had found room
             return False
         if self._fit is not None and self._device.type == "cuda":
             room_bytes = free_bytes(self._device) + torch.cuda.memory_reserved(self._device)
@@ -459,7 +459,7 @@ def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float 
 
 
 def _halved(sequences: int, device: torch.device) -> int:
-    return_memory(device)
+    empty_device_cache(device)
     if sequences == 1:
         raise MemoryFull(f"the memory of {device} has no room to measure even one sequence")
     return (sequences + 1) // 2

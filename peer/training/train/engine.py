@@ -99,15 +99,15 @@ MakeEngine = Callable[[Sequences], Engine]
 
 def one_device(
     spec: RunSpec, device: torch.device, fit: Tuned | None = None,
-    told_smaller: Callable[[int], None] = lambda sequences: None, folder: Path | None = None,
+    on_halved: Callable[[int], None] = lambda sequences: None, folder: Path | None = None,
 ) -> MakeEngine:  # fmt: skip
-    """In this process. `told_smaller` hears of a micro-batch that was halved; `folder` has room for what no memory
+    """In this process. `on_halved` hears of a micro-batch that was halved; `folder` has room for what no memory
     has."""
 
     def make(batches: Sequences) -> Engine:
         model = build(spec).to(device)
         use_attention(model, fit)
-        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, told_smaller)
+        micro = MicroBatch(fit.sequences if fit else spec.inner.sequences, on_halved)
         backend, codec = SingleDevice(model, spec, batches, device, micro, fit, folder), Codec(spec.codec.wire)
         beside = None if spec.round.overlap == "none" else Layerwise(backend, device)
         kernels = TorchKernels(codec, device_for(device, codec))

@@ -44,7 +44,7 @@ class Offload:
             self._places[name] = state[key].device
             state[key] = copied(state[key], ASIDE)
         self.is_aside = True
-        return_memory(self._device)
+        empty_device_cache(self._device)
 
     def come_back(self) -> None:
         """Be where it was before `leave`. Without room for it raises what torch does, and then stays aside."""
@@ -79,7 +79,7 @@ def copied(tensor: Tensor, device: torch.device) -> Tensor:
     return tensor.detach().to(device, copy=True)
 
 
-def return_memory(device: torch.device) -> None:
+def empty_device_cache(device: torch.device) -> None:
     """Give back to the driver what no tensor needs."""
     gc.collect()
     if device.type == "cuda":

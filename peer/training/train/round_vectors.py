@@ -29,7 +29,7 @@ class Place(StrEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Places:
+class VectorSlots:
     """Of the two that a round's end needs (θ, momentum), and of the two that its beginning needs as well."""
 
     outer: Place
@@ -41,7 +41,7 @@ class Places:
         return f"anchor in {self.outer}, residual in {self.own}"
 
 
-def choose_places(parameters: int, device: torch.device, spare_bytes: int, available_bytes: int) -> Places:
+def choose_places(parameters: int, device: torch.device, spare_bytes: int, available_bytes: int) -> VectorSlots:
     """Where there is room for them.
 
     `spare_bytes` are those of the device beyond what training takes; `available_bytes` are of main memory. What is
@@ -51,10 +51,10 @@ def choose_places(parameters: int, device: torch.device, spare_bytes: int, avail
     room_bytes = 0 if device.type == "cpu" else int(DEVICE_SHARE * spare_bytes)
     own = Place.DEVICE if room_bytes >= pair_bytes else Place.MEMORY
     if room_bytes >= 2 * pair_bytes:
-        return Places(outer=Place.DEVICE, own=own)
+        return VectorSlots(outer=Place.DEVICE, own=own)
     beside_bytes = pair_bytes if own is Place.DEVICE else 2 * pair_bytes
     outer = Place.MEMORY if MEMORY_SHARE * available_bytes >= beside_bytes else Place.FILE
-    return Places(outer=outer, own=own)
+    return VectorSlots(outer=outer, own=own)
 
 
 class RoundVectors:
@@ -72,7 +72,7 @@ class RoundVectors:
         )  # fmt: skip
 
     @classmethod
-    def at(cls, flat: FlatParameters, places: Places, device: torch.device, folder: Path | None) -> RoundVectors:
+    def at(cls, flat: FlatParameters, places: VectorSlots, device: torch.device, folder: Path | None) -> RoundVectors:
         """At the anchor that is the parameters' present values; files lie in `folder`."""
         outer, own = (_room(place, device, folder) for place in (places.outer, places.own))
         thetas, momenta = ([outer(layer.size) for layer in flat.layers] for _ in ("theta", "momentum"))

@@ -39,7 +39,7 @@ from peer.training.checkpoint.replay import RunStart, first_anchor
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import IdleSampler, ShardSampler
 from peer.training.outer.apply import LayerUpdate
-from peer.training.outer.copy_stream import beside
+from peer.training.outer.copy_stream import on_copy_stream
 from peer.training.outer.kernels import Kernels
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 from peer.training.outer.outer_state import OuterState
@@ -48,7 +48,7 @@ from peer.training.train.anchor_review import AnchorReview
 from peer.training.train.autotune_result import Tuned
 from peer.training.train.backend import InnerStep
 from peer.training.train.engine import MakeEngine, one_device
-from peer.training.train.round_vectors import Places
+from peer.training.train.round_vectors import VectorSlots
 
 
 class LocalTrainer:
@@ -56,7 +56,7 @@ class LocalTrainer:
 
     def __init__(
         self, spec: RunSpec, me: str, folder: Path, device: torch.device, fit: Tuned | None = None,
-        told_smaller: Callable[[int], None] = lambda sequences: None, data_path: str = "",
+        on_halved: Callable[[int], None] = lambda sequences: None, data_path: str = "",
         make_engine: MakeEngine | None = None, reads: bool = True,
     ) -> None:  # fmt: skip
         """On `device`, unless `make_engine` says otherwise. `reads`: the data of the run; a worker's lead does it."""
@@ -65,7 +65,7 @@ class LocalTrainer:
         folder.mkdir(exist_ok=True)
         self._source = open_source(spec, data_path) if reads else None
         self._batches = IdleSampler() if self._source is None else ShardSampler(self._source, spec, me, (me,), {})
-        make_engine = make_engine or one_device(spec, device, fit, told_smaller, folder)
+        make_engine = make_engine or one_device(spec, device, fit, on_halved, folder)
         engine = make_engine(self._batches)
         self._backend, self._kernels_now, self._layerwise = engine.backend, engine.kernels, engine.beside
         self.span = span = engine.span
@@ -98,7 +98,7 @@ class LocalTrainer:
         return sum(self.layer_sizes)
 
     @property
-    def places(self) -> Places:
+    def places(self) -> VectorSlots:
         """Where what a round needs beside the model lies."""
         return self._backend.places
 
@@ -164,7 +164,7 @@ class LocalTrainer:
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
         payloads = (self._kernels.encode(tensors, part) for part, tensors in self._lying(self.progress.round))
-        with beside(self.device):
+        with on_copy_stream(self.device):
             write_contribution(self._folder, anchor, payloads, effort, self._shared(anchor))
         # Of two branches, since a peer may change over to the other one and back.
         prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)

@@ -17,7 +17,7 @@ from msgspec.structs import replace
 
 from dht.errors import BadInput, DiskFull, MemoryFull, Unreachable
 from peer.consensus.protocol.head import next_anchor
-from peer.node.host.device import telling_lost
+from peer.node.host.device import raising_device_lost
 from peer.node.lifecycle.inputs_effects import (
     Adopt,
     Apply,
@@ -101,7 +101,7 @@ class TrainerWorker:
         Raises BadInput for damage, which changes nothing, DeviceLost, and what an update failed with beside the steps
         before.
         """
-        with telling_lost(self._trainer.device):
+        with raising_device_lost(self._trainer.device):
             self._do(work, post, stop)
 
     def _do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
@@ -222,7 +222,7 @@ class TrainerWorker:
 
         def hear(ended: Future[T]) -> None:
             try:
-                with telling_lost(self._trainer.device):
+                with raising_device_lost(self._trainer.device):
                     heard = told(ended)
             except Exception as error:
                 heard = partial(TrainerFailed, error=error)

@@ -14,12 +14,12 @@ from peer.consensus.delegates.worker_messages import (
     GiveMean,
     GiveObjects,
     GiveParts,
-    HomeOrder,
     MeanHeld,
     MeasureOwn,
     OwnMeasured,
-    decode_order,
-    encode_order,
+    WorkerRequest,
+    decode_request,
+    encode_request,
     is_order,
 )
 from peer.consensus.protocol.encoding import digest_of
@@ -48,20 +48,20 @@ class Home:
         self.world = World(7, 3, clusters={0: 2})
         self.world.scheduler.run_until(20.0)
         self.lead, self.worker = (self.world.peers[self.world.index[name]] for name in (LEAD, WORKER))
-        self.sent: list[tuple[str, HomeOrder | Message]] = []
+        self.sent: list[tuple[str, WorkerRequest | Message]] = []
         self.world.network.drops = self._note
 
     def _note(self, sender: str, receiver: str, frame: bytes) -> bool:
         if sender == WORKER:
-            self.sent.append((receiver, decode_order(frame) if is_order(frame) else decode(frame)))
+            self.sent.append((receiver, decode_request(frame) if is_order(frame) else decode(frame)))
         return sender == WORKER
 
-    def hear(self, sender: str, what: HomeOrder | Message) -> None:
+    def hear(self, sender: str, what: WorkerRequest | Message) -> None:
         assert isinstance(self.worker, LogicalWorker)
-        self.worker.on_frame(sender, encode_order(what) if isinstance(what, HomeOrder) else encode(what))
+        self.worker.on_frame(sender, encode_request(what) if isinstance(what, WorkerRequest) else encode(what))
         self.world.scheduler.run_until(self.world.now + 0.01)
 
-    def said(self, kind: type[HomeOrder | Message]) -> list[tuple[str, HomeOrder | Message]]:
+    def said(self, kind: type[WorkerRequest | Message]) -> list[tuple[str, WorkerRequest | Message]]:
         return [(to, what) for to, what in self.sent if isinstance(what, kind)]
 
     @property
@@ -194,13 +194,13 @@ def test_no_bytes_stop_a_home(home: Home, to_lead: bool) -> None:
     """Orders and answers with flipped, missing and foreign bytes, from a home of the cluster itself."""
     dice = Random(3)
     mean = home.mean()
-    orders: tuple[HomeOrder, ...] = (
+    orders: tuple[WorkerRequest, ...] = (
         GiveParts("p2", home.place, 0, ((LAYER, (bytes(32),)),)), MeasureOwn(home.place, LAYER, bytes(32)),
         FetchMeans(OTHER, (bytes(32),)), GiveObjects("p2", (bytes(32),)), GiveMean("p2", mean),
         MeanHeld(bytes(32), 8, mean), OwnMeasured(home.place, LAYER, 1.0, 0.5, None),
     )  # fmt: skip
     peer, sender = (home.lead, WORKER) if to_lead else (home.worker, LEAD)
-    for frame in map(encode_order, orders):
+    for frame in map(encode_request, orders):
         for _ in range(150):
             broken = bytearray(frame[: dice.randrange(3, len(frame) + 1)])
             for _ in range(dice.randrange(3)):

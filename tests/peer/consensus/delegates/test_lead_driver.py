@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from peer.consensus.delegates.lead_driver import ASK_AGAIN_S, LeadChainPort, LeadHands
-from peer.consensus.delegates.worker_messages import MeanHeld, OwnMeasured, encode_order
+from peer.consensus.delegates.lead_driver import ASK_AGAIN_S, LeadChainPort, LeadEffects
+from peer.consensus.delegates.worker_messages import MeanHeld, OwnMeasured, encode_request
 from peer.consensus.delegates.worker_port import WorkerOrders
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetObjects, MeanData, ObjectData
@@ -57,13 +57,13 @@ class Hands:
         return lambda *what: self.asked.append((name, *what))
 
 
-def made() -> tuple[LeadHands, Hands, State]:
+def made() -> tuple[LeadEffects, Hands, State]:
     hands = Hands()
     members = (header(ME, delegates=DELEGATES), *map(header, NAMES[1:]))
     exchange = MemberState(place=place(), members=members, reducers=NAMES, received={}, closes_at=9.0, repeat_at=9.0)
     known = {update().digest: Proposal(0, update(), b"")}
     state = state_of(ME, exchange=exchange, delegates=DELEGATES, proposals=known)
-    lead = LeadHands(cast("LeadChainPort", hands), cast("Any", hands), lambda: hands.now)
+    lead = LeadEffects(cast("LeadChainPort", hands), cast("Any", hands), lambda: hands.now)
     return lead, hands, state
 
 
@@ -155,15 +155,15 @@ def test_answers_become_inputs() -> None:
     heard: list[Input] = []
     sent: list[tuple[str, bytes]] = []
     orders = WorkerOrders(ME, lambda to, frame: sent.append((to, frame)), heard.append, lambda: 3.0)
-    orders.on_frame(WORKER, encode_order(MeanHeld(MEANS[1], 8)))
+    orders.on_frame(WORKER, encode_request(MeanHeld(MEANS[1], 8)))
     assert heard == [DelegateHolds(3.0, WORKER, MEANS[1], 8, None)]
     figures = OwnMeasured(place(), 1, 4.0, 2.0, None)
     orders.measure(WORKER, place(), 1, b"")
     with pytest.raises(ValueError, match="no answer"):
-        orders.on_frame("w1", encode_order(figures))
-    orders.on_frame(WORKER, encode_order(figures))
+        orders.on_frame("w1", encode_request(figures))
+    orders.on_frame(WORKER, encode_request(figures))
     assert heard[1:] == [PartMeasured(3.0, place(), ME, 1, PartNorms(4.0, 2.0))]
     with pytest.raises(ValueError, match="no answer"):
-        orders.on_frame(WORKER, encode_order(figures))
+        orders.on_frame(WORKER, encode_request(figures))
     orders.bring(WORKER, MEANS[1])
     assert [to for to, _ in sent] == [WORKER, WORKER]

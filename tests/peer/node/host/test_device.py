@@ -14,9 +14,9 @@ from peer.node.host.device import (
     free_bytes,
     is_lost,
     is_out_of_memory,
+    raising_device_lost,
     short_word,
-    telling_lost,
-    whole_bytes,
+    total_bytes,
 )
 
 CUDA = torch.device("cuda:1")
@@ -89,7 +89,7 @@ def test_errors_that_no_retry_mends(text: str) -> None:
     for error in (RuntimeError(text), torch.AcceleratorError(f"{text}\nFor debugging consider passing")):
         assert is_lost(error)
         assert not is_out_of_memory(error)
-        with pytest.raises(DeviceLost) as caught, telling_lost(CUDA):
+        with pytest.raises(DeviceLost) as caught, raising_device_lost(CUDA):
             raise error
         assert str(caught.value).startswith(f"cuda:1 has failed ({text}); restart the machine")
         assert str(caught.value).isprintable()
@@ -105,14 +105,14 @@ def test_errors_that_are_raised_as_they_are(error: Exception) -> None:
         raise error
 
     assert not is_lost(error)
-    with pytest.raises(type(error)) as caught, telling_lost(CUDA):
+    with pytest.raises(type(error)) as caught, raising_device_lost(CUDA):
         fail()
     assert caught.value is error
 
 
 def test_the_processor_does_not_tell_its_memory() -> None:
     """What others use of it changes all the time."""
-    assert free_bytes(torch.device("cpu")) == whole_bytes(torch.device("cpu")) == 0
+    assert free_bytes(torch.device("cpu")) == total_bytes(torch.device("cpu")) == 0
 
 
 @pytest.fixture

@@ -12,7 +12,7 @@ import pytest
 
 from peer.parallel.cluster import assembly
 from peer.parallel.cluster.assembly import assemble, dealt_again, with_spares
-from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.schema.ipc import Assignment, AssignStages, HomeOffer, HomesOffered, StageHolder
 from peer.schema.settings import PeerSettings
 from peer.training.model.flat_parameters import Layer
@@ -129,7 +129,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
     """A lead of so many stages that hears these offers one after the other."""
     spec = small_spec(blocks=6)
     mine = HomeOffer("lead", "Lead", 0.0, 100.0, 0.0)
-    monkeypatch.setattr(assembly, "figures_of", lambda spec, settings, me: mine)
+    monkeypatch.setattr(assembly, "measure_offer", lambda spec, settings, me: mine)
 
     def assembled(stages: int, *offers: Sequence[HomeOffer]) -> tuple[Assignment, Told]:
         inbox: SimpleQueue[Any] = SimpleQueue()
@@ -138,7 +138,7 @@ def lead(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple
         inbox.put(LookupError("nothing more comes"))
         told, settings = Told(), PeerSettings(stages=stages)
         sent: list[Any] = []
-        found = assemble(sent.append, inbox, spec, "lead", settings, tmp_path, told, Doubts())  # type: ignore[arg-type]
+        found = assemble(sent.append, inbox, spec, "lead", settings, tmp_path, told, HomeSuspicion())  # type: ignore[arg-type]
         assert sent == [AssignStages(found)]
         return found, told
 

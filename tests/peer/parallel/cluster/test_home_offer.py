@@ -10,7 +10,7 @@ import torch
 from dht.errors import BadInput
 from peer.node.host.processes import PROCESS_BYTES
 from peer.parallel.cluster import home_offer
-from peer.parallel.cluster.home_offer import TOKENS, figures_of, flops_of, room_bytes
+from peer.parallel.cluster.home_offer import TOKENS, flops_of, measure_offer, room_bytes
 from peer.planning.plan.model_shape import memory_of, shape_of
 from peer.schema import spec as specs
 from peer.schema.settings import PeerSettings
@@ -20,7 +20,7 @@ SPEC = specs.load("tiny")
 
 
 def test_an_offer_has_a_room_a_speed_and_the_owners_cap() -> None:
-    offer = figures_of(SPEC, PeerSettings(name="attic", devices=("cpu",), upload_mbps=20.0), "me")
+    offer = measure_offer(SPEC, PeerSettings(name="attic", devices=("cpu",), upload_mbps=20.0), "me")
     assert (offer.peer, offer.name, offer.upload_mbps) == ("me", "attic", 20.0)
     assert offer.memory_gb > 0
     assert offer.tokens_per_s > 0
@@ -60,4 +60,4 @@ def test_a_gpu_has_what_is_free_of_it_if_main_memory_has_as_much(monkeypatch: py
 
 def test_a_device_that_does_not_work_is_refused() -> None:
     with pytest.raises(BadInput, match="cuda:7"):
-        figures_of(SPEC, PeerSettings(devices=("cuda:7",)), "me")
+        measure_offer(SPEC, PeerSettings(devices=("cuda:7",)), "me")

@@ -12,7 +12,7 @@ import pytest
 from peer.parallel.cluster import assembly
 from peer.parallel.cluster.assembly import assemble, dealt_again, remember
 from peer.parallel.cluster.home import ClusterHome
-from peer.parallel.cluster.home_suspicion import Doubts
+from peer.parallel.cluster.home_suspicion import HomeSuspicion
 from peer.parallel.pipeline.home_group import GarbageHome, HomeGone, LeadHomes, SilentHome
 from peer.parallel.pipeline.stage_model import model_layers
 from peer.schema.ipc import Assignment, HomeLost, HomeOffer, HomesOffered, StageHolder
@@ -29,7 +29,7 @@ def offers(*names: str) -> tuple[HomeOffer, ...]:
     return tuple(HomeOffer(name, name, 0.0, 0.0, 0.0) for name in names)
 
 
-def dealt(folder: Path, doubts: Doubts, *present: str) -> Assignment:
+def dealt(folder: Path, doubts: HomeSuspicion, *present: str) -> Assignment:
     """By a lead that had dealt `BEFORE`."""
     remember(folder, BEFORE)
     inbox: SimpleQueue[Any] = SimpleQueue()
@@ -39,8 +39,8 @@ def dealt(folder: Path, doubts: Doubts, *present: str) -> Assignment:
     return assemble(lambda message: None, inbox, small_spec(), "lead", settings, folder, session, doubts)
 
 
-def noted(*gone: HomeGone) -> Doubts:
-    doubts = Doubts()
+def noted(*gone: HomeGone) -> HomeSuspicion:
+    doubts = HomeSuspicion()
     for each in gone:
         doubts.note(each)
     return doubts
@@ -74,9 +74,9 @@ def test_whoever_accuses_comes_last(tmp_path: Path) -> None:
 
 
 def test_people_read_what_follows() -> None:
-    assert "no layers again" in Doubts().note(GarbageHome("liar", "returned zeros"))
-    assert "others come before it" in Doubts().note(SilentHome("liar", "has sent nothing"))
-    assert Doubts().note(HomeGone("liar", "does not answer")) == ""
+    assert "no layers again" in HomeSuspicion().note(GarbageHome("liar", "returned zeros"))
+    assert "others come before it" in HomeSuspicion().note(SilentHome("liar", "has sent nothing"))
+    assert HomeSuspicion().note(HomeGone("liar", "does not answer")) == ""
 
 
 def test_a_liar_is_no_spare_and_a_lost_spare_ends_no_life(tmp_path: Path) -> None:

@@ -22,7 +22,7 @@ from peer.training.model.build import build, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
-from peer.training.train.round_vectors import Place, Places, RoundVectors
+from peer.training.train.round_vectors import Place, RoundVectors, VectorSlots
 
 UNCUTTABLE = ("gpt2", "opt")
 """They add positions to whatever enters."""
@@ -123,7 +123,7 @@ def test_vectors_of_a_span_take_parts_of_the_whole_model() -> None:
     spec, held = spec_of("llama"), range(2, 4)
     _, flat = build_stage(spec, held)
     cpu = torch.device("cpu")
-    vectors = RoundVectors.at(flat, Places(outer=Place.MEMORY, own=Place.MEMORY), cpu, None)
+    vectors = RoundVectors.at(flat, VectorSlots(outer=Place.MEMORY, own=Place.MEMORY), cpu, None)
     layer: LayerTensors = vectors.layer(0)
     assert layer.first == model_layers(spec)[2].start > 0
     assert vectors.anchor.layers == held

@@ -164,7 +164,7 @@ def test_a_trainer_waits_for_an_update_that_is_applied_before_it_moves(
     monkeypatch.setattr(trainer._backend, "_device", CUDA)
     residence = trainer._backend.residence
     monkeypatch.setattr(residence, "_tensors", lambda: order.append("moves") or iter(()))
-    monkeypatch.setattr("peer.training.train.offload.return_memory", lambda device: None)
+    monkeypatch.setattr("peer.training.train.offload.empty_device_cache", lambda device: None)
     trainer.leave_device()
     assert residence.is_aside
     assert trainer.take_device()
