@@ -41,7 +41,7 @@ class FounderPool:
 
     def founders(self, count: int, arrived: Sequence[str] = ()) -> tuple[str, ...] | None:
         """The first `count` of those who agree, as they `arrived`, sorted; None while there are too few."""
-        if self.training or len(self.agreed) < count:
+        if len(self.agreed) < count:  # that a run has begun shows its genesis, which this organiser has signed
             return None
         place = {peer: index for index, peer in enumerate(arrived)}
         first = sorted(self.agreed, key=lambda peer: (place.get(peer, len(place)), peer))

@@ -13,7 +13,6 @@ from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol import norms
 from peer.consensus.protocol.block import VOID, ContributionHeader, SignedNorms, Update
-from peer.consensus.protocol.electorate import coordinator
 from peer.consensus.protocol.head import ChainHead, next_anchor
 from peer.consensus.protocol.messages import BallotId
 from peer.consensus.protocol.norms import PartNorms
@@ -91,7 +90,7 @@ class DecidedRound:
             parts=tuple(means[part][0] if part in means else VOID for part in parts),
             contributors=tuple(means[part][1] if part in means else 0 for part in parts),
             weights=weights, penalties=(), weight=len(members), ballot=0,
-            coordinator=coordinator(anchor, head.electorate, 0), scales=scales,
+            coordinator=head.leader(0), scales=scales,
             pulls=pulls, measured=(measured,), records=self.judgement.records,
         )  # fmt: skip
 

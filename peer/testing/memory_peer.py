@@ -19,9 +19,9 @@ from peer.consensus.protocol.block import VOID, Block, ContributionHeader, PartO
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead, next_anchor
 from peer.consensus.protocol.layout import Part, divide
-from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.norms import PartNorms, float_of
 from peer.consensus.rounds.driver import Driver, HomesPort
-from peer.consensus.rounds.interface import BufferPart, ReducePart
+from peer.consensus.rounds.interface import NORM, ROW, SUM, BufferPart, CheckMean, ReducePart
 from peer.node.lifecycle.inputs_effects import (
     Apply,
     Moved,
@@ -240,7 +240,7 @@ class LogicalPeer(SwarmPeer):
         )  # fmt: skip
 
     def make_sums(self) -> IntegerSums:
-        return IntegerSums(self.disk, self.world.rng, noise=1 if self.world.rules(self.name).audit else 16)
+        return IntegerSums(self.disk, self.world.rng, noise=16)
 
     def make_homes(self, streams: Streams) -> HomesPort | None:
         """What other homes do for this one."""
@@ -456,7 +456,7 @@ def encoded(value: int) -> bytes:
 
 
 def decoded(payload: bytes) -> int:
-    return int.from_bytes(payload, "big", signed=True)
+    return int.from_bytes(payload[:PART_BYTES], "big", signed=True)
 
 
 def averaged(round: int, fragments: int, parts: int = PARTS) -> tuple[int, ...]:
@@ -491,9 +491,27 @@ class IntegerSums:
     def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         """The sum, with noise in its lowest four bits."""
         total = sum(decoded(self.parts[effect.place, member, effect.part][1]) for member in effect.members)
-        payload = encoded(total * 16 + self.rng.randrange(self.noise))
+        payload = encoded(total * 16 + self.rng.randrange(self.noise)) + b"".join(
+            self.parts[effect.place, member, effect.part][1] for member in effect.rows
+        )
         digest = digest_of(payload)
         self.disk.store(digest, payload, lambda: done(digest))
+
+    def check(self, effect: CheckMean, whole: bytes, mine: bytes | None) -> str:
+        """An integer is its own sketch; noise stands for the error of a codec."""
+        rows = [whole[at : at + PART_BYTES] for at in range(PART_BYTES, len(whole), PART_BYTES)]
+        total = sum(decoded(row) for row, weight in zip(rows, effect.weights, strict=True) if weight)
+        if not 0 <= decoded(whole) - 16 * total < 16:
+            return SUM
+        if mine is not None and rows[effect.names.index(self.disk.owner.name)] != mine:
+            return ROW
+        for row, square in zip(rows, effect.squares, strict=False):
+            if square >= 0 and abs(float(decoded(row)) ** 2 - float_of(square)) > 1e-3 * float_of(square):
+                return NORM
+        return ""
+
+    def row_is(self, whole: bytes, rank: int, rows: int, payload: bytes) -> bool:
+        return whole[(rank + 1) * PART_BYTES : (rank + 2) * PART_BYTES] == payload
 
     def forget(self) -> None:
         self.parts.clear()

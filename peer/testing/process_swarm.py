@@ -26,9 +26,9 @@ import psutil
 
 from dht.identity import Identity
 from peer.consensus.protocol.block import Block
-from peer.consensus.protocol.electorate import coordinator
+from peer.consensus.protocol.electorate import order
 from peer.network.link.cluster_invite import issue_in
-from peer.node.store.run_directory import block_path
+from peer.node.store.run_directory import block_path, head_after
 from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
 from peer.schema.spec import RunSpec, dump, from_mapping, read_text
 from peer.testing.child_process import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
@@ -181,9 +181,11 @@ class RealSwarm(Swarm):
 
     def coordinator(self, round: int) -> int:
         """Who leads ballot 0 of the round that starts from anchor `round`; see `electorate`."""
-        commit = next(commit for peer in self._peers for commit in self.committed(peer.index) if commit.round == round)
-        voters = tuple(sorted(self._peers[peer].id for peer in self.electorate(round)))
-        return self._index(coordinator(bytes.fromhex(commit.digest), voters, 0))
+        if round == 0:
+            return self._index(order(dict.fromkeys((peer.id for peer in self._peers[: self.spec.run.founders]), 0))[0])
+        paths = (block_path(self.directory_of(peer), round) for peer in range(self.size))
+        block = Block.from_bytes(next(path for path in paths if path.is_file()).read_bytes())
+        return self._index(head_after(block.update).leader(0))
 
     # ---- waiting ----
 

@@ -17,7 +17,6 @@ from peer.consensus.rounds.interface import (
     Effect,
     MeasurePart,
     ReducePart,
-    Rollback,
     Send,
     SendMean,
     SendObjects,
@@ -67,7 +66,7 @@ class LeadEffects:
                 return self._objects(to, digests, state)
             case SendMean(to, mean):
                 return self._mean(to, mean, state)
-            case CommitBlock() | Rollback():  # nothing of before is reduced any more
+            case CommitBlock():  # nothing of before is reduced any more
                 self._waiting.clear()
                 self._asked.clear()
         return (effect,)

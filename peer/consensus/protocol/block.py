@@ -23,6 +23,7 @@ from peer.consensus.protocol.encoding import (
     fields,
     integer,
     octets,
+    optional,
     pack,
     printable,
     row,
@@ -44,6 +45,8 @@ MAX_REPORTS = 16
 MAX_RANGES = 1024
 MAX_DELEGATES = 32
 MAX_EVIDENCE = 160
+MAX_RESTARTS = 8
+"""Of one anchor."""
 BALLOT = partial(integer, low=0, high=MAX_BALLOT)
 PART = partial(integer, low=0, high=MAX_PARTS)
 MEMBER_BITS = partial(integer, low=0, high=ALL_MEMBERS)
@@ -109,7 +112,8 @@ class ContributionHeader(Packed):
     """What a member puts in for one anchor, signed before anything is sent.
 
     `root` is the Merkle root over its encoded parts; empty for a member that has nothing to give
-    now but keeps its vote. The same header serves every ballot of the round. `staleness` is the age
+    now but keeps its vote. It serves every ballot of the round; it may be signed again for a later one with other
+    `reports` and `away`, never with another root. `staleness` is the age
     in rounds of the oldest work in it; nobody can measure it, so an author may understate it. `reports`
     are the peers that its author has caught lying lately, in order. Numbers are read as they come:
     `peer.consensus.protocol.bounds` says which of them a header may have. `delegates` are for a member that is several
@@ -119,7 +123,7 @@ class ContributionHeader(Packed):
 
     readers = (
         text, DIGEST, _digest_or_empty, ANY_INTEGER, ANY_INTEGER, ANY_INTEGER, boolean,
-        each(fields(*(ANY_INTEGER,) * 3), MAX_RANGES), ANY_INTEGER, _reports, SIGNATURE,
+        each(fields(*(ANY_INTEGER,) * 3), MAX_RANGES), ANY_INTEGER, _reports, peers, SIGNATURE,
         each(fields(ANY_INTEGER, ANY_INTEGER, text), MAX_DELEGATES, least=1),
     )  # fmt: skip
     peer: str
@@ -132,6 +136,8 @@ class ContributionHeader(Packed):
     ranges: Ranges = ()
     staleness: int = 0
     reports: tuple[Report, ...] = ()
+    away: tuple[str, ...] = ()
+    """Voters that its author, itself a voter, has not heard for `SILENT_S`."""
     signature: bytes = b""
     delegates: tuple[Delegate, ...] = ()
 
@@ -153,7 +159,7 @@ class ContributionHeader(Packed):
         return self.peer
 
     def payload(self) -> bytes:
-        signed, delegates = self.packed()[1:10], self.delegates
+        signed, delegates = self.packed()[1:11], self.delegates
         return pack((*signed, delegates) if delegates else signed)
 
     def signed(self, keys: Keys) -> ContributionHeader:
@@ -211,12 +217,36 @@ class SignedNorms(Packed):
 class Tenure(Packed):
     """How far a peer has come on its way to a vote."""
 
-    readers = (text, partial(integer, low=0, high=255), COUNT)
+    readers = (text, partial(integer, low=0, high=255), COUNT, COUNT)
     peer: str
     accepted: int
     """Rounds in which its contribution was accepted; no more are counted than a vote takes."""
     seen: int
     """The newest of them; of a voter, the newest in which it was a member."""
+    led: int = 0
+    """Of a voter the round of the last update that it led, or before which it had its turn in vain; of a new one that
+    in which it got its vote."""
+
+
+@dataclass(frozen=True, slots=True)
+class Roster(Packed):
+    """The organiser's list, of which the newest counts: whom it knows, and whom it keeps out.
+
+    Who is not on it holds less than a third of the votes together. Number 0 are the founders; without any name nobody
+    is counted.
+    """
+
+    readers = (COUNT, peers, peers, partial(octets, most=64))
+    number: int = 0
+    known: tuple[str, ...] = ()
+    out: tuple[str, ...] = ()
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack((self.number, self.known, self.out))
+
+    def signed(self, keys: Keys) -> Roster:
+        return replace(self, signature=keys.sign("roster", self.payload()))
 
 
 @dataclass(frozen=True, slots=True)
@@ -254,6 +284,7 @@ class Update:
     measured: tuple[SignedNorms, ...] = ()
     records: tuple[PeerHistory, ...] = ()
     tenures: tuple[Tenure, ...] = ()
+    roster: Roster = Roster()
     _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
     """Once they were asked for."""
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
@@ -264,6 +295,7 @@ class Update:
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
             self.waited, self.took, self.scales, self.pulls, tuple(item.packed() for item in self.measured),
             tuple(record.packed() for record in self.records), tuple(tenure.packed() for tenure in self.tenures),
+            self.roster.packed(),
         )  # fmt: skip
 
     @property
@@ -306,8 +338,8 @@ class Update:
     def unpacked(cls, value: Any) -> Self:
         (
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
-            waited, took, scales, pulls, measured, records, tenures,
-        ) = row(value, 19)  # fmt: skip
+            waited, took, scales, pulls, measured, records, tenures, roster,
+        ) = row(value, 20)  # fmt: skip
         headers = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), headers,
@@ -318,7 +350,7 @@ class Update:
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
             _TIMES(waited), _took(took, len(headers)), _SHARES(scales), _SHARES(pulls),
             each(SignedNorms.unpacked, MAX_MEMBERS)(measured), each(PeerHistory.unpacked, MAX_RECORDS)(records),
-            each(Tenure.unpacked, MAX_TENURES)(tenures),
+            each(Tenure.unpacked, MAX_TENURES)(tenures), Roster.unpacked(roster),
         )  # fmt: skip
 
 
@@ -330,16 +362,19 @@ class Vote(Packed):
     of one ballot are seen by everybody.
     """
 
-    readers = (text, DIGEST, BALLOT, DIGEST, SIGNATURE, SIGNATURE)
+    readers = (text, DIGEST, BALLOT, DIGEST, SIGNATURE, SIGNATURE, partial(integer, low=0, high=2))
     voter: str
     instance: bytes
     ballot: int
     update: bytes
     proposal_signature: bytes
     signature: bytes = b""
+    phase: int = 2
+    """0: I have checked it, and what it says of me is true. 1: all whom it counts have said so, or have had time to
+    object. 2: I know a quorum that says that."""
 
     def payload(self) -> bytes:
-        return pack((self.instance, self.ballot, self.update, self.proposal_signature))
+        return pack((self.instance, self.ballot, self.update, self.proposal_signature, self.phase))
 
     def signed(self, keys: Keys) -> Vote:
         return replace(self, signature=keys.sign("vote", self.payload()))
@@ -349,22 +384,81 @@ class Vote(Packed):
 
 
 @dataclass(frozen=True, slots=True)
+class Stuck(Packed):
+    """`voter` votes no more in what follows `anchor` before the Restart of this number, and has accepted this there."""
+
+    readers = (
+        text, DIGEST, COUNT, optional(fields(BALLOT, DIGEST)), each(Vote.unpacked, MAX_MEMBERS), SIGNATURE,
+    )  # fmt: skip
+    voter: str
+    anchor: bytes
+    number: int
+    accepted: tuple[int, bytes] | None = None
+    certificate: tuple[Vote, ...] = ()
+    signature: bytes = b""
+
+    def payload(self) -> bytes:
+        return pack((self.anchor, self.number, self.accepted))
+
+    def signed(self, keys: Keys) -> Stuck:
+        return replace(self, signature=keys.sign("stuck", self.payload()))
+
+    def genuine(self, keys: Keys) -> bool:
+        return keys.verify(self.voter, "stuck", self.payload(), self.signature)
+
+
+@dataclass(frozen=True, slots=True)
+class Restart(Packed):
+    """The organiser's word that those who are stuck go on without the others, one for an anchor and number.
+
+    What the newest of them has accepted is decided; if nobody has, they decide what follows. Fewer than are safe
+    (`electorate.restarts_alone`) only if a person has `forced` it.
+    """
+
+    readers = (DIGEST, COUNT, each(Stuck.unpacked, MAX_MEMBERS, least=1), boolean, SIGNATURE)
+    anchor: bytes
+    number: int
+    stuck: tuple[Stuck, ...]
+    forced: bool = False
+    signature: bytes = b""
+
+    @property
+    def electorate(self) -> tuple[str, ...]:
+        return tuple(item.voter for item in self.stuck)
+
+    @property
+    def value(self) -> tuple[int, bytes] | None:
+        return max((item.accepted for item in self.stuck if item.accepted is not None), default=None)
+
+    @property
+    def certificate(self) -> tuple[Vote, ...]:
+        """Of that."""
+        return next((item.certificate for item in self.stuck if self.value == item.accepted is not None), ())
+
+    def payload(self) -> bytes:
+        return pack((self.anchor, self.number, tuple(item.packed() for item in self.stuck), self.forced))
+
+    def signed(self, keys: Keys) -> Restart:
+        return replace(self, signature=keys.sign("restart", self.payload()))
+
+
+@dataclass(frozen=True, slots=True)
 class Block(Packed):
     """A committed update and its certificate: the votes of a quorum.
 
-    `electorate` is empty for a *firm* block, which the electorate of the anchor before decided; for a
-    *weak* one it is the sorted ids of the peers in sight that took over.
+    Where the organiser let those go on who were left, its `restarts` of this anchor say who decided, in order; if the
+    last of them decided the update, the votes are those by which a quorum had prepared it.
     """
 
-    readers = (Update.unpacked, each(Vote.unpacked, MAX_MEMBERS), peers)
+    readers = (Update.unpacked, each(Vote.unpacked, MAX_MEMBERS), each(Restart.unpacked, MAX_RESTARTS))
     update: Update
     votes: tuple[Vote, ...]
-    electorate: tuple[str, ...] = ()
+    restarts: tuple[Restart, ...] = ()
 
     @property
     def firm(self) -> bool:
         """Whether those decided it whom the chain names."""
-        return not self.electorate
+        return not self.restarts
 
     def to_bytes(self) -> bytes:
         """Canonical msgpack, as it lies in the chain."""

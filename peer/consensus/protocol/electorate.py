@@ -6,29 +6,45 @@ so there is one encoding per value).
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 
 from peer.consensus.protocol.encoding import digest
 
 
-def instance_of(anchor: bytes, electorate: Sequence[str]) -> bytes:
-    """The name of one agreement: an anchor and who votes on its successor."""
-    return digest(anchor, tuple(electorate))
+def instance_of(anchor: bytes, electorate: Sequence[str], number: int = 0) -> bytes:
+    """The name of one agreement: an anchor, who votes on its successor, and how often that was restarted."""
+    return digest(anchor, tuple(electorate), number) if number else digest(anchor, tuple(electorate))
 
 
-@lru_cache(maxsize=1024)
-def order(anchor: bytes, electorate: tuple[str, ...]) -> tuple[str, ...]:
-    """Who coordinates ballots 0, 1, 2, … of this anchor: pseudo-random, the same for all."""
-    return tuple(sorted(electorate, key=lambda peer: digest(anchor, peer)))
+def order(led: Mapping[str, int]) -> tuple[str, ...]:
+    """Who coordinates ballots 0, 1, 2, …: whoever led longest ago (`Tenure.led`). Nothing that a coordinator writes
+    into an update changes it."""
+    return tuple(sorted(led, key=lambda peer: (led[peer], _lot(led[peer], peer))))
 
 
-def coordinator(anchor: bytes, electorate: tuple[str, ...], ballot: int) -> str:
-    """The only peer that may use `ballot`."""
-    ranked = order(anchor, electorate)
-    return ranked[ballot % len(ranked)]
+@lru_cache(maxsize=4096)
+def _lot(round: int, peer: str) -> bytes:
+    return digest(round, peer)
 
 
-def quorum(electorate: Sequence[str]) -> int:
-    """A majority of the electorate, never of those present."""
+def quorum(electorate: Sequence[object]) -> int:
+    """All of the electorate but as many as may lie, never of those present: any two quorums share an honest voter.
+
+    Of three nobody may lie, and one may be gone.
+    """
+    count = len(electorate)
+    return count - (count - 1) // 3 if count > 3 else count // 2 + 1
+
+
+def restarts_alone(count: int, left: int) -> bool:
+    """Whether so many that are left of an electorate may be let go on without a person's word: though all who may lie
+    are among them, nothing that was decided can be hidden, nothing can still be decided, and they can agree."""
+    whole, rest = quorum(range(count)), quorum(range(left))
+    liars = count - whole if count > 3 else 0
+    return left > count - whole + liars and 2 * rest - left > liars
+
+
+def majority(electorate: Sequence[str]) -> int:
+    """More than half."""
     return len(electorate) // 2 + 1

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from peer.consensus.aggregation.peer_history import PeerHistory
-from peer.consensus.protocol.block import Block, Penalty, Tenure, Update
-from peer.consensus.protocol.electorate import instance_of
+from peer.consensus.protocol.block import Block, Penalty, Restart, Roster, Tenure, Update
+from peer.consensus.protocol.electorate import instance_of, order
 from peer.consensus.protocol.encoding import digest
 
 MISDECLARED = "MISDECLARED"
@@ -31,12 +31,29 @@ class ChainHead:
     """What `peer.consensus.aggregation` remembers of every peer."""
     tenures: tuple[Tenure, ...] = ()
     """Who has earned a vote, or is about to."""
+    roster: Roster = Roster()
+    """The organiser's newest list that the chain has."""
     caught: tuple[Penalty, ...] = ()
     """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
+    number: int = 0
+    """How often the organiser let those who were left go on from here."""
     instance: bytes = b""
+    order: tuple[str, ...] = ()
+    """The electorate in the order in which it leads."""
 
     def __post_init__(self) -> None:
-        object.__setattr__(self, "instance", instance_of(self.anchor, self.electorate))
+        led = dict.fromkeys(self.electorate, self.round)  # of whom nothing is known, as of one caught lying: last
+        led |= {tenure.peer: tenure.led for tenure in self.tenures if tenure.peer in led}
+        object.__setattr__(self, "instance", instance_of(self.anchor, self.electorate, self.number))
+        object.__setattr__(self, "order", order(led))
+
+    def restarted(self, restart: Restart) -> ChainHead:
+        """The same anchor for those who are left."""
+        return replace(self, electorate=restart.electorate, number=restart.number)
+
+    def leader(self, ballot: int) -> str:
+        """The only peer that may use `ballot` after this head."""
+        return self.order[ballot % len(self.order)]
 
     def after(self, update: Update) -> ChainHead:
         """The head that a decided update leads to."""
@@ -44,7 +61,7 @@ class ChainHead:
         return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
-            tenures=update.tenures, caught=tuple(lasting),
+            tenures=update.tenures, roster=update.roster, caught=tuple(lasting),
         )  # fmt: skip
 
 

@@ -5,8 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from peer.consensus.protocol.encoding import digest
-
 
 @dataclass(frozen=True, slots=True)
 class Part:
@@ -102,16 +100,15 @@ def shares_of(upload_bps: Sequence[int]) -> list[int]:
     return [min(bps or usual, 2 * usual) for bps in upload_bps]
 
 
-def assign(
-    parts: Sequence[Part], members: Sequence[str], shares: Sequence[int], anchor: bytes, ballot: int
-) -> tuple[str, ...]:
+def assign(parts: Sequence[Part], members: Sequence[str], shares: Sequence[int], turn: int) -> tuple[str, ...]:
     """The reducer of each part: contiguous runs in proportion to the members' `shares`; equal ones if all are 0.
 
-    The rotation by H(anchor, ballot) moves the runs over the members, so nobody always reduces the
-    same layers. All peers compute this alike: only integers, members in their given order.
+    The rotation by `turn`, which counts rounds of a fragment and ballots, moves the runs over the members, so nobody
+    always reduces the same layers, and no coordinator says who does. All peers compute this alike: only integers,
+    members in their given order.
     """
     shares = shares if any(shares) else [1] * len(members)
-    turn = int.from_bytes(digest(anchor, ballot)[:8], "big") % len(members)
+    turn %= len(members)
     ranked = [*range(turn, len(members)), *range(turn)]
     total_share, total_size = sum(shares), sum(part.size for part in parts)
     owners: list[str] = []

@@ -7,16 +7,20 @@ What a peer says of itself, such as the digest of another's state, counts for no
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Collection, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
-from peer.consensus.protocol.block import MAX_MEMBERS, MAX_TENURES, VOID, ContributionHeader, Tenure, Update
-from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.block import MAX_TENURES, VOID, ContributionHeader, Roster, Tenure, Update
+from peer.consensus.protocol.electorate import majority
 from peer.consensus.protocol.encoding import digest
 
 if TYPE_CHECKING:
     from peer.consensus.protocol.head import ChainHead
 
+SEATS = 42
+"""Voters at most: of MAX_MEMBERS a third stays free for guests, who are drawn by lot each round."""
 VOTES_AFTER = 3
 """Rounds in which a newcomer's contribution was accepted before it votes."""
 GROWTH = 3
@@ -43,15 +47,25 @@ def tenures_after(
     """
     known = {tenure.peer: tenure for tenure in head.tenures if update.round - tenure.seen <= FORGOTTEN_AFTER}
     known |= {
-        peer: Tenure(peer, VOTES_AFTER, known[peer].seen if peer in known else head.round) for peer in head.electorate
+        peer: replace(known.get(peer, Tenure(peer, 0, head.round, head.round)), accepted=VOTES_AFTER)
+        for peer in head.electorate
     }
     for index, header in enumerate(update.members):
         before = known.get(header.peer, Tenure(header.peer, 0, 0))
         counted = _is_accepted(update, rows, index)
         if counted or header.peer in head.electorate:
-            known[header.peer] = Tenure(header.peer, min(VOTES_AFTER, before.accepted + counted), update.round)
+            accepted = min(VOTES_AFTER, before.accepted + counted)
+            known[header.peer] = Tenure(header.peer, accepted, update.round, before.led)
+    had_turn = {update.coordinator, *head.order[: update.ballot]}
+    known = {
+        peer: replace(tenure, led=update.round) if peer in had_turn or peer not in head.electorate else tenure
+        for peer, tenure in known.items()
+    }
     left = (tenure for tenure in known.values() if tenure.peer not in convicted)
-    first = sorted(left, key=lambda tenure: (-tenure.accepted, -tenure.seen, tenure.peer))[:MAX_TENURES]
+    voters_first = sorted(
+        left, key=lambda tenure: (tenure.peer not in head.electorate, -tenure.accepted, -tenure.seen, tenure.peer)
+    )
+    first = voters_first[:MAX_TENURES]
     return tuple(sorted(first, key=lambda tenure: tenure.peer))
 
 
@@ -67,33 +81,43 @@ def _is_accepted(update: Update, rows: Sequence[int], index: int) -> bool:
 
 
 def next_electorate(
-    head: ChainHead,
-    members: Sequence[ContributionHeader],
-    tenures: Sequence[Tenure],
-    gone: Collection[str] = (),
+    head: ChainHead, members: Sequence[ContributionHeader], tenures: Sequence[Tenure], roster: Roster
 ) -> tuple[str, ...]:
     """Who votes on what follows an update of `members`, by the `tenures` that it says: sorted.
 
-    Members that have earned it, and the voters that were members of the update before, since one round missed costs
-    nobody its vote; but none of those that leave. `gone` are voters who were members then, are not now, and of whom its
-    coordinator knows that they have left. Where a majority of the electorate is lost, all who have earned a vote come
-    in at once. If all voters leave, those that stay and whose contributions were accepted take over from them.
+    A voter leaves by its own word, or if it is no member and more than half of all voters say in their headers that
+    they do not hear it: no coordinator can send anybody away. Whom the organiser keeps out is out at once. If all
+    voters leave, those that stay and whose contributions were accepted take over from them; if nobody may, it stays as
+    it is.
     """
     leaving = {header.peer for header in members if header.leaving}
-    here = {header.peer for header in members} - leaving
-    stayed = here & _earned(tenures) | here & set(head.electorate)
+    here = {header.peer for header in members} - leaving - set(roster.out)
+    voters = set(head.electorate)
+    stayed = here & (_earned(tenures) | voters)
     if not stayed:
         heirs = here & {tenure.peer for tenure in tenures if tenure.accepted}
-        return tuple(sorted(heirs or leaving & set(head.electorate)))
-    newcomers = sorted(stayed - set(head.electorate), key=lambda peer: digest(head.anchor, peer))
-    majority = sum(header.peer in head.electorate for header in members) >= quorum(head.electorate)
-    room = max(1, len(head.electorate) // GROWTH) if majority else len(newcomers)
-    voters = (stayed & set(head.electorate)).union(newcomers[:room])
-    earlier = sorted(set(head.members) & set(head.electorate) - set(gone) - leaving - here)
-    return tuple(sorted(voters.union(earlier[: MAX_MEMBERS - len(voters)])))
+        return tuple(sorted(_with_few_strangers(heirs, voters, roster) or leaving & voters or voters))
+    words = Counter(peer for header in members if header.peer in voters for peer in header.away)
+    gone = {peer for peer, count in words.items() if count >= majority(head.electorate)}
+    absent = voters - here - leaving - gone - set(roster.out)
+    back = stayed - voters & set(roster.known)
+    newcomers = sorted(stayed - voters - back, key=lambda peer: digest(head.anchor, peer))
+    found = sorted(back)[: max(0, SEATS - len(voters & stayed | absent))]
+    room = min(max(1, len(voters) // GROWTH), SEATS - len(voters & stayed | absent) - len(found))
+    elected = stayed & voters | absent | {*found, *newcomers[: max(0, room)]}
+    return tuple(sorted(_with_few_strangers(elected, voters, roster) or voters))
+
+
+def _with_few_strangers(elected: Collection[str], voters: Collection[str], roster: Roster) -> set[str]:
+    """Those whom the organiser does not know hold at most ⌊(n − 1)/3⌋ of n seats, also when others leave: who stays on
+    last owns nothing. Those who vote already come before others."""
+    if not roster.known:
+        return set(elected)
+    known = set(elected).intersection(roster.known)
+    strangers = sorted(set(elected) - known, key=lambda peer: (peer not in voters, digest("stranger", peer)))
+    return known | set(strangers[: max(0, (len(known) - 1) // 2)])
 
 
 def elect_follows(head: ChainHead, update: Update) -> bool:
-    """Whether an update's electorate is the next one; which of the earlier voters have left its coordinator may say."""
-    left_out = set(head.members) - set(update.elect)
-    return update.elect == next_electorate(head, update.members, update.tenures, left_out)
+    """Whether an update's electorate is the next one: nobody has a say in it."""
+    return update.elect == next_electorate(head, update.members, update.tenures, update.roster)

@@ -20,7 +20,10 @@ from peer.consensus.protocol.block import (  # fmt: skip
     PART,
     Block,
     ContributionHeader,
+    Restart,
+    Roster,
     SignedNorms,
+    Stuck,
     Update,
     Vote,
     peers,
@@ -90,18 +93,17 @@ class Prepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class Promise(Message):
-    """The answer: what I contribute, and what I have accepted before (ballot, digest of the update).
-
-    `other` is the same for another instance of this anchor (a takeover).
-    """
+    """The answer: what I contribute, and what I have accepted before, with the votes of those who had checked it."""
 
     code = 2
     cap_bytes = 1 << 16
-    readers = (BallotId.unpacked, ContributionHeader.unpacked, optional(_ACCEPTED), optional(_ACCEPTED))
+    readers = (
+        BallotId.unpacked, ContributionHeader.unpacked, optional(_ACCEPTED), each(Vote.unpacked, MAX_MEMBERS),
+    )  # fmt: skip
     place: BallotId
     header: ContributionHeader
     accepted: tuple[int, bytes] | None = None
-    other: tuple[int, bytes] | None = None
+    certificate: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -223,26 +225,17 @@ class Reassign(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class ShowInputs(Message):
-    """Coordinator to an auditor: your digest of this part is not the mean's; send me the bytes you counted."""
-
-    code = 18
-    cap_bytes = 1 << 10
-    readers = (BallotId.unpacked, PART)
-    place: BallotId
-    part: int
-
-
-@dataclass(frozen=True, slots=True)
 class Propose(Message):
     """Coordinator to the electorate and members: decide this update."""
 
     code = 10
     cap_bytes = 8 << 20
-    readers = (BallotId.unpacked, Update.unpacked, SIGNATURE)
+    readers = (BallotId.unpacked, Update.unpacked, SIGNATURE, each(Vote.unpacked, MAX_MEMBERS))
     place: BallotId
     update: Update
     signature: bytes
+    certificate: tuple[Vote, ...] = ()
+    """Of an earlier ballot of this very update, if it was accepted there."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -349,27 +342,6 @@ class EquivocationProof(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class MeanConflict(Message):
-    """Member to members: a mean that I got, without its bytes, which is not the one that is proposed."""
-
-    code = 19
-    cap_bytes = 1 << 11
-    place: BallotId
-    mean: MeanData
-
-    def packed(self) -> tuple[Any, ...]:
-        return (self.place.packed(), replace(self.mean, payload=b"").packed())
-
-    @classmethod
-    def unpacked(cls, value: Any) -> MeanConflict:
-        place, packed = row(value, 2)
-        mean = MeanData.unpacked(packed)
-        if mean.payload:
-            raise ValueError("expected a mean without its bytes")
-        return cls(BallotId.unpacked(place), mean)
-
-
-@dataclass(frozen=True, slots=True)
 class NormDispute(Message):
     """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
 
@@ -381,13 +353,76 @@ class NormDispute(Message):
     layer: int
 
 
+@dataclass(frozen=True, slots=True)
+class RowDispute(Message):
+    """Member to members: this mean's row about me is not what I gave; here is what I gave."""
+
+    code = 21
+    cap_bytes = (16 << 20) + (1 << 13)
+    readers = (BallotId.unpacked, PART, DIGEST, MEMBER_BITS, each(DIGEST, 17), octets, text)
+    place: BallotId
+    part: int
+    digest: bytes
+    contributors: int
+    path: tuple[bytes, ...]
+    payload: bytes
+    giver: str = ""
+    """Whose they are, if not the sender's: what is proven by a pledge anybody may show."""
+
+
+@dataclass(frozen=True, slots=True)
+class Objection(Message):
+    """Voter to voters: this mean's row about me is false, and the proof is on its way. Wait with the second phase."""
+
+    code = 22
+    cap_bytes = 1 << 10
+    readers = (BallotId.unpacked, PART, DIGEST, MEMBER_BITS)
+    place: BallotId
+    part: int
+    digest: bytes
+    contributors: int
+
+
+# ---- when less than a quorum is left ----
+
+
+@dataclass(frozen=True, slots=True)
+class StuckSaid(Message):
+    """Voter to the organiser and the voters: I vote no more here until it goes on without those who are gone."""
+
+    code = 25
+    cap_bytes = 1 << 15
+    readers = (Stuck.unpacked,)
+    stuck: Stuck
+
+
+@dataclass(frozen=True, slots=True)
+class Restarted(Message):
+    """The organiser to all: go on so."""
+
+    code = 26
+    readers = (Restart.unpacked,)
+    restart: Restart
+
+
+@dataclass(frozen=True, slots=True)
+class RosterSaid(Message):
+    """The organiser's newest list; whoever hears of it first passes it on."""
+
+    code = 27
+    cap_bytes = 1 << 14
+    readers = (Roster.unpacked,)
+    roster: Roster
+
+
 # ---- as bytes on a stream ----
 
 _TYPES: dict[int, type[Message]] = {
     kind.code: kind
     for kind in (
-        Prepare, Promise, Nack, Start, PartData, Norms, NormTable, MeanData, GetMeans, Reassign, ShowInputs, Propose,
-        VoteCast, GetObjects, ObjectData, GetBlocks, Blocks, Heartbeat, EquivocationProof, MeanConflict, NormDispute,
+        Prepare, Promise, Nack, Start, PartData, Norms, NormTable, MeanData, GetMeans, Reassign, Propose,
+        VoteCast, GetObjects, ObjectData, GetBlocks, Blocks, Heartbeat, EquivocationProof, NormDispute,
+        RowDispute, Objection, StuckSaid, Restarted, RosterSaid,
     )
 }  # fmt: skip
 

@@ -91,7 +91,7 @@ def shard_owners(
     of_owners = [header for header in members if header.peer in owners] or members
     names = [header.peer for header in of_owners]
     shares = shares_of([header.bandwidth_bps for header in of_owners])
-    return assign(rules.fragment(head.round).parts, names, shares, head.anchor, ballot)
+    return assign(rules.fragment(head.round).parts, names, shares, head.round // rules.fragments + ballot)
 
 
 def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[Contributor]:
@@ -187,7 +187,7 @@ def fault_of_measurements(
         layers = sorted({fragment.parts[part].layer for part in parts})
         if not parts or [part for part, _ in item.received] != parts or any(bits & ~gave for _, bits in item.received):
             return f"{item.reducer} does not list the parts that it reduces"
-        if [row.layer for row in item.rows] != layers or not all(_fits(row, len(members)) for row in item.rows):
+        if [row.layer for row in item.rows] != layers or not all(fits(row, len(members)) for row in item.rows):
             return f"{item.reducer} does not list the layers that it reduces"
         if not _measured_what_it_holds(fragment, item):
             return f"{item.reducer} measured what it does not hold"
@@ -197,7 +197,7 @@ def fault_of_measurements(
     return "" if names == sorted(set(names)) else "its measurements are not in order"
 
 
-def _fits(row: NormRow, members: int) -> bool:
+def fits(row: NormRow, members: int) -> bool:
     return len(row.squares) == members and len(row.dots) in (0, members)
 
 

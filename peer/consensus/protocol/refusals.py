@@ -7,9 +7,28 @@ NORMS = "NORMS"
 """Of what members measure."""
 MEMBERS, PLACE, TABLES, TIME = "MEMBERS", "PLACE", "TABLES", "TIME"
 """Of what a coordinator starts or proposes."""
+MEANS, MESSAGE = "MEANS", "MESSAGE"
+"""Of means; and what cannot be handled at all."""
 VOTES, BLOCK = "VOTES", "BLOCK"
 """Of what is said to be decided."""
 
 RULES = frozenset(
-    {HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH, DELEGATES, NORMS, MEMBERS, PLACE, TABLES, TIME, VOTES, BLOCK}
+    {
+        HEADER,
+        STEPS,
+        TOKENS,
+        RANGES,
+        STALENESS,
+        BANDWIDTH,
+        DELEGATES,
+        NORMS,
+        MEMBERS,
+        PLACE,
+        TABLES,
+        TIME,
+        VOTES,
+        BLOCK,
+        MEANS,
+        MESSAGE,
+    }
 )

@@ -70,12 +70,16 @@ class Rules:
     """How many deviations later than usual a peer may be before the round goes on without it."""
     min_steps: int = 0
     """Inner steps of all that are ready before a round goes on without somebody who still trains."""
-    takeover_s: float = 0.0
-    """0: never go on without a majority of the electorate."""
+    restart_s: float = 0.0
+    """After so long without a decision those who are left go on without the others, if the organiser signs that;
+    0: never."""
+    organiser: str = ""
+    """Whose key that is; empty: nobody goes on."""
+    row_bytes: int = 0
+    """What a reducer shows of each contribution behind a mean, after the mean itself."""
     min_round_s: int = 0
     keep_rounds: int = 8
     max_staleness: int = 8
-    audit: float = 0.0
     aggregation: AggregationRules = MEAN_ONLY
     finite: Callable[[bytes], bool] = bool
     """Whether the numbers in an encoded part are finite; by default all that are not empty."""
@@ -121,6 +125,10 @@ class Rules:
     def fragment(self, round: int) -> Fragment:
         """What the round from anchor `round` averages."""
         return self.divided[round % self.fragments]
+
+    def object_bytes(self, round: int, part: int, contributors: int) -> int:
+        """Size of a mean of these contributors (bits) with its rows."""
+        return self.means_in(round)[part] + self.row_bytes * contributors.bit_count()
 
     @property
     def bytes_of_means(self) -> tuple[int, ...]:

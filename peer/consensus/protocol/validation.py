@@ -8,11 +8,22 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 
 from peer.consensus.protocol import bounds, norms, penalties
-from peer.consensus.protocol.block import VOID, Block, ContributionHeader, Tenure, Update, Vote, givers
-from peer.consensus.protocol.electorate import coordinator, instance_of, quorum
+from peer.consensus.protocol.block import (
+    VOID,
+    Block,
+    ContributionHeader,
+    Restart,
+    Roster,
+    Stuck,
+    Tenure,
+    Update,
+    Vote,
+    givers,
+)
+from peer.consensus.protocol.electorate import quorum, restarts_alone
 from peer.consensus.protocol.encoding import Keys, pack
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.membership import elect_follows, tenures_after, trusted
+from peer.consensus.protocol.membership import elect_follows, tenures_after
 from peer.consensus.protocol.refusals import HEADER
 from peer.consensus.protocol.rules import Rules, computed_once
 
@@ -27,61 +38,96 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
 
     It may if a majority of those who decide stands behind it, and every field is what it must be.
     """
-    if block.electorate and (rules.takeover_s == 0 or block.electorate == head.electorate):
-        return "it is decided by others than the electorate, which this run does not allow"
-    if not trusted(head).issuperset(block.electorate):
-        return "it is decided by peers that have not earned a vote"
-    if _decided_too_early(rules, head, block):
-        return "it is decided by others than the electorate, who cannot have waited for that as long as they must"
-    voters = block.electorate or head.electorate
-    return fault_of_votes(rules.keys, head, block) or check_update(rules, head, voters, block.update)
+    head, phase, fault = after_restarts(rules, head, block)
+    return (
+        fault
+        or fault_of_votes(rules, head, block.votes, block.update.digest, phase)
+        or check_update(rules, head, block.update)
+    )
 
 
-def _decided_too_early(rules: Rules, head: ChainHead, block: Block) -> bool:
-    """Whether a takeover is dated before anybody may take over.
+def after_restarts(rules: Rules, head: ChainHead, block: Block, *, led: bool = True) -> tuple[ChainHead, int, str]:
+    """After which head a block follows, if it was restarted; which votes certify it; and what is wrong with that."""
+    for restart in block.restarts:
+        fault = fault_of_restart(rules, head, restart, led=led)
+        if fault:
+            return head, 2, fault
+        if restart.value is not None:
+            wrong = restart is not block.restarts[-1] or restart.value[1] != block.update.digest
+            return head, 1, "it is not what was decided by restarting" if wrong else ""
+        head = head.restarted(restart)
+    return head, 2, ""
 
-    What those who took over finished for the electorate keeps its date: a majority of that pledged itself to it.
+
+def fault_of_restart(rules: Rules, head: ChainHead, restart: Restart, *, led: bool = True) -> str:
+    """Why those whom it names may not go on after `head`; empty if they may."""
+    if (restart.anchor, restart.number) != (head.anchor, head.number + 1):
+        return "it is a restart of something else"
+    if not rules.organiser or not rules.keys.verify(rules.organiser, "restart", restart.payload(), restart.signature):
+        return "it is a restart that the organiser has not signed"
+    if list(restart.electorate) != sorted(set(restart.electorate)):
+        return "those who restart are not in order"
+    if not restart.forced and not restarts_alone(len(head.electorate), len(restart.stuck)):
+        return f"{len(restart.stuck)} of {len(head.electorate)} are too few to restart"
+    return next(filter(None, (fault_of_stuck(rules, head, stuck, led=led) for stuck in restart.stuck)), "")
+
+
+def fault_of_stuck(rules: Rules, head: ChainHead, stuck: Stuck, *, led: bool = True) -> str:
+    """Why a voter's word that it is stuck counts for nothing after `head`; empty if it does."""
+    if (stuck.anchor, stuck.number) != (head.anchor, head.number + 1) or stuck.voter not in head.electorate:
+        return "it is stuck elsewhere"
+    if not stuck.genuine(rules.keys):
+        return "it is not signed by who is stuck"
+    if stuck.accepted is None:
+        return "it has votes for nothing" if stuck.certificate else ""
+    ballot, digest = stuck.accepted
+    fault = fault_of_votes(rules, head, stuck.certificate, digest, 1, led=led)
+    return fault or ("" if stuck.certificate[0].ballot == ballot else "its votes are of another ballot")
+
+
+def fault_of_votes(
+    rules: Rules, head: ChainHead, votes: tuple[Vote, ...], digest: bytes, phase: int, *, led: bool = True
+) -> str:
+    """Why these votes of a phase do not certify an update; empty if they do.
+
+    Without `led` nobody asks who proposed it, for which all of the head must be known: the voters have.
     """
-    update = block.update
-    finished = _majority_of(head.electorate, [header.peer for header in update.members])
-    return bool(block.electorate) and not finished and update.time < head.time + rules.takeover_s - CLOCKS_DIFFER_S
-
-
-def fault_of_votes(keys: Keys, head: ChainHead, block: Block) -> str:
-    """Why the votes of a block do not decide it for those whom it names, or whom `head` names; empty if they do."""
-    electorate, digest = block.electorate or head.electorate, block.update.digest
-    for vote in block.votes:
-        if not vote_valid(keys, head, electorate, vote):
+    for vote in votes:
+        if vote.phase != phase or not vote_valid(rules.keys, head, vote, led=led):
             return f"the vote of {vote.voter} is not a voter's genuine one"
-    if any(vote.update != digest for vote in block.votes):
+    if any(vote.update != digest for vote in votes):
         return "its votes are for another update"
-    voters = {vote.voter for vote in block.votes}
-    if len(voters) < len(block.votes) or len({vote.ballot for vote in block.votes}) > 1:
+    voters = {vote.voter for vote in votes}
+    if len(voters) < len(votes) or len({vote.ballot for vote in votes}) > 1:
         return "its votes are not from different peers in one ballot"
-    needed = quorum(electorate)
-    return "" if len(voters) >= needed else f"it has {len(voters)} of the {needed} votes that it needs"
+    return "" if enough(head.electorate, votes) else f"it has {len(voters)} votes of {len(head.electorate)}"
 
 
-def vote_valid(keys: Keys, head: ChainHead, electorate: tuple[str, ...], vote: Vote) -> bool:
+def enough(electorate: tuple[str, ...], votes: Iterable[Vote]) -> bool:
+    """A quorum, and nothing else: any two share an honest voter."""
+    return len({vote.voter for vote in votes}.intersection(electorate)) >= quorum(electorate)
+
+
+def vote_valid(keys: Keys, head: ChainHead, vote: Vote, guests: Collection[str] = (), *, led: bool = True) -> bool:
     """A voter of this instance signed it, and so did the coordinator of its ballot."""
-    instance = head.instance if electorate == head.electorate else instance_of(head.anchor, electorate)
-    if vote.voter not in electorate or vote.instance != instance:
+    if (vote.voter not in head.electorate and vote.voter not in guests) or vote.instance != head.instance:
         return False
-    leader = coordinator(head.anchor, electorate, vote.ballot)
     proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
-    return vote.genuine(keys) and keys.verify(leader, "propose", proposed, vote.proposal_signature)
+    return vote.genuine(keys) and (
+        not led or keys.verify(head.leader(vote.ballot), "propose", proposed, vote.proposal_signature)
+    )
 
 
 @computed_once
-def check_update(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
-    """The first rule that an update breaks which `electorate` decides after `head`, in words; empty if it may follow.
+def check_update(rules: Rules, head: ChainHead, update: Update) -> str:
+    """The first rule that an update breaks, in words; empty if it may follow `head`.
 
     Computed from its contents: nobody is taken at their word.
     """
-    return fault_of_place(rules, head, electorate, update) or fault_of_tables(rules, head, update)
+    return fault_of_place(rules, head, update) or fault_of_tables(rules, head, update)
 
 
-def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], update: Update) -> str:
+def fault_of_place(rules: Rules, head: ChainHead, update: Update) -> str:
     """Whether it is about this head, this model, and decided by whom it may be."""
     names = [header.peer for header in update.members]
     if (update.parent, update.round) != (head.anchor, head.round + 1):
@@ -92,12 +138,14 @@ def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], u
         return "it is dated too early"
     if names != sorted(set(names)) or update.coordinator not in names:
         return "its members are not in order, or its coordinator is none of them"
-    if not any(_majority_of(voters, names) for voters in (head.electorate, electorate)):
-        return "its members are no majority of those who decide"
-    if all(
-        coordinator(head.anchor, voters, update.ballot) != update.coordinator
-        for voters in (head.electorate, electorate)
+    if update.roster != head.roster and not (
+        update.roster.number > head.roster.number and roster_genuine(rules, update.roster)
     ):
+        return "its list is neither the one before nor a newer one that the organiser signed"
+    here = sum(name in head.electorate for name in names)
+    if here < quorum(head.electorate):
+        return "its members are too few of those who decide"
+    if head.leader(update.ballot) != update.coordinator:
         return "its coordinator is not the one of its ballot"
     for header in update.members:
         _, why = fault_of_header(rules, head, header)
@@ -110,9 +158,8 @@ def fault_of_place(rules: Rules, head: ChainHead, electorate: tuple[str, ...], u
     return ""
 
 
-def _majority_of(voters: tuple[str, ...], names: list[str]) -> bool:
-    """A coordinator that leaves out most of those who decide is not followed."""
-    return sum(name in voters for name in names) >= quorum(voters)
+def roster_genuine(rules: Rules, roster: Roster) -> bool:
+    return bool(rules.organiser) and rules.keys.verify(rules.organiser, "roster", roster.payload(), roster.signature)
 
 
 def fault_of_header(rules: Rules, head: ChainHead, header: ContributionHeader) -> tuple[str, str]:
@@ -121,6 +168,8 @@ def fault_of_header(rules: Rules, head: ChainHead, header: ContributionHeader) -
         return HEADER, "it is for another anchor"
     if not header.genuine(rules.keys):
         return HEADER, "it is not signed by its author"
+    if not set(header.away) <= set(head.electorate) - {header.peer}:
+        return HEADER, "it does not hear somebody who is no voter, or its author"
     return bounds.fault_of_header(rules, header)
 
 
@@ -156,6 +205,8 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
         row = norms.row_for(update.weights, rows[part])
         counted = any(weight for index, weight in enumerate(row) if bits >> index & 1)
         refused = 0 if any(row) else listed.get(part, 0)
+        if rules.row_bytes and name != VOID and bits & ~listed.get(part, 0):
+            return False  # a row that no norm was measured for could be anything
         if bits & ~gave or (bits != refused if name == VOID else not counted):
             return False
     return True
@@ -165,11 +216,6 @@ def timely(wall_s: float, time: int) -> bool:
     """Not dated ahead of my clock: nothing could follow it. With `min_round_s` this bounds how fast anybody can make a
     chain heavy."""
     return time <= wall_s + CLOCKS_DIFFER_S
-
-
-def may_be_over(rules: Rules, wall_s: float, head: ChainHead, block: Block) -> bool:
-    """Whether those who took over can have waited, by my clock: a block that is not firm comes no earlier than that."""
-    return not block.electorate or wall_s >= head.time + rules.takeover_s - CLOCKS_DIFFER_S
 
 
 def needed_parts(rules: Rules, update: Update) -> tuple[bytes, ...]:
@@ -192,5 +238,8 @@ def fits(rules: Rules, held: Mapping[bytes, int], update: Update) -> bool:
 
 
 def part_bytes(rules: Rules, update: Update) -> tuple[int, ...]:
-    """Encoded sizes of the means in an update."""
-    return rules.means_in(update.round - 1)
+    """Sizes of the means in an update, each with its rows."""
+    round = update.round - 1
+    if len(update.contributors) != len(rules.means_in(round)):
+        return rules.means_in(round)
+    return tuple(rules.object_bytes(round, part, bits) for part, bits in enumerate(update.contributors))

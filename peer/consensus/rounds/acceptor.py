@@ -11,11 +11,10 @@ from dataclasses import replace
 
 from peer.consensus.protocol import bounds, validation
 from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
-from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.head import ChainEntry, ChainHead
-from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, VoteCast
-from peer.consensus.protocol.refusals import PLACE, TABLES, TIME, VOTES
-from peer.consensus.rounds import coordinator, misconduct, takeover, timeouts
+from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
+from peer.consensus.protocol.refusals import MEANS, PLACE, TABLES, TIME, VOTES
+from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
 from peer.consensus.rounds.transition import Transition
@@ -25,8 +24,6 @@ POSTPONED_S = 1.5
 """A coordinator that still waits asks again once in a second."""
 PROPOSALS_KEPT = 4
 VOTES_KEPT = 16
-ACCEPTORS_PER_ROUND = 4
-"""On average: of the chain's instance, of takeovers, of a branch that was left."""
 
 
 def on_submitted(turn: Transition, header: ContributionHeader) -> None:
@@ -34,7 +31,13 @@ def on_submitted(turn: Transition, header: ContributionHeader) -> None:
     if header.anchor != turn.state.head.anchor or turn.state.header is not None or turn.rules.holds is not None:
         return
     leaving = header.leaving or turn.state.leaving
-    mine = replace(bounds.within(turn.rules, header), peer=turn.me, leaving=leaving, reports=misconduct.fresh(turn))
+    mine = replace(
+        bounds.within(turn.rules, header),
+        peer=turn.me,
+        leaving=leaving,
+        reports=turn.caught_lately(),
+        away=timeouts.away(turn.state, turn.now),
+    )
     signed = mine.signed(turn.rules.keys)
     unanswered = turn.state.unanswered
     turn.set(header=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
@@ -66,11 +69,35 @@ def on_resumed(turn: Transition) -> None:
     turn.say_head()
 
 
+def on_update(turn: Transition, update: Update) -> None:
+    """Its bytes came from a voter: as if its coordinator had sent it."""
+    for (ballot, digest), votes in turn.state.checks.items():
+        if digest == update.digest:
+            signature = next(iter(votes.values())).proposal_signature
+            certificate = _certificate_of(turn, digest, ballot)
+            if update.ballot != ballot and not certificate:
+                continue  # that a quorum has checked it before, I have not seen
+            on_propose(turn, turn.owner(ballot), Propose(turn.place(ballot), update, signature, certificate))
+
+
+def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote, ...]:
+    """Of an earlier ballot of the same update, if I know one."""
+    mine = turn.state.acceptor
+    return (
+        mine.certificate
+        if mine.accepted is not None and mine.accepted[1] == digest and mine.accepted[0] < before
+        else ()
+    )
+
+
 # ---- promise ----
 
 
 def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
-    if message.place.instance != turn.state.instance and not takeover.enters(turn, sender, message):
+    if message.place.instance != turn.state.instance:
+        restart.tell(turn, sender)
+        return
+    if turn.state.acceptor.stuck is not None:
         return
     ballot, acceptor = message.place.ballot, turn.state.acceptor
     if sender != turn.owner(ballot) or sender in turn.state.banned or turn.rules.holds is not None:
@@ -97,11 +124,12 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
         turn.emit(PersistAcceptor(acceptor))
         turn.skip_to(ballot)
         early = tuple((peer, message) for peer, message in turn.state.early if message.place.ballot >= ballot)
+        turn.drop_fetch()
         turn.set(acceptor=acceptor, lead=None, exchange=None, early=early)
         turn.ballot_begins()
         turn.ballot_moved()
         turn.phase("prepare", ballot)
-    turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, _accepted_elsewhere(turn.state)))
+    turn.send((sender,), Promise(message.place, turn.my_header(), acceptor.accepted, acceptor.certificate))
 
 
 def _postpone(turn: Transition, message: Prepare) -> None:
@@ -121,16 +149,6 @@ def answer_postponed(turn: Transition) -> None:
     elif coordinator.is_in_turn(turn, message.place.ballot):
         turn.set(postponed=None)
         on_prepare(turn, turn.owner(message.place.ballot), message)
-
-
-def _accepted_elsewhere(state: State) -> tuple[int, bytes] | None:
-    """What I accepted for this anchor in another instance, in the chain's own one if there; it may be decided."""
-    found = [
-        (not other.electorate, *other.accepted)
-        for other in state.acceptors.values()
-        if other.anchor == state.head.anchor and other.accepted is not None
-    ]
-    return max(found)[1:] if found else None
 
 
 def _freezing_first(turn: Transition) -> bool:
@@ -163,14 +181,19 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
         return
     if misconduct.look_for_another(turn, place, digest, message.signature):
         return
+    if update.ballot != place.ballot and not message.certificate:
+        turn.refuse(sender, PLACE, "it says that it was made in another ballot")  # so it would choose who leads next
+        return
     known = turn.state.proposals.get(digest)
     # What is known from another instance, or from its digest alone, was not held against the rules of this one.
     if (known is None or known.ballot < 0) and not _follows_from_what_is_signed(turn, sender, place, update):
         return
-    if known is None and misconduct.contradicts_means(turn, sender, update):
+    if message.certificate and not soundness.certified(
+        turn, (message.certificate[0].ballot, digest), message.certificate
+    ):
+        turn.refuse(sender, VOTES, "it proposes again what no quorum has checked")
         return
-    misconduct.look_at_proposed(turn, update)
-    proposal = Proposal(place.ballot, update, message.signature)
+    proposal = Proposal(place.ballot, update, message.signature, message.certificate)
     if known is None or known.ballot != place.ballot:
         turn.ballot_moved()
         turn.phase("commit", place.ballot)
@@ -182,9 +205,13 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
 def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: BallotId, update: Update) -> bool:
     """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
     rules, head = turn.rules, turn.state.head
-    misplaced = validation.fault_of_place(rules, head, turn.state.electorate, update)
+    misplaced = validation.fault_of_place(rules, head, update)
     if misplaced:
         turn.refuse(coordinator, PLACE, misplaced)
+        return False
+    if update.ballot == place.ballot and update.roster.number < turn.roster.number:
+        turn.refuse(coordinator, PLACE, "it has an older list of the organiser than this peer")
+        turn.send((coordinator,), RosterSaid(turn.roster))
         return False
     if not validation.timely(turn.wall_s, update.time):
         turn.refuse(coordinator, TIME, turn.how_far_ahead(update.time))
@@ -200,10 +227,21 @@ def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: Ball
     return not fault
 
 
+def on_roster(turn: Transition, sender: str, message: RosterSaid) -> None:
+    roster = message.roster
+    if roster.number > turn.roster.number and validation.roster_genuine(turn.rules, roster):
+        turn.set(roster=roster)
+        turn.send((peer for peer in turn.state.electorate if peer not in (turn.me, sender)), message)
+
+
 def poll(turn: Transition) -> None:
     """Vote for the newest proposal, and commit what is decided, as soon as the bytes are here."""
     if turn.state.blocks:
         return  # what follows my head is decided, and is being fetched together with what follows that
+    block = restart.block_if_decided(turn)
+    if block is not None:
+        advance(turn, block)
+        return
     if turn.state.decided is not None:
         _commit_if_held(turn)
         return
@@ -214,8 +252,10 @@ def poll(turn: Transition) -> None:
         return
     held = [item for item in proposals if not turn.missing(item.update)]
     newest = max(held or proposals, key=lambda proposal: proposal.ballot)
-    if turn.state.acceptor.accepted != (newest.ballot, newest.update.digest):
+    if turn.state.acceptor.checked != (newest.ballot, newest.update.digest):
         _vote_if_held(turn, newest)
+    else:
+        prepare_if_checked(turn)
 
 
 def _room(state: State) -> dict[bytes, Proposal]:
@@ -238,19 +278,61 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     if missing and not state.blocks:
         members = (header.peer for header in update.members)
         turn.fetch(missing, (turn.owner(proposal.ballot), *members), on_their_way=True)
-    votes = turn.me in state.electorate and turn.rules.holds is None
+    votes = (turn.me in state.electorate or state.exchange is not None) and turn.rules.holds is None
+    votes = votes and state.acceptor.stuck is None
     if missing or not votes or not validation.fits(turn.rules, state.held, update):
         return
-    digest, before = update.digest, state.acceptor.accepted
-    if before is not None and before[0] == proposal.ballot and before[1] != digest:
+    digest, mine = update.digest, state.acceptor
+    if not _is_sound(turn, proposal) or not _may_follow(mine, proposal):
         return
-    acceptor = replace(state.acceptor, promised=proposal.ballot, accepted=(proposal.ballot, digest))
-    if acceptor != state.acceptor:
-        turn.emit(PersistAcceptor(acceptor, update))
-        turn.set(acceptor=acceptor)
-    vote = Vote(turn.me, state.instance, proposal.ballot, digest, proposal.signature).signed(turn.rules.keys)
-    members = (header.peer for header in update.members)
-    turn.send((*state.electorate, *members), VoteCast(turn.place(proposal.ballot), vote))
+    if mine.checked is not None and mine.checked[0] == proposal.ballot and mine.checked[1] != digest:
+        return
+    mine = replace(mine, promised=proposal.ballot, checked=(proposal.ballot, digest))
+    if mine != state.acceptor:
+        turn.emit(PersistAcceptor(mine, update))
+        turn.set(acceptor=mine, checked_at=turn.now)
+    _cast(turn, proposal, phase=0)
+    if mine.accepted == mine.checked and turn.me in turn.state.electorate:
+        _cast(turn, proposal, phase=1)  # again: they may have been lost
+        _cast(turn, proposal, phase=2)
+    elif turn.me in state.prepared.get(mine.checked or (0, b""), {}):
+        _cast(turn, proposal, phase=1)
+    prepare_if_checked(turn)
+
+
+def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
+    """Whom I know a quorum to have checked, that I follow, unless one has checked another since."""
+    if mine.accepted is None or mine.accepted[1] == proposal.update.digest:
+        return True
+    return bool(proposal.certificate) and proposal.certificate[0].ballot > mine.accepted[0]
+
+
+def _cast(turn: Transition, proposal: Proposal, phase: int) -> None:
+    digest = proposal.update.digest
+    plain = Vote(
+        turn.me, turn.state.instance, proposal.ballot, digest, proposal.signature, phase=phase
+    )  # fmt: skip
+    members = (header.peer for header in proposal.update.members)
+    cast = VoteCast(turn.place(proposal.ballot), plain.signed(turn.rules.keys))
+    turn.send((*turn.state.electorate, *members), cast)
+
+
+def _is_sound(turn: Transition, proposal: Proposal) -> bool:
+    """Whether all means have been compared with their rows, and what they say of me with my own bytes."""
+    if not turn.rules.row_bytes or proposal.certificate:
+        return True  # a quorum has found it so: whoever objects now is too late
+    update, faults = proposal.update, turn.state.faults
+    wrong, asked = [], False
+    for key in soundness.means_of(update):
+        if key not in faults:
+            asked = True
+            turn.emit(soundness.check_of(turn, update.members, update.weights, update.measured, *key))
+        elif faults[key]:
+            wrong.append(key)
+    for digest, part, _ in wrong[:1]:
+        why = f"the mean of part {part} ({digest.hex()[:12]}): {faults[digest, part, update.contributors[part]]}"
+        turn.refuse(turn.owner(proposal.ballot), MEANS, why)
+    return not asked and not wrong
 
 
 # ---- decide ----
@@ -259,30 +341,95 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
 def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
     vote, state = message.vote, turn.state
     key = (vote.ballot, vote.update)
-    if vote.voter in state.votes.get(key, {}) or state.decided not in (None, key):
-        return
     if vote.ballot != message.place.ballot or vote.ballot in state.dead_ballots:
         return
-    if not validation.vote_valid(turn.rules.keys, state.head, state.electorate, vote):
+    known = (state.checks, state.prepared, state.votes)[vote.phase]
+    if vote.voter in known.get(key, {}):
+        return
+    update = state.proposals[vote.update].update if vote.update in state.proposals else None
+    guests = {header.peer for header in update.members} if update is not None and not vote.phase else set()
+    if not validation.vote_valid(turn.rules.keys, state.head, vote, guests):
         turn.refuse(sender, VOTES, "it is no voter's genuine vote")
         return
     if misconduct.look_for_another(turn, message.place, vote.update, vote.proposal_signature):
         return
-    votes = _without_oldest(state, vote.voter)
-    turn.set(votes={**votes, key: {**votes.get(key, {}), vote.voter: vote}})
+    kept = _without_oldest(known, vote.voter, state)
+    kept = {**kept, key: {**kept.get(key, {}), vote.voter: vote}}
     if vote.update in state.proposals and vote.ballot == state.acceptor.promised:
         turn.ballot_moved()
-    if turn.state.decided is None and len(turn.state.votes[key]) >= quorum(state.electorate):
+    if not vote.phase:
+        turn.set(checks=kept)
+        if update is None and vote.ballot == state.acceptor.promised and (state.unseen or (-1,))[0] < vote.ballot:
+            turn.set(unseen=key)
+            fetch_unseen(turn)
+        prepare_if_checked(turn)
+        return
+    if vote.phase == 1:
+        turn.set(prepared=kept)
+        _accept_if_prepared(turn)
+        return
+    turn.set(votes=kept)
+    if turn.state.decided is None and validation.enough(state.electorate, kept[key].values()):
         turn.set(decided=key)
         poll(turn)
 
 
-def _without_oldest(state: State, voter: str) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
+def fetch_unseen(turn: Transition) -> None:
+    """A coordinator may keep from me what the others vote for. Of the ballot that I promised I fetch one such update,
+    and never in place of something else: else any voter could keep me busy with what does not exist."""
+    state = turn.state
+    if state.unseen is None or state.unseen[0] != state.acceptor.promised or state.header is None:
+        return
+    if state.unseen[1] not in state.proposals and not state.wanted.digests and not state.blocks:
+        turn.fetch({state.unseen[1]}, state.checks.get(state.unseen, ()), on_their_way=True)
+
+
+def _checked(turn: Transition) -> Proposal | None:
+    """What I have checked in the ballot that goes on, and may still vote for."""
+    state, mine = turn.state, turn.state.acceptor
+    if mine.checked is None or mine.checked[0] != mine.promised or state.decided is not None or mine.stuck is not None:
+        return None
+    proposal = state.proposals.get(mine.checked[1])
+    here = proposal is not None and proposal.ballot == mine.promised and turn.me in state.electorate
+    return proposal if here else None
+
+
+def prepare_if_checked(turn: Transition) -> None:
+    """Everybody who is behind it has checked it, or has had time to object."""
+    state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
+    if proposal is None or key is None or turn.me in state.prepared.get(key, {}):
+        return
+    gave = {header.peer for header in proposal.update.members if header.root}
+    silent = {peer for peer in gave - state.checks.get(key, {}).keys() if not timeouts.is_gone(state, peer, turn.now)}
+    if silent and turn.now < state.checked_at + timeouts.at(state, key[0]).ack_s:
+        return
+    if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
+        return
+    if proposal.certificate or not any(state.faults.get(mean) for mean in soundness.means_of(proposal.update)):
+        _cast(turn, proposal, phase=1)
+
+
+def _accept_if_prepared(turn: Transition) -> None:
+    """A quorum stands behind it: from now on I follow nothing else, unless a later quorum does."""
+    state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
+    if proposal is None or key is None or state.acceptor.accepted == key:
+        return
+    votes = tuple(vote for _, vote in sorted(state.prepared.get(key, {}).items()))
+    if validation.enough(state.electorate, votes):
+        mine = replace(state.acceptor, accepted=key, certificate=votes)
+        turn.emit(PersistAcceptor(mine, proposal.update))
+        turn.set(acceptor=mine)
+        _cast(turn, proposal, phase=2)
+
+
+def _without_oldest(
+    known: Mapping[tuple[int, bytes], Mapping[str, Vote]], voter: str, state: State
+) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
     """The votes, less the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots.
 
     That in the ballot that I promised stays: nobody can cast it twice.
     """
-    votes = dict(state.votes)
+    votes = dict(known)
     mine = sorted(key for key, voters in votes.items() if voter in voters and key[0] != state.acceptor.promised)
     if len(mine) >= VOTES_KEPT - 1 and mine[0] != state.decided:
         left = {peer: vote for peer, vote in votes.pop(mine[0]).items() if peer != voter}
@@ -304,7 +451,7 @@ def _commit_if_held(turn: Transition) -> None:
         turn.fetch(missing, votes, on_their_way=True)
         return
     certificate = tuple(vote for _, vote in sorted(votes.items()))
-    advance(turn, Block(proposal.update, certificate, state.acceptor.electorate))
+    advance(turn, Block(proposal.update, certificate, state.acceptor.restarts))
 
 
 def advance(turn: Transition, block: Block) -> None:
@@ -314,9 +461,10 @@ def advance(turn: Transition, block: Block) -> None:
     anchor = head.anchor
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)
     trail = (*state.trail, ChainEntry(state.head, block))[-state.rules.keep_rounds :]
+    soundness.check_late(turn, update)
     turn.emit(CommitBlock(block, head, awaited))
     turn.set(
-        ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited), branch=None,
+        ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited),
         past=state.exchange, disputes=_late_disputes(state),
         held={digest: size for digest, size in state.held.items() if digest in awaited}, afar=state.afar & awaited,
     )  # fmt: skip
@@ -334,18 +482,14 @@ def _late_disputes(state: State) -> dict[tuple[BallotId, str], Dispute]:
 def reset_to(turn: Transition, head: ChainHead) -> None:
     """Begin at this anchor, with all that I promised there if I have been there before."""
     state = turn.state
-    # Also those of a branch that was left: who comes back there must not vote a second time. A takeover in which
-    # nothing was accepted is over.
-    others = {**state.acceptors, state.acceptor.instance: state.acceptor}
-    kept = [(name, other) for name, other in others.items() if not other.electorate or other.accepted is not None]
-    others = dict(kept[-ACCEPTORS_PER_ROUND * state.rules.keep_rounds :])
-    acceptor = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
+    acceptor = Acceptor(head.anchor, head.instance)
     turn.set(
-        head=head, acceptor=acceptor, acceptors=others, voters=state.voters.union(head.electorate),
+        head=head, acceptor=acceptor, checks={}, prepared={}, faults={}, stood_at=turn.now, voters=state.voters.union(head.electorate),
         header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
         unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
         decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
         sits_out=False, resumed_at=float("inf"), ballot_at=float("-inf"), skipped=0,
-        dead_ballots=frozenset(), attempts=Attempts(),
+        dead_ballots=frozenset(), attempts=Attempts(), shown={}, wrong=frozenset(), forwarded=frozenset(), objections={},
+        unseen=None, stucks={}, stuck_at=float("inf"), alone_since=float("inf"), stuck_said_at=float("-inf"),
     )  # fmt: skip
     turn.moved()

@@ -24,7 +24,7 @@ from peer.consensus.protocol.messages import (
     ObjectData,
 )
 from peer.consensus.protocol.refusals import BLOCK, TIME
-from peer.consensus.rounds import acceptor, forks, takeover, timeouts
+from peer.consensus.rounds import acceptor, timeouts
 from peer.consensus.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
 from peer.consensus.rounds.state import Proposal
 from peer.consensus.rounds.timeouts import HEARD_S
@@ -63,11 +63,8 @@ def poll(turn: Transition) -> None:
     if turn.now >= turn.state.said_at + every_s:
         turn.say_head()
     turn.ask_others()
-    if forks.switch_if_stored(turn):
-        apply_blocks(turn)
     _ask_next(turn)
     _resync_if_lost(turn)
-    forks.leave_future(turn)
 
 
 # ---- HEAD ----
@@ -125,7 +122,7 @@ def _resync_if_lost(turn: Transition) -> None:
     Silence says nothing: answers get lost as long as lines are bad.
     """
     state, now = turn.state, turn.now
-    weight = max(state.tip.weight, state.branch.tip.weight if state.branch else 0)
+    weight = state.tip.weight
     apart = [
         peer
         for peer, (since, last) in state.strangers.items()
@@ -266,8 +263,7 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
     first = next((i for i, block in enumerate(blocks) if block.update.parent == tip.anchor), None)
     if first is None:
-        _on_branch(turn, sender, blocks)
-        return
+        return  # a quorum decides once what follows an anchor
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
         fault = validation.check_block(turn.rules, tip, block)
@@ -277,12 +273,6 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
             break
         if not validation.timely(turn.wall_s, block.update.time):
             turn.refuse(block.update.coordinator, TIME, turn.how_far_ahead(block.update.time))
-            break
-        if not validation.may_be_over(turn.rules, turn.wall_s, tip, block):
-            turn.refuse(block.update.coordinator, TIME, forks.TOO_EARLY)
-            break
-        if takeover.is_premature(turn, tip, block):
-            turn.refuse(block.update.coordinator, TIME, "it takes over from voters of whom a majority is here")
             break
         queue.append(block)
         tip = tip.after(block.update)
@@ -301,20 +291,6 @@ def _part_too_early(turn: Transition, blocks: tuple[Block, ...]) -> bool:
         and next_anchor(block.update.parent, block.update.digest) not in ancestors
         for block in blocks
     )
-
-
-def _on_branch(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
-    """Blocks that fork off my chain: change over if they win, else show the sender mine."""
-    found = forks.fork_point(turn, blocks)
-    if found is None:
-        return
-    step, branch = found
-    honest, won = forks.evaluate_fork(turn, sender, step, branch)
-    if not honest:
-        _doubt(turn, sender, f"a block of {sender} after round {step.before.round} has no valid certificate")
-    elif not won and step.before.anchor in turn.state.ancestors:
-        _tell(turn, sender, step.before.anchor, got_on=False)
-    apply_blocks(turn)
 
 
 def apply_blocks(turn: Transition) -> None:
@@ -389,7 +365,7 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
     if not turn.state.wanted.is_expected(digest):
         return
     if not _is_update(turn, digest):
-        if len(message.payload) in turn.rules.bytes_of_means and turn.rules.finite(message.payload):
+        if _fits_a_mean(turn, len(message.payload)) and turn.rules.finite(message.payload):
             turn.emit(StoreObject(digest, message.payload))
         return
     turn.arrived(digest)
@@ -397,16 +373,31 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
         update = Update.from_bytes(message.payload)
     except ValueError:
         return  # whoever named this digest lied
-    if not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, update):
+    acceptor.on_update(turn, update)
+    if digest in turn.state.proposals:
+        return
+    if not validation.check_update(turn.rules, turn.state.head, update):
         turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
         acceptor.poll(turn)
+
+
+def _fits_a_mean(turn: Transition, size: int) -> bool:
+    """With the rows of some members, or without."""
+    row_bytes = turn.rules.row_bytes
+    return any(
+        size == mean or (row_bytes and size > mean and not (size - mean) % row_bytes)
+        for mean in set(turn.rules.bytes_of_means)
+    )
 
 
 def _is_update(turn: Transition, digest: bytes) -> bool:
     state = turn.state
     adopting = state.lead is not None and state.lead.update == digest
     deciding = state.decided is not None and state.decided[1] == digest
-    return (adopting or deciding) and digest not in state.proposals
+    checked = any(digest == update for _, update in state.checks)
+    restarts = state.acceptor.restarts
+    restarted = bool(restarts) and restarts[-1].value is not None and restarts[-1].value[1] == digest
+    return (adopting or deciding or checked or restarted) and digest not in state.proposals
 
 
 def seen_again(update: Update) -> Proposal:

@@ -6,13 +6,12 @@ from dataclasses import replace
 from math import inf
 
 from peer.consensus.protocol import norms, penalties, validation
-from peer.consensus.protocol.block import VOID, Update, givers, token_share
-from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.block import VOID, Update, Vote, givers, token_share
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.membership import next_electorate, trusted
-from peer.consensus.protocol.messages import GetMeans, MeanData, Norms, NormTable, Propose, Reassign, ShowInputs
+from peer.consensus.protocol.messages import GetMeans, MeanData, Norms, NormTable, Propose, Reassign
 from peer.consensus.protocol.refusals import NORMS
-from peer.consensus.rounds import reassignment, timeouts
+from peer.consensus.rounds import reassignment, soundness, timeouts
 from peer.consensus.rounds.interface import Tell
 from peer.consensus.rounds.state import BallotPhase, CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition
@@ -69,6 +68,8 @@ def _expected(turn: Transition, exchange: MemberState) -> tuple[frozenset[int], 
     for part in range(len(exchange.reducers)):
         if not any(reassignment.weights(turn, exchange, part, everybody)):
             continue
+        if turn.rules.row_bytes and not exchange.listed.get(part):
+            continue  # nothing of it was measured: what was given to it is carried
         expected.add(part)
         if not any(reassignment.weights(turn, exchange, part, exchange.listed.get(part, 0))):
             orphans.add(part)
@@ -80,7 +81,7 @@ def _may_commit(turn: Transition, exchange: MemberState, silent: set[str]) -> bo
     voters, rules = turn.state.electorate, turn.rules
     there = sum(header.peer in voters and header.peer not in silent for header in exchange.members)
     trained = any(token_share(header, rules.tokens_cap, rules.max_staleness) for header in exchange.members)
-    return there >= quorum(voters) and trained
+    return turn.are_enough(there) and trained
 
 
 def poll_means(turn: Transition, lead: CoordinatorState) -> None:
@@ -88,8 +89,8 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
     exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
-    poll(turn, lead, exchange)
-    lead, exchange = turn.state.lead or lead, turn.state.exchange or exchange
+    _have_checked(turn, exchange)
+    exchange = turn.state.exchange or exchange
     held, means = turn.state.held, exchange.means
     missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
     if missing and not _given_up(turn, lead, exchange, missing):
@@ -100,12 +101,37 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
         return
     if lead.expected and len(missing) == len(lead.expected):
         abort(turn, "no mean of any part arrived")
-    elif not awaited(turn, lead, exchange):
+    elif (
+        all(_key(part, means[part]) in turn.state.faults for part in lead.expected - missing)
+        or not turn.rules.row_bytes
+    ):
         update = make_update(turn, lead, exchange)
         if any(update.contributors):
             propose(turn, turn.state.lead or lead, update)
         else:
             abort(turn, "nothing that counts arrived")
+
+
+def _key(part: int, mean: MeanData) -> tuple[bytes, int, int]:
+    return mean.digest, part, mean.contributors
+
+
+def _have_checked(turn: Transition, exchange: MemberState) -> None:
+    """Every mean is compared with its rows before it is proposed; a wrong one is as good as none."""
+    if not turn.rules.row_bytes or exchange.judgement is None:
+        return
+    weights, _, _ = norms.table_of(exchange.judgement)
+    for part, mean in exchange.means.items():
+        if mean.digest in turn.state.held and _key(part, mean) not in turn.state.faults:
+            if _key(part, mean) not in exchange.checking:
+                turn.set(
+                    exchange=replace(turn.state.exchange, checking=turn.state.exchange.checking | {_key(part, mean)})
+                )
+                turn.emit(soundness.check_of(turn, exchange.members, weights, exchange.measured, *_key(part, mean)))
+    wrong = {part for part, mean in exchange.means.items() if turn.state.faults.get(_key(part, mean))}
+    if wrong:
+        means = {part: mean for part, mean in turn.state.exchange.means.items() if part not in wrong}
+        turn.set(exchange=replace(turn.state.exchange, means=means))
 
 
 # ---- repair ----
@@ -133,7 +159,7 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
     assert lead is not None
     until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s
     turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
-    means = (*exchange.means.values(), *lead.verdicts.values())
+    means = exchange.means.values()
     liars, believed = {peer for peer, *_ in turn.state.head.caught}, trusted(turn.state.head)
     lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
     orders = []
@@ -146,77 +172,6 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
         turn.send((header.peer for header in exchange.members), Reassign(exchange.place, tuple(orders)))
         late = ", ".join(sorted(suspects))
         turn.alert("warning", "REPAIR", f"{len(orders)} of {len(exchange.reducers)} parts are reduced again for {late}")
-
-
-def on_verdict(turn: Transition, sender: str, verdict: MeanData) -> None:
-    """What an auditor says a part comes to; about the contributors that the reducer signed, and once."""
-    lead, exchange = turn.state.lead, turn.state.exchange
-    if lead is None or exchange is None or lead.stage is not BallotPhase.REDUCING or verdict.place != exchange.place:
-        return
-    part = verdict.part
-    if part in lead.verdicts or not exchange.again.auditors.get(part) == verdict.reducer == sender:
-        return
-    if verdict.contributors == exchange.listed.get(part) and verdict.genuine(turn.rules.keys):
-        turn.set(lead=replace(lead, verdicts={**lead.verdicts, part: verdict}))
-
-
-def poll(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> None:
-    """Have what auditors say proved, and put means right that are wrong."""
-    for part in _disputed(lead, exchange):
-        mean, own = exchange.means[part], exchange.again.means.get(part)
-        if own is not None and own.digest == mean.digest:
-            _disbelieve(turn, part)
-        elif own is not None:
-            reassignment.misdeclared(turn, mean, own)
-            turn.set(exchange=replace(exchange, means={**exchange.means, part: own}))
-        elif part not in lead.disputes:
-            until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s / 2
-            turn.set(lead=replace(lead, disputes={**lead.disputes, part: until}))
-            reassignment.compute(turn, part, mean.contributors)
-            turn.send((lead.verdicts[part].reducer,), ShowInputs(exchange.place, part))
-        elif turn.now >= lead.disputes[part]:
-            _disbelieve(turn, part)
-        if turn.state.lead is not None and turn.state.exchange is not None:
-            lead, exchange = turn.state.lead, turn.state.exchange
-
-
-def awaited(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> bool:
-    """Every mean is here: whether an auditor may still change one of them."""
-    if _disputed(lead, exchange):
-        return True
-    ignored = lead.disbelieved | set(exchange.reducers) - set(lead.norms)
-    means, auditors = exchange.means, exchange.again.auditors
-    silent = [
-        part
-        for part, auditor in auditors.items()
-        if part in means and not means[part].attempt and part not in lead.verdicts and auditor not in ignored
-    ]
-    if not silent:
-        return False
-    if lead.verdicts_until is None:
-        until = turn.now + timeouts.at(turn.state, lead.ballot).ack_s
-        turn.set(lead=replace(lead, verdicts_until=until))
-        return True
-    return turn.now < lead.verdicts_until
-
-
-def _disputed(lead: CoordinatorState, exchange: MemberState) -> list[int]:
-    """Parts of which a mean is here that is not what its auditor says."""
-    return [
-        part
-        for part, verdict in lead.verdicts.items()
-        if part in exchange.means and not exchange.means[part].attempt and part not in lead.repaired
-        and exchange.means[part].digest != verdict.digest and verdict.reducer not in lead.disbelieved
-    ]  # fmt: skip
-
-
-def _disbelieve(turn: Transition, part: int) -> None:
-    """It could not prove what it said: for the rest of this round its word counts no more."""
-    lead = turn.state.lead
-    assert lead is not None
-    auditor = lead.verdicts[part].reducer
-    turn.set(lead=replace(lead, disbelieved=lead.disbelieved | {auditor}))
-    turn.alert("warning", "AUDIT", f"{auditor} doubts the mean of part {part} and cannot prove it")
 
 
 def abort(turn: Transition, why: str) -> None:
@@ -235,12 +190,11 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
     means = {
         part: mean
         for part, mean in exchange.means.items()
-        if mean.digest in turn.state.held and any(reassignment.weights(turn, exchange, part, mean.contributors))
+        if mean.digest in turn.state.held
+        and not (turn.rules.row_bytes and mean.contributors & ~exchange.listed.get(part, 0))
+        and any(reassignment.weights(turn, exchange, part, mean.contributors))
     }  # a reducer may send a mean of what counts nothing
     parts = range(len(exchange.reducers))
-    leaving = {peer for peer, (said, _) in turn.state.heard.items() if said.leaving}
-    # Who takes over decides alone what follows: of the members before most have vanished.
-    gone = set(head.members) if turn.state.weak else leaving | turn.state.banned | turn.state.quarantined
     waited, took = timeouts.measure(turn.state, lead, exchange)
     judgement = exchange.judgement
     assert judgement is not None, "a proposal follows TABLE"
@@ -266,9 +220,10 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         pulls=pulls,
         measured=exchange.measured,
         records=judgement.records,
+        roster=turn.roster,
     )
     tenures = validation.tenures_due(turn.rules, head, update)
-    update = replace(update, tenures=tenures, elect=next_electorate(head, exchange.members, tenures, gone))
+    update = replace(update, tenures=tenures, elect=next_electorate(head, exchange.members, tenures, update.roster))
     return replace(update, penalties=penalties.due(turn.rules, head, update, judgement.findings))
 
 
@@ -279,13 +234,13 @@ def _refused(turn: Transition, exchange: MemberState, part: int) -> int:
     return 0 if any(row) else exchange.listed.get(part, 0)
 
 
-def propose(turn: Transition, lead: CoordinatorState, update: Update) -> None:
+def propose(turn: Transition, lead: CoordinatorState, update: Update, certificate: tuple[Vote, ...] = ()) -> None:
     place = turn.place(lead.ballot)
     digest = update.digest
     signature = turn.rules.keys.sign("propose", pack((place.packed(), digest)))
-    until = turn.now + VOTES_S
+    until = turn.now + VOTES_S + timeouts.at(turn.state, lead.ballot).ack_s
     turn.set(
         lead=replace(lead, stage=BallotPhase.PROPOSING, update=digest, until=until, repeat_at=turn.now + REPEAT_S),
     )
     members = (header.peer for header in update.members)
-    turn.send((*turn.state.electorate, *members), Propose(place, update, signature))
+    turn.send((*turn.state.electorate, *members), Propose(place, update, signature, certificate))

@@ -11,10 +11,11 @@ from math import inf
 
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_MEMBERS
-from peer.consensus.protocol.electorate import order, quorum
+from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import Heartbeat, Nack, Prepare, Promise, Propose, Start
-from peer.consensus.rounds import collector, takeover, timeouts
+from peer.consensus.protocol.refusals import VOTES
+from peer.consensus.rounds import collector, soundness, timeouts
 from peer.consensus.rounds.collector import REPEAT_S, VOTES_S, abort, propose
 from peer.consensus.rounds.interface import PersistAcceptor
 from peer.consensus.rounds.state import BallotPhase, CoordinatorState
@@ -24,8 +25,6 @@ from peer.consensus.rounds.transition import Transition
 
 def poll(turn: Transition) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
-    if takeover.is_due(turn):
-        _begin(turn, takeover.begin(turn))
     lead = turn.state.lead
     if lead is not None and lead.ballot < turn.state.acceptor.promised:
         turn.set(lead=None)
@@ -55,12 +54,14 @@ def _begin_if_due(turn: Transition) -> None:
     state = turn.state
     if state.header is None or state.decided is not None or turn.me not in state.electorate:
         return
+    if state.acceptor.stuck is not None or (state.acceptor.restarts and state.acceptor.restarts[-1].value is not None):
+        return
     if not _is_something_given(turn):
         return
     if turn.wall_s < state.head.time + turn.rules.min_round_s:
         turn.tell_if_head_is_ahead()
         return
-    ranked = order(state.head.anchor, state.electorate)
+    ranked = state.head.order
     promised = state.acceptor.promised
     ballot = promised + 1 + (ranked.index(turn.me) - promised - 1) % len(ranked)
     skipped = _skipped_s(turn, ballot)
@@ -79,11 +80,12 @@ def is_in_turn(turn: Transition, ballot: int) -> bool:
 
     Half a turn early is in time: clocks differ.
     """
-    state = turn.state
+    state, early_s = turn.state, turn.rules.stagger_s / 2
     if state.acceptor.promised < 0:
-        return True
+        skipped_s = _skipped_s(turn, ballot)
+        return (not skipped_s and _all_ready(turn)) or turn.now >= timeouts.begins_at(state) + skipped_s - early_s
     due_at = _given_up_at(turn, state.ballot_at) + _skipped_s(turn, ballot)
-    return turn.now >= due_at - turn.rules.stagger_s / 2
+    return turn.now >= due_at - early_s
 
 
 def _given_up_at(turn: Transition, moved_at: float) -> float:
@@ -105,7 +107,7 @@ def _skipped_s(turn: Transition, ballot: int) -> float:
 
 def _may_lead(turn: Transition, peer: str) -> bool:
     """Whether its ballots are waited for: not those of a peer that has left or is gone, or that was caught lying."""
-    if takeover.has_left(turn, peer) or timeouts.is_gone(turn.state, peer, turn.now):
+    if turn.has_left(peer) or timeouts.is_gone(turn.state, peer, turn.now):
         return False
     return all(peer != liar for liar, *_ in turn.state.head.caught)
 
@@ -115,7 +117,7 @@ def _all_ready(turn: Transition) -> bool:
     return all(
         peer == turn.me
         or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
-        or takeover.has_left(turn, peer)
+        or turn.has_left(peer)
         or timeouts.is_gone(turn.state, peer, turn.now)
         for peer in turn.state.electorate
     )
@@ -127,11 +129,11 @@ def _is_something_given(turn: Transition) -> bool:
     I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
     """
     state = turn.state
-    if turn.my_header().root or state.acceptor.accepted is not None:
+    if turn.my_root or state.acceptor.accepted is not None:
         return True
     return any(
         head.ready and head.tokens and head.anchor == state.head.anchor and turn.now - at < HEARD_S
-        and (peer in state.electorate or _same_bits(turn, head)) and not takeover.has_left(turn, peer)
+        and (peer in state.electorate or _same_bits(turn, head)) and not turn.has_left(peer)
         for peer, (head, at) in state.heard.items()
     )  # fmt: skip
 
@@ -139,26 +141,27 @@ def _is_something_given(turn: Transition) -> bool:
 def _begin(turn: Transition, ballot: int) -> None:
     turn.skip_to(ballot)
     state = turn.state
-    acceptor = replace(state.acceptor, promised=ballot)
+    mine = replace(state.acceptor, promised=ballot)
     # A joiner that is slower than the electorate would never be ready in time: it is asked once it is in step,
     # gives what it has or nothing, and from the next round on it is waited for.
     in_step = (peer for peer, (head, at) in state.heard.items() if _same_bits(turn, head) and turn.now - at < HEARD_S)
-    voters = (peer for peer in state.electorate if not takeover.says_nothing(turn, peer))
+    voters = (peer for peer in state.electorate if not turn.says_nothing(peer))
     # Whoever takes over is in the electorate itself. And a fragment's first round has no mean before it that a
     # newcomer's work could be held against.
-    guests_come = not state.weak and state.head.round >= turn.rules.fragments
-    guests = (peer for peer in sorted(in_step) if guests_come and not takeover.has_left(turn, peer))
+    guests_come = state.head.round >= turn.rules.fragments
+    drawn = sorted(in_step, key=lambda peer: digest(state.head.anchor, "guest", peer))  # each round others
+    guests = (peer for peer in drawn if guests_come and not turn.has_left(peer))
     asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
     lead = CoordinatorState(
         ballot=ballot, stage=BallotPhase.PREPARING, asked=asked, repeat_at=turn.now + REPEAT_S, began_at=turn.now,
         until=turn.now + timeouts.answers_s(state, ballot, turn.now, asked),
     )  # fmt: skip
-    turn.emit(PersistAcceptor(acceptor))
-    turn.set(acceptor=acceptor, lead=lead, exchange=None, early=())
+    turn.emit(PersistAcceptor(mine))
+    turn.set(acceptor=mine, lead=lead, exchange=None, early=())
     turn.ballot_begins()
     turn.ballot_moved()
     turn.phase("prepare", ballot, lead.until)
-    turn.send(asked, Prepare(turn.place(ballot), acceptor.electorate))
+    turn.send(asked, Prepare(turn.place(ballot)))
 
 
 def _same_bits(turn: Transition, head: Heartbeat) -> bool:
@@ -173,12 +176,12 @@ def _repeat(turn: Transition, lead: CoordinatorState) -> None:
     place = turn.place(lead.ballot)
     if lead.stage is BallotPhase.PREPARING:
         silent = (peer for peer in lead.asked if peer not in lead.promises)
-        turn.send(silent, Prepare(place, turn.state.acceptor.electorate))
+        turn.send(silent, Prepare(place))
     elif lead.stage is BallotPhase.PROPOSING and lead.update in turn.state.proposals:
         proposal = turn.state.proposals[lead.update]
         voted = turn.state.votes.get((lead.ballot, lead.update), {})
         silent = (peer for peer in turn.state.electorate if peer not in voted and peer != turn.me)
-        turn.send(silent, Propose(place, proposal.update, proposal.signature))
+        turn.send(silent, Propose(place, proposal.update, proposal.signature, proposal.certificate))
 
 
 def on_nack(turn: Transition, sender: str, message: Nack) -> None:
@@ -189,7 +192,7 @@ def on_nack(turn: Transition, sender: str, message: Nack) -> None:
         return
     nacked = lead.nacked | {sender}
     turn.set(lead=replace(lead, nacked=nacked))
-    if len(turn.state.electorate) - len(nacked) < quorum(turn.state.electorate):
+    if not turn.are_enough(len(turn.state.electorate) - len(nacked)):
         abort(turn, f"voters have promised ballot {message.promised}")
 
 
@@ -208,6 +211,9 @@ def on_promise(turn: Transition, sender: str, message: Promise) -> None:
         turn.set(lead=replace(lead, unfit=lead.unfit | {sender}))
         poll(turn)
         return
+    if message.accepted is not None and not soundness.certified(turn, message.accepted, message.certificate):
+        turn.refuse(sender, VOTES, "it says that it accepted what no quorum has checked")
+        return
     promised_at = {sender: turn.now, **lead.promised_at}
     turn.set(lead=replace(lead, promises={**lead.promises, sender: message}, promised_at=promised_at))
     poll(turn)
@@ -219,7 +225,7 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     answered = sum(peer in lead.promises for peer in electorate)
     missing = [peer for peer in lead.asked if peer not in lead.promises and _is_awaited(turn, lead, peer)]
     complete = all(timeouts.is_gone(turn.state, peer, turn.now) for peer in missing)
-    if answered >= quorum(electorate) and (complete or turn.now >= lead.until):
+    if turn.are_enough(answered) and (complete or turn.now >= lead.until):
         turn.set(silent=timeouts.silent_after(turn.state, lead.asked, lead.promises))
         _choose(turn, lead)
     elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
@@ -249,14 +255,8 @@ def _choose(turn: Transition, lead: CoordinatorState) -> None:
         for peer, promise in sorted(lead.promises.items())
         if promise.accepted is not None and peer in voters
     ]
-    # What was accepted in another instance may be decided there: to carry it through spares a fork.
-    elsewhere = [
-        (*promise.other, peer)
-        for peer, promise in sorted(lead.promises.items())
-        if promise.other is not None and peer in voters and _may_adopt(turn, lead, promise.other[1])
-    ]
-    if accepted or elsewhere:
-        _adopt(turn, lead, *max(accepted or elsewhere))
+    if accepted:
+        _adopt(turn, lead, *max(accepted))
         return
     headers = tuple(promise.header for _, promise in sorted(_taken(turn, lead).items()))
     turn.set(deadlines=timeouts.by_lines(turn.state, headers))
@@ -270,15 +270,7 @@ def _taken(turn: Transition, lead: CoordinatorState) -> Mapping[str, Promise]:
     """Who promised, less those whom the organiser keeps out, unless too few of the voters are left without them."""
     voters, kept_out = turn.state.electorate, turn.state.quarantined
     others = {peer: promise for peer, promise in lead.promises.items() if peer not in kept_out}
-    return others if sum(peer in others for peer in voters) >= quorum(voters) else lead.promises
-
-
-def _may_adopt(turn: Transition, lead: CoordinatorState, update: bytes) -> bool:
-    """Not what I know to break the rules of this instance, such as too few members, or what nobody could give."""
-    known = turn.state.proposals.get(update)
-    if update in lead.refused or known is None:
-        return update not in lead.refused
-    return not validation.check_update(turn.rules, turn.state.head, turn.state.electorate, known.update)
+    return others if turn.are_enough(sum(peer in others for peer in voters)) else lead.promises
 
 
 def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, reporter: str) -> None:
@@ -297,30 +289,15 @@ def _look_at_adopted(turn: Transition, lead: CoordinatorState) -> None:
     if proposal is not None and validation.fits(turn.rules, turn.state.held, proposal.update):
         missing = turn.missing(proposal.update)
         if not missing:
-            propose(turn, lead, proposal.update)
+            best = max(item.accepted[0] for item in lead.promises.values() if item.accepted is not None)
+            proof = (item.certificate for item in lead.promises.values() if item.accepted == (best, lead.update))
+            propose(turn, lead, proposal.update, next(proof))
             return
         reporters = [
             peer
             for peer, promise in lead.promises.items()
-            if lead.update in (name[1] for name in (promise.accepted, promise.other) if name is not None)
+            if promise.accepted is not None and lead.update == promise.accepted[1]
         ]
         turn.fetch(missing, reporters)
     if turn.now >= lead.until:
-        _choose_without(turn, lead)
-
-
-def _choose_without(turn: Transition, lead: CoordinatorState) -> None:
-    """Nobody gives the bytes of what some say they accepted: a quorum of the others may choose without them.
-
-    Any quorum of promises will do (Paxos, phase 1); this keeps one liar from stopping every ballot.
-    """
-    others = {
-        peer: promise
-        for peer, promise in lead.promises.items()
-        if promise.accepted is None or promise.accepted[1] != lead.update
-    }
-    voters = turn.state.electorate
-    if sum(peer in others for peer in voters) < quorum(voters) or turn.me not in others:
         abort(turn, "the bytes of an accepted update did not arrive")
-        return
-    _choose(turn, replace(lead, promises=others, update=b"", refused=lead.refused | {lead.update}))

@@ -27,6 +27,7 @@ from peer.consensus.protocol.messages import (
     Message,
     ObjectData,
     PartData,
+    RowDispute,
     decode,
     encode,
 )
@@ -34,9 +35,12 @@ from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.rounds.interface import (
     Applied,
     BufferPart,
+    CheckMean,
+    CheckRow,
     CommitBlock,
     Effect,
     Input,
+    MeanChecked,
     MeasurePart,
     NeedSnapshot,
     ObjectStored,
@@ -49,13 +53,13 @@ from peer.consensus.rounds.interface import (
     ReducePart,
     RequestSubmit,
     Resumed,
-    Rollback,
+    RowChecked,
     Send,
     SendBlocks,
-    SendInputs,
     SendMean,
     SendObjects,
     SendParts,
+    ShowRow,
     StoreObject,
     Submitted,
     Tell,
@@ -116,8 +120,11 @@ class ReductionPort(Protocol):
         finite, or the last committed mean is needed and not here, nothing is done.
         """
 
-    def kept(self, place: BallotId, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        """(Merkle path, encoded bytes) of a part that is kept."""
+    def check(self, effect: CheckMean, whole: bytes, mine: bytes | None) -> str:
+        """What is wrong with a mean and its rows; `mine` is what I gave."""
+
+    def row_is(self, whole: bytes, rank: int, rows: int, payload: bytes) -> bool:
+        """Whether a row of a mean is that of these bytes."""
 
     def forget(self) -> None: ...
 
@@ -251,9 +258,6 @@ class Driver:
                 self._send(to, message)
             case SendParts():
                 self._send_parts(effect)
-            case SendInputs(one, place, part, givers):
-                for giver in givers:
-                    self._streams.send_bulk(one, partial(self._kept_frame, place, part, giver))
             case SendMean(to, mean):
                 for peer in to:
                     self._streams.send_bulk(peer, partial(self._mean_frame, mean))
@@ -274,6 +278,17 @@ class Driver:
                     effect,
                     lambda digest: self.deliver(PartReduced(self.clock(), place, part, contributors, digest, attempt)),
                 )
+            case CheckMean():
+                self._check_mean(effect)
+            case CheckRow(giver, digest, part, bits, rank, payload):
+                whole = self._disk.load(digest)
+                if whole is not None:
+                    right = self._arithmetic.row_is(whole, rank, bits.bit_count(), payload)
+                    self.deliver(RowChecked(self.clock(), giver, digest, part, bits, right))
+            case ShowRow(to, place, part, digest, bits):
+                found = self._disk.my_part(place.anchor, part)
+                if found is not None:
+                    self._send(to, RowDispute(place, part, digest, bits, *found))
             case StoreObject(digest, payload):
                 self._disk.store(
                     digest, payload, lambda: self.deliver(ObjectStored(self.clock(), digest, len(payload)))
@@ -282,9 +297,6 @@ class Driver:
                 self._disk.commit(block, head, awaited)
                 self._arithmetic.forget()
                 self._trainer.committed(block, head)
-            case Rollback(head):
-                self._arithmetic.forget()
-                self._trainer.undone(self._disk.undo(head), head)
             case RequestSubmit():
                 self._trainer.request_submit()
             case NeedSnapshot(why):
@@ -337,10 +349,12 @@ class Driver:
         path, payload = found
         return self._framing.encode(PartData(place, attempt, part, path, payload))
 
-    def _kept_frame(self, place: BallotId, part: int, giver: str) -> bytes | None:
-        """A part that somebody gave me, unless its round is over."""
-        found = self._arithmetic.kept(place, giver, part)
-        return None if found is None else self._framing.encode(PartData(place, 1, part, *found, giver))
+    def _check_mean(self, effect: CheckMean) -> None:
+        whole = self._disk.load(effect.digest)
+        found = self._disk.my_part(effect.anchor, effect.part) if self.state.rules.me in effect.names else None
+        if whole is not None:
+            fault = self._arithmetic.check(effect, whole, None if found is None else found[1])
+            self.deliver(MeanChecked(self.clock(), effect.digest, effect.part, effect.contributors, fault))
 
     def _mean_frame(self, mean: MeanData) -> bytes | None:
         """A mean with its bytes, unless a commit has swept them away."""

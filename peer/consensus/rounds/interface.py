@@ -134,6 +134,11 @@ class Leaving(Input):
 
 
 @dataclass(frozen=True, slots=True)
+class RestartForced(Input):
+    """A person who holds the organiser's key has those go on who are stuck, though one of them may hide something."""
+
+
+@dataclass(frozen=True, slots=True)
 class Quarantined(Input):
     """The organiser has these peers kept out from now on; nobody else.
 
@@ -142,6 +147,32 @@ class Quarantined(Input):
     """
 
     peers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class MeanChecked(Input):
+    """What `CheckMean` found: one of SUM, ROW, NORM, or nothing wrong."""
+
+    digest: bytes
+    part: int
+    contributors: int
+    fault: str
+
+
+@dataclass(frozen=True, slots=True)
+class RowChecked(Input):
+    """Whether a row of a mean is what the bytes come to that its giver showed."""
+
+    giver: str
+    digest: bytes
+    part: int
+    contributors: int
+    right: bool
+
+
+SUM = "it is not what its rows come to"
+ROW = "its row is not what the bytes come to that were given"
+NORM = "its rows have other norms than were measured"
 
 
 # ---- effects: what the machine asks of the driver, to be done in this order ----
@@ -168,16 +199,6 @@ class SendParts(Effect):
     place: BallotId
     parts: tuple[int, ...]
     attempt: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SendInputs(Effect):
-    """Send the kept parts of these members, each as a `PartSent` with its giver: evidence for the coordinator."""
-
-    to: str
-    place: BallotId
-    part: int
-    givers: tuple[str, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -262,6 +283,46 @@ class ReducePart(Effect):
     scale: int = WEIGHT_ONE
     pull: int = 0
     direction: bytes = VOID
+    rows: tuple[str, ...] = ()
+    """All contributors, in the order of their rows."""
+
+
+@dataclass(frozen=True, slots=True)
+class CheckMean(Effect):
+    """Compare a mean that is held with its rows, and the row about me with what I gave; then `MeanChecked`."""
+
+    digest: bytes
+    part: int
+    contributors: int
+    names: tuple[str, ...]
+    """Of the contributors, in the order of their rows."""
+    weights: tuple[int, ...]
+    squares: tuple[int, ...]
+    """Bits of what was measured of each; -1 if nothing was, as of who gave a part to its second reducer only."""
+    anchor: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class CheckRow(Effect):
+    """Compare row number `rank` of a mean that is held with these bytes; then `RowChecked`."""
+
+    giver: str
+    digest: bytes
+    part: int
+    contributors: int
+    rank: int
+    payload: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class ShowRow(Effect):
+    """Send everybody a `RowDispute` with the bytes that I gave to this mean."""
+
+    to: tuple[str, ...]
+    place: BallotId
+    part: int
+    digest: bytes
+    contributors: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,13 +343,6 @@ class CommitBlock(Effect):
     block: Block
     head: ChainHead
     awaited: frozenset[bytes] = frozenset()
-
-
-@dataclass(frozen=True, slots=True)
-class Rollback(Effect):
-    """Stand at this earlier anchor of my chain again: what followed is undone, on disk and in the trainer."""
-
-    head: ChainHead
 
 
 @dataclass(frozen=True, slots=True)

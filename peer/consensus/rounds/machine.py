@@ -9,8 +9,6 @@ Read this file first. It says who handles what; the roles are in the files besid
     acceptor.py         a voter: promise, fetch, vote, decide, move to the next anchor
     block_sync.py       a peer that is behind, or ahead: GET, CHAIN, FETCH
     misconduct.py       what convicts a liar: wrong norms, two means, two proposals
-    takeover.py         peers that have lost the majority go on without it
-    forks.py            and change over when others did more
     readiness.py        a peer that is not in step yet: compare bits, tell how far it is
 
 Whether a block may follow is asked of `peer/consensus/protocol/validation.py`, by voters, auditors and watchers alike.
@@ -21,6 +19,7 @@ any point and restart from disk: that is a crash.
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Mapping
 from dataclasses import replace
 
@@ -33,7 +32,6 @@ from peer.consensus.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
@@ -41,26 +39,32 @@ from peer.consensus.protocol.messages import (
     Norms,
     NormTable,
     ObjectData,
+    Objection,
     PartData,
     Prepare,
     Promise,
     Propose,
     Reassign,
-    ShowInputs,
+    Restarted,
+    RosterSaid,
+    RowDispute,
     Start,
+    StuckSaid,
     VoteCast,
 )  # fmt: skip
+from peer.consensus.protocol.refusals import MESSAGE
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import (
     acceptor,
     block_sync,
     collector,
     coordinator,
-    forks,
     member,
     misconduct,
     readiness,
     reassignment,
+    restart,
+    soundness,
     timeouts,
 )
 from peer.consensus.rounds.block_sync import seen_again
@@ -71,6 +75,7 @@ from peer.consensus.rounds.interface import (
     Effect,
     Input,
     Leaving,
+    MeanChecked,
     ObjectStored,
     PartMeasured,
     PartReduced,
@@ -78,7 +83,9 @@ from peer.consensus.rounds.interface import (
     PeersUnreachable,
     Quarantined,
     Received,
+    RestartForced,
     Resumed,
+    RowChecked,
     SendObjects,
     Submitted,
     Tick,
@@ -86,6 +93,8 @@ from peer.consensus.rounds.interface import (
 )
 from peer.consensus.rounds.state import Acceptor, State
 from peer.consensus.rounds.transition import Transition
+
+log = logging.getLogger(__name__)
 
 TICK_S = 0.5
 """How often the driver sends a `Tick`."""
@@ -109,27 +118,51 @@ def begin(
     `voters` is everybody whom its chain ever elected, `acceptors` are its votes by instance, `accepted` is the update
     that the one of `head` names, `trail` its newest blocks, `held` the digests whose bytes are on disk, with sizes.
     """
-    others = dict(acceptors or {})
-    promised = others.pop(head.instance, None) or Acceptor(head.anchor, head.instance)
+    head, promised = standing(head, acceptors or {})
     if header is not None and header.anchor != head.anchor:
         header = None
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=promised,
-        acceptors=others, voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
+        voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
         deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
-        held=held or {}, submitted_at=now, last_progress_at=now, proposals=proposals, applied_round=head.round,
+        held=held or {}, submitted_at=now, last_progress_at=now, began_at=now, stood_at=now, checked_at=now, proposals=proposals, applied_round=head.round,
         in_step=readiness.starts_in_step(rules, head),
     )  # fmt: skip
+
+
+def standing(head: ChainHead, acceptors: Mapping[bytes, Acceptor]) -> tuple[ChainHead, Acceptor]:
+    """Where a peer stands by what is on its disk: perhaps those who were left went on from this anchor."""
+    here = (item for item in acceptors.values() if item.anchor == head.anchor)
+    newest = max(here, key=lambda item: len(item.restarts), default=None)
+    for item in newest.restarts if newest is not None else ():
+        head = head if item.value is not None else head.restarted(item)
+    return head, acceptors.get(head.instance) or Acceptor(head.anchor, head.instance)
 
 
 def step(state: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
     """What this event changes, and what the driver must do about it, in order."""
     turn = Transition(state, event.now)
-    _take(turn, event)
-    while turn.to_self:
-        _receive(turn, turn.me, turn.to_self.popleft())
+    try:
+        _take(turn, event)
+        while turn.to_self:
+            _receive(turn, turn.me, turn.to_self.popleft())
+    except Exception as error:
+        author = _author(event)
+        if author in ("", turn.me):
+            raise  # a fault of this machine
+        log.exception("what %s sent", author)
+        turn = Transition(state, event.now)  # as if it had never come
+        turn.refuse(author, MESSAGE, f"{type(event).__name__}: {type(error).__name__}")
     return turn.state, tuple(turn.effects)
+
+
+def _author(event: Input) -> str:
+    """Whose message an event is, or comes of."""
+    match event:
+        case Received(sender=peer) | PartMeasured(giver=peer) | DelegateHolds(worker=peer) | RowChecked(giver=peer):
+            return peer
+    return ""
 
 
 def _take(turn: Transition, event: Input) -> None:
@@ -149,6 +182,13 @@ def _take(turn: Transition, event: Input) -> None:
             turn.set(delegates=delegates)
         case PartReduced():
             member.on_reduced(turn, event)
+            coordinator.poll(turn)
+        case MeanChecked():
+            soundness.on_checked(turn, event)
+            acceptor.poll(turn)
+            coordinator.poll(turn)
+        case RowChecked():
+            soundness.on_row_checked(turn, event)
             coordinator.poll(turn)
         case PartMeasured(evidence=True):
             misconduct.on_measured(turn, event)
@@ -171,6 +211,9 @@ def _take(turn: Transition, event: Input) -> None:
             turn.set(quarantined=peers - {turn.me})
         case PeersUnreachable(_, peers):
             _unreachable(turn, peers)
+        case RestartForced():
+            restart.sign_if_due(turn, forced=True)
+            acceptor.poll(turn)
         case Leaving():
             turn.set(leaving=True)
             turn.say_head()
@@ -205,16 +248,21 @@ def _tick(turn: Transition) -> None:
     reassignment.poll(turn)
     block_sync.poll(turn)
     readiness.poll(turn)
+    acceptor.prepare_if_checked(turn)
     acceptor.answer_postponed(turn)
+    acceptor.fetch_unseen(turn)
+    restart.poll(turn)
+    if turn.state.acceptor.restarts:
+        acceptor.poll(turn)
 
 
 def _hold(turn: Transition, digest: bytes, size: int) -> None:
     turn.set(held={**turn.state.held, digest: size})
     turn.arrived(digest)
+    soundness.check_shown(turn, digest)
     readiness.count(turn, size)
     acceptor.poll(turn)
     coordinator.poll(turn)
-    forks.switch_if_stored(turn)
     block_sync.apply_blocks(turn)
 
 
@@ -249,8 +297,17 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
             turn.emit(SendObjects(sender, digests))
         case ObjectData():
             block_sync.on_bytes(turn, message)
-        case MeanConflict():
-            misconduct.on_conflict(turn, sender, message)
+        case RowDispute():
+            soundness.on_row_dispute(turn, sender, message)
+        case RosterSaid():
+            acceptor.on_roster(turn, sender, message)
+        case StuckSaid():
+            restart.on_stuck(turn, sender, message)
+        case Restarted():
+            restart.on_restart(turn, sender, message)
+            acceptor.poll(turn)
+        case Objection():
+            soundness.on_objection(turn, sender, message)
         case NormDispute():
             misconduct.on_objection(turn, sender, message)
         case PartData(attempt=misconduct.DISPUTE):
@@ -283,9 +340,6 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
             collector.on_norms(turn, sender, message)
         case NormTable():
             member.on_table(turn, sender, message)
-        case MeanData() if message.attempt and not message.payload:
-            collector.on_verdict(turn, sender, message)
-            coordinator.poll(turn)
         case MeanData():
             member.on_mean(turn, sender, message)
             coordinator.poll(turn)
@@ -294,8 +348,6 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
         case Reassign():
             if reassignment.on_redo(turn, sender, message):
                 member.replay_early(turn)
-        case ShowInputs():
-            reassignment.on_show(turn, sender, message)
         case Propose():
             acceptor.on_propose(turn, sender, message)
         case VoteCast():

@@ -21,7 +21,7 @@ from peer.consensus.rounds.interface import (
     SendParts,
     StoreObject,
 )
-from peer.consensus.rounds.state import MemberState, ReassignmentState
+from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.transition import Transition
 
 REPEAT_S = 1.0
@@ -52,9 +52,7 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         return
     if not _sound(turn, sender, message.headers):
         return
-    names = [header.peer for header in message.headers]
     reducers = norms.shard_owners(turn.rules, state.head, message.headers, place.ballot)
-    auditors = reassignment.draw_auditors(turn, place, names, reducers)
     turn.set(deadlines=timeouts.by_lines(state, message.headers))
     closes_at = turn.now + timeouts.at(turn.state, place.ballot).exchange_s
     exchange = MemberState(
@@ -66,9 +64,6 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         repeat_at=closes_at,
         began_at=turn.now,
         received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
-        again=ReassignmentState(
-            auditors=auditors, received={part: 0 for part, peer in auditors.items() if peer == turn.me}
-        ),
     )
     turn.set(exchange=exchange)
     turn.ballot_moved()
@@ -85,7 +80,7 @@ def _sound(turn: Transition, coordinator: str, headers: tuple[ContributionHeader
         turn.refuse(coordinator, MEMBERS, "its members are not in order, or this peer is none of them")
         return False
     mine = headers[names.index(turn.me)]
-    if mine.root not in (b"", turn.my_header().root):
+    if mine.root not in (b"", turn.my_root):
         turn.refuse(coordinator, MEMBERS, "it has a header of this peer that this peer did not sign")
         return False
     author, rule, why = _first_fault(turn, headers)
@@ -121,7 +116,6 @@ def _send_parts(turn: Transition, exchange: MemberState) -> None:
     for part in exchange.received:
         if mine.holder_of(turn.fragment.parts[part].layer) == turn.me:  # else it comes, as those of others
             turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
-    reassignment.send_parts(turn, exchange.again.auditors)
 
 
 # ---- judge ----
@@ -194,7 +188,13 @@ def replay_early(turn: Transition) -> None:
         elif message.payload:
             on_mean(turn, sender, message)
         else:
-            on_delegates_mean(turn, sender, message.digest, turn.mean_bytes[message.part], message)
+            on_delegates_mean(
+                turn,
+                sender,
+                message.digest,
+                turn.rules.object_bytes(turn.state.head.round, message.part, message.contributors),
+                message,
+            )
 
 
 def _close_if_complete(turn: Transition) -> None:
@@ -286,7 +286,7 @@ def on_table(turn: Transition, sender: str, message: NormTable) -> None:
 
 def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
     """What others measured of me, to compare; means come first."""
-    if turn.my_header().root:
+    if turn.my_root:
         for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
             turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
 
@@ -295,7 +295,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     exchange, round = turn.state.exchange, turn.state.ancestors.get(event.place.anchor)
     if round is None:
         return  # its branch was left meanwhile
-    size = turn.rules.means_in(round)[event.part]
+    size = turn.rules.object_bytes(round, event.part, event.contributors)
     turn.set(held={**turn.state.held, event.digest: size}, afar=turn.state.afar - {event.digest})
     if exchange is None or exchange.place != event.place:
         return
@@ -317,7 +317,8 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     exchange, part = _awaiting(turn, sender, message), message.part
     if exchange is None:
         return
-    if len(message.payload) != turn.mean_bytes[part] or digest_of(message.payload) != message.digest:
+    size = turn.rules.object_bytes(turn.state.head.round, part, message.contributors)
+    if len(message.payload) != size or digest_of(message.payload) != message.digest:
         return
     if not turn.rules.finite(message.payload):
         _refuse_mean(turn, message)
@@ -325,7 +326,6 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     _take_mean(turn, exchange, message)
     if message.digest not in turn.state.held or message.digest in turn.state.afar:
         turn.emit(StoreObject(message.digest, message.payload))
-    reassignment.compare(turn, part)
 
 
 def _awaiting(turn: Transition, sender: str, message: MeanData) -> MemberState | None:
@@ -356,7 +356,9 @@ def on_delegates_mean(turn: Transition, worker: str, digest: bytes, size: int, m
     parts = turn.fragment.parts
     if mean.place.anchor != turn.state.head.anchor or mean.payload or mean.part >= len(parts) or mean.digest != digest:
         return
-    if size != turn.mean_bytes[mean.part] or not keeps_for_me(turn, worker, parts[mean.part].layer):
+    if size != turn.rules.object_bytes(turn.state.head.round, mean.part, mean.contributors) or not keeps_for_me(
+        turn, worker, parts[mean.part].layer
+    ):
         return
     exchange = _awaiting(turn, worker, mean)
     if exchange is None:
@@ -365,7 +367,6 @@ def on_delegates_mean(turn: Transition, worker: str, digest: bytes, size: int, m
     if digest not in turn.state.held:
         turn.set(held={**turn.state.held, digest: size}, afar=turn.state.afar | {digest})
         turn.arrived(digest)
-    reassignment.compare(turn, mean.part)
 
 
 def keeps_for_me(turn: Transition, worker: str, layer: int) -> bool:

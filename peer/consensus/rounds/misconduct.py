@@ -11,12 +11,11 @@ import math
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from peer.consensus.protocol.block import MAX_EVIDENCE, MAX_REPORTS, VOID, NormRow, SignedNorms, Update
-from peer.consensus.protocol.block import Report as Reported
-from peer.consensus.protocol.electorate import coordinator
+from peer.consensus.protocol import norms
+from peer.consensus.protocol.block import MAX_EVIDENCE, NormRow, SignedNorms
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import MISDECLARED
-from peer.consensus.protocol.messages import BallotId, EquivocationProof, MeanConflict, MeanData, NormDispute, PartData
+from peer.consensus.protocol.messages import BallotId, EquivocationProof, NormDispute, PartData
 from peer.consensus.protocol.norms import PartNorms, float_of
 from peer.consensus.rounds.interface import MeasurePart, PartMeasured, SendParts, Tell
 from peer.consensus.rounds.state import Dispute, MemberState, Misconduct
@@ -83,7 +82,7 @@ def on_objection(turn: Transition, sender: str, message: NormDispute) -> None:
         return
     index = exchange.index_of(sender)
     row = next((row for row in item.rows if row.layer == message.layer), None)
-    if index is None or row is None or len(row.squares) != len(exchange.members):
+    if index is None or row is None or not norms.fits(row, len(exchange.members)):
         return
     behind = _parts_behind(turn, exchange, item, row.layer, index)
     place = exchange.place
@@ -184,10 +183,6 @@ def _claims(row: NormRow, index: int, giver: str, found: PartNorms) -> str:
     return f"it says that the norm of {giver[-8:]} is {said:.4g}, its bytes come to {right:.4g}"
 
 
-REPORT_ROUNDS = 4
-"""For so many rounds a peer repeats what it has caught another at: not all headers come in time."""
-
-
 def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
     """Remember that a peer lied, and say so once a round."""
     state = turn.state
@@ -207,13 +202,6 @@ def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
     turn.alert("error", MISDECLARED, f"{peer} lied in round {round}: {evidence}")
 
 
-def fresh(turn: Transition) -> tuple[Reported, ...]:
-    """What my header for this anchor reports."""
-    oldest = turn.state.head.round - REPORT_ROUNDS
-    found = sorted(turn.state.seen_lying.items(), key=lambda item: -item[1].round)
-    return tuple(sorted((peer, seen.evidence) for peer, seen in found[:MAX_REPORTS] if seen.round >= oldest))
-
-
 def exchange_at(turn: Transition, place: BallotId) -> MemberState | None:
     """The exchange that a message is about: the one that goes on, or the last one that was committed."""
     for exchange in (turn.state.exchange, turn.state.past):
@@ -222,73 +210,9 @@ def exchange_at(turn: Transition, place: BallotId) -> MemberState | None:
     return None
 
 
-# ---- two means of one part ----
-
-
-def look_at_proposed(turn: Transition, update: Update) -> None:
-    """Show everybody the means that I got which are not those that are proposed, unless they were reduced again."""
-    exchange = turn.state.exchange
-    if exchange is None or exchange.place.ballot != update.ballot or len(update.parts) != len(exchange.reducers):
-        return
-    others = [header.peer for header in exchange.members if header.peer != turn.me]
-    told = set(exchange.told)
-    for part, mean in exchange.means.items():
-        odd = update.parts[part] not in (VOID, mean.digest) and not mean.attempt and part not in exchange.again.redo
-        if odd and mean.reducer not in told and mean.reducer != turn.me:
-            told.add(mean.reducer)
-            turn.send(others, MeanConflict(exchange.place, mean))
-    turn.set(exchange=replace(exchange, told=frozenset(told)))
-
-
-def contradicts_means(turn: Transition, coordinator: str, update: Update) -> bool:
-    """Whether a proposal names others behind a mean than its reducer has signed to me: they would give it twice."""
-    exchange = turn.state.exchange
-    if exchange is None or exchange.place.ballot != update.ballot:
-        return False
-    for part, mean in exchange.means.items():
-        same = update.parts[part] == mean.digest and not mean.attempt and part not in exchange.again.redo
-        if same and update.contributors[part] != mean.contributors:
-            layer = turn.fragment.parts[part].layer
-            catch(turn, coordinator, layer, f"it proposed other contributors of part {part} than its reducer signed")
-            return True
-    return False
-
-
-def on_conflict(turn: Transition, sender: str, message: MeanConflict) -> None:
-    """Compare a mean that another got with the one that I got of the same reducer; both are signed."""
-    theirs = message.mean
-    exchange = exchange_at(turn, message.place)
-    if exchange is None or theirs.place != message.place or theirs.part not in exchange.means:
-        return
-    mine = exchange.means[theirs.part]
-    alike = (mine.reducer, mine.attempt, mine.basis) == (theirs.reducer, theirs.attempt, theirs.basis)
-    if not alike or mine.digest == theirs.digest or not theirs.genuine(turn.rules.keys):
-        return
-    if theirs.reducer not in exchange.told:  # else all have got mine
-        turn.send((sender,), MeanConflict(message.place, mine))
-    if theirs.reducer in exchange.told_of:
-        return
-    _note(turn, exchange, theirs.reducer)
-    layer = turn.rules.fragment(exchange.round).parts[mine.part].layer
-    catch(turn, mine.reducer, layer, f"two means of part {mine.part}: {_short(mine)} and {_short(theirs)}")
-
-
-def _note(turn: Transition, exchange: MemberState, peer: str) -> None:
-    """A peer is convicted once by one exchange."""
-    noted = replace(exchange, told_of=exchange.told_of | {peer})
-    if turn.state.exchange is exchange:
-        turn.set(exchange=noted)
-    else:
-        turn.set(past=noted)
-
-
-def _short(mean: MeanData) -> str:
-    return mean.digest.hex()[:12]
-
-
 def signed(turn: Transition, place: BallotId, update: bytes, signature: bytes) -> bool:
     """Whether the coordinator of this ballot signed that it proposes `update`."""
-    leader = coordinator(place.anchor, turn.state.electorate, place.ballot)
+    leader = turn.owner(place.ballot)
     return turn.rules.keys.verify(leader, "propose", pack((place.packed(), update)), signature)
 
 

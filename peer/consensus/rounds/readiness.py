@@ -92,7 +92,7 @@ def _follow(turn: Transition) -> None:
 
 def _is_left_alone(turn: Transition) -> bool:
     """A voter whom nobody answers has nobody to compare with; it trains, and may take over in the end."""
-    state, wait_s = turn.state, turn.rules.takeover_s
+    state, wait_s = turn.state, turn.rules.restart_s
     if wait_s == 0 or turn.me not in state.head.electorate or turn.now - _begin(turn).began_at < wait_s:
         return False
     others = (state.heard[peer][1] for peer in state.head.electorate if peer in state.heard)

@@ -14,9 +14,9 @@ from typing import Any
 from peer.consensus.protocol.block import MAX_SKIPPED, VOID, givers
 from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.membership import trusted
-from peer.consensus.protocol.messages import BallotId, MeanData, PartData, Reassign, ShowInputs
-from peer.consensus.rounds import misconduct, takeover, timeouts
-from peer.consensus.rounds.interface import BufferPart, PartReduced, ReducePart, SendInputs, SendMean, SendParts
+from peer.consensus.protocol.messages import BallotId, MeanData, PartData, Reassign
+from peer.consensus.rounds import timeouts
+from peer.consensus.rounds.interface import BufferPart, PartReduced, ReducePart, SendMean, SendParts
 from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.transition import Transition
 
@@ -72,6 +72,7 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
         ReducePart(
             exchange.place, part, contributors, names, shares, attempt, missing,
             exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
+            tuple(header.peer for index, header in enumerate(exchange.members) if contributors >> index & 1),
         )
     )  # fmt: skip
 
@@ -83,7 +84,8 @@ def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> N
     """
     state, sizes = turn.state, turn.part_bytes if isinstance(message, PartData) else turn.mean_bytes
     known = sender in state.electorate or sender in state.heard or sender in _delegates_lately(turn)
-    fits = message.part < len(sizes) and len(message.payload) == sizes[message.part]
+    row_bytes = 0 if isinstance(message, PartData) else turn.rules.row_bytes * message.contributors.bit_count()
+    fits = message.part < len(sizes) and len(message.payload) == sizes[message.part] + row_bytes
     if isinstance(message, MeanData) and not message.payload:  # a home of mine says that it is there
         known = fits = any(sender == peer for *_, peer in state.delegates) and message.part < len(sizes)
     if not known or not fits or not 0 <= message.place.ballot - state.acceptor.promised <= MAX_SKIPPED:
@@ -119,16 +121,6 @@ def poll(turn: Transition) -> None:
 def reassignment_order(place: BallotId, part: int, names: Iterable[str]) -> list[str]:
     """Who is next to reduce a part, in an order that all compute alike."""
     return sorted(names, key=lambda peer: digest(place.anchor, place.ballot, part, peer))
-
-
-def draw_auditors(turn: Transition, place: BallotId, names: Iterable[str], reducers: tuple[str, ...]) -> dict[int, str]:
-    """The parts of this ballot that are audited, each with the voter next in order after its reducer."""
-    believed = trusted(turn.state.head) - {peer for peer, *_ in turn.state.head.caught}
-    others = {peer: believed.intersection(names) - {peer} for peer in set(reducers)}
-    below = int(turn.rules.audit * 2**64)
-    lots = (digest(place.anchor, place.ballot, part, "audit")[:8] for part in range(len(reducers)))
-    drawn = [part for part, lot in enumerate(lots) if int.from_bytes(lot, "big") < below and others[reducers[part]]]
-    return {part: reassignment_order(place, part, others[reducers[part]])[0] for part in drawn}
 
 
 # ---- give ----
@@ -171,7 +163,7 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
         closes_at=turn.now + waits.exchange_s / 2, suspects_until=turn.now + (0.0 if in_vain else waits.ack_s),
     )  # fmt: skip
     turn.ballot_moved()
-    send_parts(turn, {part: reducer for part, reducer in new.items() if again.auditors.get(part) != reducer})
+    send_parts(turn, new)
     for part in mine:
         if part in again.means:
             _announce(turn, again.means[part])
@@ -217,33 +209,23 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
 
 
 def on_table(turn: Transition) -> None:
-    """What my audits are about is known now: the contributors that each reducer has signed; and what they weigh."""
-    exchange = _exchange(turn)
-    again = exchange.again
-    mine = {part: exchange.listed.get(part, 0) for part, auditor in again.auditors.items() if auditor == turn.me}
-    _change(turn, exactly=mine)
-    for part in (*mine, *(part for part, reducer in again.redo.items() if reducer == turn.me and part not in mine)):
-        _reduce_if_ready(turn, part)
-
-
-def compute(turn: Transition, part: int, contributors: int) -> None:
-    """The coordinator's own count of a part about which two peers differ; the bytes are to come."""
-    again = _exchange(turn).again
-    _change(turn, received={**again.received, part: 0}, exactly={**again.exactly, part: contributors})
+    """What I reduce in another's place can be now."""
+    for part, reducer in _exchange(turn).again.redo.items():
+        if reducer == turn.me:
+            _reduce_if_ready(turn, part)
 
 
 def _reduce_if_ready(turn: Transition, part: int) -> None:
     exchange = _exchange(turn)
     again, received = exchange.again, exchange.again.received[part]
-    contributors = received
-    if again.redo.get(part) != turn.me:
-        contributors = again.exactly.get(part, 0)
-    if part in again.started or not contributors or contributors & ~received or exchange.judgement is None:
+    if part in again.started or not received or exchange.judgement is None:
         return
-    if again.redo.get(part) == turn.me and _awaits_others(turn, exchange, received):
+    if again.redo.get(part) != turn.me or _awaits_others(turn, exchange, received):
         return
     _change(turn, started=again.started | {part})
-    reduce(turn, exchange, part, contributors, attempt=1)
+    if turn.rules.row_bytes:
+        received &= exchange.listed.get(part, 0)
+    reduce(turn, exchange, part, received, attempt=1)
 
 
 def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bool:
@@ -251,7 +233,7 @@ def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bo
     again = exchange.again
     unlikely = again.suspects
     if turn.now < again.suspects_until:
-        unlikely = frozenset(peer for peer in unlikely if takeover.has_left(turn, peer))
+        unlikely = frozenset(peer for peer in unlikely if turn.has_left(peer))
     awaited = givers(exchange.members) & ~received
     awaited &= ~sum(1 << i for i, header in enumerate(exchange.members) if header.peer in unlikely)
     return bool(awaited) and turn.now < again.closes_at
@@ -271,9 +253,6 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     _change(turn, means={**again.means, event.part: mean})
     if again.redo.get(event.part) == turn.me:
         _announce(turn, mean)
-    elif again.auditors.get(event.part) == turn.me:
-        turn.send((turn.owner(event.place.ballot),), mean)
-        compare(turn, event.part)
 
 
 def _announce(turn: Transition, mean: MeanData) -> None:
@@ -282,36 +261,6 @@ def _announce(turn: Transition, mean: MeanData) -> None:
     others = tuple(peer for peer in exchange.holders_of(turn.rules, mean.part) if peer != turn.me)
     if others:
         turn.emit(SendMean(others, mean))
-
-
-def compare(turn: Transition, part: int) -> None:
-    """An auditor that is not the coordinator says what it found, once both the mean and its own count are here."""
-    exchange = _exchange(turn)
-    mean, own = exchange.means.get(part), exchange.again.means.get(part)
-    if mean is None or own is None or mean.attempt or turn.me == turn.owner(exchange.place.ballot):
-        return
-    if (own.contributors, own.basis) == (mean.contributors, mean.basis) and own.digest != mean.digest:
-        misdeclared(turn, mean, own)
-
-
-def misdeclared(turn: Transition, mean: MeanData, own: MeanData) -> None:
-    """A reducer signed a mean that its contributors' bytes do not give."""
-    evidence = f"its mean of part {mean.part} is {mean.digest.hex()[:12]}, counted again it is {own.digest.hex()[:12]}"
-    misconduct.catch(turn, mean.reducer, turn.fragment.parts[mean.part].layer, evidence)
-
-
-def on_show(turn: Transition, sender: str, message: ShowInputs) -> None:
-    """Evidence for the coordinator: the bytes that I counted, each with its path to the root its giver signed."""
-    exchange = turn.state.exchange
-    if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
-        return
-    again, mean = exchange.again, exchange.again.means.get(message.part)
-    audited = again.auditors.get(message.part) == turn.me and message.part not in again.shown
-    if mean is None or not audited or sender == turn.me:
-        return
-    _change(turn, shown=again.shown | {message.part})
-    names = tuple(header.peer for i, header in enumerate(exchange.members) if mean.contributors >> i & 1)
-    turn.emit(SendInputs(sender, exchange.place, message.part, names))
 
 
 def _exchange(turn: Transition) -> MemberState:

@@ -12,10 +12,21 @@ from enum import Enum
 
 from peer.consensus.aggregation.aggregate import AggregationResult
 from peer.consensus.protocol import merkle
-from peer.consensus.protocol.block import Block, ContributionHeader, Delegate, NormRow, SignedNorms, Update, Vote
+from peer.consensus.protocol.block import (
+    Block,
+    ContributionHeader,
+    Delegate,
+    NormRow,
+    Restart,
+    Roster,
+    SignedNorms,
+    Stuck,
+    Update,
+    Vote,
+)
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainEntry, ChainHead
-from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise
+from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise, RowDispute
 from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.timeouts import Deadlines
@@ -30,19 +41,16 @@ class Acceptor:
     anchor: bytes
     instance: bytes
     promised: int = -1
+    checked: tuple[int, bytes] | None = None
+    """The one update of a ballot that it has said it checked."""
     accepted: tuple[int, bytes] | None = None
-    electorate: tuple[str, ...] = ()
-    """Empty in the instance of the chain's own electorate; else who takes over."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class CandidateFork:
-    """Certified blocks that fork off my chain at `trunk` and win; they wait for the bytes of the first one."""
-
-    trunk: ChainHead
-    blocks: tuple[Block, ...]
-    tip: ChainHead
-    source: str
+    """The newest update of which it knows that a quorum has checked it."""
+    certificate: tuple[Vote, ...] = ()
+    """Their votes."""
+    stuck: Stuck | None = None
+    """Once this is said it votes no more here."""
+    restarts: tuple[Restart, ...] = ()
+    """Of this anchor, those by which this instance came to be, and the one that decided something in it."""
 
 
 # ---- roles inside a ballot ----
@@ -78,14 +86,6 @@ class CoordinatorState:
     wanted: bool = False
     repaired: frozenset[int] = frozenset()
     """Parts that were given to other reducers."""
-    verdicts: Mapping[int, MeanData] = field(default_factory=dict)
-    """What auditors say that parts come to."""
-    verdicts_until: float | None = None
-    """How long verdicts that are still missing are waited for, once every mean is here."""
-    disputes: Mapping[int, float] = field(default_factory=dict)
-    """Parts of which an auditor says otherwise, and until when it may prove that."""
-    disbelieved: frozenset[str] = frozenset()
-    """Auditors that could not prove what they said."""
     update: bytes = b""
     """Digest of what is adopted or proposed."""
     nacked: frozenset[str] = frozenset()
@@ -98,8 +98,6 @@ class CoordinatorState:
 class ReassignmentState:
     """A member's side of second attempts: parts that are repaired, and parts that are audited."""
 
-    auditors: Mapping[int, str] = field(default_factory=dict)
-    """For each audited part who reduces it a second time."""
     redo: Mapping[int, str] = field(default_factory=dict)
     """For each part to repair who reduces it now."""
     orders: int = 0
@@ -108,16 +106,12 @@ class ReassignmentState:
     """Reducers in whose place others reduce: probably dead."""
     received: Mapping[int, int] = field(default_factory=dict)
     """For each part that I may reduce again, bits over the members whose bytes I hold."""
-    exactly: Mapping[int, int] = field(default_factory=dict)
-    """Of these, the contributors of a mean that I compute again to compare."""
     closes_at: float = 0.0
     suspects_until: float = 0.0
     started: frozenset[int] = frozenset()
     """Parts whose second reduction has begun."""
     means: Mapping[int, MeanData] = field(default_factory=dict)
     """What my second reductions came to."""
-    shown: frozenset[int] = frozenset()
-    """Parts whose bytes the coordinator got from me as evidence."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -160,10 +154,8 @@ class MemberState:
     """What comes of it."""
     objected: bool = False
     """Whether I have compared what it says of me with my own bytes."""
-    told: frozenset[str] = frozenset()
-    """Reducers of whom I have shown others a mean that is not the proposed one."""
-    told_of: frozenset[str] = frozenset()
-    """Reducers of whom I know two means of one part."""
+    checking: frozenset[tuple[bytes, int, int]] = frozenset()
+    """Means that are being compared with their rows."""
     again: ReassignmentState = ReassignmentState()
 
     @property
@@ -241,6 +233,7 @@ class Proposal:
     ballot: int
     update: Update
     signature: bytes
+    certificate: tuple[Vote, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -334,8 +327,6 @@ class State:
     """Every anchor on my chain, the head included, to its round."""
     acceptor: Acceptor
     """Of the instance in which this peer takes part now."""
-    acceptors: Mapping[bytes, Acceptor] = field(default_factory=dict)
-    """Of all other instances, by their names, back to `keep_rounds` ago."""
     trail: tuple[ChainEntry, ...] = ()
     """My newest blocks, oldest first: as many as a fork may undo."""
     deadlines: Deadlines
@@ -363,6 +354,10 @@ class State:
     """What waits for its turn, and when it came: of several the first in order."""
     leaving: bool = False
     submitted_at: float = 0.0
+    began_at: float = 0.0
+    """When this life of mine began."""
+    stood_at: float = 0.0
+    """When I came to this anchor."""
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
     ballot_at: float = float("-inf")
@@ -385,6 +380,35 @@ class State:
     """Parts and means that overtook their START."""
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
+    checks: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
+    """The votes of the first phase."""
+    prepared: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
+    """Those of the second."""
+    checked_at: float = float("-inf")
+    """When I voted in that."""
+    faults: Mapping[tuple[bytes, int, int], str] = field(default_factory=dict)
+    """What is wrong with a mean, by its digest, part and contributors; empty of those that are right."""
+    shown: Mapping[tuple[str, tuple[bytes, int, int]], tuple[str, RowDispute]] = field(default_factory=dict)
+    """By giver and mean what was shown here for this anchor, and by whom."""
+    wrong: frozenset[str] = frozenset()
+    """Who showed, for this anchor, what proves nothing."""
+    forwarded: frozenset[tuple[int, str]] = frozenset()
+    """In which ballot, and about whom, I have passed on what was shown to me."""
+    objections: Mapping[str, tuple[tuple[bytes, int, int], float]] = field(default_factory=dict)
+    """Who said for this anchor that its row of a mean is false, and when I heard that."""
+    unproven: Mapping[str, int] = field(default_factory=dict)
+    """In which round a voter said that and did not prove it."""
+    unseen: tuple[int, bytes] | None = None
+    """What others say they have checked in the ballot that I promised, and I have not seen."""
+    roster: Roster = Roster()
+    """The newest that the organiser has signed, as far as I have heard."""
+    alone_since: float = float("inf")
+    """Since when I have not heard a quorum."""
+    stucks: Mapping[str, Stuck] = field(default_factory=dict)
+    """Who votes no more in this instance."""
+    stuck_at: float = float("inf")
+    """When I heard that first."""
+    stuck_said_at: float = float("-inf")
     decided: tuple[int, bytes] | None = None
     attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()
@@ -404,8 +428,6 @@ class State:
     last: ChainHead | None = None
     """The head after all of `blocks`."""
     block_source: str = ""
-    branch: CandidateFork | None = None
-    """What I am about to change over to."""
     voters: frozenset[str] = frozenset()
     """Everybody who has ever been elected on my chain, as far as it is here."""
     strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
@@ -439,7 +461,6 @@ class State:
         """All that are known here: proposed, decided, waiting, and the newest of my chain."""
         yield from (proposal.update for proposal in self.proposals.values())
         yield from (block.update for block in self.blocks)
-        yield from (block.update for block in (self.branch.blocks if self.branch is not None else ()))
         yield from (step.block.update for step in reversed(self.trail))
 
     def named_as(self, digest: bytes) -> frozenset[tuple[int, int]]:
@@ -448,7 +469,10 @@ class State:
         Of none if nobody names it; of several where their bytes are the same, as those of parts that nothing moves.
         """
         return frozenset(
-            (self.rules.fragment(update.round - 1).parts[part].layer, self.rules.means_in(update.round - 1)[part])
+            (
+                self.rules.fragment(update.round - 1).parts[part].layer,
+                self.rules.object_bytes(update.round - 1, part, update.contributors[part]),
+            )
             for update in self.updates() if digest in update.parts
             for part, name in enumerate(update.parts) if name == digest
         )  # fmt: skip
@@ -459,14 +483,9 @@ class State:
 
     @property
     def electorate(self) -> tuple[str, ...]:
-        """Who decides in the instance in which this peer takes part: the chain's electorate, or a takeover's."""
-        return self.acceptor.electorate or self.head.electorate
+        """Who decides what follows."""
+        return self.head.electorate
 
     @property
     def instance(self) -> bytes:
         return self.acceptor.instance
-
-    @property
-    def weak(self) -> bool:
-        """Whether it is a takeover."""
-        return bool(self.acceptor.electorate)

@@ -24,7 +24,7 @@ from statistics import median
 from typing import TYPE_CHECKING
 
 from peer.consensus.protocol.block import NEVER, NOT_AWAITED, ContributionHeader, Times, Update
-from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.electorate import majority, quorum
 from peer.consensus.protocol.membership import trusted
 
 if TYPE_CHECKING:
@@ -215,6 +215,20 @@ def asks_at(state: State) -> float:
     return min(latest, max((first_at + FIRST_FLOOR_S, *late)))
 
 
+def begins_at(state: State) -> float:
+    """When a voter follows a first ballot though not all are ready: by the same rule, from what it has heard itself.
+
+    Who still trains counts from when it stood here; it need not be ready itself.
+    """
+    if state.header is not None:
+        return asks_at(state)
+    latest = state.stood_at + state.rules.gather_s
+    if len(state.ready_at) < quorum(state.electorate):
+        return latest
+    learned = min(state.ready_at.values()) + state.deadlines.gather_s
+    return min(latest, learned) if state.deadlines.gather_s < state.rules.gather_s else latest
+
+
 def steps_ready(state: State) -> int:
     """Inner steps that the voters who are ready for this anchor made together, as they say; of each what counts."""
     mine = state.header.steps if state.header is not None else 0
@@ -296,7 +310,7 @@ def is_gone(state: State, peer: str, now: float) -> bool:
     if peer not in voters or lost_at(state, peer) > now:
         return False
     others = [other for other in voters if other not in (me, peer) and lost_at(state, other) > now]
-    if len(others) + (me in voters) < quorum(voters):
+    if len(others) + (me in voters) < majority(voters):
         return False
     bit = 1 << voters.index(peer)
     words = (state.heard[other][0] if other in state.heard else None for other in others)
@@ -321,6 +335,17 @@ def lost_at(state: State, peer: str) -> float:
     """
     _, heard_at = state.heard.get(peer, (None, inf))
     return min(heard_at + SILENT_S, state.unreachable.get(peer, inf))
+
+
+def away(state: State, now: float) -> tuple[str, ...]:
+    """The voters that I, if I am one, have not heard for SILENT_S; of who was never heard that counts from my start."""
+    return silent_voters(state, now) if state.rules.me in state.head.electorate else ()
+
+
+def silent_voters(state: State, now: float) -> tuple[str, ...]:
+    voters, me = state.head.electorate, state.rules.me
+    heard = ((peer, state.heard[peer][1] if peer in state.heard else state.began_at) for peer in voters if peer != me)
+    return tuple(peer for peer, at in heard if now - at >= SILENT_S)
 
 
 # ---- what a coordinator measures ----

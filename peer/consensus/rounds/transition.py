@@ -5,19 +5,19 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable
 from dataclasses import replace
-from math import inf
 from typing import Any
 
 from peer.consensus.protocol import validation
-from peer.consensus.protocol.block import ContributionHeader, Update
-from peer.consensus.protocol.electorate import coordinator, instance_of
+from peer.consensus.protocol.block import MAX_REPORTS, ContributionHeader, Roster, Update
+from peer.consensus.protocol.block import Report as Reported
+from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.layout import Fragment
 from peer.consensus.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
 from peer.consensus.protocol.refusals import RULES, TIME
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import timeouts
 from peer.consensus.rounds.interface import Effect, Send, Tell
-from peer.consensus.rounds.state import Acceptor, FetchRequest, FetchState, Proposal, Refusal, State
+from peer.consensus.rounds.state import FetchRequest, FetchState, Refusal, State
 from peer.schema.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
 
 ON_THEIR_WAY_S = 0.5
@@ -33,6 +33,10 @@ NAMED_MOST = 4
 """Voters that are missing of whom people are told the names."""
 STALLED_AFTER = 3
 """Ballots that come to nothing before people are told."""
+
+
+REPORT_ROUNDS = 4
+"""For so many rounds a peer repeats what it has caught another at: not all headers come in time."""
 
 
 class Transition:
@@ -106,25 +110,25 @@ class Transition:
 
     def owner(self, ballot: int) -> str:
         """The only peer that may lead `ballot` of the instance in which I take part."""
-        return coordinator(self.state.head.anchor, self.state.electorate, ballot)
+        return self.state.head.leader(ballot)
 
-    def enter(self, electorate: tuple[str, ...]) -> None:
-        """Take part in another instance of this anchor from now on; an empty electorate is the chain's own.
+    def has_left(self, peer: str) -> bool:
+        """It said so in its last HEAD, proposed two updates, or is kept out: nobody waits for it, or counts on it."""
+        return peer in self.state.quarantined or self.says_nothing(peer)
 
-        What I promised and accepted in either stays; what was going on in the one before is over for me.
-        """
-        head, left = self.state.head, self.state.acceptor
-        electorate = () if electorate == head.electorate else electorate
-        instance = instance_of(head.anchor, electorate) if electorate else head.instance
-        others = {**self.state.acceptors, left.instance: left}
-        acceptor = others.pop(instance, None) or Acceptor(head.anchor, instance, electorate=electorate)
-        known = {digest: Proposal(-1, item.update, b"") for digest, item in self.state.proposals.items()}
-        self.set(
-            acceptor=acceptor, acceptors=others, lead=None, exchange=None, early=(), proposals=known, votes={},
-            decided=None, dead_ballots=frozenset(), unanswered=None, postponed=None, skipped=0,
-            ballot_at=-inf,
-        )  # fmt: skip
-        self.moved()
+    def says_nothing(self, peer: str) -> bool:
+        """The same of those who are not even asked for their vote."""
+        state = self.state
+        return peer in state.banned or (peer in state.heard and state.heard[peer][0].leaving)
+
+    def are_enough(self, count: int) -> bool:
+        """Of the electorate, to go on with."""
+        return count >= quorum(self.state.electorate)
+
+    @property
+    def roster(self) -> Roster:
+        """The organiser's newest list that I know of."""
+        return max(self.state.roster, self.state.head.roster, key=lambda item: item.number)
 
     def skip_to(self, ballot: int) -> None:
         """Nobody leads those between this one and the last that I promised."""
@@ -145,12 +149,28 @@ class Transition:
         """The same of the ballot that I promised: nobody else's turn comes before that patience is over."""
         self.set(last_progress_at=self.now, ballot_at=self.now)
 
+    @property
+    def my_root(self) -> bytes:
+        """What I have pledged for this anchor; empty if that is nothing, or not yet said."""
+        return self.state.header.root if self.state.header is not None else b""
+
     def my_header(self) -> ContributionHeader:
-        """What I froze, or a header that gives nothing but keeps my vote."""
-        if self.state.header is not None:
-            return self.state.header
-        empty = ContributionHeader(self.me, self.state.head.anchor, b"", 0, 0, 0, self.state.leaving)
-        return empty.signed(self.rules.keys)
+        """What I froze, or a header that gives nothing but keeps my vote; what it says of others is as of now."""
+        state, before = self.state, self.state.header
+        header = before or ContributionHeader(self.me, state.head.anchor, b"", 0, 0, 0, state.leaving)
+        header = replace(header, reports=self.caught_lately(), away=timeouts.away(state, self.now))
+        if before is not None and header == before:
+            return before
+        header = header.signed(self.rules.keys)
+        if before is not None:
+            self.set(header=header)
+        return header
+
+    def caught_lately(self) -> tuple[Reported, ...]:
+        """What my header for this anchor reports."""
+        oldest = self.state.head.round - REPORT_ROUNDS
+        found = sorted(self.state.seen_lying.items(), key=lambda item: -item[1].round)
+        return tuple(sorted((peer, seen.evidence) for peer, seen in found[:MAX_REPORTS] if seen.round >= oldest))
 
     def fetch(
         self, digests: Iterable[bytes], sources: Iterable[str], lanes: int = 1, *, on_their_way: bool = False
@@ -172,6 +192,12 @@ class Transition:
             from_at = min(from_at, known.from_at)
         self.set(wanted=replace(known, digests=missing, sources=others, lanes=lanes, from_at=from_at))
         self.ask()
+
+    def drop_fetch(self) -> None:
+        """A new ballot begins: what is missing of the ones before may never come, and is asked for again if needed."""
+        state = self.state
+        if state.wanted.digests and state.decided is None and not state.blocks:
+            self.set(wanted=FetchState(asked=state.wanted.asked))
 
     def ask(self) -> None:
         """Give every source that is free something to do, no more than it will answer at once."""

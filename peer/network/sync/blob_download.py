@@ -39,6 +39,8 @@ MANIFEST_TIMEOUT_S = 120.0
 MANIFEST_NEXT_S = 10.0
 """A donor that has not given the manifest in this time is not the only one to be asked."""
 BUSY_S = 0.5
+BUSY_MOST = 120
+"""A donor that is busy so often in a row is left out."""
 """A donor that is busy is asked again after so long."""
 FAILURES = 2
 """Who has not answered so many times in a row is left out."""
@@ -113,6 +115,8 @@ class BlobDownload:
         self._waiting, self._spans = deque(choice.donors), choice.spans
         self._serving: list[str] = []
         self.left_out: set[str] = set()
+        self._busy: set[str] = set()
+        self._refusals: dict[str, int] = {}
         """Donors that lied, or stopped."""
         self._part = shelf.folder / (manifest.name + snapshots.PART)
         self._missing: dict[int, deque[int]] = {}
@@ -193,6 +197,9 @@ class BlobDownload:
                 for _ in range(LANES):
                     lanes.create_task(self._take_from(donor, file))
             self._serving.remove(donor)
+            if donor in self._busy and donor not in self.left_out:
+                self._busy.discard(donor)
+                self._waiting.append(donor)  # the others first
 
     async def _take_from(self, donor: str, file: int) -> None:
         """Chunks from one donor until there are no more to ask for, or it is left out."""
@@ -212,6 +219,12 @@ class BlobDownload:
             if payload == BUSY:
                 self._put_back(chunk, donor)
                 await asyncio.sleep(BUSY_S)
+                self._refusals[donor] = self._refusals.get(donor, 0) + 1
+                if self._refusals[donor] > BUSY_MOST:
+                    self._leave_out(donor, f"was too busy for long to give the {self._what}")
+                elif self._waiting:
+                    self._busy.add(donor)
+                    return
             elif payload is None:
                 self._put_back(chunk, donor)
                 self._leave_out(donor, f"no longer has the {self._what}")
@@ -219,7 +232,7 @@ class BlobDownload:
                 self._put_back(chunk, donor)
                 self._leave_out(donor, f"gave wrong bytes for chunk {chunk} of the {self._what}")
             else:
-                failures = 0
+                failures = self._refusals[donor] = 0
                 self._arrived(file, chunk, payload)
 
     def _next(self, donor: str) -> int | None:

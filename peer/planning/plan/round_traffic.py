@@ -56,7 +56,7 @@ def runs_of(
     names = [f"{member:05d}" for member in range(len(shares))]
     ranked, their_shares = [*names[turn:], *names[:turn]], [*shares[turn:], *shares[:turn]]
     for fragment in divide(cut(layers, part_elements), fragments):
-        owners = assign(fragment.parts, ranked, their_shares, b"", 0)
+        owners = assign(fragment.parts, ranked, their_shares, 0)
         elements, parts = dict.fromkeys(names, 0), dict.fromkeys(names, 0)
         for part, owner in zip(fragment.parts, owners, strict=True):
             elements[owner] += part.size

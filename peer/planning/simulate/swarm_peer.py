@@ -19,7 +19,7 @@ from peer.consensus.protocol.messages import Heartbeat, decode
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver, Framing
 from peer.consensus.rounds.interface import Received, Tick
-from peer.consensus.rounds.machine import TICK_S, begin
+from peer.consensus.rounds.machine import TICK_S, begin, standing
 from peer.consensus.rounds.state import State
 from peer.planning.simulate.life_host import LifeHost
 from peer.planning.simulate.memory_network import Scheduler
@@ -144,7 +144,7 @@ class SwarmPeer(LifeHost):
             world.rules(self.name), disk.head, world.now,
             ancestors={head.anchor: head.round for head in heads}, acceptors=acceptors,
             voters=frozenset(peer for head in heads for peer in head.electorate),
-            trail=disk.trail(), accepted=disk.accepted_update(acceptors.get(disk.head.instance)),
+            trail=disk.trail(), accepted=disk.accepted_update(standing(disk.head, acceptors)[1]),
             header=disk.header(disk.head.anchor),
             held={name: len(payload) for name, payload in disk.objects.items()},
         )  # fmt: skip

@@ -197,7 +197,7 @@ def test_nobody_votes_for_a_tampered_update() -> None:
         state = state_of(name, held={digest_of(payload): len(payload) for payload in PAYLOADS})
         state = replace(state, rules=replace(state.rules, aggregation=EDIT))
         state, _ = run(state, Received(1.0, LEADER, Propose(PLACE, item, proposal_signature(item))))
-        assert (state.acceptor.accepted is not None) == bool(votes)
+        assert (state.acceptor.checked is not None) == bool(votes)
 
 
 # ---- layers that are rolled back ----

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from dataclasses import replace
 from typing import Any
 
 from peer.consensus.protocol import merkle
@@ -57,12 +56,11 @@ def measuring(state: State, *events: Input) -> tuple[State, list[object]]:
     return state, effects
 
 
-def gathering(*, audit: float = 0.0, **of_second: int) -> State:
+def gathering(**of_second: int) -> State:
     """The coordinator of ballot 0 after START; `of_second` changes the header of one of the others."""
     headers = [header(OTHERS[0]), header(OTHERS[1], **of_second)]
     promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in headers]
     fresh = state_of(LEADER)
-    fresh = replace(fresh, rules=replace(fresh.rules, audit=audit))
     state, _ = measuring(fresh, Submitted(0.0, header(LEADER)), Tick(4.0), *promises)
     assert state.exchange is not None
     assert state.lead is not None

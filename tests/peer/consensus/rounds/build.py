@@ -8,7 +8,6 @@ from typing import Any
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.consensus.protocol import merkle, norms, penalties
 from peer.consensus.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
-from peer.consensus.protocol.electorate import coordinator
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.head import ChainHead, genesis_anchor
 from peer.consensus.protocol.layout import Part
@@ -41,7 +40,7 @@ def state_of(me: str, **changes: Any) -> State:
 
 def fault_of(state: State, item: Update) -> str:
     """Why a voter in this state refuses an update."""
-    return check_update(state.rules, state.head, state.electorate, item)
+    return check_update(state.rules, state.head, item)
 
 
 def place(ballot: int = 0) -> BallotId:
@@ -49,7 +48,7 @@ def place(ballot: int = 0) -> BallotId:
 
 
 def owner(ballot: int = 0) -> str:
-    return coordinator(HEAD.anchor, HEAD.electorate, ballot)
+    return HEAD.leader(ballot)
 
 
 def part_of(peer: str, part: int) -> bytes:

@@ -21,7 +21,6 @@ from peer.consensus.protocol.block import (
     Update,
     Vote,
 )
-from peer.consensus.protocol.electorate import coordinator
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.messages import (
     BallotId,
@@ -384,7 +383,7 @@ class Hostile:
         measured = dice.choice(((), measured_by_all(members, ballot, head)))
         judgement = norms.judgement_of(rules, head, members, measured)
         weights, scales, pulls = norms.table_of(judgement)
-        leader = coordinator(head.anchor, head.electorate, ballot)
+        leader = head.leader(ballot)
         honest = replace(
             update(), members=members, parent=head.anchor, round=head.round + 1, weight=head.weight + 3,
             coordinator=leader, time=dice.randrange(3), ballot=ballot, measured=measured, weights=weights,
@@ -420,7 +419,7 @@ class Hostile:
 
     def _propose(self, place: BallotId) -> Propose:
         item = self._update(place.ballot)
-        leader = coordinator(self.state.head.anchor, self.state.head.electorate, place.ballot)
+        leader = self.state.head.leader(place.ballot)
         signature = ModelKeys(leader).sign("propose", pack((place.packed(), item.digest)))
         return Propose(place, item, signature)
 

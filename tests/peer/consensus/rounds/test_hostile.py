@@ -10,7 +10,6 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.electorate import coordinator
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.messages import BallotId, Heartbeat, Propose, VoteCast
 from peer.consensus.rounds.block_sync import MAX_HEARD
@@ -18,7 +17,7 @@ from peer.consensus.rounds.interface import Received, Send, Submitted, Tick
 from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
-from tests.peer.consensus.rounds.build import HEAD, NAMES, header, state_of, update, vote
+from tests.peer.consensus.rounds.build import HEAD, header, state_of, update, vote
 from tests.peer.consensus.rounds.hostile import ME, Hostile, check_bounds
 
 
@@ -97,7 +96,7 @@ def test_a_flood_of_proposals_and_votes_is_bounded() -> None:
     """A coordinator may sign as many updates as it likes."""
     state = state_of(ME)
     for number in range(200):
-        ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2") + 3 * number
+        ballot = next(ballot for ballot in range(3) if HEAD.leader(ballot) == "p2") + 3 * number
         item = update(ballot, time=number)
         place = BallotId(HEAD.anchor, HEAD.instance, ballot)
         signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
@@ -109,7 +108,7 @@ def test_a_flood_of_proposals_and_votes_is_bounded() -> None:
 def test_repeating_itself_does_not_hold_the_next_coordinator_back() -> None:
     """A coordinator whose update nobody can vote for says it again and again; patience ends all the same."""
     state = state_of(ME)
-    ballot = next(ballot for ballot in range(3) if coordinator(HEAD.anchor, NAMES, ballot) == "p2")
+    ballot = next(ballot for ballot in range(3) if HEAD.leader(ballot) == "p2")
     place, item = BallotId(HEAD.anchor, HEAD.instance, ballot), update(ballot)
     signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
     state, _ = step(state, Submitted(0.0, header(ME)))

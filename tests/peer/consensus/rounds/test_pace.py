@@ -16,7 +16,6 @@ import msgspec
 import pytest
 
 from peer.consensus.protocol.block import Block
-from peer.consensus.protocol.electorate import order
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
@@ -34,7 +33,7 @@ from peer.testing.memory_swarm import LogicalSwarm, World
 from tests.peer.consensus.rounds.build import HEAD, header, rules, state_of
 
 STEPS = 20
-FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
+FIRST, SECOND, THIRD = HEAD.order
 
 
 def spec(**round: Any) -> RunSpec:

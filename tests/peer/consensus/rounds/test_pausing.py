@@ -7,7 +7,6 @@ from dataclasses import replace
 import pytest
 
 from peer.consensus.protocol.block import NOT_AWAITED, ContributionHeader
-from peer.consensus.protocol.electorate import order
 from peer.consensus.protocol.messages import Heartbeat, Prepare, Promise
 from peer.consensus.rounds.interface import Input, Paused, Received, Resumed, Send, Submitted, Tick, TrainingProgress
 from peer.consensus.rounds.machine import step
@@ -18,7 +17,7 @@ from peer.node.limits.policy import Hold
 from peer.testing.memory_swarm import LogicalSwarm
 from tests.peer.consensus.rounds.build import HEAD, header, place, state_of
 
-FIRST, SECOND, THIRD = order(HEAD.anchor, HEAD.electorate)
+FIRST, SECOND, THIRD = HEAD.order
 WAIT_S = 600.0
 
 

@@ -9,7 +9,6 @@ from statistics import median
 
 import pytest
 
-from peer.consensus.protocol.electorate import order
 from peer.consensus.protocol.messages import Heartbeat, Prepare
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.interface import Effect, Input, PeersUnreachable, Received, Send, Submitted, Tick
@@ -21,7 +20,7 @@ from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
 from tests.peer.consensus.rounds.build import HEAD, NAMES, header, rules
 
-FIRST, SECOND, THIRD = order(HEAD.anchor, NAMES)
+FIRST, SECOND, THIRD = HEAD.order
 """Of three voters, as they coordinate."""
 FIVE = replace(HEAD, electorate=("p0", "p1", "p2", "p3", "p4"))
 ACK_S, GATHER_S = 8.0, 300.0

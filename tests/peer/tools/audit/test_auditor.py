@@ -20,7 +20,6 @@ from dht.errors import BadInput
 from dht.identity import Identity, verify
 from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.block import WEIGHT_ONE, Block, Update
-from peer.consensus.protocol.electorate import coordinator
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.rounds.state import Acceptor
 from peer.node.store import snapshots
@@ -297,7 +296,7 @@ FORGERIES: dict[str, Forge] = {
         weights=((WEIGHT_ONE,),),
         weight=head.weight + 1,
         coordinator=update.members[0].peer,
-        ballot=next(b for b in range(2) if coordinator(head.anchor, head.electorate, b) == update.members[0].peer),
+        ballot=next(b for b in range(2) if head.leader(b) == update.members[0].peer),
     ),
 }
 

@@ -19,7 +19,7 @@ from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol import norms, penalties, validation
 from peer.consensus.protocol.block import Block, SignedNorms, Update, Vote
-from peer.consensus.protocol.electorate import coordinator, instance_of
+from peer.consensus.protocol.electorate import instance_of
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Part
@@ -119,7 +119,7 @@ def certify(
         update = dataclasses.replace(update, members=members)
     voters = electorate or head.electorate
     instance = instance_of(head.anchor, voters)
-    leader = keys[coordinator(head.anchor, voters, update.ballot)]
+    leader = keys[head.leader(update.ballot)]
     proposed = leader.sign("propose", pack(((head.anchor, instance, update.ballot), update.digest)))
     votes = (Vote(peer, instance, update.ballot, update.digest, proposed) for peer in voters)
     return Block(update, tuple(vote.signed(keys[vote.voter]) for vote in votes), electorate)

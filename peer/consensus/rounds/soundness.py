@@ -1,0 +1,239 @@
+"""Whether every mean is what the contributions behind it come to.
+
+A mean travels with a row for each contributor: what a random sketch of its bytes comes to, drawn from the mean's own
+digest. A mean is linear in them, so everybody compares it with the sum of its rows, and the row about itself with its
+own bytes. Who finds a row about itself wrong shows everybody what it gave.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+from peer.consensus.protocol import merkle, norms, validation
+from peer.consensus.protocol.block import VOID, ContributionHeader, SignedNorms, Update, Vote
+from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.messages import MeanData, Objection, RowDispute
+from peer.consensus.rounds import misconduct, timeouts
+from peer.consensus.rounds.interface import ROW, CheckMean, CheckRow, MeanChecked, RowChecked, ShowRow
+from peer.consensus.rounds.state import BallotPhase
+from peer.consensus.rounds.transition import Transition
+
+SHOWN_MOST = 32
+"""What one peer shows for one anchor and is looked into: an honest one shows one in a ballot for each liar."""
+OBJECTS_AGAIN_AFTER = 64
+"""Rounds for which an objection is ignored of whoever made one without a proof."""
+PROOF_VOTES_S = 8.0
+"""A coordinator gives its proposal so long once nobody can object any more."""
+
+
+def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, ...]) -> bool:
+    """Whether these are the votes of a quorum that has checked an update in a ballot."""
+    ballot, digest = accepted
+    fault = validation.fault_of_votes(turn.rules, turn.state.head, votes, digest, 1)
+    return not fault and votes[0].ballot == ballot
+
+
+def means_of(update: Update) -> Iterator[tuple[bytes, int, int]]:
+    """(digest, part, contributors) of each that is not void."""
+    for part, (digest, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
+        if digest != VOID:
+            yield digest, part, bits
+
+
+def check_of(
+    turn: Transition, members: tuple[ContributionHeader, ...], weights: tuple[tuple[int, ...], ...],
+    measured: tuple[SignedNorms, ...], digest: bytes, part: int, bits: int,
+) -> CheckMean:  # fmt: skip
+    """What the driver is to compare of one mean."""
+    fragment = turn.fragment
+    row = norms.row_for(weights, fragment.rows[part])
+    chosen = [index for index in range(len(members)) if bits >> index & 1]
+    layer, held = fragment.parts[part].layer, norms.listed(measured).get(part, 0)
+    rows = [found for item in measured if any(p == part for p, _ in item.received) for found in item.rows]
+    squares = next((found.squares for found in rows if found.layer == layer), ())
+    return CheckMean(
+        digest, part, bits, tuple(members[index].peer for index in chosen), tuple(row[index] for index in chosen),
+        tuple(squares[index] if squares and held >> index & 1 else -1 for index in chosen), turn.state.head.anchor,
+    )  # fmt: skip
+
+
+def check_late(turn: Transition, update: Update) -> None:
+    """The others have decided before I could compare: what a mean says of me I look at all the same."""
+    if not turn.rules.row_bytes or turn.rules.holds is not None:
+        return
+    index = next((index for index, header in enumerate(update.members) if header.peer == turn.me and header.root), None)
+    for key in means_of(update):
+        if index is not None and key[2] >> index & 1 and key not in turn.state.faults:
+            turn.emit(check_of(turn, update.members, update.weights, update.measured, *key))
+
+
+def on_checked(turn: Transition, event: MeanChecked) -> None:
+    """Of a wrong row about me I show others what I gave; what is wrong by itself everybody sees as I do."""
+    key = (event.digest, event.part, event.contributors)
+    turn.set(faults={**turn.state.faults, key: event.fault})
+    found = _where(turn, key)
+    if event.fault == ROW and found is not None:
+        voters, place = turn.state.electorate, turn.place(max(0, turn.state.acceptor.promised))
+        if found.anchor == place.anchor and turn.me in voters:
+            turn.send((peer for peer in voters if peer != turn.me), Objection(place, *key[1::-1], key[2]))
+        author = _author(turn, key)
+        if (place.ballot, author) not in turn.state.forwarded:
+            turn.set(forwarded=turn.state.forwarded | {(place.ballot, author)})
+            # One honest voter of them is enough: it passes that on.
+            others = [peer for peer in voters if peer not in (turn.me, author)]
+            others.sort(key=lambda peer: timeouts.lost_at(turn.state, peer) <= turn.now)
+            chosen = tuple(others[: len(voters) - quorum(voters) + 1])
+            turn.emit(ShowRow(chosen, replace(place, anchor=found.anchor), *key[1::-1], key[2]))
+    if event.fault:
+        _blame(turn, key, event.fault)
+
+
+def on_row_dispute(turn: Transition, sender: str, message: RowDispute) -> None:
+    """Somebody shows the bytes that a member pledged, and a mean that says they are others."""
+    key, giver = (message.digest, message.part, message.contributors), message.giver or sender
+    found, state = _where(turn, key), turn.state
+    if found is None or sender in state.wrong or (giver, key) in state.shown:
+        return
+    if sum(by == sender for by, _ in state.shown.values()) >= SHOWN_MOST:
+        return
+    names, sizes = [header.peer for header in found.members], turn.rules.bytes_in(found.round)
+    if giver not in names or message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
+        return
+    index = names.index(giver)
+    root, leaf = found.members[index].root, digest_of(message.payload)
+    if not message.contributors >> index & 1 or not root:
+        return
+    if merkle.proves(root, leaf, message.part, message.path, len(sizes)):
+        turn.set(shown={**state.shown, (giver, key): (sender, message)})
+        _check_row(turn, giver, message)
+
+
+def check_shown(turn: Transition, digest: bytes) -> None:
+    """The mean has come of which somebody has shown something."""
+    for (giver, key), (_, message) in turn.state.shown.items():
+        if key[0] == digest and not turn.state.faults.get(key):
+            _check_row(turn, giver, message)
+
+
+def _check_row(turn: Transition, giver: str, message: RowDispute) -> None:
+    """Without the mean nothing happens: it is checked once that is here."""
+    found = _where(turn, (message.digest, message.part, message.contributors))
+    index = [header.peer for header in found.members].index(giver) if found is not None else 0
+    rank = (message.contributors & ((1 << index) - 1)).bit_count()
+    turn.emit(CheckRow(giver, message.digest, message.part, message.contributors, rank, message.payload))
+
+
+def on_row_checked(turn: Transition, event: RowChecked) -> None:
+    """The row is false: nobody takes this mean any more, everybody knows who made it, and I see to it that they do."""
+    key = (event.digest, event.part, event.contributors)
+    sender, message = turn.state.shown.get((event.giver, key), ("", None))
+    if event.right:
+        turn.set(wrong=turn.state.wrong | {sender})
+        return
+    if turn.state.faults.get(key):
+        return
+    turn.set(faults={**turn.state.faults, key: ROW})
+    once = (turn.state.acceptor.promised, _author(turn, key))
+    _blame(turn, key, ROW)
+    if message is not None and once not in turn.state.forwarded and turn.me in turn.state.electorate:
+        turn.set(forwarded=turn.state.forwarded | {once})
+        others = (peer for peer in turn.state.electorate if peer not in (turn.me, sender, event.giver))
+        turn.send(others, replace(message, giver=event.giver))
+
+
+def on_objection(turn: Transition, sender: str, message: Objection) -> None:
+    """One for an anchor, of a voter that has not cried wolf."""
+    state = turn.state
+    lately = state.head.round - state.unproven.get(sender, -OBJECTS_AGAIN_AFTER) < OBJECTS_AGAIN_AFTER
+    if (
+        message.place.anchor != state.head.anchor
+        or sender not in state.electorate
+        or sender in state.objections
+        or lately
+    ):
+        return
+    key = (message.digest, message.part, message.contributors)
+    turn.set(objections={**state.objections, sender: (key, turn.now)})
+    turn.ballot_moved()
+
+
+def is_objected_to(turn: Transition, update: Update) -> bool:
+    """Whether somebody whom it counts may still prove that a mean misquotes it."""
+    state, waits = turn.state, False
+    for peer, (key, at) in state.objections.items():
+        digest, part, bits = key
+        if part >= len(update.parts) or (update.parts[part], update.contributors[part]) != (digest, bits):
+            continue
+        header = next((header for header in update.members if header.peer == peer), None)
+        if header is None or not update.contributed(peer, part) or state.unproven.get(peer) == state.head.round:
+            continue
+        until = at + _proof_s(turn, header, part)
+        if turn.now < until:
+            waits = True
+            if state.lead is not None and state.lead.stage is BallotPhase.PROPOSING:
+                turn.set(lead=replace(state.lead, until=max(state.lead.until, until + PROOF_VOTES_S)))
+        elif not state.faults.get(key) and (peer, key) not in state.shown:
+            turn.set(unproven={**turn.state.unproven, peer: state.head.round})
+    return waits
+
+
+def _proof_s(turn: Transition, header: ContributionHeader, part: int) -> float:
+    """How long its proof may take: two of its parts on its way, and two on theirs who pass it on."""
+    waits = timeouts.at(turn.state, max(0, turn.state.acceptor.promised))
+    if not header.bandwidth_bps:
+        return waits.exchange_s
+    return min(waits.exchange_s, waits.ack_s + 2 * 8 * turn.part_bytes[part] / header.bandwidth_bps)
+
+
+@dataclass(frozen=True, slots=True)
+class Source:
+    """Where a mean is from."""
+
+    members: tuple[ContributionHeader, ...]
+    anchor: bytes
+    round: int
+    """Of that anchor."""
+
+
+def _where(turn: Transition, key: tuple[bytes, int, int]) -> Source | None:
+    """The proposal, the update that was decided last, or the exchange, in which this mean is."""
+    state, (digest, part, bits) = turn.state, key
+    decided = (step.block.update for step in state.trail[-1:])
+    for update in (*(proposal.update for proposal in state.proposals.values()), *decided):
+        if part < len(update.parts) and (update.parts[part], update.contributors[part]) == (digest, bits):
+            return Source(update.members, update.parent, update.round - 1)
+    if state.exchange is None:
+        return None
+    return Source(state.exchange.members, state.head.anchor, state.head.round)
+
+
+def _mean(turn: Transition, key: tuple[bytes, int, int]) -> MeanData | None:
+    """What somebody has signed of it."""
+    digest, part, bits = key
+    for exchange in (turn.state.exchange, turn.state.past):
+        mean = exchange.means.get(part) if exchange is not None else None
+        if mean is not None and (mean.digest, mean.contributors) == (digest, bits):
+            return mean
+    return None
+
+
+def _author(turn: Transition, key: tuple[bytes, int, int]) -> str:
+    mean = _mean(turn, key)
+    return mean.reducer if mean is not None else ""
+
+
+def _blame(turn: Transition, key: tuple[bytes, int, int], fault: str) -> None:
+    """Whoever has signed the mean; of one that nobody has signed to me, nobody: its proposal is refused."""
+    mean, (_, part, _) = _mean(turn, key), key
+    if mean is None:
+        return
+    if mean.reducer != turn.me:
+        found = _where(turn, key)
+        parts = turn.rules.fragment(found.round if found is not None else turn.state.head.round).parts
+        misconduct.catch(turn, mean.reducer, parts[part].layer, f"its mean of part {part}: {fault}")
+    exchange = turn.state.exchange
+    if exchange is not None and exchange.means.get(part) == mean:
+        left = {other: item for other, item in exchange.means.items() if other != part}
+        turn.set(exchange=replace(exchange, means=left))
