@@ -16,6 +16,7 @@ from random import Random
 
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.collector import VOTES_S
+from peer.consensus.rounds.timeouts import SILENT_S
 from peer.schema.events import AlertRaised
 from peer.testing.faults import (
     PHASES,
@@ -37,7 +38,7 @@ KINDS = ("crash", "restart", "stall", "loss", "duplicate", "reorder", "slow", "c
 PEERS = range(2, 8)
 CASES = len(PHASES) * len(KINDS) * len(PEERS)
 """Cases of one seed."""
-TAKEOVER_S = 12.0
+RESTART_S = 12.0
 LONG_S = 20.0
 LOOK_S = 0.5
 STAGES = 6
@@ -58,9 +59,9 @@ class Case:
     peers: int
 
     @property
-    def takeover_s(self) -> float:
-        """Two peers have no majority without each other; else every other seed goes without takeover."""
-        return TAKEOVER_S if self.peers == 2 or self.seed % 2 else 0.0
+    def restart_s(self) -> float:
+        """Two peers are no quorum without each other; else every other seed goes without restarts."""
+        return RESTART_S if self.peers == 2 or self.seed % 2 else 0.0
 
 
 def case(number: int) -> Case:
@@ -83,9 +84,7 @@ def pairs() -> list[int]:
 def run(case: Case, fragments: int = 1) -> Counter[str]:
     """Run a schedule; returns what happened in it. Raises AssertionError that says what did not hold."""
     dice = Random(f"{case}")
-    swarm = LogicalSwarm(
-        peers=case.peers, seed=dice.randrange(1 << 30), takeover_s=case.takeover_s, fragments=fragments
-    )
+    swarm = LogicalSwarm(peers=case.peers, seed=dice.randrange(1 << 30), restart_s=case.restart_s, fragments=fragments)
     fault = _fault(case, dice)
     victim = fault.victims[0]
     swarm.inject(fault)
@@ -146,18 +145,18 @@ def _seconds(fault: Fault) -> float:
 
 
 def deadline_s(rules: Rules, case: Case) -> float:
-    """Within this time of the last round every peer that a majority can hear commits the next one.
+    """Within this time of the last round every peer that a quorum can hear commits the next one.
 
     Training; the wait for a victim that is not ready; a ballot that a victim leads into nothing at the last
     moment; the patience with it; the ballot of another, with every wait used up, that first looks for an update
-    that may have been accepted. Two peers are no majority without each other: until one takes over, all of it
-    is wasted, and the fault itself.
+    that may have been accepted. Two peers are no quorum without each other: until the organiser lets one go on, all of
+    it is wasted, and the fault itself.
     """
     ack_s, exchange_s = rules.ack_s, rules.exchange_s
     ballot_s = (ack_s + exchange_s) + (exchange_s + ack_s) + (exchange_s + ack_s + exchange_s) + STAGES * LOOK_S
     patience_s = exchange_s + 2 * ack_s + rules.stagger_s
     round_s = TRAIN_S[1] + APPLY_S + rules.gather_s + ballot_s + patience_s + ballot_s
-    return round_s if case.peers > 2 else round_s + LONG_S + rules.takeover_s + VOTES_S
+    return round_s if case.peers > 2 else round_s + LONG_S + SILENT_S + rules.restart_s + VOTES_S
 
 
 def _check_waits(swarm: LogicalSwarm, victim: int, bound_s: float) -> None:
@@ -194,4 +193,4 @@ def tally(world: World) -> Counter[str]:
     """What happened in a world, over all its peers."""
     reports = (event for peer in world.peers for event in peer.reports if isinstance(event, AlertRaised))
     codes = Counter(event.code for event in reports)
-    return world.counts + Counter({"forked": world.forked, "repairs": codes["REPAIR"], "takeovers": codes["TAKEOVER"]})
+    return world.counts + Counter({"repairs": codes["REPAIR"]})

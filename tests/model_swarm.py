@@ -1,6 +1,6 @@
 """Schedules of faults at random and with an aim, for the logical peers of `peer.testing`.
 
-`run_schedule(17, "targeted", takeover_s=12.0)` is one of them, the same each time: a number of peers, a
+`run_schedule(17, "targeted", restart_s=12.0)` is one of them, the same each time: a number of peers, a
 network that loses, repeats and delays frames, perhaps latecomers, then faults, then calm.
 """
 
@@ -13,16 +13,17 @@ from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Message, Prepare, Promise, Propose, VoteCast, decode
+from peer.consensus.rounds.timeouts import SILENT_S
 from peer.planning.simulate.memory_network import LinkModel
 from peer.testing.memory_peer import PARTS, IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
 
 FAULT_S = 40.0
 CALM_S = 40.0
-TAKEOVER_S = 12.0
-"""The usual wait of the schedules with takeover."""
+RESTART_S = 12.0
+"""The usual wait of the schedules with restarts."""
 MORE_HOMES_S = 15.0
-"""A peer on a branch that is too old to be undone asks the others in turn, one in a second; with clusters there are
+"""A peer that finds no way to the chain of the others asks them in turn, one in a second; with clusters there are
 more of them, and each must have said for 20 s that there is no way."""
 LATECOMERS = 0.2
 """Share of the schedules in which others join after the founders."""
@@ -59,19 +60,18 @@ class FaultyWorld(World):
         self.scheduler.run_until(fault_s + calm_s)
         self.check()
         newest = max(self.peers, key=lambda peer: peer.disk.head.round).disk
-        # Of the chain that is left: a branch that lost may have had the higher numbers.
         made = [head for head in newest.heads if head.anchor not in before]
         assert len(made) >= 2, f"only {len(made)} rounds in {calm_s:.0f} s of calm"
         assert not self.apart(), self.apart()
 
 
 def run_schedule(
-    seed: int, kind: str, *, takeover_s: float = 0.0, peers: int | None = None, watched: bool = False,
+    seed: int, kind: str, *, restart_s: float = 0.0, peers: int | None = None, watched: bool = False,
     aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, clusters: bool = False,
 ) -> FaultyWorld:  # fmt: skip
-    """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "forks".
+    """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "splits".
 
-    With takeover both faults and calm last longer, by the time that it takes to take over and to find together.
+    With restarts both faults and calm last longer, by the time that it takes to restart and to find together.
     `watched` checks for every frame that its sender has on disk what it says; else only what comes of it is seen.
     With `clusters` one founder at least leads 1 to 3 workers, of a model of four parts.
     """
@@ -79,11 +79,11 @@ def run_schedule(
     link = LinkModel(
         delay_s=(0.01, 0.3), loss=dice.choice((0.0, 0.05, 0.2)), duplication=0.05, old=0.03, old_s=20.0
     )  # fmt: skip
-    longer_s = 2 * takeover_s
+    longer_s = 2 * (restart_s + SILENT_S) if restart_s else 0.0
     founders = peers or dice.randrange(1, 6)
     led = _clusters(Random(f"clusters {seed}"), founders) if clusters else {}
     world = FaultyWorld(
-        seed, founders, link, takeover_s=takeover_s, aggregation=aggregation, fragments=fragments,
+        seed, founders, link, restart_s=restart_s, aggregation=aggregation, fragments=fragments,
         parts=4 if clusters else PARTS, clusters=led,
     )  # fmt: skip
     if dice.random() < LATECOMERS:
@@ -107,8 +107,8 @@ def _faults(kind: str, dice: Random, horizon_s: float) -> Faults:
             return random_faults(horizon_s)
         case "targeted":
             return targeted_faults(dice.uniform(0.2, 0.8))
-        case "forks":
-            return forking_faults(horizon_s)
+        case "splits":
+            return splitting_faults(horizon_s)
     raise AssertionError(f"no such kind: {kind}")
 
 
@@ -139,13 +139,13 @@ def _check_written(disk: IntegerDisk, message: Message) -> None:
     if isinstance(message, VoteCast) and promised == message.place.ballot:
         said = (message.place.ballot, message.vote.update)
         assert written is not None
-        assert written.accepted == said, f"a vote for {said} is said, {written.accepted} is on disk"
+        assert written.checked == said, f"a vote for {said} is said, {written.checked} is on disk"
 
 
 # ---- faults ----
 
 
-def forking_faults(horizon_s: float) -> Faults:
+def splitting_faults(horizon_s: float) -> Faults:
     """The network falls into two or three sides for a long while, again and again; some peers crash meanwhile."""
 
     def part(world: FaultyWorld) -> None:
@@ -159,7 +159,7 @@ def forking_faults(horizon_s: float) -> Faults:
         at = world.rng.uniform(0.0, 15.0)
         while at < horizon_s:
             world.scheduler.call_at(at, part, world)
-            at += world.rng.uniform(5.0, 60.0)
+            at += world.rng.uniform(5.0, 60.0 + SILENT_S)
             world.scheduler.call_at(at, world.network.partition)
             at += world.rng.uniform(0.0, 15.0)
 

@@ -1,6 +1,6 @@
 """Schedules of faults by plan and number, on as many processes as asked for.
 
-`test_chaos.py` and `python -m tests.benchmarks chaos` run them; `run_one("forks", 17)` runs one again.
+`test_chaos.py` and `python -m tests.benchmarks chaos` run them; `run_one("splits", 17)` runs one again.
 """
 
 from __future__ import annotations
@@ -16,14 +16,14 @@ from multiprocessing import get_context
 from traceback import extract_tb
 
 from tests import chaos
-from tests.model_swarm import TAKEOVER_S, run_schedule
+from tests.model_swarm import RESTART_S, run_schedule
 
-KINDS = ("random", "targeted", "forks")
+KINDS = ("random", "targeted", "splits")
 PLANS = ("matrix", *KINDS, "clusters")
 """The chaos matrix, the three kinds of `run_schedule`, and these in turn where some members are several homes."""
 BATCH = 20
 """Schedules that a process does at a time."""
-COUNTED = ("commits", "later ballot", "proposed again", "weak", "forked", "undone", "repairs", "void parts", "resynced")
+COUNTED = ("commits", "later ballot", "proposed again", "restarted", "repairs", "void parts", "resynced")
 
 Job = tuple[str, int]
 """A plan and a number."""
@@ -101,13 +101,13 @@ def _about(plan: str, number: int) -> str:
         case = chaos.case(number)
         return f"{case.phase} {case.kind}"
     named = f"clusters, {_kind(number)}" if plan == "clusters" else plan
-    return f"{named}, {'takeover' if _takeover_s(plan, number) else 'no takeover'}"
+    return f"{named}, {'restarts' if _restart_s(plan, number) else 'no restarts'}"
 
 
-def _takeover_s(plan: str, number: int) -> float:
-    """Every other schedule may fork; of those that part the network on purpose all."""
+def _restart_s(plan: str, number: int) -> float:
+    """In every other schedule the organiser restarts rounds; of those that part the network on purpose in all."""
     kind = _kind(number) if plan == "clusters" else plan
-    return TAKEOVER_S if kind == "forks" or number % 2 else 0.0
+    return RESTART_S if kind == "splits" or number % 2 else 0.0
 
 
 def _kind(number: int) -> str:
@@ -117,5 +117,5 @@ def _kind(number: int) -> str:
 def _run_schedule(plan: str, number: int) -> Counter[str]:
     of_clusters = plan == "clusters"
     kind = _kind(number) if of_clusters else plan
-    world = run_schedule(number, kind, takeover_s=_takeover_s(plan, number), clusters=of_clusters)
+    world = run_schedule(number, kind, restart_s=_restart_s(plan, number), clusters=of_clusters)
     return chaos.tally(world)

@@ -282,7 +282,7 @@ class RoundTable(StrictTable):
     owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""
     max_staleness: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Rounds after which what a peer learned is no longer taken."""
-    takeover_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
+    restart_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
     """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
     min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
     """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a

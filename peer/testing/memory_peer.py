@@ -15,7 +15,16 @@ from typing import Protocol
 from dht.errors import BadInput
 from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.consensus.protocol import merkle
-from peer.consensus.protocol.block import VOID, Block, ContributionHeader, PartOutcome, Update, part_outcomes
+from peer.consensus.protocol.block import (
+    VOID,
+    Block,
+    ContributionHeader,
+    PartOutcome,
+    Restart,
+    Stuck,
+    Update,
+    part_outcomes,
+)
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead, next_anchor
 from peer.consensus.protocol.layout import Part, divide
@@ -64,6 +73,9 @@ class LogicalWorld(PeerWorld, Protocol):
 
     def homes_of(self, member: str) -> list[LogicalPeer]:
         """A member alone, or a lead and its workers."""
+
+    def ask_organiser(self, peer: LogicalPeer, stuck: Stuck | None, answered: Callable[[Restart | None], None]) -> None:
+        """Show its node that a peer is stuck."""
 
     def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         """The peer is about to append a block to its chain."""
@@ -236,7 +248,7 @@ class LogicalPeer(SwarmPeer):
         return Driver(
             self.state_on_disk(), clock=lambda: world.now, streams=streams, disk=disk, arithmetic=self.make_sums(),
             trainer=self, report=self.report, publish=self.publish, homes=self.make_homes(streams),
-            framing=IN_ONE_PROCESS,
+            framing=IN_ONE_PROCESS, organiser=self,
         )  # fmt: skip
 
     def make_sums(self) -> IntegerSums:
@@ -245,6 +257,10 @@ class LogicalPeer(SwarmPeer):
     def make_homes(self, streams: Streams) -> HomesPort | None:
         """What other homes do for this one."""
         return None
+
+    def ask(self, stuck: Stuck | None, answered: Callable[[Restart | None], None]) -> None:
+        """`peer.consensus.rounds.driver.OrganiserPort`."""
+        self.world.ask_organiser(self, stuck, answered)
 
     def chance(self) -> float:
         return self.world.rng.random()

@@ -9,10 +9,11 @@ from random import Random
 
 from dht.errors import BadInput
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
-from peer.consensus.protocol.block import VOID, Block, Update
+from peer.consensus.protocol.block import VOID, Block, Restart, Stuck, Update
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.consensus.protocol.messages import Heartbeat
+from peer.consensus.protocol.restart_desk import RestartDesk
 from peer.consensus.protocol.rules import Rules
 from peer.planning.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.schema.events import AlertRaised
@@ -35,6 +36,11 @@ from peer.testing.memory_peer import (
 from peer.testing.swarm_contract import Committed, Swarm
 
 RUN = b"r" * 32
+ORGANISER = "organiser"
+"""Its node stands beside the first founder: whoever the network parts from that founder is parted from it."""
+DESK_WAIT_S = 5.0
+ANSWER_S = 0.1
+"""From a question to its node until its answer."""
 ACCUSED = ("EQUIVOCATION", "MISDECLARED")
 """What only liars do."""
 
@@ -51,20 +57,18 @@ _RUN_SPEC = from_mapping(
 class World:
     """N founders, a network, a clock and a seed; the same seed gives the same history.
 
-    Invariants: never two firm updates for one anchor, and without takeover never two of any kind; equal
-    anchors, equal bits; for each peer and part, exactly, what its chain counted + residual + discounted +
-    lost = produced. The first is checked at every commit, the rest by `check`. With `takeover_s` = 0 peers
-    stop rather than fork.
+    Invariants: never two updates for one anchor; equal anchors, equal bits; for each peer and part, exactly,
+    what its chain counted + residual + discounted + lost = produced. The first is checked at every commit, the
+    rest by `check`. With `restart_s` = 0 the organiser lets nobody go on without a quorum.
     """
 
     def __init__(
-        self, seed: int, peers: int, link: LinkModel | None = None, *, takeover_s: float = 0.0,
-        audit: float = 0.0, aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, parts: int = PARTS,
+        self, seed: int, peers: int, link: LinkModel | None = None, *, restart_s: float = 0.0,
+        aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, parts: int = PARTS,
         clusters: Mapping[int, int] | None = None,
     ) -> None:  # fmt: skip
         """Founders in `clusters` lead so many workers; `parts` are those of the model, one for each home at least."""
-        self.organiser = "p0"
-        self.takeover_s, self.audit, self.aggregation = takeover_s, audit, aggregation
+        self.restart_s, self.aggregation = restart_s, aggregation
         self.fragments, self.parts, self.clusters = fragments, parts, dict(clusters or {})
         self.holds: dict[str, range] = {}
         """The layers of each worker."""
@@ -73,13 +77,16 @@ class World:
         self.network = MemoryNetwork(self.scheduler, Random(seed + 1), link)
         self.board: dict[str, Heartbeat] = {}
         """What newcomers read. It has no faults."""
+        self.restarts: list[Restart] = []
+        """What the organiser has signed."""
+        self.desk = RestartDesk(ModelKeys(ORGANISER), self.restarts.append, wait_s=DESK_WAIT_S)
+        self.organiser_runs = True
+        """Whether its node does."""
         names = tuple(f"p{index}" for index in range(peers))
         anchor = genesis_anchor(RUN, names, b"")
         self.genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
         self.updates: dict[bytes, set[bytes]] = defaultdict(set)
-        """The updates that followed each anchor: one, or with takeover several."""
-        self.firm: dict[bytes, bytes] = {}
-        """The one update of each anchor that its own electorate decided."""
+        """The update that followed each anchor."""
         self.contributions: dict[tuple[str, bytes], list[bytes]] = {}
         """What each peer offered for each anchor."""
         self.written_off: set[tuple[str, bytes]] = set()
@@ -114,13 +121,8 @@ class World:
 
     @property
     def commits(self) -> int:
-        """Commits so far, over all peers, those undone since included."""
+        """Commits so far, over all peers."""
         return self.counts["commits"]
-
-    @property
-    def forked(self) -> int:
-        """Anchors that more than one update followed."""
-        return sum(len(updates) > 1 for updates in self.updates.values())
 
     def join(self) -> LogicalPeer:
         """One more peer. Those that come after the founders find the others on the board."""
@@ -150,8 +152,16 @@ class World:
             me=name, keys=ModelKeys(name), parts=model_of(self.parts), part_bytes=(PART_BYTES,) * self.parts,
             fragments=self.fragments, holds=self.holds.get(name),
             gather_s=3.0, ack_s=1.0, exchange_s=2.0, stagger_s=1.0,
-            restart_s=self.takeover_s, organiser=self.organiser, row_bytes=PART_BYTES, tokens_cap=10**9, aggregation=self.aggregation,
+            restart_s=self.restart_s, organiser=ORGANISER, row_bytes=PART_BYTES, tokens_cap=10**9,
+            aggregation=self.aggregation,
         )  # fmt: skip
+
+    def ask_organiser(self, peer: LogicalPeer, stuck: Stuck | None, answered: Callable[[Restart | None], None]) -> None:
+        """Show its node that a peer is stuck; nothing comes back where the network lets nothing pass."""
+        beside = self.peers[0]
+        if self.organiser_runs and (peer is beside or not peer.is_cut_off(beside.name)):
+            found = None if stuck is None else self.desk.show(stuck, self.now)
+            peer.later(ANSWER_S, answered, found)
 
     # ---- told by the peers ----
 
@@ -160,7 +170,7 @@ class World:
             self.on_phase(peer, phase, round)
 
     def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
-        """Never two firm updates for one anchor; everybody who commits one computes the same next anchor."""
+        """Never two updates for one anchor; everybody who commits one computes the same next anchor."""
         update, digest = block.update, block.update.digest
         self.updates[update.parent].add(digest)
         self.counts["restarted"] += not block.firm
@@ -174,7 +184,6 @@ class World:
         decided = block.votes[0].ballot
         self.committed_at[peer.name].append(self.now)
         self.counts["commits"] += 1
-        self.counts["weak"] += not block.firm
         self.counts["later ballot"] += decided > 0
         self.counts["proposed again"] += decided > block.update.ballot
         self.counts["void parts"] += block.update.parts.count(VOID)
@@ -183,7 +192,7 @@ class World:
 
     def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: ChainHead) -> None:
         """A fork is left."""
-        assert self.takeover_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
+        assert self.restart_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
         self.counts["undone"] += len(blocks)
 
     def undone(self, peer: LogicalPeer, update: Update) -> None:
@@ -290,15 +299,15 @@ STEP_S = 0.1
 class LogicalSwarm(Swarm):
     """Logical peers with the fault kit. `world` is open to tests that want more than this.
 
-    With `takeover_s` peers that have lost the majority go on after so many seconds; by default they wait for it.
+    With `restart_s` peers that have lost their quorum ask the organiser after so many seconds; by default they wait.
     With `fragments` (3 at most) a round averages only some of the model's parts.
     """
 
-    def __init__(self, *, peers: int, seed: int, takeover_s: float = 0.0, fragments: int = 1) -> None:
+    def __init__(self, *, peers: int, seed: int, restart_s: float = 0.0, fragments: int = 1) -> None:
         super().__init__()
         if peers < 1:
             raise BadInput(f"a swarm of {peers} peers: give at least 1")
-        self.world = World(seed, peers, takeover_s=takeover_s, fragments=fragments)
+        self.world = World(seed, peers, restart_s=restart_s, fragments=fragments)
         self.world.on_phase = self._enter
 
     @property

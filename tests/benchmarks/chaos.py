@@ -16,7 +16,7 @@ from pathlib import Path
 
 from tests.plans import PLANS, Job, Result, run_all, run_one, summary, table
 
-SHARES = {"matrix": 70, "random": 10, "targeted": 10, "forks": 10}
+SHARES = {"matrix": 70, "random": 10, "targeted": 10, "splits": 10}
 QUICK = 500
 SAY_EVERY_S = 30.0
 

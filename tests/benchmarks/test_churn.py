@@ -78,7 +78,7 @@ def test_a_crash_in_each_system(base: RunSpec, tmp_path: Path, capsys: pytest.Ca
         events=[{"at_s": 2.5, "crash": 1, "back_after_s": 1.0}],
     )  # fmt: skip
     spec = dataclasses.replace(
-        base, run=dataclasses.replace(base.run, founders=3), round=dataclasses.replace(base.round, takeover_s=0.0)
+        base, run=dataclasses.replace(base.run, founders=3), round=dataclasses.replace(base.round, restart_s=0.0)
     )  # fmt: skip
     kept = churn.measure(tmp_path / "run", spec, plan, churns=(True,))
     assert [(each.system, each.churn) for each in kept] == [(churn.OURS, True), (churn.RIVAL, True)]

@@ -121,7 +121,7 @@ class FieldWorld(World):
             self.liar = Liar(lie, LIAR, lambda: self.peer(LIAR).driver.state, lambda: self.now, self.has_begun)
         self.learned: dict[bytes, dict[str, int]] = defaultdict(dict)
         """Tokens that each peer really has behind what it offered, by anchor."""
-        super().__init__(seed, PEERS, takeover_s=600.0, audit=0.3, aggregation=AggregationRules(warmup_rounds=2))
+        super().__init__(seed, PEERS, restart_s=600.0, audit=0.3, aggregation=AggregationRules(warmup_rounds=2))
         if lie is not None:
             self.liars.add(LIAR)
 
@@ -147,7 +147,7 @@ class FieldWorld(World):
         integers = super().rules(name)
         return replace(
             rules_of(SPEC, integers.parts, integers.keys, me=name), part_bytes=integers.part_bytes, mean_bytes=(),
-            finite=integers.finite, takeover_s=self.takeover_s, audit=self.audit, aggregation=self.aggregation,
+            finite=integers.finite, restart_s=self.restart_s, audit=self.audit, aggregation=self.aggregation,
         )  # fmt: skip
 
     @property

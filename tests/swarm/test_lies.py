@@ -24,7 +24,7 @@ pytestmark = pytest.mark.swarm
 
 SETS = (
     *LIGHT, "round.steps=5", "round.gather_s=4.0", "round.exchange_s=3.0", "round.ack_s=1.0", "round.stagger_s=0.5",
-    "round.takeover_s=20.0", "data.eval_every=1000",
+    "round.restart_s=20.0", "data.eval_every=1000",
 )  # fmt: skip
 HONEST = (0, 1, 2)
 RULES = {TOKENS_TWICE: TOKENS, ALL_RANGES: RANGES, HUGE: STEPS, NEGATIVE: TOKENS}

@@ -18,7 +18,7 @@ pytestmark = pytest.mark.swarm
 SETS = (
     *LIGHT,
     "round.sync_rounds=1", "round.ramp_rounds=0", "round.gather_s=3.0", "round.exchange_s=4.0",
-    "round.ack_s=1.0", "round.stagger_s=1.0", "round.takeover_s=8.0", "round.keep_rounds=64",
+    "round.ack_s=1.0", "round.stagger_s=1.0", "round.restart_s=8.0", "round.keep_rounds=64",
     "round.snapshot_rounds=64", "round.max_staleness=64", "data.eval_every=1000",
 )  # fmt: skip
 HALVES = ((0, 1), (2, 3))

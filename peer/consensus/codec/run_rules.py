@@ -26,7 +26,7 @@ def rules_of(
         part_bytes=tuple(codec.part_bytes(part.size) for part in parts),
         mean_bytes=tuple(codec.of_means.part_bytes(part.size) for part in parts), fragments=table.fragments,
         gather_s=table.gather_s, ack_s=table.ack_s, exchange_s=table.exchange_s, patience=table.patience,
-        stagger_s=table.stagger_s, min_steps=table.min_steps, restart_s=table.takeover_s,
+        stagger_s=table.stagger_s, min_steps=table.min_steps, restart_s=table.restart_s,
         min_round_s=table.min_round_s, keep_rounds=table.keep_rounds, max_staleness=table.max_staleness,
         aggregation=AggregationRules(**dataclasses.asdict(spec.aggregation)),
         finite=codec.of_means.is_finite, tokens_cap=spec.tokens_cap,

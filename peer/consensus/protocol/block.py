@@ -18,6 +18,7 @@ from peer.consensus.protocol.encoding import (
     Keys,
     Packed,
     boolean,
+    digest,
     digest_of,
     each,
     fields,
@@ -249,6 +250,10 @@ class Roster(Packed):
         return replace(self, signature=keys.sign("roster", self.payload()))
 
 
+NO_ROSTER = Roster()
+"""Before the organiser has listed anybody."""
+
+
 @dataclass(frozen=True, slots=True)
 class Update:
     """The result of a round. Its digest names the bytes of every part.
@@ -284,7 +289,7 @@ class Update:
     measured: tuple[SignedNorms, ...] = ()
     records: tuple[PeerHistory, ...] = ()
     tenures: tuple[Tenure, ...] = ()
-    roster: Roster = Roster()
+    roster: Roster = NO_ROSTER
     _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
     """Once they were asked for."""
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
@@ -385,20 +390,28 @@ class Vote(Packed):
 
 @dataclass(frozen=True, slots=True)
 class Stuck(Packed):
-    """`voter` votes no more in what follows `anchor` before the Restart of this number, and has accepted this there."""
+    """`voter` votes no more on what follows `anchor`, as one of this electorate, before the Restart of this number; and
+    what it has accepted there."""
 
     readers = (
-        text, DIGEST, COUNT, optional(fields(BALLOT, DIGEST)), each(Vote.unpacked, MAX_MEMBERS), SIGNATURE,
+        text, DIGEST, peers, partial(integer, low=1, high=MAX_RESTARTS), optional(fields(BALLOT, DIGEST)),
+        each(Vote.unpacked, MAX_MEMBERS), SIGNATURE,
     )  # fmt: skip
     voter: str
     anchor: bytes
+    electorate: tuple[str, ...]
     number: int
     accepted: tuple[int, bytes] | None = None
     certificate: tuple[Vote, ...] = ()
     signature: bytes = b""
 
+    @property
+    def about(self) -> bytes:
+        """The agreement that it leaves, and the Restart that it waits for."""
+        return digest(self.anchor, self.electorate, self.number)
+
     def payload(self) -> bytes:
-        return pack((self.anchor, self.number, self.accepted))
+        return pack((self.anchor, self.electorate, self.number, self.accepted))
 
     def signed(self, keys: Keys) -> Stuck:
         return replace(self, signature=keys.sign("stuck", self.payload()))
@@ -412,7 +425,7 @@ class Restart(Packed):
     """The organiser's word that those who are stuck go on without the others, one for an anchor and number.
 
     What the newest of them has accepted is decided; if nobody has, they decide what follows. Fewer than are safe
-    (`electorate.restarts_alone`) only if a person has `forced` it.
+    (`electorate.may_restart`) only if a person has `forced` it.
     """
 
     readers = (DIGEST, COUNT, each(Stuck.unpacked, MAX_MEMBERS, least=1), boolean, SIGNATURE)

@@ -6,7 +6,7 @@ so there is one encoding per value).
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from functools import lru_cache
 
 from peer.consensus.protocol.encoding import digest
@@ -37,12 +37,20 @@ def quorum(electorate: Sequence[object]) -> int:
     return count - (count - 1) // 3 if count > 3 else count // 2 + 1
 
 
-def restarts_alone(count: int, left: int) -> bool:
-    """Whether so many that are left of an electorate may be let go on without a person's word: though all who may lie
-    are among them, nothing that was decided can be hidden, nothing can still be decided, and they can agree."""
-    whole, rest = quorum(range(count)), quorum(range(left))
-    liars = count - whole if count > 3 else 0
-    return left > count - whole + liars and 2 * rest - left > liars
+def named(electorate: Sequence[str], known: Collection[str]) -> tuple[str, ...]:
+    """The voters on the organiser's list; all of them where it lists nobody."""
+    return tuple(peer for peer in electorate if peer in known) if known else tuple(electorate)
+
+
+def may_restart(electorate: Sequence[str], known: Collection[str], left: Collection[str]) -> bool:
+    """Whether the voters that are `left` may go on together without a person's word: half of those whom the organiser
+    knows, and no stranger.
+
+    Strangers hold less than a third of the votes, so a quorum that decided something shares a known voter with those
+    who are left, and the others can never be a quorum again.
+    """
+    trusted = named(electorate, known)
+    return set(left) <= set(trusted) and 2 * len(set(left)) >= len(trusted)
 
 
 def majority(electorate: Sequence[str]) -> int:

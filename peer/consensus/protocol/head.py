@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from peer.consensus.aggregation.peer_history import PeerHistory
-from peer.consensus.protocol.block import Block, Penalty, Restart, Roster, Tenure, Update
+from peer.consensus.protocol.block import NO_ROSTER, Block, Penalty, Restart, Roster, Tenure, Update
 from peer.consensus.protocol.electorate import instance_of, order
 from peer.consensus.protocol.encoding import digest
 
@@ -31,10 +31,12 @@ class ChainHead:
     """What `peer.consensus.aggregation` remembers of every peer."""
     tenures: tuple[Tenure, ...] = ()
     """Who has earned a vote, or is about to."""
-    roster: Roster = Roster()
+    roster: Roster = NO_ROSTER
     """The organiser's newest list that the chain has."""
     caught: tuple[Penalty, ...] = ()
     """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
+    parent: bytes = b""
+    """The anchor before; empty at genesis."""
     number: int = 0
     """How often the organiser let those who were left go on from here."""
     instance: bytes = b""
@@ -51,6 +53,12 @@ class ChainHead:
         """The same anchor for those who are left."""
         return replace(self, electorate=restart.electorate, number=restart.number)
 
+    @property
+    def lot(self) -> bytes:
+        """What newcomers and guests are drawn by: fixed a round before the update that made this anchor, whose
+        coordinator could otherwise try values until its friends are drawn."""
+        return self.parent or self.anchor
+
     def leader(self, ballot: int) -> str:
         """The only peer that may use `ballot` after this head."""
         return self.order[ballot % len(self.order)]
@@ -61,7 +69,7 @@ class ChainHead:
         return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
-            tenures=update.tenures, roster=update.roster, caught=tuple(lasting),
+            tenures=update.tenures, roster=update.roster, caught=tuple(lasting), parent=update.parent,
         )  # fmt: skip
 
 

@@ -21,9 +21,9 @@ if TYPE_CHECKING:
 
 SEATS = 42
 """Voters at most: of MAX_MEMBERS a third stays free for guests, who are drawn by lot each round."""
-VOTES_AFTER = 3
+VOTES_AFTER = 8
 """Rounds in which a newcomer's contribution was accepted before it votes."""
-GROWTH = 3
+GROWTH = 8
 """The electorate grows by one in so many at a time, and by one at least."""
 FORGOTTEN_AFTER = 64
 """Rounds after which a peer that was in none of them is a newcomer again."""
@@ -101,7 +101,7 @@ def next_electorate(
     gone = {peer for peer, count in words.items() if count >= majority(head.electorate)}
     absent = voters - here - leaving - gone - set(roster.out)
     back = stayed - voters & set(roster.known)
-    newcomers = sorted(stayed - voters - back, key=lambda peer: digest(head.anchor, peer))
+    newcomers = sorted(stayed - voters - back, key=lambda peer: digest(head.lot, peer))
     found = sorted(back)[: max(0, SEATS - len(voters & stayed | absent))]
     room = min(max(1, len(voters) // GROWTH), SEATS - len(voters & stayed | absent) - len(found))
     elected = stayed & voters | absent | {*found, *newcomers[: max(0, room)]}

@@ -20,7 +20,7 @@ from peer.consensus.protocol.block import (
     Vote,
     givers,
 )
-from peer.consensus.protocol.electorate import quorum, restarts_alone
+from peer.consensus.protocol.electorate import may_restart, quorum
 from peer.consensus.protocol.encoding import Keys, pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.membership import elect_follows, tenures_after
@@ -41,15 +41,18 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
     head, phase, fault = after_restarts(rules, head, block)
     return (
         fault
-        or fault_of_votes(rules, head, block.votes, block.update.digest, phase)
+        or fault_of_votes(rules.keys, head, block.votes, block.update.digest, phase)
         or check_update(rules, head, block.update)
     )
 
 
-def after_restarts(rules: Rules, head: ChainHead, block: Block, *, led: bool = True) -> tuple[ChainHead, int, str]:
-    """After which head a block follows, if it was restarted; which votes certify it; and what is wrong with that."""
-    for restart in block.restarts:
-        fault = fault_of_restart(rules, head, restart, led=led)
+def after_restarts(rules: Rules, head: ChainHead, block: Block) -> tuple[ChainHead, int, str]:
+    """After which head a block follows, if it was restarted; which votes certify it; and what is wrong with that.
+
+    Restarts by which `head` came to be are not looked at again: the votes name their instance.
+    """
+    for restart in block.restarts[head.number :]:
+        fault = fault_of_restart(rules, head, restart)
         if fault:
             return head, 2, fault
         if restart.value is not None:
@@ -59,7 +62,7 @@ def after_restarts(rules: Rules, head: ChainHead, block: Block, *, led: bool = T
     return head, 2, ""
 
 
-def fault_of_restart(rules: Rules, head: ChainHead, restart: Restart, *, led: bool = True) -> str:
+def fault_of_restart(rules: Rules, head: ChainHead, restart: Restart) -> str:
     """Why those whom it names may not go on after `head`; empty if they may."""
     if (restart.anchor, restart.number) != (head.anchor, head.number + 1):
         return "it is a restart of something else"
@@ -67,33 +70,34 @@ def fault_of_restart(rules: Rules, head: ChainHead, restart: Restart, *, led: bo
         return "it is a restart that the organiser has not signed"
     if list(restart.electorate) != sorted(set(restart.electorate)):
         return "those who restart are not in order"
-    if not restart.forced and not restarts_alone(len(head.electorate), len(restart.stuck)):
-        return f"{len(restart.stuck)} of {len(head.electorate)} are too few to restart"
-    return next(filter(None, (fault_of_stuck(rules, head, stuck, led=led) for stuck in restart.stuck)), "")
+    if not restart.forced and not may_restart(head.electorate, head.roster.known, restart.electorate):
+        return f"{len(restart.stuck)} of {len(head.electorate)} are too few to restart, or not known to the organiser"
+    return next(filter(None, (fault_of_stuck(rules.keys, head, stuck) for stuck in restart.stuck)), "")
 
 
-def fault_of_stuck(rules: Rules, head: ChainHead, stuck: Stuck, *, led: bool = True) -> str:
+def fault_of_stuck(keys: Keys, head: ChainHead, stuck: Stuck) -> str:
     """Why a voter's word that it is stuck counts for nothing after `head`; empty if it does."""
-    if (stuck.anchor, stuck.number) != (head.anchor, head.number + 1) or stuck.voter not in head.electorate:
+    place = (stuck.anchor, stuck.electorate, stuck.number)
+    if place != (head.anchor, head.electorate, head.number + 1) or stuck.voter not in head.electorate:
         return "it is stuck elsewhere"
-    if not stuck.genuine(rules.keys):
+    if not keys.verify(stuck.voter, "stuck", stuck.payload(), stuck.signature):
         return "it is not signed by who is stuck"
     if stuck.accepted is None:
         return "it has votes for nothing" if stuck.certificate else ""
     ballot, digest = stuck.accepted
-    fault = fault_of_votes(rules, head, stuck.certificate, digest, 1, led=led)
+    fault = fault_of_votes(keys, head, stuck.certificate, digest, 1, led=False)
     return fault or ("" if stuck.certificate[0].ballot == ballot else "its votes are of another ballot")
 
 
 def fault_of_votes(
-    rules: Rules, head: ChainHead, votes: tuple[Vote, ...], digest: bytes, phase: int, *, led: bool = True
+    keys: Keys, head: ChainHead, votes: tuple[Vote, ...], digest: bytes, phase: int, *, led: bool = True
 ) -> str:
     """Why these votes of a phase do not certify an update; empty if they do.
 
     Without `led` nobody asks who proposed it, for which all of the head must be known: the voters have.
     """
     for vote in votes:
-        if vote.phase != phase or not vote_valid(rules.keys, head, vote, led=led):
+        if vote.phase != phase or not vote_valid(keys, head, vote, led=led):
             return f"the vote of {vote.voter} is not a voter's genuine one"
     if any(vote.update != digest for vote in votes):
         return "its votes are for another update"

@@ -122,16 +122,16 @@ def _have_checked(turn: Transition, exchange: MemberState) -> None:
         return
     weights, _, _ = norms.table_of(exchange.judgement)
     for part, mean in exchange.means.items():
-        if mean.digest in turn.state.held and _key(part, mean) not in turn.state.faults:
-            if _key(part, mean) not in exchange.checking:
-                turn.set(
-                    exchange=replace(turn.state.exchange, checking=turn.state.exchange.checking | {_key(part, mean)})
-                )
-                turn.emit(soundness.check_of(turn, exchange.members, weights, exchange.measured, *_key(part, mean)))
+        key = _key(part, mean)
+        if mean.digest not in turn.state.held or key in turn.state.faults or key in exchange.checking:
+            continue
+        exchange = replace(exchange, checking=exchange.checking | {key})
+        turn.set(exchange=exchange)
+        turn.emit(soundness.check_of(turn, exchange.members, weights, exchange.measured, *key))
     wrong = {part for part, mean in exchange.means.items() if turn.state.faults.get(_key(part, mean))}
     if wrong:
-        means = {part: mean for part, mean in turn.state.exchange.means.items() if part not in wrong}
-        turn.set(exchange=replace(turn.state.exchange, means=means))
+        means = {part: mean for part, mean in exchange.means.items() if part not in wrong}
+        turn.set(exchange=replace(exchange, means=means))
 
 
 # ---- repair ----

@@ -149,7 +149,7 @@ def _begin(turn: Transition, ballot: int) -> None:
     # Whoever takes over is in the electorate itself. And a fragment's first round has no mean before it that a
     # newcomer's work could be held against.
     guests_come = state.head.round >= turn.rules.fragments
-    drawn = sorted(in_step, key=lambda peer: digest(state.head.anchor, "guest", peer))  # each round others
+    drawn = sorted(in_step, key=lambda peer: digest(state.head.lot, "guest", peer))  # others each round
     guests = (peer for peer in drawn if guests_come and not turn.has_left(peer))
     asked = tuple(dict.fromkeys((*voters, *guests)))[:MAX_MEMBERS]
     lead = CoordinatorState(

@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 from weakref import WeakValueDictionary
 
 from dht.streams.base import Streams
-from peer.consensus.protocol.block import Block, ContributionHeader
+from peer.consensus.protocol.block import Block, ContributionHeader, Restart, Stuck
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
     FETCH_BYTES,
@@ -34,6 +34,7 @@ from peer.consensus.protocol.messages import (
 from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.rounds.interface import (
     Applied,
+    AskOrganiser,
     BufferPart,
     CheckMean,
     CheckRow,
@@ -44,6 +45,7 @@ from peer.consensus.rounds.interface import (
     MeasurePart,
     NeedSnapshot,
     ObjectStored,
+    OrganiserAnswered,
     PartMeasured,
     PartReduced,
     Paused,
@@ -129,6 +131,13 @@ class ReductionPort(Protocol):
     def forget(self) -> None: ...
 
 
+class OrganiserPort(Protocol):
+    """The way to the organiser's node."""
+
+    def ask(self, stuck: Stuck | None, answered: Callable[[Restart | None], None]) -> None:
+        """Show it that this peer is stuck, or ask whether it is there; `answered` if it answers, with its Restart."""
+
+
 class HomesPort(Protocol):
     """Of a peer of several homes: what the others do. `peer.consensus.delegates.lead_driver` has it."""
 
@@ -198,6 +207,7 @@ class Driver:
         publish: Callable[[Heartbeat], None] = lambda head: None,
         framing: Framing = ON_THE_WIRE,
         homes: HomesPort | None = None,
+        organiser: OrganiserPort | None = None,
     ) -> None:
         self.state = state
         self.clock = clock
@@ -207,7 +217,7 @@ class Driver:
         self._report, self._publish = report, publish
         self._events: deque[Input] = deque()
         self._busy = self._broken = False
-        self._homes = homes
+        self._homes, self._organiser = homes, organiser
         if homes is not None:
             homes.begin(self._perform)
 
@@ -269,6 +279,9 @@ class Driver:
                 if update is not None:
                     self._disk.save_object(update.digest, update.to_bytes())
                 self._disk.save_acceptor(acceptor)
+            case AskOrganiser(stuck):
+                if self._organiser is not None:
+                    self._organiser.ask(stuck, lambda found: self.deliver(OrganiserAnswered(self.clock(), found)))
             case BufferPart():
                 self._arithmetic.keep(effect)
             case MeasurePart():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.consensus.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Delegate, Update
+from peer.consensus.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Delegate, Restart, Stuck, Update
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, Message
 from peer.consensus.protocol.norms import PartNorms
@@ -134,8 +134,10 @@ class Leaving(Input):
 
 
 @dataclass(frozen=True, slots=True)
-class RestartForced(Input):
-    """A person who holds the organiser's key has those go on who are stuck, though one of them may hide something."""
+class OrganiserAnswered(Input):
+    """The organiser's node has answered `AskOrganiser`, with the Restart by which this peer goes on if there is one."""
+
+    restart: Restart | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,6 +237,13 @@ class PersistAcceptor(Effect):
 
     acceptor: Acceptor
     update: Update | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class AskOrganiser(Effect):
+    """Show the organiser's node that I am stuck, or ask whether it is there; then `OrganiserAnswered`, if it is."""
+
+    stuck: Stuck | None
 
 
 @dataclass(frozen=True, slots=True)

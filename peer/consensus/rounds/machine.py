@@ -77,13 +77,13 @@ from peer.consensus.rounds.interface import (
     Leaving,
     MeanChecked,
     ObjectStored,
+    OrganiserAnswered,
     PartMeasured,
     PartReduced,
     Paused,
     PeersUnreachable,
     Quarantined,
     Received,
-    RestartForced,
     Resumed,
     RowChecked,
     SendObjects,
@@ -126,7 +126,8 @@ def begin(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=promised,
         voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
         deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
-        held=held or {}, submitted_at=now, last_progress_at=now, began_at=now, stood_at=now, checked_at=now, proposals=proposals, applied_round=head.round,
+        held=held or {}, submitted_at=now, last_progress_at=now, began_at=now, stood_at=now, checked_at=now,
+        proposals=proposals, applied_round=head.round,
         in_step=readiness.starts_in_step(rules, head),
     )  # fmt: skip
 
@@ -211,8 +212,8 @@ def _take(turn: Transition, event: Input) -> None:
             turn.set(quarantined=peers - {turn.me})
         case PeersUnreachable(_, peers):
             _unreachable(turn, peers)
-        case RestartForced():
-            restart.sign_if_due(turn, forced=True)
+        case OrganiserAnswered(_, found):
+            restart.on_answer(turn, found)
             acceptor.poll(turn)
         case Leaving():
             turn.set(leaving=True)
@@ -319,6 +320,8 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
 
 
 def _receive_in_round(turn: Transition, sender: str, message: Message) -> None:
+    if isinstance(message, Prepare | Promise | Propose | VoteCast) and sender in turn.state.electorate:
+        turn.set(spoke_at={**turn.state.spoke_at, sender: turn.now})
     if isinstance(message, Prepare):
         acceptor.on_prepare(turn, sender, message)
     elif message.place.instance == turn.state.instance:  # type: ignore[attr-defined]

@@ -1,9 +1,9 @@
-"""When less than a quorum is left: they seal what they have, and the organiser lets them go on without the others.
+"""When no quorum is left: voters seal what they have, and the organiser lets those who are left go on without the rest.
 
-A voter that has heard no quorum for `restart_s` signs `Stuck`: on disk before it is said, it votes no more in this
-instance, and shows what it has accepted there. From these the organiser's key makes a `Restart`, one for an anchor and
-number. If one of them has accepted an update, the newest of those is decided; if none has, they are the electorate of
-a new instance after the same anchor.
+A voter that saw no quorum for `restart_s` signs `Stuck`: it is on disk before it is said, the voter votes no more in
+this instance, and it shows what it has accepted there. From these the organiser's node makes a `Restart`
+(`peer.consensus.protocol.restart_desk`). If one of them has accepted an update, the newest of those is decided; if none
+has, they are the electorate of a new instance after the same anchor.
 """
 
 from __future__ import annotations
@@ -13,66 +13,68 @@ from math import inf
 
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import Block, Restart, Stuck
-from peer.consensus.protocol.electorate import quorum, restarts_alone
+from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.messages import Restarted, StuckSaid
 from peer.consensus.protocol.refusals import BLOCK
 from peer.consensus.rounds import timeouts
-from peer.consensus.rounds.interface import PersistAcceptor
+from peer.consensus.rounds.interface import AskOrganiser, PersistAcceptor
 from peer.consensus.rounds.state import Acceptor, Attempts
 from peer.consensus.rounds.transition import Transition
 
 REPEAT_S = 5.0
+"""How often the organiser's node is asked, and the other voters are told."""
 
 
 def poll(turn: Transition) -> None:
-    """Seal, say so again, and as the organiser sign."""
+    """Ask whether the organiser is there, seal, and show the seal until there is an answer."""
     state, rules = turn.state, turn.rules
-    if not rules.restart_s or rules.holds is not None or state.blocks or state.decided is not None:
+    if not rules.restart_s or not rules.organiser or rules.holds is not None or turn.me not in state.electorate:
         return
-    if state.acceptor.restarts and state.acceptor.restarts[-1].value is not None:
+    if state.blocks or state.decided is not None or _is_decided_by_restart(state.acceptor):
         return
-    alone = _in_sight(turn) < quorum(state.electorate)
+    alone = timeouts.in_sight(state, turn.now) < quorum(state.electorate)
     turn.set(alone_since=min(state.alone_since, turn.now) if alone else inf)
     waited = turn.now - turn.state.alone_since >= rules.restart_s and _hears_the_organiser(turn)
     dead = len(state.stucks) > len(state.electorate) - quorum(state.electorate)
-    if turn.me in state.electorate and state.acceptor.stuck is None and (waited or dead):
+    if state.acceptor.stuck is None and (waited or dead):
         _seal(turn)
-    if state.acceptor.stuck is not None and turn.now >= state.stuck_said_at + REPEAT_S:
+    if (alone or turn.state.acceptor.stuck is not None) and turn.now >= state.stuck_said_at + REPEAT_S:
         _say(turn)
-    if turn.me == rules.organiser:
-        sign_if_due(turn)
 
 
-def _in_sight(turn: Transition) -> int:
-    return len(turn.state.electorate) - len(timeouts.silent_voters(turn.state, turn.now))
+def _is_decided_by_restart(acceptor: Acceptor) -> bool:
+    return bool(acceptor.restarts) and acceptor.restarts[-1].value is not None
 
 
 def _hears_the_organiser(turn: Transition) -> bool:
     """Who seals must be able to go on: without the organiser nobody could, though all came back."""
-    said = turn.state.heard.get(turn.rules.organiser)
-    return turn.me == turn.rules.organiser or (said is not None and turn.now - said[1] < timeouts.SILENT_S)
+    return turn.now - turn.state.organiser_at < 3 * REPEAT_S
 
 
 def _seal(turn: Transition) -> None:
-    mine = turn.state.acceptor
-    stuck = Stuck(turn.me, mine.anchor, turn.state.head.number + 1, mine.accepted, mine.certificate).signed(
-        turn.rules.keys
-    )
-    mine = replace(mine, stuck=stuck)
+    mine, head = turn.state.acceptor, turn.state.head
+    plain = Stuck(turn.me, head.anchor, head.electorate, head.number + 1, mine.accepted, mine.certificate)
+    mine = replace(mine, stuck=plain.signed(turn.rules.keys))
     turn.emit(PersistAcceptor(mine))
-    turn.set(acceptor=mine, lead=None, stucks={**turn.state.stucks, turn.me: stuck})
+    turn.set(acceptor=mine, lead=None, stuck_said_at=-inf)
     turn.alert(
         "warning", "STUCK", f"no quorum was heard for {turn.rules.restart_s:.0f} s: the organiser is asked to go on"
     )
-    _say(turn)
 
 
 def _say(turn: Transition) -> None:
     stuck = turn.state.acceptor.stuck
-    assert stuck is not None
     turn.set(stuck_said_at=turn.now)
-    to = dict.fromkeys((turn.rules.organiser, *turn.state.electorate))
-    turn.send((peer for peer in to if peer != turn.me), StuckSaid(stuck))
+    turn.emit(AskOrganiser(stuck))
+    if stuck is not None:
+        turn.send(turn.state.electorate, StuckSaid(stuck))
+
+
+def on_answer(turn: Transition, restart: Restart | None) -> None:
+    """The organiser's node is there, and may have let somebody go on."""
+    turn.set(organiser_at=turn.now)
+    if restart is not None:
+        on_restart(turn, turn.rules.organiser, Restarted(restart))
 
 
 def on_stuck(turn: Transition, sender: str, message: StuckSaid) -> None:
@@ -80,12 +82,11 @@ def on_stuck(turn: Transition, sender: str, message: StuckSaid) -> None:
     stuck, state = message.stuck, turn.state
     if stuck.anchor != state.head.anchor:
         return
-    if stuck.number <= state.head.number or (
-        state.acceptor.restarts and state.acceptor.restarts[-1].number == stuck.number
-    ):
+    known = state.acceptor.restarts
+    if stuck.number <= state.head.number or (known and known[-1].number == stuck.number):
         tell(turn, sender)
         return
-    fault = validation.fault_of_stuck(turn.rules, state.head, stuck)
+    fault = validation.fault_of_stuck(turn.rules.keys, state.head, stuck)
     if fault:
         turn.refuse(sender, BLOCK, fault)
         return
@@ -98,29 +99,8 @@ def tell(turn: Transition, peer: str) -> None:
         turn.send((peer,), Restarted(restart))
 
 
-def sign_if_due(turn: Transition, *, forced: bool = False) -> None:
-    """With those who have sent it, once nobody else who is heard may still; fewer than are safe only if a person says
-    so."""
-    state = turn.state
-    voters, came = state.electorate, state.stucks
-    silent = timeouts.silent_voters(state, turn.now)
-    awaited = [peer for peer in voters if peer not in came and peer not in silent]
-    first_at = min((turn.now, state.stuck_at)) if came else inf
-    turn.set(stuck_at=first_at)
-    if not came or (awaited and turn.now - first_at < timeouts.SILENT_S and not forced):
-        return
-    if not forced and not restarts_alone(len(voters), len(came)):
-        return
-    number = state.head.number + 1
-    restart = Restart(state.head.anchor, number, tuple(came[peer] for peer in sorted(came)), forced).signed(
-        turn.rules.keys
-    )
-    on_restart(turn, turn.me, Restarted(restart))
-    turn.send((peer for peer in voters if peer != turn.me), Restarted(restart))
-
-
 def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
-    """On disk before anybody acts on it; the organiser's own before it is sent."""
+    """On disk before anybody acts on it."""
     restart, state = message.restart, turn.state
     known = state.acceptor.restarts
     if restart.anchor != state.head.anchor or restart.number != state.head.number + 1 or restart in known:
@@ -143,7 +123,7 @@ def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
     turn.set(
         head=head, acceptor=mine, lead=None, exchange=None, early=(), checks={}, prepared={}, votes={}, proposals={},
         decided=None, dead_ballots=frozenset(), skipped=0, postponed=None, unanswered=None, unseen=None, stucks={},
-        ballot_at=-inf, attempts=Attempts(), alone_since=inf, stuck_at=inf, voters=state.voters.union(head.electorate),
+        ballot_at=-inf, attempts=Attempts(), alone_since=inf, voters=state.voters.union(head.electorate),
     )  # fmt: skip
     turn.moved()
     turn.say_head()

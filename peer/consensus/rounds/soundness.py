@@ -31,7 +31,7 @@ PROOF_VOTES_S = 8.0
 def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, ...]) -> bool:
     """Whether these are the votes of a quorum that has checked an update in a ballot."""
     ballot, digest = accepted
-    fault = validation.fault_of_votes(turn.rules, turn.state.head, votes, digest, 1)
+    fault = validation.fault_of_votes(turn.rules.keys, turn.state.head, votes, digest, 1)
     return not fault and votes[0].ballot == ballot
 
 

@@ -13,6 +13,7 @@ from enum import Enum
 from peer.consensus.aggregation.aggregate import AggregationResult
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import (
+    NO_ROSTER,
     Block,
     ContributionHeader,
     Delegate,
@@ -400,15 +401,18 @@ class State:
     """In which round a voter said that and did not prove it."""
     unseen: tuple[int, bytes] | None = None
     """What others say they have checked in the ballot that I promised, and I have not seen."""
-    roster: Roster = Roster()
+    roster: Roster = NO_ROSTER
     """The newest that the organiser has signed, as far as I have heard."""
     alone_since: float = float("inf")
     """Since when I have not heard a quorum."""
     stucks: Mapping[str, Stuck] = field(default_factory=dict)
     """Who votes no more in this instance."""
-    stuck_at: float = float("inf")
-    """When I heard that first."""
     stuck_said_at: float = float("-inf")
+    """When I asked the organiser last."""
+    organiser_at: float = float("-inf")
+    """When it answered last."""
+    spoke_at: Mapping[str, float] = field(default_factory=dict)
+    """When each voter last led a ballot of this anchor, answered one or voted in it."""
     decided: tuple[int, bytes] | None = None
     attempts: Attempts = Attempts()
     dead_ballots: frozenset[int] = frozenset()

@@ -10,7 +10,7 @@ from peer.testing.memory_swarm import World
 
 def at_round(rounds: int) -> tuple[World, LogicalPeer]:
     """A world in which forks are allowed, and one of its peers at this round."""
-    world = World(1, 3, takeover_s=12.0)
+    world = World(1, 3, restart_s=12.0)
     peer = world.peers[0]
     while peer.disk.head.round < rounds:
         world.scheduler.run_until(world.now + 0.1)

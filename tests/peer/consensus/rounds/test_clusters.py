@@ -16,7 +16,7 @@ from peer.consensus.protocol.messages import MeanData, ObjectData, PartData, dec
 from peer.consensus.rounds.interface import DelegateHolds
 from peer.testing.memory_cluster import LogicalLead, spans
 from peer.testing.memory_swarm import World
-from tests.model_swarm import TAKEOVER_S, run_schedule
+from tests.model_swarm import RESTART_S, run_schedule
 from tests.plans import run_one, summary
 
 FIRST = 3_000_000
@@ -36,22 +36,22 @@ def test_clusters_keep_the_promises_of_the_round(capsys: pytest.CaptureFixture[s
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("number", "kind", "takeover_s"),
+    ("number", "kind", "restart_s"),
     [
-        (114, "random", TAKEOVER_S),  # means of several layers have the same bytes
-        (130, "forks", TAKEOVER_S),  # workers went on with others while their lead was alone
-        (300_667, "targeted", TAKEOVER_S),  # a lead alone that had accepted, and came back, asked nobody for the bytes
+        (114, "random", RESTART_S),  # means of several layers have the same bytes
+        (130, "forks", RESTART_S),  # workers went on with others while their lead was alone
+        (300_667, "targeted", RESTART_S),  # a lead alone that had accepted, and came back, asked nobody for the bytes
     ],
 )
-def test_schedules_that_found_something(number: int, kind: str, takeover_s: float) -> None:
-    run_schedule(number, kind, takeover_s=takeover_s, clusters=True)
+def test_schedules_that_found_something(number: int, kind: str, restart_s: float) -> None:
+    run_schedule(number, kind, restart_s=restart_s, clusters=True)
 
 
 @pytest.mark.slow
 def test_fragments_and_written_promises() -> None:
     """A round that averages some layers alone; and what is said is on disk before."""
     run_schedule(FIRST, "random", clusters=True, fragments=2, watched=True)
-    run_schedule(FIRST + 1, "forks", takeover_s=TAKEOVER_S, clusters=True, fragments=2, watched=True)
+    run_schedule(FIRST + 1, "forks", restart_s=RESTART_S, clusters=True, fragments=2, watched=True)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])

@@ -18,7 +18,7 @@ from peer.consensus.rounds.interface import PersistAcceptor
 from peer.consensus.rounds.transition import Transition
 from peer.testing import memory_peer
 from peer.testing.memory_peer import IntegerDisk, IntegerSums, Ledger, LogicalPeer
-from tests.model_swarm import TAKEOVER_S, run_schedule
+from tests.model_swarm import RESTART_S, run_schedule
 from tests.peer.consensus.rounds.test_schedules import run_until_bytes_are_lost
 
 PRESENT_S = 8.0
@@ -207,7 +207,7 @@ class Catch:
     """Which schedules catch a damage."""
 
     kind: str
-    takeover_s: float = 0.0
+    restart_s: float = 0.0
     seeds: int
     first: int = 0
     """The one that did when it was last looked for: the others are tried only if it does no longer."""
@@ -226,8 +226,8 @@ CATCHES: dict[Callable[[pytest.MonkeyPatch], None], Catch] = {
     own_bytes_are_kept: Catch(kind="random", seeds=60, first=3),
     carry_counted_twice: Catch(kind="random", seeds=4),
     void_loses_the_carry: Catch(kind="random", seeds=20),
-    no_return_of_what_is_undone: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=20, first=1),
-    no_fork_choice: Catch(kind="forks", takeover_s=TAKEOVER_S, seeds=60, first=6),
+    no_return_of_what_is_undone: Catch(kind="forks", restart_s=RESTART_S, seeds=20, first=1),
+    no_fork_choice: Catch(kind="forks", restart_s=RESTART_S, seeds=60, first=6),
 }
 
 
@@ -236,7 +236,7 @@ def caught_by(catch: Catch) -> int | None:
     for seed in (catch.first, *range(catch.seeds)):
         try:
             run_schedule(
-                seed, catch.kind, takeover_s=catch.takeover_s, peers=3 + seed % 3, watched=catch.watched
+                seed, catch.kind, restart_s=catch.restart_s, peers=3 + seed % 3, watched=catch.watched
             )  # fmt: skip
         except AssertionError:
             return seed

@@ -320,7 +320,7 @@ def test_a_lead_that_its_home_has_left_behind_holds_no_takeover_up() -> None:
     alone = replace(HEAD, electorate=(LEADER,))
     weak = replace(block(), electorate=OTHERS)
     state = replace(
-        state_of(LEADER), head=alone, delegates=(ALL,), rules=replace(state_of(LEADER).rules, takeover_s=12.0)
+        state_of(LEADER), head=alone, delegates=(ALL,), rules=replace(state_of(LEADER).rules, restart_s=12.0)
     )  # fmt: skip
     here = Heartbeat(alone.anchor, 0, 0, b"", False, 0, 0, False)
     gone = Heartbeat(b"a" * 32, 1, 3, b"", False, 0, 0, False)

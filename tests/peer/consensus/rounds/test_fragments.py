@@ -16,7 +16,7 @@ from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_peer import PARTS, Ledger, averaged, decoded
 from peer.testing.memory_swarm import LogicalSwarm, World
 from tests import chaos
-from tests.model_swarm import TAKEOVER_S, run_schedule
+from tests.model_swarm import RESTART_S, run_schedule
 from tests.peer.consensus.rounds.build import HEAD, block, fault_of, rules, state_of, update
 
 EDIT = AggregationRules(rule="edit", warmup_rounds=2)
@@ -130,7 +130,7 @@ def test_schedules_of_faults(fragments: int, kind: str) -> None:
     """Crashes at any effect, an adversary that aims at agreement, forks; judged, so that layers are rolled back."""
     aggregation = AggregationRules(rule="centered-clip", warmup_rounds=2, deviation_floor=0.1)
     worlds = [
-        run_schedule(7_000 + seed, kind, takeover_s=TAKEOVER_S, aggregation=aggregation, fragments=fragments)
+        run_schedule(7_000 + seed, kind, restart_s=RESTART_S, aggregation=aggregation, fragments=fragments)
         for seed in range(2)
     ]
     assert all(world.commits for world in worlds)
@@ -141,7 +141,7 @@ def test_schedules_of_faults(fragments: int, kind: str) -> None:
 @pytest.mark.parametrize("fragments", [2, 3])
 def test_a_fork_that_undoes_rounds_of_every_fragment(fragments: int) -> None:
     """Two of five go on apart for long; what their branch had counted of them, in any fragment, is owed again."""
-    world = World(2, 5, takeover_s=4.0, fragments=fragments)
+    world = World(2, 5, restart_s=4.0, fragments=fragments)
     world.scheduler.run_until(20.0)
     world.network.partition(["p0", "p1"])
     world.scheduler.run_until(45.0)

@@ -201,7 +201,7 @@ def duration_s(swarm: LogicalSwarm, first: int, last: int) -> float:
 @pytest.mark.parametrize("seed", range(2))
 def test_rounds_do_not_get_longer(peers: int, paused: int, seed: int) -> None:
     """Also where most sit out, coordinators among them: rounds last as long as training does, and books residual."""
-    swarm = LogicalSwarm(peers=peers, seed=seed, takeover_s=60.0)
+    swarm = LogicalSwarm(peers=peers, seed=seed, restart_s=60.0)
     swarm.until_round(12, within_s=600)
     for index in range(paused):
         pause(swarm, index)

@@ -73,7 +73,7 @@ def test_who_is_over_its_quota_leaves_the_network_and_comes_back() -> None:
 def test_who_lost_the_others_trains_on_once_the_round_is_overdue() -> None:
     """Two of four are gone, so that no round is decided: after every deadline together the others wait no longer."""
     gone = (happens(16.0, "crash", 0), happens(16.0, "crash", 1))
-    waits = spec(gather_s=5.0, ack_s=1.0, exchange_s=3.0, takeover_s=0.0)
+    waits = spec(gather_s=5.0, ack_s=1.0, exchange_s=3.0, restart_s=0.0)
     overdue_s = 5.0 + 2 * (5.0 + 3.0)
     back = (happens(100.0, "return", 0), happens(100.0, "return", 1))
     group, lines = told(*gone, *back, rounds=5, spec=waits)

@@ -48,7 +48,7 @@ LEFT = 4
 """The branch beyond this round was left."""
 SNAPSHOT = 2
 
-TAKEOVER_S = 600
+RESTART_S = 600
 """As the spec has it: nobody may take over sooner."""
 
 
@@ -58,7 +58,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
     root = tmp_path_factory.mktemp("run")
     write_corpus(root / "corpus")
     spec = small_spec(root / "corpus", "llama")
-    table = dataclasses.replace(spec.round, takeover_s=600.0)
+    table = dataclasses.replace(spec.round, restart_s=600.0)
     codec = dataclasses.replace(spec.codec, part_elements=4096)
     return make_run(root, dataclasses.replace(spec, round=table, codec=codec), rounds=ROUNDS)
 
@@ -344,7 +344,7 @@ def test_a_takeover_counts_as_weak(made: RunOnDisk, copied: Path) -> None:
 
     def alone(update: Update, head: ChainHead) -> Update:
         update = dataclasses.replace(
-            update, time=head.time + TAKEOVER_S, members=update.members[:1], weight=head.weight + 1, coordinator=one,
+            update, time=head.time + RESTART_S, members=update.members[:1], weight=head.weight + 1, coordinator=one,
             elect=(one,), contributors=(1,) * len(update.parts), measured=(),
         )  # fmt: skip
         return judged(update, head, made.spec, made.trainer.parts)

@@ -105,7 +105,7 @@ def test_it_can_begin_in_the_middle(made: World) -> None:
 @pytest.fixture
 def forked() -> World:
     """Two sides that went on without each other after some common rounds; the second has more peers."""
-    world = World(seed=5, peers=5, takeover_s=20.0)
+    world = World(seed=5, peers=5, restart_s=20.0)
     until(world, 3)
     world.network.partition(("p0", "p1"), ("p2", "p3", "p4"))
     deadline = world.now + 300

@@ -46,7 +46,7 @@ def small() -> RunSpec:
         model=dataclasses.replace(spec.model, context=32, config=config),
         inner=dataclasses.replace(spec.inner, sequences=2, warmup_steps=0),
         data=dataclasses.replace(spec.data, eval_sequences=32, eval_every=ROUNDS),
-        round=dataclasses.replace(spec.round, steps=4, sync_rounds=0, ramp_rounds=0, takeover_s=20.0),
+        round=dataclasses.replace(spec.round, steps=4, sync_rounds=0, ramp_rounds=0, restart_s=20.0),
     )
 
 
