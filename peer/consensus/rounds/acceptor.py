@@ -485,7 +485,8 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     acceptor = Acceptor(head.anchor, head.instance)
     turn.set(
         head=head, acceptor=acceptor, checks={}, prepared={}, faults={}, stood_at=turn.now,
-        voters=state.voters.union(head.electorate), header=None, progress=0.0, first_progress=None, train_s=0, expected_by={}, freeze_asked_at=None,
+        voters=state.voters.union(head.electorate), header=None, progress=0.0, first_progress=None, train_s=0,
+        expected_by={}, freeze_asked_at=None,
         unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
         decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
         sits_out=False, resumed_at=float("inf"), ballot_at=float("-inf"), skipped=0,

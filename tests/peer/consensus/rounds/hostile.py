@@ -17,7 +17,10 @@ from peer.consensus.protocol.block import (
     Block,
     ContributionHeader,
     NormRow,
+    Restart,
+    Roster,
     SignedNorms,
+    Stuck,
     Update,
     Vote,
 )
@@ -29,7 +32,6 @@ from peer.consensus.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
@@ -37,18 +39,23 @@ from peer.consensus.protocol.messages import (
     Norms,
     NormTable,
     ObjectData,
+    Objection,
     PartData,
     Prepare,
     Promise,
     Propose,
     Reassign,
-    ShowInputs,
+    Restarted,
+    RosterSaid,
+    RowDispute,
     Start,
+    StuckSaid,
     VoteCast,
     decode,
     encode,
 )
 from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.refusals import MESSAGE
 from peer.consensus.rounds.acceptor import PROPOSALS_KEPT, VOTES_KEPT
 from peer.consensus.rounds.block_sync import MAX_HEARD
 from peer.consensus.rounds.interface import (
@@ -63,18 +70,20 @@ from peer.consensus.rounds.interface import (
     Received,
     ReducePart,
     Send,
-    SendInputs,
     SendMean,
     SendObjects,
     SendParts,
     StoreObject,
     Submitted,
+    Tell,
     Tick,
     TrainingProgress,
 )
 from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.misconduct import DISPUTES_MOST
+from peer.consensus.rounds.soundness import SHOWN_MOST
 from peer.consensus.rounds.state import MemberState, State
+from peer.schema.events import MessageRefused
 from peer.testing.memory_peer import ModelKeys
 from tests.peer.consensus.rounds.build import (
     HEAD,
@@ -115,8 +124,8 @@ class Hostile:
         self.dice = Random(seed)
         self.now = 0.0
         self.state = state_of(ME)
-        audit, aggregation = self.dice.choice((0.0, 0.5, 1.0)), self.dice.choice(JUDGES)
-        self.state = replace(self.state, rules=replace(self.state.rules, audit=audit, aggregation=aggregation))
+        aggregation = self.dice.choice(JUDGES)
+        self.state = replace(self.state, rules=replace(self.state.rules, aggregation=aggregation))
         self.answers: deque[Input] = deque()
         """What this peer's own disk and arithmetic will say, and what honest peers would."""
         self.sent: Counter[tuple[BallotId, type[Effect], str]] = Counter()
@@ -131,6 +140,8 @@ class Hostile:
         self.state, effects = step(self.state, event)
         for effect in effects:
             self._check(effect)
+            if isinstance(effect, Tell) and isinstance(effect.event, MessageRefused):
+                assert effect.event.rule != MESSAGE, f"a handler raised: {effect.event.why}"
             if isinstance(effect, StoreObject):
                 self.answers.append(ObjectStored(self.now, effect.digest, len(effect.payload)))
             elif isinstance(effect, MeasurePart):
@@ -157,14 +168,14 @@ class Hostile:
         exchange = self.state.exchange
         match message:
             case Prepare(place):
-                accepted = self._accepted() if self.dice.random() < 0.2 else None
-                return [Promise(place, header(peer, anchor=place.anchor), accepted)]
+                if self.dice.random() < 0.8 or place.ballot == 0:
+                    return [Promise(place, header(peer, anchor=place.anchor))]
+                certificate = tuple(vote(name, update(), phase=1) for name in NAMES[:2])
+                return [Promise(place, header(peer, anchor=place.anchor), (0, update().digest), certificate)]
             case Start(place) if exchange is not None:
                 mine = [part for part, owner in enumerate(exchange.reducers) if owner == ME]
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
                 parts = [PartData(place, 0, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in mine]
-                audits = [part for part, auditor in exchange.again.auditors.items() if auditor == ME]
-                parts += [PartData(place, 1, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in audits]
                 members, squares = exchange.members, tuple(self.dice.choice((ONE, ONE, *ODD_BITS)) for _ in range(3))
                 rows = {"squares": squares} if len(members) == 3 and self.dice.random() < 0.3 else {}
                 found = measurements(peer, members, theirs, anchor=place.anchor, ballot=place.ballot, **rows)
@@ -172,19 +183,11 @@ class Hostile:
             case NormTable(place) if exchange is not None:
                 theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
                 means = [MeanData(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i, _ in theirs]
-                audits = [part for part, auditor in exchange.again.auditors.items() if auditor == peer]
-                said = digest_of(self.dice.choice((b"other", b"yet another")))
-                means += [MeanData(place, 1, i, peer, 7, said, b"") for i in audits]
                 return [mean.signed(ModelKeys(peer)) for mean in means]
-            case ShowInputs(place, part):
-                return [
-                    PartData(place, 1, part, merkle.path(leaves_of(name), part), part_of(name, part), name)
-                    for name in NAMES
-                ]
             case Propose(place, item, signature):
                 name = self.state.head.instance
-                plain = Vote(peer, name, place.ballot, item.digest, signature)
-                return [VoteCast(place, plain.signed(ModelKeys(peer)))]
+                plain = [Vote(peer, name, place.ballot, item.digest, signature, phase=phase) for phase in range(3)]
+                return [VoteCast(place, one.signed(ModelKeys(peer))) for one in plain]
             case GetObjects(digests):
                 known = [*GARBAGE, update().to_bytes()]
                 return [ObjectData(b"", payload) for payload in known if digest_of(payload) in digests]
@@ -199,9 +202,9 @@ class Hostile:
             assert set(effect.to) <= set(CROWD) - {ME}
         elif isinstance(effect, SendMean):
             assert effect.mean.digest in self.state.held
-        elif isinstance(effect, SendParts | SendInputs) and self.state.exchange is not None:
+        elif isinstance(effect, SendParts) and self.state.exchange is not None:
             key = (effect.place, type(effect), effect.to)
-            self.sent[key] += len(effect.parts) if isinstance(effect, SendParts) else 1
+            self.sent[key] += len(effect.parts)
             assert self.sent[key] <= 2 * COUNT
         elif isinstance(effect, SendObjects):
             assert len(effect.digests) <= 1024
@@ -229,7 +232,7 @@ class Hostile:
             case 0:
                 return Prepare(place)
             case 1:
-                return Promise(place, self._pledge(), self._accepted(), self._accepted())
+                return Promise(place, self._pledge(), self._accepted(), self._certificate(place.ballot))
             case 2:
                 return Nack(place, self._ballot())
             case 3:
@@ -248,7 +251,7 @@ class Hostile:
                 return self._propose(place)
             case 10:
                 item, ballot = self._update(place.ballot), place.ballot
-                return VoteCast(place, vote(dice.choice(CROWD), item, ballot))
+                return VoteCast(place, vote(dice.choice(CROWD), item, ballot, phase=dice.randrange(3)))
             case 11:
                 return GetObjects(tuple(digest_of(dice.choice(GARBAGE)) for _ in range(dice.randrange(9))))
             case 12:
@@ -262,13 +265,13 @@ class Hostile:
                 parts = dice.choices((0, 1, 2, 2, 65535), k=dice.randrange(5))
                 return Reassign(place, tuple((part, dice.choice(CROWD)) for part in parts))
             case 16:
-                return ShowInputs(place, dice.choice((0, 1, 2, 65535)))
+                return Objection(place, *self._mean_named())
             case 17:
-                return self._verdict(place)
+                return RowDispute(place, *self._mean_named(), (), dice.choice(GARBAGE), dice.choice(("", *CROWD)))
             case 18 | 23:
                 return self._objection(place)
             case 19:
-                return MeanConflict(place, replace(self._mean(place), payload=b""))
+                return dice.choice((StuckSaid(self._stuck()), Restarted(self._restart()), RosterSaid(self._roster())))
             case _:
                 return self._head()
 
@@ -331,14 +334,29 @@ class Hostile:
                 about += [(item, row.layer) for item in exchange.measured for row in item.rows] * 3
         return NormDispute(place, *self.dice.choice(about))
 
-    def _verdict(self, place: BallotId) -> MeanData:
-        exchange, part = self.state.exchange, self.dice.choice((0, 1, 2, 65535))
-        auditor = self.dice.choice(CROWD)
-        if exchange is not None:
-            auditor = exchange.again.auditors.get(part, auditor)
-        said = self.dice.choice((PAYLOADS[min(part, COUNT - 1)], b"other"))
-        verdict = MeanData(place, 1, part, auditor, self.dice.choice((3, 7, 7)), digest_of(said), b"")
-        return verdict.signed(ModelKeys(auditor))
+    def _mean_named(self) -> tuple[int, bytes, int]:
+        """(part, digest, contributors) of a mean that was proposed, or of none."""
+        part = self.dice.choice((0, 1, 2, 65535))
+        return part, digest_of(PAYLOADS[min(part, COUNT - 1)]), self.dice.choice((1, 3, 7, 7))
+
+    def _certificate(self, ballot: int) -> tuple[Vote, ...]:
+        item, voters = self._update(ballot), self.dice.sample(CROWD, self.dice.randrange(4))
+        return tuple(vote(name, item, ballot, phase=self.dice.choice((1, 1, 2))) for name in voters)
+
+    def _stuck(self) -> Stuck:
+        dice, head = self.dice, self.state.head
+        certificate, voter = self._certificate(0), dice.choice(CROWD)
+        accepted = (0, certificate[0].update) if certificate else None
+        plain = Stuck(voter, head.anchor, dice.choice((head.electorate, CROWD)), dice.choice((1, 1, 8)), accepted)
+        return replace(plain, certificate=certificate).signed(ModelKeys(voter))
+
+    def _restart(self) -> Restart:
+        found = {stuck.voter: stuck for stuck in (self._stuck() for _ in range(3))}
+        plain = Restart(self.state.head.anchor, self.dice.choice((1, 1, 2)), tuple(found.values()), True)
+        return plain.signed(ModelKeys(self.dice.choice(CROWD)))
+
+    def _roster(self) -> Roster:
+        return Roster(self.dice.choice((0, 5, HUGE)), CROWD, NAMES).signed(ModelKeys(self.dice.choice(CROWD)))
 
     def _norms(self, place: BallotId) -> Norms:
         reducer = self.dice.choice(CROWD)
@@ -441,7 +459,11 @@ def check_bounds(state: State) -> None:
     voters = len(state.head.electorate)
     assert len(state.early) <= 2 * COUNT
     assert len(state.proposals) <= PROPOSALS_KEPT + 8
-    assert sum(map(len, state.votes.values())) <= VOTES_KEPT * voters
+    for votes in (state.checks, state.prepared, state.votes):
+        assert sum(map(len, votes.values())) <= VOTES_KEPT * (voters + len(CROWD))
+    assert len(state.objections) <= voters
+    assert len(state.stucks) <= voters
+    assert len(state.shown) <= SHOWN_MOST * len(CROWD)
     assert len(state.heard) <= MAX_HEARD
     assert len(state.asked) <= MAX_HEARD
     assert len(state.told) <= MAX_HEARD
@@ -461,7 +483,6 @@ def check_bounds(state: State) -> None:
         check_figures(state.exchange)
     if state.lead is not None:
         assert set(state.lead.promises) <= set(state.lead.asked)
-        assert len(state.lead.verdicts) <= COUNT
 
 
 def check_figures(exchange: MemberState) -> None:

@@ -13,12 +13,12 @@ from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import ContributionHeader, PartOutcome, Update
 from peer.consensus.protocol.electorate import quorum
 from peer.consensus.rounds import acceptor as decide
-from peer.consensus.rounds import coordinator, forks
+from peer.consensus.rounds import coordinator
 from peer.consensus.rounds.interface import PersistAcceptor
 from peer.consensus.rounds.transition import Transition
 from peer.testing import memory_peer
 from peer.testing.memory_peer import IntegerDisk, IntegerSums, Ledger, LogicalPeer
-from tests.model_swarm import RESTART_S, run_schedule
+from tests.model_swarm import run_schedule
 from tests.peer.consensus.rounds.test_schedules import run_until_bytes_are_lost
 
 PRESENT_S = 8.0
@@ -35,7 +35,7 @@ def no_write_ahead(patch: pytest.MonkeyPatch) -> None:
 def acceptance_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """A voter that remembers its promises only."""
     save = IntegerDisk.save_acceptor
-    patch.setattr(IntegerDisk, "save_acceptor", lambda disk, acceptor: save(disk, replace(acceptor, accepted=None)))
+    patch.setattr(IntegerDisk, "save_acceptor", lambda disk, acceptor: save(disk, replace(acceptor, accepted=None, certificate=())))
 
 
 def promise_is_ignored(patch: pytest.MonkeyPatch) -> None:
@@ -58,7 +58,7 @@ def accepted_is_not_adopted(patch: pytest.MonkeyPatch) -> None:
     choose = coordinator._choose
 
     def ignore(turn: Transition, lead: coordinator.CoordinatorState) -> None:
-        promises = {peer: replace(promise, accepted=None, other=None) for peer, promise in lead.promises.items()}
+        promises = {peer: replace(promise, accepted=None, certificate=()) for peer, promise in lead.promises.items()}
         choose(turn, replace(lead, promises=promises))
 
     patch.setattr(coordinator, "_choose", ignore)
@@ -182,26 +182,6 @@ def void_loses_the_carry(patch: pytest.MonkeyPatch) -> None:
     _settle_as(patch, {PartOutcome.MISSED: PartOutcome.COUNTED})
 
 
-# ---- forks ----
-
-
-def no_return_of_what_is_undone(patch: pytest.MonkeyPatch) -> None:
-    """A peer that leaves a branch gives up what the branch had counted of it."""
-    undo = Ledger.undo
-
-    def keep_nothing(ledger: Ledger, *args: Any) -> None:
-        residual = list(ledger.residual)
-        undo(ledger, *args)
-        ledger.residual = residual
-
-    patch.setattr(Ledger, "undo", keep_nothing)
-
-
-def no_fork_choice(patch: pytest.MonkeyPatch) -> None:
-    """Everybody stays on its own branch."""
-    patch.setattr(forks, "_wins", lambda *args: False)
-
-
 @dataclass(frozen=True, kw_only=True)
 class Catch:
     """Which schedules catch a damage."""
@@ -221,13 +201,11 @@ CATCHES: dict[Callable[[pytest.MonkeyPatch], None], Catch] = {
     accepted_is_not_adopted: Catch(kind="targeted", seeds=200, first=51),
     coordinator_forgets_its_ballot: Catch(kind="targeted", seeds=5, watched=True),
     quorum_of_half: Catch(kind="targeted", seeds=60, first=3),
-    majority_of_those_present: Catch(kind="forks", seeds=60, first=4),
+    majority_of_those_present: Catch(kind="splits", seeds=60, first=4),
     x_is_not_written: Catch(kind="random", seeds=30, first=5),
     own_bytes_are_kept: Catch(kind="random", seeds=60, first=3),
     carry_counted_twice: Catch(kind="random", seeds=4),
     void_loses_the_carry: Catch(kind="random", seeds=20),
-    no_return_of_what_is_undone: Catch(kind="forks", restart_s=RESTART_S, seeds=20, first=1),
-    no_fork_choice: Catch(kind="forks", restart_s=RESTART_S, seeds=60, first=6),
 }
 
 

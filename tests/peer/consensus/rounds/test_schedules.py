@@ -2,7 +2,7 @@
 
 One update for one anchor, whatever is restarted; equal anchors, equal bits; every peer's books residual to the last
 integer; ballots, contributions and votes on disk before anybody hears of them; after the faults one chain that moves on
-with everybody in it. See `tests/model_swarm.py`. A few of each kind are run here; hundreds are in `test_chaos.py` and in
+with everybody in it. See `tests/model_swarm.py`. A few of each kind are run here; hundreds in `test_chaos.py` and
 `python -m tests.benchmarks chaos`.
 """
 
