@@ -67,7 +67,7 @@ class LogicalLead(LogicalPeer):
 
     def make_homes(self, streams: Streams) -> HomesPort:
         """Its workers."""
-        self._orders = WorkerOrders(self.name, streams.send, self.deliver, lambda: self.now)
+        self._orders = WorkerOrders(streams.send, self.deliver, lambda: self.now)
         return LeadEffects(self.disk, self._orders, lambda: self.now)
 
     def open_link(self) -> None:

@@ -28,9 +28,9 @@ from peer.consensus.protocol.block import (
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead, next_anchor
 from peer.consensus.protocol.layout import Part, divide
-from peer.consensus.protocol.norms import PartNorms, float_of
+from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.rounds.driver import Driver, HomesPort
-from peer.consensus.rounds.interface import NORM, ROW, SUM, BufferPart, CheckMean, ReducePart
+from peer.consensus.rounds.interface import NORM, ROW, SUM, BufferPart, CheckMean, CheckRow, ReducePart
 from peer.node.lifecycle.inputs_effects import (
     Apply,
     Moved,
@@ -513,21 +513,24 @@ class IntegerSums:
         digest = digest_of(payload)
         self.disk.store(digest, payload, lambda: done(digest))
 
-    def check(self, effect: CheckMean, whole: bytes, mine: bytes | None) -> str:
+    def check(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None, done: Callable[[str], None]) -> None:
         """An integer is its own sketch; noise stands for the error of a codec."""
+        done(self._fault(effect, me, whole, mine))
+
+    def _fault(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None) -> str:
         rows = [whole[at : at + PART_BYTES] for at in range(PART_BYTES, len(whole), PART_BYTES)]
         total = sum(decoded(row) for row, weight in zip(rows, effect.weights, strict=True) if weight)
         if not 0 <= decoded(whole) - 16 * total < 16:
             return SUM
-        if mine is not None and rows[effect.names.index(self.disk.owner.name)] != mine:
+        if mine is not None and rows[effect.names.index(me)] != mine:
             return ROW
         for row, square in zip(rows, effect.squares, strict=False):
-            if square >= 0 and abs(float(decoded(row)) ** 2 - float_of(square)) > 1e-3 * float_of(square):
+            if not abs(float(decoded(row)) ** 2 - square) <= 1e-3 * square:
                 return NORM
         return ""
 
-    def row_is(self, whole: bytes, rank: int, rows: int, payload: bytes) -> bool:
-        return whole[(rank + 1) * PART_BYTES : (rank + 2) * PART_BYTES] == payload
+    def check_row(self, effect: CheckRow, whole: bytes, done: Callable[[bool], None]) -> None:
+        done(whole[(effect.rank + 1) * PART_BYTES : (effect.rank + 2) * PART_BYTES] == effect.payload)
 
     def forget(self) -> None:
         self.parts.clear()

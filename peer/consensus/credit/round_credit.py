@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 
 from peer.consensus.credit.outcomes import outcomes
 from peer.consensus.protocol.block import VOID, WEIGHT_ONE, Update
 from peer.consensus.protocol.layout import Part
-from peer.consensus.protocol.norms import float_of, row_for
+from peer.consensus.protocol.norms import declared_norm, row_for
 from peer.schema.events import PenaltyImposed, RoundCommitted
 
 NO_CAP = 1 << 63
@@ -97,15 +96,8 @@ def weights_of(update: Update, parts: Sequence[Part]) -> dict[str, int]:
 
 
 def norms_of(update: Update) -> dict[str, float]:
-    """The L2 norm of each member's pseudo-gradient over all that the round averages, as the reducers measured it.
-
-    Empty if nobody measured.
-    """
-    if not update.measured:
-        return {}
-    rows = [row for measured in update.measured for row in measured.rows]
-    squares = [sum(float_of(row.squares[index]) for row in rows) for index in range(len(update.members))]
-    return {header.peer: math.sqrt(square) for header, square in zip(update.members, squares, strict=True)}
+    """The L2 norm of each member's pseudo-gradient over all that the round averages, as it has declared it."""
+    return {header.peer: declared_norm(header) for header in update.members if header.norms}
 
 
 def layer_name(layer: int, layers: Sequence[str]) -> str:

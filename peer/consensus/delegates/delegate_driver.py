@@ -13,10 +13,13 @@ from functools import partial
 
 from dht.streams.base import Streams
 from peer.consensus.delegates.worker_messages import (
+    CompareMean,
     FetchMeans,
     GiveMean,
     GiveObjects,
     GiveParts,
+    GiveRow,
+    MeanCompared,
     MeanHeld,
     MeasureOwn,
     OwnMeasured,
@@ -26,10 +29,18 @@ from peer.consensus.delegates.worker_messages import (
     is_order,
 )
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import FETCH_MOST, BallotId, GetObjects, MeanData, ObjectData, PartData
+from peer.consensus.protocol.messages import (
+    FETCH_MOST,
+    BallotId,
+    GetObjects,
+    MeanData,
+    ObjectData,
+    PartData,
+    RowDispute,
+)
 from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.rounds.driver import ON_THE_WIRE, ChainPort, Framing, ObjectServer, ReductionPort
-from peer.consensus.rounds.interface import Input, ObjectStored
+from peer.consensus.rounds.interface import CheckMean, Input, ObjectStored
 from peer.consensus.rounds.state import State
 
 MEANS_MOST = 4
@@ -103,6 +114,10 @@ class DelegateDriver:
                 self._give_parts(order)
             case MeasureOwn():
                 self._measure(order)
+            case CompareMean():
+                self._compare(order)
+            case GiveRow():
+                self._show_row(order)
             case FetchMeans(source, digests):
                 self._fetch(source, digests)
             case GiveObjects(to, digests) if to != self._me:
@@ -128,25 +143,47 @@ class DelegateDriver:
 
     def _part_frame(self, place: BallotId, attempt: int, part: int, path: tuple[bytes, ...]) -> bytes | None:
         """A part of our contribution, unless its ballot is over or it is not here."""
-        payload = self._payload(place, part) if place in self._places else None
+        payload = self._payload(place.anchor, part) if place in self._places else None
         return None if payload is None else self._framing.encode(PartData(place, attempt, part, path, payload))
 
-    def _payload(self, place: BallotId, part: int) -> bytes | None:
+    def _payload(self, anchor: bytes, part: int) -> bytes | None:
         state = self._state()
-        round = state.ancestors.get(place.anchor)
+        round = state.ancestors.get(anchor)
         if round is None or part >= len(state.rules.fragment(round).parts):
             return None
-        found = self._disk.my_part(place.anchor, part)
+        found = self._disk.my_part(anchor, part)
         return None if found is None else found[1]
 
     def _measure(self, order: MeasureOwn) -> None:
-        payload = self._payload(order.place, order.part)
+        payload = self._payload(order.anchor, order.part)
         if payload is not None:
             self._arithmetic.measure(payload, order.direction, partial(self._measured, order))
 
     def _measured(self, order: MeasureOwn, found: PartNorms) -> None:
         dot, direction = float(found.dot), None if found.direction is None else float(found.direction)
-        self._answer(OwnMeasured(order.place, order.part, float(found.square), dot, direction))
+        self._answer(OwnMeasured(order.anchor, order.part, float(found.square), dot, direction))
+
+    def _compare(self, order: CompareMean) -> None:
+        whole = self._disk.load(order.digest)
+        if whole is None:
+            return
+        effect = CheckMean(
+            order.digest, order.part, order.contributors, order.names, order.weights, order.squares, order.anchor
+        )
+        mine = self._payload(order.anchor, order.part) if self.lead in order.names else None
+        self._arithmetic.check(effect, self.lead, whole, mine, partial(self._compared, order))
+
+    def _compared(self, order: CompareMean, fault: str) -> None:
+        self._answer(MeanCompared(order.digest, order.part, order.contributors, fault))
+
+    def _show_row(self, order: GiveRow) -> None:
+        payload = self._payload(order.place.anchor, order.part)
+        if payload is None:
+            return
+        shown = RowDispute(order.place, order.part, order.digest, order.contributors, order.path, payload, self.lead)
+        for peer in order.to:
+            if peer != self._me:
+                self._streams.send(peer, self._framing.encode(shown))
 
     def _fetch(self, source: str, digests: tuple[bytes, ...]) -> None:
         """From disk, or from there; the bytes are taken from whoever sends them."""
@@ -174,7 +211,7 @@ class DelegateDriver:
         digest, rules = digest_of(message.payload), self._state().rules
         if digest not in self._fetching:
             return
-        if len(message.payload) in rules.bytes_of_means and rules.finite(message.payload):
+        if rules.is_size_of_mean(len(message.payload)):
             self._store(digest, message.payload, None)
 
     def _on_mean(self, mean: MeanData) -> None:
@@ -186,9 +223,11 @@ class DelegateDriver:
             return
         if rules.holds is None or parts[mean.part].layer not in rules.holds:
             return
-        if len(payload) != rules.means_in(state.head.round)[mean.part] or not self._has_room(state, mean):
+        if len(payload) != rules.object_bytes(state.head.round, mean.part, mean.contributors) or not self._has_room(
+            state, mean
+        ):
             return
-        if digest_of(payload) != mean.digest or not mean.genuine(rules.keys) or not rules.finite(payload):
+        if digest_of(payload) != mean.digest or not mean.genuine(rules.keys):
             return
         self._count(state, mean)
         bare = replace(mean, payload=b"")

@@ -13,14 +13,17 @@ from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import BallotId, GetObjects, MeanData, Message, ObjectData
 from peer.consensus.rounds.driver import ChainPort
 from peer.consensus.rounds.interface import (
+    CheckMean,
+    CheckRow,
     CommitBlock,
     Effect,
-    MeasurePart,
+    MeasureOwn,
     ReducePart,
     Send,
     SendMean,
     SendObjects,
     SendParts,
+    ShowRow,
 )
 from peer.consensus.rounds.state import MemberState, State
 
@@ -54,10 +57,14 @@ class LeadEffects:
         match effect:
             case SendParts():
                 return self._parts(effect, state)
-            case MeasurePart(payload=b""):
+            case MeasureOwn():
                 return self._measure_own(effect, state)
-            case MeasurePart(direction=direction):
-                return self._once_here(effect, direction, state)
+            case CheckMean():
+                return self._check(effect, state)
+            case CheckRow(digest=digest):
+                return self._once_here(effect, digest, state)
+            case ShowRow():
+                return self._show_row(effect, state)
             case ReducePart(direction=direction, pull=pull):
                 return self._once_here(effect, direction if pull else VOID, state)
             case Send(to, GetObjects(digests)):
@@ -90,15 +97,29 @@ class LeadEffects:
             self._workers.give_parts(worker, effect.to, effect.place, effect.attempt, tuple(parts))
         return (SendParts(effect.to, effect.place, tuple(mine), effect.attempt),) if mine else ()
 
-    def _measure_own(self, effect: MeasurePart, state: State) -> tuple[Effect, ...]:
-        exchange = _exchange_at(state, effect.place)
-        index = exchange.index_of(state.rules.me) if exchange is not None else None
-        if exchange is None or index is None:
-            return (effect,)
-        holder = exchange.holder_of(state.rules, index, effect.part)
+    def _measure_own(self, effect: MeasureOwn, state: State) -> tuple[Effect, ...]:
+        offered, layer = state.offered, state.rules.fragment(state.head.round).parts[effect.part].layer
+        holder = state.rules.me if offered is None else offered.holder_of(layer)
         if holder == state.rules.me:
+            return self._once_here(effect, effect.direction, state)
+        self._workers.measure(holder, effect.anchor, effect.part, effect.direction)
+        return ()
+
+    def _show_row(self, effect: ShowRow, state: State) -> tuple[Effect, ...]:
+        worker = self._worker_of(effect.digest, state)
+        path = self._disk.my_path(effect.place.anchor, effect.part)
+        if not worker or path is None:
             return (effect,)
-        self._workers.measure(holder, effect.place, effect.part, effect.direction)
+        self._workers.show_row(worker, effect, path)
+        return ()
+
+    # ---- means of other homes ----
+
+    def _check(self, effect: CheckMean, state: State) -> tuple[Effect, ...]:
+        worker = self._worker_of(effect.digest, state)
+        if not worker or self._disk.load(effect.digest) is not None:
+            return (effect,)
+        self._workers.check(worker, effect)
         return ()
 
     # ---- bytes that lie with a worker ----

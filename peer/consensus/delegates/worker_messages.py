@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, ClassVar
 
 from dht.protocol_version import PROTOCOL_VERSION, other_version
-from peer.consensus.protocol.block import MAX_PARTS, PART
+from peer.consensus.protocol.block import MAX_MEMBERS, MAX_PARTS, MEMBER_BITS, PART, WEIGHT_ONE
 from peer.consensus.protocol.encoding import (
     COUNT,
     DIGEST,
@@ -29,7 +30,7 @@ CAP_BYTES = 8 << 20
 
 
 def _attempt(value: Any) -> int:
-    return integer(value, 0, 2)
+    return integer(value, 0, 1)
 
 
 def _figure(value: Any) -> float:
@@ -70,8 +71,8 @@ class MeasureOwn(WorkerRequest):
     """Lead to worker: what does this part of our contribution come to, also against the mean of this digest?"""
 
     code = 65
-    readers = (BallotId.unpacked, PART, _void_or_digest)
-    place: BallotId
+    readers = (DIGEST, PART, _void_or_digest)
+    anchor: bytes
     part: int
     direction: bytes
 
@@ -107,6 +108,39 @@ class GiveMean(WorkerRequest):
 
 
 @dataclass(frozen=True, slots=True)
+class CompareMean(WorkerRequest):
+    """Lead to worker: is this mean what its rows come to? The fields are those of
+    `peer.consensus.rounds.interface.CheckMean`."""
+
+    code = 69
+    readers = (
+        DIGEST, PART, MEMBER_BITS, each(text, MAX_MEMBERS), each(partial(integer, low=0, high=WEIGHT_ONE), MAX_MEMBERS),
+        each(_figure, MAX_MEMBERS), DIGEST,
+    )  # fmt: skip
+    digest: bytes
+    part: int
+    contributors: int
+    names: tuple[str, ...]
+    weights: tuple[int, ...]
+    squares: tuple[float, ...]
+    anchor: bytes
+
+
+@dataclass(frozen=True, slots=True)
+class GiveRow(WorkerRequest):
+    """Lead to worker: show these peers what we gave to this mean, with this path."""
+
+    code = 70
+    readers = (each(text, MAX_MEMBERS), BallotId.unpacked, PART, DIGEST, MEMBER_BITS, each(DIGEST, 17))
+    to: tuple[str, ...]
+    place: BallotId
+    part: int
+    digest: bytes
+    contributors: int
+    path: tuple[bytes, ...]
+
+
+@dataclass(frozen=True, slots=True)
 class MeanHeld(WorkerRequest):
     """Worker to lead: these bytes are on my disk; with what their reducer signed if they came from there."""
 
@@ -119,11 +153,11 @@ class MeanHeld(WorkerRequest):
 
 @dataclass(frozen=True, slots=True)
 class OwnMeasured(WorkerRequest):
-    """Worker to lead: what a part came to."""
+    """Worker to lead: what a part comes to."""
 
     code = 73
-    readers = (BallotId.unpacked, PART, _figure, _figure, optional(_figure))
-    place: BallotId
+    readers = (DIGEST, PART, _figure, _figure, optional(_figure))
+    anchor: bytes
     part: int
     square: float
     dot: float
@@ -134,8 +168,23 @@ class OwnMeasured(WorkerRequest):
         return PartNorms(self.square, self.dot, self.direction)
 
 
+@dataclass(frozen=True, slots=True)
+class MeanCompared(WorkerRequest):
+    """Worker to lead: what is wrong with a mean; empty if nothing is."""
+
+    code = 74
+    readers = (DIGEST, PART, MEMBER_BITS, text)
+    digest: bytes
+    part: int
+    contributors: int
+    fault: str
+
+
 _ORDERS: dict[int, type[WorkerRequest]] = {
-    kind.code: kind for kind in (GiveParts, MeasureOwn, FetchMeans, GiveObjects, GiveMean, MeanHeld, OwnMeasured)
+    kind.code: kind for kind in (
+        GiveParts, MeasureOwn, FetchMeans, GiveObjects, GiveMean, CompareMean, GiveRow, MeanHeld, OwnMeasured,
+        MeanCompared,
+    )
 }  # fmt: skip
 
 

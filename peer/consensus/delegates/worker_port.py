@@ -7,10 +7,13 @@ from dataclasses import replace
 from typing import Protocol
 
 from peer.consensus.delegates.worker_messages import (
+    CompareMean,
     FetchMeans,
     GiveMean,
     GiveObjects,
     GiveParts,
+    GiveRow,
+    MeanCompared,
     MeanHeld,
     MeasureOwn,
     OwnMeasured,
@@ -19,9 +22,10 @@ from peer.consensus.delegates.worker_messages import (
     encode_request,
 )
 from peer.consensus.protocol.messages import FETCH_MOST, BallotId, GetObjects, MeanData, Message, encode
-from peer.consensus.rounds.interface import DelegateHolds, Input, PartMeasured
+from peer.consensus.rounds import interface
+from peer.consensus.rounds.interface import CheckMean, DelegateHolds, Input, MeanChecked, ShowRow
 
-MEASURES_MOST = 1 << 17
+ASKED_MOST = 1 << 17
 """Answers that are waited for: two rounds of the most parts."""
 
 
@@ -33,8 +37,14 @@ class WorkerPort(Protocol):
     ) -> None:
         """Have (part, Merkle path) sent as `PartData`; `to` may be the lead itself."""
 
-    def measure(self, worker: str, place: BallotId, part: int, direction: bytes) -> None:
-        """Have a part of our own contribution measured; it ends as `PartMeasured`."""
+    def measure(self, worker: str, anchor: bytes, part: int, direction: bytes) -> None:
+        """Have a part of our own contribution measured; it ends as `OwnMeasured`."""
+
+    def check(self, worker: str, effect: CheckMean) -> None:
+        """Have a mean compared with its rows; it ends as `MeanChecked`."""
+
+    def show_row(self, worker: str, effect: ShowRow, path: tuple[bytes, ...]) -> None:
+        """Have the bytes sent that we gave to a mean."""
 
     def fetch(self, worker: str, source: str, digests: tuple[bytes, ...]) -> None:
         """Have it ask `source` itself; it ends as `DelegateHolds`, at once if the bytes are there."""
@@ -53,22 +63,38 @@ class WorkerOrders:
     """Implements `WorkerPort` by frames that `send` carries in order; answers go to `deliver`."""
 
     def __init__(
-        self, me: str, send: Callable[[str, bytes], None], deliver: Callable[[Input], None],
+        self, send: Callable[[str, bytes], None], deliver: Callable[[Input], None],
         clock: Callable[[], float], encode_message: Callable[[Message], bytes] = encode,
     ) -> None:  # fmt: skip
-        self._me, self._send, self._deliver, self._clock, self._encode = me, send, deliver, clock, encode_message
-        self._measuring: dict[tuple[BallotId, int], str] = {}
+        self._send, self._deliver, self._clock, self._encode = send, deliver, clock, encode_message
+        self._asked: dict[tuple[bytes, int], str] = {}
 
     def give_parts(
         self, worker: str, to: str, place: BallotId, attempt: int, parts: tuple[tuple[int, tuple[bytes, ...]], ...]
     ) -> None:
         self._order(worker, GiveParts(to, place, attempt, parts))
 
-    def measure(self, worker: str, place: BallotId, part: int, direction: bytes) -> None:
-        if len(self._measuring) >= MEASURES_MOST:
-            del self._measuring[next(iter(self._measuring))]
-        self._measuring[place, part] = worker
-        self._order(worker, MeasureOwn(place, part, direction))
+    def measure(self, worker: str, anchor: bytes, part: int, direction: bytes) -> None:
+        self._await((anchor, part), worker)
+        self._order(worker, MeasureOwn(anchor, part, direction))
+
+    def check(self, worker: str, effect: CheckMean) -> None:
+        self._await((effect.digest, effect.part), worker)
+        self._order(
+            worker,
+            CompareMean(
+                effect.digest, effect.part, effect.contributors, effect.names, effect.weights, effect.squares,
+                effect.anchor,
+            ),
+        )  # fmt: skip
+
+    def show_row(self, worker: str, effect: ShowRow, path: tuple[bytes, ...]) -> None:
+        self._order(worker, GiveRow(effect.to, effect.place, effect.part, effect.digest, effect.contributors, path))
+
+    def _await(self, what: tuple[bytes, int], worker: str) -> None:
+        if len(self._asked) >= ASKED_MOST:
+            del self._asked[next(iter(self._asked))]
+        self._asked[what] = worker
 
     def fetch(self, worker: str, source: str, digests: tuple[bytes, ...]) -> None:
         for first in range(0, len(digests), FETCH_MOST):
@@ -95,8 +121,11 @@ class WorkerOrders:
         match order:
             case MeanHeld(digest, size, mean):
                 self._deliver(DelegateHolds(self._clock(), sender, digest, size, mean))
-            case OwnMeasured(place, part) if self._measuring.get((place, part)) == sender:
-                del self._measuring[place, part]
-                self._deliver(PartMeasured(self._clock(), place, self._me, part, order.figures))
+            case OwnMeasured(anchor, part) if self._asked.get((anchor, part)) == sender:
+                del self._asked[anchor, part]
+                self._deliver(interface.OwnMeasured(self._clock(), anchor, part, order.figures))
+            case MeanCompared(digest, part, bits, fault) if self._asked.get((digest, part)) == sender:
+                del self._asked[digest, part]
+                self._deliver(MeanChecked(self._clock(), digest, part, bits, fault))
             case _:
                 raise ValueError("no answer to what was asked")

@@ -46,6 +46,8 @@ MAX_REPORTS = 16
 MAX_RANGES = 1024
 MAX_DELEGATES = 32
 MAX_EVIDENCE = 160
+MAX_NORMS = 12 * MAX_PARTS
+"""Bytes: three float32 for a layer, of which there are no more than parts."""
 MAX_RESTARTS = 8
 """Of one anchor."""
 BALLOT = partial(integer, low=0, high=MAX_BALLOT)
@@ -124,7 +126,8 @@ class ContributionHeader(Packed):
 
     readers = (
         text, DIGEST, _digest_or_empty, ANY_INTEGER, ANY_INTEGER, ANY_INTEGER, boolean,
-        each(fields(*(ANY_INTEGER,) * 3), MAX_RANGES), ANY_INTEGER, _reports, peers, SIGNATURE,
+        each(fields(*(ANY_INTEGER,) * 3), MAX_RANGES), ANY_INTEGER, _reports, peers, partial(octets, most=MAX_NORMS),
+        SIGNATURE,
         each(fields(ANY_INTEGER, ANY_INTEGER, text), MAX_DELEGATES, least=1),
     )  # fmt: skip
     peer: str
@@ -139,6 +142,8 @@ class ContributionHeader(Packed):
     reports: tuple[Report, ...] = ()
     away: tuple[str, ...] = ()
     """Voters that its author, itself a voter, has not heard for `SILENT_S`."""
+    norms: bytes = b""
+    """What it gives comes to, by layer: `peer.consensus.protocol.norms.declare`. Empty of who gives nothing."""
     signature: bytes = b""
     delegates: tuple[Delegate, ...] = ()
 
@@ -160,7 +165,7 @@ class ContributionHeader(Packed):
         return self.peer
 
     def payload(self) -> bytes:
-        signed, delegates = self.packed()[1:11], self.delegates
+        signed, delegates = self.packed()[1:12], self.delegates
         return pack((*signed, delegates) if delegates else signed)
 
     def signed(self, keys: Keys) -> ContributionHeader:
@@ -168,50 +173,6 @@ class ContributionHeader(Packed):
 
     def genuine(self, keys: Keys) -> bool:
         return keys.verify(self.peer, "header", self.payload(), self.signature)
-
-
-@dataclass(frozen=True, slots=True)
-class NormRow(Packed):
-    """What a reducer measured of one layer: over the parts of it that it reduces, decoded, for each member.
-
-    All are float32 by their bits, so that they are integers in a signed message: squares of the L2 norm (0 where
-    nothing came), inner products with the last committed mean of these parts, and the square of that mean.
-    """
-
-    readers = (
-        PART, each(partial(integer, low=0, high=POSITIVE), MAX_MEMBERS),
-        each(partial(integer, low=0, high=FLOAT_BITS), MAX_MEMBERS), partial(integer, low=0, high=POSITIVE),
-    )  # fmt: skip
-    layer: int
-    squares: tuple[int, ...]
-    dots: tuple[int, ...] = ()
-    """Empty if there is nothing to compare with."""
-    direction: int = 0
-
-
-@dataclass(frozen=True, slots=True)
-class SignedNorms(Packed):
-    """Whose bytes a reducer holds, per part (bits over the members), and what it measured of them, per layer.
-
-    Signed for an anchor, a ballot and a list of members: they stand in the update, where anybody can compute from
-    them again what was decided.
-    """
-
-    readers = (text, each(fields(PART, MEMBER_BITS), MAX_PARTS), each(NormRow.unpacked, MAX_PARTS), SIGNATURE)
-    reducer: str
-    received: tuple[tuple[int, int], ...]
-    rows: tuple[NormRow, ...] = ()
-    signature: bytes = b""
-
-    def payload(self, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> bytes:
-        names = tuple((header.peer, header.root) for header in members)
-        return pack((anchor, ballot, names, self.received, tuple(row.packed() for row in self.rows)))
-
-    def signed(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> SignedNorms:
-        return replace(self, signature=keys.sign("norms", self.payload(anchor, ballot, members)))
-
-    def genuine(self, keys: Keys, anchor: bytes, ballot: int, members: tuple[ContributionHeader, ...]) -> bool:
-        return keys.verify(self.reducer, "norms", self.payload(anchor, ballot, members), self.signature)
 
 
 @dataclass(frozen=True, slots=True)
@@ -286,7 +247,6 @@ class Update:
     """Empty if nothing is scaled."""
     pulls: tuple[int, ...] = ()
     """Empty if there are none."""
-    measured: tuple[SignedNorms, ...] = ()
     records: tuple[PeerHistory, ...] = ()
     tenures: tuple[Tenure, ...] = ()
     roster: Roster = NO_ROSTER
@@ -298,7 +258,7 @@ class Update:
         return (
             self.parent, self.round, self.time, tuple(header.packed() for header in self.members), self.elect,
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
-            self.waited, self.took, self.scales, self.pulls, tuple(item.packed() for item in self.measured),
+            self.waited, self.took, self.scales, self.pulls,
             tuple(record.packed() for record in self.records), tuple(tenure.packed() for tenure in self.tenures),
             self.roster.packed(),
         )  # fmt: skip
@@ -343,8 +303,8 @@ class Update:
     def unpacked(cls, value: Any) -> Self:
         (
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
-            waited, took, scales, pulls, measured, records, tenures, roster,
-        ) = row(value, 20)  # fmt: skip
+            waited, took, scales, pulls, records, tenures, roster,
+        ) = row(value, 19)  # fmt: skip
         headers = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), headers,
@@ -354,7 +314,7 @@ class Update:
             each(_PENALTY, MAX_PENALTIES)(penalties),
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
             _TIMES(waited), _took(took, len(headers)), _SHARES(scales), _SHARES(pulls),
-            each(SignedNorms.unpacked, MAX_MEMBERS)(measured), each(PeerHistory.unpacked, MAX_RECORDS)(records),
+            each(PeerHistory.unpacked, MAX_RECORDS)(records),
             each(Tenure.unpacked, MAX_TENURES)(tenures), Roster.unpacked(roster),
         )  # fmt: skip
 

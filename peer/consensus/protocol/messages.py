@@ -22,7 +22,6 @@ from peer.consensus.protocol.block import (  # fmt: skip
     ContributionHeader,
     Restart,
     Roster,
-    SignedNorms,
     Stuck,
     Update,
     Vote,
@@ -130,51 +129,21 @@ class Start(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartData(Message):
-    """X: one encoded part of a member's contribution, with its path to the pledged root.
-
-    `giver` is empty if it is the sender's own; an auditor passes on what others gave it. Attempt 2 is evidence
-    for an objection.
-    """
+    """One encoded part of a member's contribution, with its path to the pledged root. Attempt 1 is for a repair."""
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
-    readers = (BallotId.unpacked, partial(integer, low=0, high=2), PART, each(DIGEST, 17), octets, text)
+    readers = (BallotId.unpacked, partial(integer, low=0, high=1), PART, each(DIGEST, 17), octets)
     place: BallotId
     attempt: int
     part: int
     path: tuple[bytes, ...]
     payload: bytes
-    giver: str = ""
-
-
-@dataclass(frozen=True, slots=True)
-class Norms(Message):
-    """Reducer to coordinator: whose bytes I hold, and what I measured."""
-
-    code = 6
-    cap_bytes = 4 << 20
-    readers = (BallotId.unpacked, SignedNorms.unpacked)
-    place: BallotId
-    measurements: SignedNorms
-
-
-@dataclass(frozen=True, slots=True)
-class NormTable(Message):
-    """Coordinator to members: all signed measurements, so that everyone computes the same weights."""
-
-    code = 7
-    cap_bytes = 8 << 20
-    readers = (BallotId.unpacked, each(SignedNorms.unpacked, MAX_MEMBERS))
-    place: BallotId
-    measured: tuple[SignedNorms, ...]
 
 
 @dataclass(frozen=True, slots=True)
 class MeanData(Message):
-    """MEAN: the encoded mean of one part, the same bytes to all members.
-
-    Without bytes it is the word of an auditor to the coordinator: what this part comes to when it is reduced again.
-    """
+    """The encoded mean of one part, the same bytes to all members."""
 
     code = 8
     cap_bytes = (16 << 20) + (1 << 12)
@@ -191,7 +160,7 @@ class MeanData(Message):
     signature: bytes
     payload: bytes = b""
     basis: bytes = b""
-    """What it was computed from, by its digest: two honest means of a part differ if their TABLEs did."""
+    """What it was computed from, by its digest: two honest means of a part differ if their headers did."""
 
     def signed_payload(self) -> bytes:
         return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest, self.basis))
@@ -342,18 +311,6 @@ class EquivocationProof(Message):
 
 
 @dataclass(frozen=True, slots=True)
-class NormDispute(Message):
-    """Member to members: what this reducer signed of me for this layer is wrong; the parts follow."""
-
-    code = 20
-    cap_bytes = 4 << 20
-    readers = (BallotId.unpacked, SignedNorms.unpacked, PART)
-    place: BallotId
-    measurements: SignedNorms
-    layer: int
-
-
-@dataclass(frozen=True, slots=True)
 class RowDispute(Message):
     """Member to members: this mean's row about me is not what I gave; here is what I gave."""
 
@@ -420,8 +377,8 @@ class RosterSaid(Message):
 _TYPES: dict[int, type[Message]] = {
     kind.code: kind
     for kind in (
-        Prepare, Promise, Nack, Start, PartData, Norms, NormTable, MeanData, GetMeans, Reassign, Propose,
-        VoteCast, GetObjects, ObjectData, GetBlocks, Blocks, Heartbeat, EquivocationProof, NormDispute,
+        Prepare, Promise, Nack, Start, PartData, MeanData, GetMeans, Reassign, Propose,
+        VoteCast, GetObjects, ObjectData, GetBlocks, Blocks, Heartbeat, EquivocationProof,
         RowDispute, Objection, StuckSaid, Restarted, RosterSaid,
     )
 }  # fmt: skip

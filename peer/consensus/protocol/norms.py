@@ -1,40 +1,37 @@
-"""From what members pledged and reducers measured to the judgement of a round.
+"""From what members pledged and declared to the judgement of a round.
 
 Everything here is computed alike by the reducers, the coordinator, every voter, whoever catches up and
-whoever audits: from the headers, the signed measurements and the head before, and from nothing else.
+whoever audits: from the headers and the head before, and from nothing else.
 """
 
 from __future__ import annotations
 
 import math
 import struct
-from collections import Counter
-from collections.abc import Collection, Iterable, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from peer.consensus.aggregation.aggregate import AggregationResult, aggregate
 from peer.consensus.aggregation.evidence import Contributor, LayerNorms
 from peer.consensus.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
-from peer.consensus.protocol.block import WEIGHT_ONE, ContributionHeader, NormRow, SignedNorms, givers, token_share
+from peer.consensus.protocol.block import WEIGHT_ONE, ContributionHeader, token_share
 from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.layout import Fragment, Part, assign, shares_of
+from peer.consensus.protocol.layout import Fragment, assign, shares_of
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.rules import Rules, computed_once
 
 REPORTERS = 2
 """Nobody is convicted on the word of one."""
-_FLOAT32 = struct.Struct(">f")
-INFINITY, NOT_A_NUMBER, SIGN = 0x7F800000, 0x7FC00000, 1 << 31
+_FLOAT32, _DECLARED = struct.Struct(">f"), struct.Struct(">3f")
+NOT_A_NUMBER = bytes.fromhex("7fc00000")
 
 
 @computed_once
-def judgement_of(
-    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
-) -> AggregationResult:
+def judgement_of(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> AggregationResult:
     """What becomes of the contributions to `head`."""
     fragment = rules.fragment(head.round)
-    layers = _layers(fragment, members, measured)
+    layers = _layers(rules, head, members)
     # Where a newcomer begins it takes the records on trust.
     known = [record for record in head.records if len(record.stats) == rules.layers]
     records = [replace(record, stats=tuple(record.stats[layer] for layer in fragment.layers)) for record in known]
@@ -120,167 +117,86 @@ def _newcomers_bounded(claims: list[Contributor], believed: Collection[str]) -> 
     ]
 
 
-# ---- what a reducer measured ----
+# ---- what a contributor declares ----
 
 
-def measurements(
-    rules: Rules, round: int, members: int, received: Mapping[int, int], figures: Mapping[int, Mapping[int, PartNorms]]
-) -> SignedNorms:
-    """The unsigned measurements of what this reducer received: by part the bits of its members, and their figures."""
-    parts, by_layer = rules.fragment(round).parts, dict[int, list[int]]()
-    for part in sorted(received):
-        by_layer.setdefault(parts[part].layer, []).append(part)
-    rows = tuple(
-        _row(layer, [figures.get(part, {}) for part in behind], members) for layer, behind in sorted(by_layer.items())
-    )
-    return SignedNorms(rules.me, tuple(sorted(received.items())), rows)
+def declare(fragment: Fragment, figures: Mapping[int, PartNorms]) -> bytes:
+    """What a header says of a contribution, from the figures of each part of a fragment: for each layer three float32
+    (big-endian), the square of its L2 norm, its inner product with the last committed mean of the layer, and the square
+    of that mean. The last two are 0 where there is no such mean."""
+    sums = {layer: [0.0, 0.0, 0.0] for layer in fragment.layers}
+    for index, part in enumerate(fragment.parts):
+        found, total = figures[index], sums[part.layer]
+        total[0] += found.square
+        total[1] += found.dot
+        total[2] += found.direction or 0.0
+    return b"".join(_float32(value) for layer in fragment.layers for value in sums[layer])
 
 
-def _row(layer: int, parts: Sequence[Mapping[int, PartNorms]], members: int) -> NormRow:
-    """Sums over the parts of one layer, in their order."""
-    squares, dots, direction = [0.0] * members, [0.0] * members, 0.0
-    for figures in parts:
-        for index, found in figures.items():
-            squares[index] += found.square
-            dots[index] += found.dot
-        direction += next((found.direction for found in figures.values() if found.direction is not None), 0.0)
-    if not direction:
-        return NormRow(layer, tuple(bits_of(square) for square in squares))
-    return NormRow(
-        layer, tuple(bits_of(square) for square in squares), tuple(bits_of(dot) for dot in dots), bits_of(direction)
-    )
+def declared(header: ContributionHeader, row: int) -> tuple[float, float, float]:
+    """(square, inner product, square of the last mean) of layer number `row` of the fragment. Any of them may be NaN or
+    infinite."""
+    square, dot, direction = _DECLARED.unpack_from(header.norms, row * _DECLARED.size)
+    return square, dot, direction
 
 
-def bits_of(value: float) -> int:
-    """The bits of the nearest float32; beyond its range those of infinity.
+def declared_norm(header: ContributionHeader) -> float:
+    """The L2 norm of all that a header declares."""
+    total = 0.0
+    for square, _, _ in _DECLARED.iter_unpack(header.norms):
+        total += square
+    return _root(total)
 
-    There is one NaN, without a sign: those of the bytes have one or not, and a square may not.
-    """
+
+def fault_of_declared(rules: Rules, head: ChainHead, header: ContributionHeader) -> str:
+    """Why what a header declares cannot be read; empty if it can."""
+    needed = _DECLARED.size * len(rules.fragment(head.round).layers) if header.root else 0
+    return "" if len(header.norms) == needed else f"it declares {len(header.norms)} bytes of norms, not {needed}"
+
+
+def _float32(value: float) -> bytes:
+    """The nearest; beyond its range infinity. There is one NaN: those of different processors differ in their sign."""
     if math.isnan(value):
         return NOT_A_NUMBER
     try:
-        return int.from_bytes(_FLOAT32.pack(value), "big")
+        return _FLOAT32.pack(value)
     except OverflowError:
-        return INFINITY if value > 0 else INFINITY | SIGN
+        return _FLOAT32.pack(math.copysign(math.inf, value))
 
 
-def float_of(bits: int) -> float:
-    value: float = _FLOAT32.unpack(bits.to_bytes(4, "big"))[0]
-    return value
-
-
-def inputs_digest_of(members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]) -> bytes:
+def inputs_digest_of(members: tuple[ContributionHeader, ...]) -> bytes:
     """The name of all that means are computed from, beside the parts."""
-    return digest(tuple(header.packed() for header in members), tuple(item.packed() for item in measured))
+    return digest(tuple(header.packed() for header in members))
 
 
-@computed_once
-def fault_of_measurements(
-    rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int, measured: Sequence[SignedNorms]
-) -> str:
-    """The first reason why these measurements of a ballot cannot be counted, in words; empty if they can."""
-    reducers = shard_owners(rules, head, members, ballot)
-    fragment, gave = rules.fragment(head.round), givers(members)
-    names = []
-    for item in measured:
-        parts = [part for part, reducer in enumerate(reducers) if reducer == item.reducer]
-        layers = sorted({fragment.parts[part].layer for part in parts})
-        if not parts or [part for part, _ in item.received] != parts or any(bits & ~gave for _, bits in item.received):
-            return f"{item.reducer} does not list the parts that it reduces"
-        if [row.layer for row in item.rows] != layers or not all(fits(row, len(members)) for row in item.rows):
-            return f"{item.reducer} does not list the layers that it reduces"
-        if not _measured_what_it_holds(fragment, item):
-            return f"{item.reducer} measured what it does not hold"
-        if not item.genuine(rules.keys, head.anchor, ballot, members):
-            return f"{item.reducer} has not signed its measurements"
-        names.append(item.reducer)
-    return "" if names == sorted(set(names)) else "its measurements are not in order"
+def _layers(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[LayerNorms]:
+    """Norms of the fragment's layers, as they are declared.
 
-
-def fits(row: NormRow, members: int) -> bool:
-    return len(row.squares) == members and len(row.dots) in (0, members)
-
-
-def _measured_what_it_holds(fragment: Fragment, item: SignedNorms) -> bool:
-    """Whether there is nothing but 0 of members of whom it holds no part of a layer."""
-    held: dict[int, int] = {}
-    for part, bits in item.received:
-        layer = fragment.parts[part].layer
-        held[layer] = held.get(layer, 0) | bits
-    return all(
-        held[row.layer] >> index & 1
-        for row in item.rows
-        for figures in (row.squares, row.dots)
-        for index, bits in enumerate(figures)
-        if bits
-    )
-
-
-def listed(measured: Iterable[SignedNorms]) -> dict[int, int]:
-    """Contributors of each part, as its reducer signed them."""
-    return {part: bits for item in measured for part, bits in item.received}
-
-
-# ---- what it comes to ----
-
-
-def _layers(
-    fragment: Fragment, members: tuple[ContributionHeader, ...], measured: Sequence[SignedNorms]
-) -> list[LayerNorms]:
-    """Norms of the fragment's layers. What was not measured of a layer is taken to be like what was."""
-    sizes, rows = _sizes(fragment.parts), _rows_by_layer(measured)
-    covered = _covered(fragment.parts, len(members), measured)
-    nothing = [0] * (len(members) + 1)
-    return [_layer_norms(rows.get(layer, []), covered.get(layer, nothing), sizes[layer]) for layer in fragment.layers]
-
-
-def _rows_by_layer(measured: Sequence[SignedNorms]) -> dict[int, list[NormRow]]:
-    found: dict[int, list[NormRow]] = {}
-    for item in measured:
-        for row in item.rows:
-            found.setdefault(row.layer, []).append(row)
+    The norm of the last mean is the median of what those say who have earned a vote; where there is one, an inner
+    product that somebody leaves out is 0.
+    """
+    believed = trusted(head)
+    found = []
+    for row in range(len(rules.fragment(head.round).layers)):
+        said = [declared(header, row) if header.root else None for header in members]
+        directions = sorted(
+            item[2]
+            for header, item in zip(members, said, strict=True)
+            if item is not None and header.peer in believed and 0.0 < item[2] < math.inf
+        )
+        direction = math.sqrt(directions[len(directions) // 2]) if directions else None
+        found.append(
+            LayerNorms(
+                tuple(None if item is None else _root(item[0]) for item in said),
+                tuple(None if item is None or direction is None else item[1] for item in said),
+                direction,
+            )
+        )
     return found
 
 
-def _sizes(parts: Sequence[Part]) -> Counter[int]:
-    sizes: Counter[int] = Counter()
-    for part in parts:
-        sizes[part.layer] += part.size
-    return sizes
-
-
-def _covered(parts: Sequence[Part], members: int, measured: Sequence[SignedNorms]) -> dict[int, list[int]]:
-    """For each layer how many of its elements were measured of each member; last, of anybody."""
-    found: dict[int, list[int]] = {}
-    for item in measured:
-        for part, bits in item.received:
-            row = found.setdefault(parts[part].layer, [0] * (members + 1))
-            for index in range(members):
-                row[index] += parts[part].size * (bits >> index & 1)
-            row[members] += parts[part].size * (bits != 0)
-    return found
-
-
-def _layer_norms(rows: Sequence[NormRow], covered: Sequence[int], size: int) -> LayerNorms:
-    members = len(covered) - 1
-    norms: list[float | None] = []
-    dots: list[float | None] = []
-    compared = [row for row in rows if row.dots]
-    for index in range(members):
-        share = covered[index] / size
-        norms.append(math.sqrt(_total(row.squares[index] for row in rows) / share) if share else None)
-        dots.append(_total(row.dots[index] for row in compared) / share if share and compared else None)
-    square = _total(row.direction for row in compared)
-    direction = math.sqrt(square * size / covered[members]) if covered[members] and square > 0 else None
-    return LayerNorms(tuple(norms), tuple(dots), direction)
-
-
-def _total(bits: Iterable[int]) -> float:
-    """The sum in their order. (`sum` of floats rounds otherwise since Python 3.12: peers would not agree.)"""
-    total = 0.0
-    for item in bits:
-        total += float_of(item)
-    return total
+def _root(square: float) -> float:
+    return math.sqrt(square) if square >= 0.0 else math.nan
 
 
 # ---- how it stands in the update ----
@@ -300,10 +216,11 @@ def row_for(weights: Sequence[tuple[int, ...]], row: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartNorms:
-    """What one part of one contribution came to, decoded; `dot` and `direction` as in
-    `peer.consensus.protocol.block.NormRow`."""
+    """What one part of one contribution comes to, decoded."""
 
     square: float
+    """Of the L2 norm."""
     dot: float = 0.0
+    """Inner product with the last committed mean of this part."""
     direction: float | None = None
-    """None if there is no last committed mean of this part."""
+    """Square of that mean; None if there is none."""

@@ -4,7 +4,7 @@ HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH = "HEADER", "STEPS", "TOKENS
 DELEGATES = "DELEGATES"
 """Of what a peer says that it gives."""
 NORMS = "NORMS"
-"""Of what members measure."""
+"""Of what a member declares of its contribution."""
 MEMBERS, PLACE, TABLES, TIME = "MEMBERS", "PLACE", "TABLES", "TIME"
 """Of what a coordinator starts or proposes."""
 MEANS, MESSAGE = "MEANS", "MESSAGE"

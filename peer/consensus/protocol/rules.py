@@ -11,6 +11,7 @@ from functools import wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.protocol.block import MAX_MEMBERS
 from peer.consensus.protocol.encoding import Keys
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Fragment, Part, divide
@@ -129,6 +130,14 @@ class Rules:
     def object_bytes(self, round: int, part: int, contributors: int) -> int:
         """Size of a mean of these contributors (bits) with its rows."""
         return self.means_in(round)[part] + self.row_bytes * contributors.bit_count()
+
+    def is_size_of_mean(self, size: int) -> bool:
+        """Whether some mean of the model, with the rows of some members, has so many bytes."""
+        most = MAX_MEMBERS * self.row_bytes
+        return any(
+            size == mean or (mean < size <= mean + most and not (size - mean) % self.row_bytes)
+            for mean in set(self.bytes_of_means)
+        )
 
     @property
     def bytes_of_means(self) -> tuple[int, ...]:

@@ -24,19 +24,19 @@ from peer.consensus.protocol.electorate import may_restart, quorum
 from peer.consensus.protocol.encoding import Keys, pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.membership import elect_follows, tenures_after
-from peer.consensus.protocol.refusals import HEADER
+from peer.consensus.protocol.refusals import HEADER, NORMS
 from peer.consensus.protocol.rules import Rules, computed_once
 
 CLOCKS_DIFFER_S = 5.0
 """How far the clocks of honest peers may be apart."""
 MADE_S = 60.0
-"""An update that is proposed in its own ballot is no older: who dates it long ago brings the next takeover forward."""
+"""An update that is proposed in its own ballot is no older."""
 
 
 def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
     """The first reason why a block may not follow `head`, in words; empty if it may.
 
-    It may if a majority of those who decide stands behind it, and every field is what it must be.
+    It may if a quorum of those who decide stands behind it, and every field is what it must be.
     """
     head, phase, fault = after_restarts(rules, head, block)
     return (
@@ -174,17 +174,17 @@ def fault_of_header(rules: Rules, head: ChainHead, header: ContributionHeader) -
         return HEADER, "it is not signed by its author"
     if not set(header.away) <= set(head.electorate) - {header.peer}:
         return HEADER, "it does not hear somebody who is no voter, or its author"
+    why = norms.fault_of_declared(rules, head, header)
+    if why:
+        return NORMS, why
     return bounds.fault_of_header(rules, header)
 
 
 def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
-    """The same for what everybody computes alike from the headers, the measurements and the parts."""
-    fault = norms.fault_of_measurements(rules, head, update.members, update.ballot, update.measured)
-    if fault:
-        return fault
-    judgement = norms.judgement_of(rules, head, update.members, update.measured)
+    """The same for what everybody computes alike from the headers and the parts."""
+    judgement = norms.judgement_of(rules, head, update.members)
     if (update.weights, update.scales, update.pulls) != norms.table_of(judgement):
-        return "its weights are not those that its measurements give"
+        return "its weights are not those that its headers give"
     if update.records != judgement.records:
         return "its records do not follow from those before"
     if not _contributors_valid(update, rules):
@@ -203,14 +203,11 @@ def tenures_due(rules: Rules, head: ChainHead, update: Update) -> tuple[Tenure, 
 
 def _contributors_valid(update: Update, rules: Rules) -> bool:
     """Members gave what is in a mean, and it counts; a part is rolled back only if nothing of its layer counts."""
-    gave, listed = givers(update.members), norms.listed(update.measured)
-    rows = rules.fragment(update.round - 1).rows
+    gave, rows = givers(update.members), rules.fragment(update.round - 1).rows
     for part, (name, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         row = norms.row_for(update.weights, rows[part])
         counted = any(weight for index, weight in enumerate(row) if bits >> index & 1)
-        refused = 0 if any(row) else listed.get(part, 0)
-        if rules.row_bytes and name != VOID and bits & ~listed.get(part, 0):
-            return False  # a row that no norm was measured for could be anything
+        refused = 0 if any(row) else gave
         if bits & ~gave or (bits != refused if name == VOID else not counted):
             return False
     return True

@@ -6,20 +6,22 @@ what it holds on disk, and moves only on the votes of a quorum of the electorate
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
-from peer.consensus.protocol import bounds, validation
+from peer.consensus.protocol import bounds, norms, validation
 from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
 from peer.consensus.protocol.refusals import MEANS, PLACE, TABLES, TIME, VOTES
-from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
-from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
-from peer.consensus.rounds.state import Acceptor, Attempts, Dispute, Proposal, State
+from peer.consensus.rounds import coordinator, misconduct, reassignment, restart, soundness, timeouts
+from peer.consensus.rounds.interface import CommitBlock, MeasureOwn, OwnMeasured, PersistAcceptor, RequestSubmit
+from peer.consensus.rounds.state import Acceptor, Attempts, Proposal, State
 from peer.consensus.rounds.transition import Transition
 
 HALF = 0.5
+MEASURE_S = 5.0
+"""After so long another home is asked again what a part of mine comes to."""
 POSTPONED_S = 1.5
 """A coordinator that still waits asks again once in a second."""
 PROPOSALS_KEPT = 4
@@ -27,20 +29,64 @@ VOTES_KEPT = 16
 
 
 def on_submitted(turn: Transition, header: ContributionHeader) -> None:
-    """The trainer's contribution for this anchor is on disk; from now on I am ready."""
-    if header.anchor != turn.state.head.anchor or turn.state.header is not None or turn.rules.holds is not None:
+    """The trainer's contribution for this anchor is on disk; I am ready once I know what it comes to."""
+    state = turn.state
+    if header.anchor != state.head.anchor or state.header is not None or turn.rules.holds is not None:
         return
-    leaving = header.leaving or turn.state.leaving
+    if state.offered is not None and state.offered.root:
+        return
+    turn.set(offered=bounds.within(turn.rules, header), own={})
+    if header.root:
+        _measure(turn, range(len(turn.fragment.parts)))
+    else:
+        _pledge(turn)
+
+
+def _measure(turn: Transition, parts: Iterable[int]) -> None:
+    turn.set(measured_at=turn.now)
+    for part in parts:
+        turn.emit(MeasureOwn(turn.state.head.anchor, part, reassignment.direction(turn, part)))
+
+
+def measure_again(turn: Transition) -> None:
+    """What was found on disk at the start; and what lies with other homes of mine, which may not have heard."""
+    state, offered = turn.state, turn.state.offered
+    if offered is None or not offered.root or state.header is not None or turn.now < state.measured_at + MEASURE_S:
+        return
+    begins = state.measured_at == float("-inf")
+    _measure(
+        turn,
+        (
+            index for index, part in enumerate(turn.fragment.parts)
+            if index not in state.own and (begins or offered.holder_of(part.layer) != turn.me)
+        ),
+    )  # fmt: skip
+
+
+def on_own_measured(turn: Transition, event: OwnMeasured) -> None:
+    """With the figures of all parts the header is complete."""
+    state, offered = turn.state, turn.state.offered
+    if event.anchor != state.head.anchor or state.header is not None or offered is None or not offered.root:
+        return
+    turn.set(own={**state.own, event.part: event.figures})
+    if len(turn.state.own) == len(turn.fragment.parts):
+        turn.set(offered=replace(offered, norms=norms.declare(turn.fragment, turn.state.own)))
+        _pledge(turn)
+
+
+def _pledge(turn: Transition) -> None:
+    """From now on I am ready."""
+    state, offered = turn.state, turn.state.offered
+    assert offered is not None
     mine = replace(
-        bounds.within(turn.rules, header),
-        peer=turn.me,
-        leaving=leaving,
-        reports=turn.caught_lately(),
-        away=timeouts.away(turn.state, turn.now),
-    )
-    signed = mine.signed(turn.rules.keys)
-    unanswered = turn.state.unanswered
-    turn.set(header=signed, submitted_at=turn.now, freeze_asked_at=None, unanswered=None)
+        offered, peer=turn.me, leaving=offered.leaving or state.leaving, reports=turn.caught_lately(),
+        away=timeouts.away(state, turn.now),
+    )  # fmt: skip
+    unanswered = state.unanswered
+    turn.set(
+        header=mine.signed(turn.rules.keys), offered=None, own={}, submitted_at=turn.now, freeze_asked_at=None,
+        unanswered=None,
+    )  # fmt: skip
     turn.moved()
     turn.say_head()
     if unanswered is not None:
@@ -326,7 +372,7 @@ def _is_sound(turn: Transition, proposal: Proposal) -> bool:
     for key in soundness.means_of(update):
         if key not in faults:
             asked = True
-            turn.emit(soundness.check_of(turn, update.members, update.weights, update.measured, *key))
+            turn.emit(soundness.check_of(turn, update.members, update.weights, *key))
         elif faults[key]:
             wrong.append(key)
     for digest, part, _ in wrong[:1]:
@@ -465,18 +511,12 @@ def advance(turn: Transition, block: Block) -> None:
     turn.emit(CommitBlock(block, head, awaited))
     turn.set(
         ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited),
-        past=state.exchange, disputes=_late_disputes(state),
+        past=state.exchange,
         held={digest: size for digest, size in state.held.items() if digest in awaited}, afar=state.afar & awaited,
     )  # fmt: skip
     reset_to(turn, head)
     if state.in_step:
         turn.say_head()  # who catches up says where it is once that is computed
-
-
-def _late_disputes(state: State) -> dict[tuple[BallotId, str], Dispute]:
-    """Those of the exchange that ends here may still be settled."""
-    place = state.exchange.place if state.exchange is not None else None
-    return {key: dispute for key, dispute in state.disputes.items() if key[0] == place}
 
 
 def reset_to(turn: Transition, head: ChainHead) -> None:
@@ -485,7 +525,8 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     acceptor = Acceptor(head.anchor, head.instance)
     turn.set(
         head=head, acceptor=acceptor, checks={}, prepared={}, faults={}, stood_at=turn.now,
-        voters=state.voters.union(head.electorate), header=None, progress=0.0, first_progress=None, train_s=0,
+        voters=state.voters.union(head.electorate), header=None, offered=None, own={},
+        measured_at=float("-inf"), progress=0.0, first_progress=None, train_s=0,
         expected_by={}, freeze_asked_at=None,
         unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
         decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},

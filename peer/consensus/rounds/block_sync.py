@@ -365,7 +365,7 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
     if not turn.state.wanted.is_expected(digest):
         return
     if not _is_update(turn, digest):
-        if _fits_a_mean(turn, len(message.payload)) and turn.rules.finite(message.payload):
+        if turn.rules.is_size_of_mean(len(message.payload)):  # whether it is one is looked at where it is named
             turn.emit(StoreObject(digest, message.payload))
         return
     turn.arrived(digest)
@@ -379,15 +379,6 @@ def on_bytes(turn: Transition, message: ObjectData) -> None:
     if not validation.check_update(turn.rules, turn.state.head, update):
         turn.set(proposals={**turn.state.proposals, digest: seen_again(update)})
         acceptor.poll(turn)
-
-
-def _fits_a_mean(turn: Transition, size: int) -> bool:
-    """With the rows of some members, or without."""
-    row_bytes = turn.rules.row_bytes
-    return any(
-        size == mean or (row_bytes and size > mean and not (size - mean) % row_bytes)
-        for mean in set(turn.rules.bytes_of_means)
-    )
 
 
 def _is_update(turn: Transition, digest: bytes) -> bool:

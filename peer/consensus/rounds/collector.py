@@ -1,16 +1,16 @@
-"""The coordinator between START and PROPOSE: collect norms, publish them, collect means, void what nobody can give."""
+"""The coordinator between START and PROPOSE: collect means, have them checked and repaired, void what nobody has."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf
 
 from peer.consensus.protocol import norms, penalties, validation
-from peer.consensus.protocol.block import VOID, Update, Vote, givers, token_share
+from peer.consensus.protocol.block import VOID, ContributionHeader, Update, Vote, givers, token_share
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.membership import next_electorate, trusted
-from peer.consensus.protocol.messages import GetMeans, MeanData, Norms, NormTable, Propose, Reassign
-from peer.consensus.protocol.refusals import NORMS
+from peer.consensus.protocol.messages import GetMeans, MeanData, Propose, Reassign
 from peer.consensus.rounds import reassignment, soundness, timeouts
 from peer.consensus.rounds.interface import Tell
 from peer.consensus.rounds.state import BallotPhase, CoordinatorState, MemberState
@@ -22,89 +22,41 @@ VOTES_S = 8.0
 """A coordinator without a decision after this time steps back."""
 
 
-def on_norms(turn: Transition, sender: str, message: Norms) -> None:
-    lead, exchange, found = turn.state.lead, turn.state.exchange, message.measurements
-    if lead is None or exchange is None or lead.stage is not BallotPhase.GATHERING or message.place != exchange.place:
-        return
-    head, ballot = turn.state.head, exchange.place.ballot
-    if found.reducer != sender:
-        return
-    fault = norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, (found,))
-    if fault:
-        turn.refuse(sender, NORMS, fault)
-        return
-    turn.set(lead=replace(lead, norms={**lead.norms, sender: found}))
-    poll_norms(turn, lead)
-
-
-def poll_norms(turn: Transition, lead: CoordinatorState) -> None:
-    lead, exchange = turn.state.lead or lead, turn.state.exchange
-    if exchange is None or exchange.place.ballot != lead.ballot:
-        return
-    silent = set(exchange.reducers) - set(lead.norms)
-    if turn.now < lead.until and not all(timeouts.is_gone(turn.state, peer, turn.now) for peer in silent):
-        return
-    if not _may_commit(turn, exchange, silent):
-        abort(turn, f"{len(silent)} of {len(exchange.members)} members fell silent")
-        return
-    measured = tuple(found for _, found in sorted(lead.norms.items()))
-    judgement = norms.judgement_of(turn.rules, turn.state.head, exchange.members, measured)
-    exchange = replace(exchange, measured=measured, judgement=judgement, listed=norms.listed(measured))
-    expected, orphans = _expected(turn, exchange)
-    until = turn.now + timeouts.at(turn.state, lead.ballot).means_s
-    turn.set(exchange=exchange, lead=replace(lead, stage=BallotPhase.REDUCING, expected=expected, until=until))
-    turn.send((header.peer for header in exchange.members), NormTable(exchange.place, measured))
-    if orphans:
-        _repair(turn, exchange, orphans, silent)
-
-
-def _expected(turn: Transition, exchange: MemberState) -> tuple[frozenset[int], set[int]]:
-    """The parts of which a mean may come, all but those that are rolled back; and those that must be reduced again.
-
-    A part whose reducer has only what counts nothing is reduced by another, who may have more.
-    """
-    expected, orphans = set(), set()
+def expected_parts(turn: Transition, exchange: MemberState) -> frozenset[int]:
+    """The parts of which a mean may come, all but those that are rolled back."""
     everybody = givers(exchange.members)
-    for part in range(len(exchange.reducers)):
-        if not any(reassignment.weights(turn, exchange, part, everybody)):
-            continue
-        if turn.rules.row_bytes and not exchange.listed.get(part):
-            continue  # nothing of it was measured: what was given to it is carried
-        expected.add(part)
-        if not any(reassignment.weights(turn, exchange, part, exchange.listed.get(part, 0))):
-            orphans.add(part)
-    return frozenset(expected), orphans
+    parts = range(len(exchange.reducers))
+    return frozenset(part for part in parts if any(reassignment.weights(turn, exchange, part, everybody)))
 
 
-def _may_commit(turn: Transition, exchange: MemberState, silent: set[str]) -> bool:
-    """A quorum may still be there, and somebody gave something that he trained on."""
-    voters, rules = turn.state.electorate, turn.rules
-    there = sum(header.peer in voters and header.peer not in silent for header in exchange.members)
-    trained = any(token_share(header, rules.tokens_cap, rules.max_staleness) for header in exchange.members)
-    return turn.are_enough(there) and trained
+def is_trained_on(turn: Transition, headers: Iterable[ContributionHeader]) -> bool:
+    """Whether somebody gives something that it trained on."""
+    rules = turn.rules
+    return any(token_share(header, rules.tokens_cap, rules.max_staleness) for header in headers)
 
 
 def poll_means(turn: Transition, lead: CoordinatorState) -> None:
-    """Propose as soon as every mean is here that may come, and no audit can change one any more."""
+    """Propose as soon as every mean is here that may come, and is what its rows come to."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
+    if lead.expected is None:
+        lead = replace(lead, expected=expected_parts(turn, exchange))
+        turn.set(lead=lead)
+    expected = lead.expected or frozenset()
     _have_checked(turn, exchange)
     exchange = turn.state.exchange or exchange
     held, means = turn.state.held, exchange.means
-    missing = {part for part in lead.expected if part not in means or means[part].digest not in held}
+    missing = {part for part in expected if part not in means or means[part].digest not in held}
     if missing and not _given_up(turn, lead, exchange, missing):
         return
     index = exchange.index_of(turn.me)
     if index is not None and any(exchange.holder_of(turn.rules, index, part) != turn.me for part in missing):
         abort(turn, "a home of this peer does not hold every mean")  # others may: nothing is void for its sake
         return
-    if lead.expected and len(missing) == len(lead.expected):
+    if expected and len(missing) == len(expected):
         abort(turn, "no mean of any part arrived")
-    elif (
-        all(_key(part, means[part]) in turn.state.faults for part in lead.expected - missing)
-        or not turn.rules.row_bytes
-    ):
+    elif all(_key(part, means[part]) in turn.state.faults for part in expected - missing) or not turn.rules.row_bytes:
         update = make_update(turn, lead, exchange)
         if any(update.contributors):
             propose(turn, turn.state.lead or lead, update)
@@ -118,7 +70,7 @@ def _key(part: int, mean: MeanData) -> tuple[bytes, int, int]:
 
 def _have_checked(turn: Transition, exchange: MemberState) -> None:
     """Every mean is compared with its rows before it is proposed; a wrong one is as good as none."""
-    if not turn.rules.row_bytes or exchange.judgement is None:
+    if not turn.rules.row_bytes:
         return
     weights, _, _ = norms.table_of(exchange.judgement)
     for part, mean in exchange.means.items():
@@ -127,7 +79,7 @@ def _have_checked(turn: Transition, exchange: MemberState) -> None:
             continue
         exchange = replace(exchange, checking=exchange.checking | {key})
         turn.set(exchange=exchange)
-        turn.emit(soundness.check_of(turn, exchange.members, weights, exchange.measured, *key))
+        turn.emit(soundness.check_of(turn, exchange.members, weights, *key))
     wrong = {part for part, mean in exchange.means.items() if turn.state.faults.get(_key(part, mean))}
     if wrong:
         means = {part: mean for part, mean in exchange.means.items() if part not in wrong}
@@ -161,7 +113,7 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
     turn.set(lead=replace(lead, repaired=lead.repaired | orphans, until=until))
     means = exchange.means.values()
     liars, believed = {peer for peer, *_ in turn.state.head.caught}, trusted(turn.state.head)
-    lively = {turn.me, *lead.norms, *(mean.reducer for mean in means)}
+    lively = {turn.me, *(mean.reducer for mean in means)}
     orders = []
     for part in sorted(orphans):
         others = (header.peer for header in exchange.members if header.peer != exchange.reducers[part])
@@ -190,14 +142,11 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
     means = {
         part: mean
         for part, mean in exchange.means.items()
-        if mean.digest in turn.state.held
-        and not (turn.rules.row_bytes and mean.contributors & ~exchange.listed.get(part, 0))
-        and any(reassignment.weights(turn, exchange, part, mean.contributors))
+        if mean.digest in turn.state.held and any(reassignment.weights(turn, exchange, part, mean.contributors))
     }  # a reducer may send a mean of what counts nothing
     parts = range(len(exchange.reducers))
     waited, took = timeouts.measure(turn.state, lead, exchange)
     judgement = exchange.judgement
-    assert judgement is not None, "a proposal follows TABLE"
     weights, scales, pulls = norms.table_of(judgement)
     update = Update(
         parent=head.anchor,
@@ -218,7 +167,6 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         took=took,
         scales=scales,
         pulls=pulls,
-        measured=exchange.measured,
         records=judgement.records,
         roster=turn.roster,
     )
@@ -229,9 +177,8 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
 
 def _refused(turn: Transition, exchange: MemberState, part: int) -> int:
     """Contributors of a part that is rolled back: all of them were judged, and none counts."""
-    assert exchange.judgement is not None
     row = exchange.judgement.weights[turn.fragment.rows[part]]
-    return 0 if any(row) else exchange.listed.get(part, 0)
+    return 0 if any(row) else givers(exchange.members)
 
 
 def propose(turn: Transition, lead: CoordinatorState, update: Update, certificate: tuple[Vote, ...] = ()) -> None:

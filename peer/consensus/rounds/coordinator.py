@@ -39,12 +39,10 @@ def poll(turn: Transition) -> None:
             _look_at_promises(turn, lead)
         case BallotPhase.ADOPTING:
             _look_at_adopted(turn, lead)
-        case BallotPhase.GATHERING:
-            collector.poll_norms(turn, lead)
         case BallotPhase.REDUCING:
             collector.poll_means(turn, lead)
         case BallotPhase.PROPOSING if turn.now >= lead.until:
-            abort(turn, f"no majority voted within {VOTES_S:.0f} s")
+            abort(turn, f"no quorum voted within {VOTES_S:.0f} s")
 
 
 # ---- ask ----
@@ -259,10 +257,12 @@ def _choose(turn: Transition, lead: CoordinatorState) -> None:
         _adopt(turn, lead, *max(accepted))
         return
     headers = tuple(promise.header for _, promise in sorted(_taken(turn, lead).items()))
+    if not collector.is_trained_on(turn, headers):
+        abort(turn, "nobody gives anything that it trained on")
+        return
     turn.set(deadlines=timeouts.by_lines(turn.state, headers))
-    limits = timeouts.at(turn.state, lead.ballot)
-    until = turn.now + limits.exchange_s + limits.ack_s
-    turn.set(lead=replace(lead, stage=BallotPhase.GATHERING, until=until))
+    until = turn.now + timeouts.reduced_s(timeouts.at(turn.state, lead.ballot))
+    turn.set(lead=replace(lead, stage=BallotPhase.REDUCING, until=until))
     turn.send((header.peer for header in headers), Start(turn.place(lead.ballot), headers))
 
 

@@ -15,7 +15,7 @@ from typing import Protocol, assert_never
 from weakref import WeakValueDictionary
 
 from dht.streams.base import Streams
-from peer.consensus.protocol.block import Block, ContributionHeader, Restart, Stuck
+from peer.consensus.protocol.block import VOID, Block, ContributionHeader, Restart, Stuck
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
     FETCH_BYTES,
@@ -42,10 +42,12 @@ from peer.consensus.rounds.interface import (
     Effect,
     Input,
     MeanChecked,
+    MeasureOwn,
     MeasurePart,
     NeedSnapshot,
     ObjectStored,
     OrganiserAnswered,
+    OwnMeasured,
     PartMeasured,
     PartReduced,
     Paused,
@@ -118,14 +120,13 @@ class ReductionPort(Protocol):
     def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
         """Average, encode and store the kept parts; `done(digest)` when it is on disk.
 
-        The same parts and weights give the same bytes on every machine: audits rest on that. If nothing of them is
-        finite, or the last committed mean is needed and not here, nothing is done.
+        If nothing of them is finite, or the last committed mean is needed and not here, nothing is done.
         """
 
-    def check(self, effect: CheckMean, whole: bytes, mine: bytes | None) -> str:
-        """What is wrong with a mean and its rows; `mine` is what I gave."""
+    def check(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None, done: Callable[[str], None]) -> None:
+        """Compare a mean with its rows, and that about `me` with what I gave; `done` with what is wrong, or nothing."""
 
-    def row_is(self, whole: bytes, rank: int, rows: int, payload: bytes) -> bool:
+    def check_row(self, effect: CheckRow, whole: bytes, done: Callable[[bool], None]) -> None:
         """Whether a row of a mean is that of these bytes."""
 
     def forget(self) -> None: ...
@@ -284,8 +285,20 @@ class Driver:
                     self._organiser.ask(stuck, lambda found: self.deliver(OrganiserAnswered(self.clock(), found)))
             case BufferPart():
                 self._arithmetic.keep(effect)
-            case MeasurePart():
-                self._measure(effect)
+            case MeasurePart(place, giver, part, payload):
+                found = (b"", payload) if payload else self._disk.my_part(place.anchor, part)
+                if found is not None:
+                    self._arithmetic.measure(
+                        found[1], VOID,
+                        lambda figures: self.deliver(PartMeasured(self.clock(), place, giver, part, figures.square)),
+                    )  # fmt: skip
+            case MeasureOwn(anchor, part, direction):
+                found = self._disk.my_part(anchor, part)
+                if found is not None:
+                    self._arithmetic.measure(
+                        found[1], direction,
+                        lambda figures: self.deliver(OwnMeasured(self.clock(), anchor, part, figures)),
+                    )  # fmt: skip
             case ReducePart(place=place, part=part, contributors=contributors, attempt=attempt):
                 self._arithmetic.reduce(
                     effect,
@@ -293,11 +306,13 @@ class Driver:
                 )
             case CheckMean():
                 self._check_mean(effect)
-            case CheckRow(giver, digest, part, bits, rank, payload):
+            case CheckRow(giver, digest, part, bits):
                 whole = self._disk.load(digest)
                 if whole is not None:
-                    right = self._arithmetic.row_is(whole, rank, bits.bit_count(), payload)
-                    self.deliver(RowChecked(self.clock(), giver, digest, part, bits, right))
+                    self._arithmetic.check_row(
+                        effect, whole,
+                        lambda right: self.deliver(RowChecked(self.clock(), giver, digest, part, bits, right)),
+                    )  # fmt: skip
             case ShowRow(to, place, part, digest, bits):
                 found = self._disk.my_part(place.anchor, part)
                 if found is not None:
@@ -339,20 +354,6 @@ class Driver:
                 path, payload = found
                 self._arithmetic.keep(BufferPart(effect.place, effect.to, part, payload, path))
 
-    def _measure(self, effect: MeasurePart) -> None:
-        place, giver, part = effect.place, effect.giver, effect.part
-        payload = effect.payload
-        if not payload:
-            mine = self._disk.my_part(place.anchor, part)
-            if mine is None:
-                return
-            payload = mine[1]
-        self._arithmetic.measure(
-            payload,
-            effect.direction,
-            lambda figures: self.deliver(PartMeasured(self.clock(), place, giver, part, figures, effect.evidence)),
-        )
-
     def _part_frame(self, place: BallotId, attempt: int, part: int) -> bytes | None:
         """My encoded part, unless its ballot is over."""
         found = self._disk.my_part(place.anchor, part)
@@ -365,9 +366,13 @@ class Driver:
     def _check_mean(self, effect: CheckMean) -> None:
         whole = self._disk.load(effect.digest)
         found = self._disk.my_part(effect.anchor, effect.part) if self.state.rules.me in effect.names else None
-        if whole is not None:
-            fault = self._arithmetic.check(effect, whole, None if found is None else found[1])
-            self.deliver(MeanChecked(self.clock(), effect.digest, effect.part, effect.contributors, fault))
+        if whole is None:
+            return
+        key = effect.digest, effect.part, effect.contributors
+        self._arithmetic.check(
+            effect, self.state.rules.me, whole, None if found is None else found[1],
+            lambda fault: self.deliver(MeanChecked(self.clock(), *key, fault)),
+        )  # fmt: skip
 
     def _mean_frame(self, mean: MeanData) -> bytes | None:
         """A mean with its bytes, unless a commit has swept them away."""

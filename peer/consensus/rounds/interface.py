@@ -75,13 +75,21 @@ class PartReduced(Input):
 
 @dataclass(frozen=True, slots=True)
 class PartMeasured(Input):
-    """What `MeasurePart` found."""
+    """The square of the norm of a part that came, which `MeasurePart` asked for."""
 
     place: BallotId
     giver: str
     part: int
+    square: float
+
+
+@dataclass(frozen=True, slots=True)
+class OwnMeasured(Input):
+    """What a part of my own contribution comes to, which `MeasureOwn` asked for."""
+
+    anchor: bytes
+    part: int
     figures: PartNorms
-    evidence: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -174,7 +182,7 @@ class RowChecked(Input):
 
 SUM = "it is not what its rows come to"
 ROW = "its row is not what the bytes come to that were given"
-NORM = "its rows have other norms than were measured"
+NORM = "its rows are larger than was declared"
 
 
 # ---- effects: what the machine asks of the driver, to be done in this order ----
@@ -259,17 +267,22 @@ class BufferPart(Effect):
 
 @dataclass(frozen=True, slots=True)
 class MeasurePart(Effect):
-    """Decode a part and measure it, also against the last committed mean of it; then `PartMeasured`."""
+    """Decode a part that came, or is my own if `payload` is empty, and measure its norm; then `PartMeasured`."""
 
     place: BallotId
     giver: str
     part: int
     payload: bytes
-    """Empty for a part of my own contribution, wherever its bytes are."""
+
+
+@dataclass(frozen=True, slots=True)
+class MeasureOwn(Effect):
+    """Decode a part of my contribution for this anchor and measure it, also against the last committed mean of that
+    part, whose digest is `direction`; then `OwnMeasured`."""
+
+    anchor: bytes
+    part: int
     direction: bytes = VOID
-    """Digest of that mean, if there is one."""
-    evidence: bool = False
-    """Whether it was sent to prove something, not to be counted."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -278,8 +291,7 @@ class ReducePart(Effect):
 
     `missing` is the weight of the members who offered this part and are not among them; `pull` is the weight of the
     last committed mean, whose digest is `direction`; all is multiplied by `scale` over 65,536 in the end. What is not
-    finite does not count; if nothing is, nothing follows. After a second attempt the parts are kept on: they may be
-    needed as evidence.
+    finite does not count; if nothing is, nothing follows.
     """
 
     place: BallotId
@@ -306,8 +318,8 @@ class CheckMean(Effect):
     names: tuple[str, ...]
     """Of the contributors, in the order of their rows."""
     weights: tuple[int, ...]
-    squares: tuple[int, ...]
-    """Bits of what was measured of each; -1 if nothing was, as of who gave a part to its second reducer only."""
+    squares: tuple[float, ...]
+    """What each has declared of the layer: no row of a part may be larger."""
     anchor: bytes
 
 

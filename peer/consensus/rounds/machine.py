@@ -3,12 +3,14 @@
 Read this file first. It says who handles what; the roles are in the files beside it:
 
     coordinator.py      the coordinator of a ballot: ask, choose, start
-    collector.py        the same from START to PROPOSE: norms, means, repairs, verdicts of auditors, the proposal
+    collector.py        the same from START to PROPOSE: means, their checks and repairs, the proposal
     member.py           a member: send parts, reduce parts, send means
-    reassignment.py     parts that are reduced a second time: repairs and audits
+    reassignment.py     parts that are reduced a second time
+    soundness.py        whether a mean is what its rows come to, and what happens if it is not
+    restart.py          a run that has lost its quorum
     acceptor.py         a voter: promise, fetch, vote, decide, move to the next anchor
-    block_sync.py       a peer that is behind, or ahead: GET, CHAIN, FETCH
-    misconduct.py       what convicts a liar: wrong norms, two means, two proposals
+    block_sync.py       a peer that is behind, or ahead
+    misconduct.py       what convicts a liar
     readiness.py        a peer that is not in step yet: compare bits, tell how far it is
 
 Whether a block may follow is asked of `peer/consensus/protocol/validation.py`, by voters, auditors and watchers alike.
@@ -35,9 +37,6 @@ from peer.consensus.protocol.messages import (
     MeanData,
     Message,
     Nack,
-    NormDispute,
-    Norms,
-    NormTable,
     ObjectData,
     Objection,
     PartData,
@@ -57,7 +56,6 @@ from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import (
     acceptor,
     block_sync,
-    collector,
     coordinator,
     member,
     misconduct,
@@ -78,6 +76,7 @@ from peer.consensus.rounds.interface import (
     MeanChecked,
     ObjectStored,
     OrganiserAnswered,
+    OwnMeasured,
     PartMeasured,
     PartReduced,
     Paused,
@@ -124,7 +123,7 @@ def begin(
     proposals = {accepted.digest: seen_again(accepted)} if accepted else {}
     return State(
         rules=rules, head=head, ancestors=ancestors or {head.anchor: head.round}, acceptor=promised,
-        voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], header=header,
+        voters=voters.union(head.electorate), trail=trail[-rules.keep_rounds :], offered=header,
         deadlines=timeouts.learn([step.block.update for step in trail[-rules.keep_rounds :]], rules),
         held=held or {}, submitted_at=now, last_progress_at=now, began_at=now, stood_at=now, checked_at=now,
         proposals=proposals, applied_round=head.round,
@@ -191,10 +190,11 @@ def _take(turn: Transition, event: Input) -> None:
         case RowChecked():
             soundness.on_row_checked(turn, event)
             coordinator.poll(turn)
-        case PartMeasured(evidence=True):
-            misconduct.on_measured(turn, event)
         case PartMeasured():
             member.on_measured(turn, event)
+        case OwnMeasured():
+            acceptor.on_own_measured(turn, event)
+            coordinator.poll(turn)
         case TrainingProgress(_, share):
             first = turn.state.first_progress or (turn.now, share)
             turn.set(progress=share, first_progress=first, train_s=timeouts.train_s(first, (turn.now, share)))
@@ -244,6 +244,7 @@ def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
 
 
 def _tick(turn: Transition) -> None:
+    acceptor.measure_again(turn)
     coordinator.poll(turn)
     member.poll(turn)
     reassignment.poll(turn)
@@ -309,10 +310,6 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
             acceptor.poll(turn)
         case Objection():
             soundness.on_objection(turn, sender, message)
-        case NormDispute():
-            misconduct.on_objection(turn, sender, message)
-        case PartData(attempt=misconduct.DISPUTE):
-            misconduct.on_part(turn, sender, message)
         case _ if block_sync.belongs(turn, sender, message.place):  # type: ignore[attr-defined]
             _receive_in_round(turn, sender, message)
         case _:
@@ -339,10 +336,6 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
             member.on_start(turn, sender, message)
         case PartData():
             member.on_part(turn, sender, message)
-        case Norms():
-            collector.on_norms(turn, sender, message)
-        case NormTable():
-            member.on_table(turn, sender, message)
         case MeanData():
             member.on_mean(turn, sender, message)
             coordinator.poll(turn)

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf
+from math import inf, isfinite, sqrt
 
 from peer.consensus.protocol import norms, validation
 from peer.consensus.protocol.block import ContributionHeader, givers
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.membership import trusted
-from peer.consensus.protocol.messages import GetMeans, MeanData, Norms, NormTable, PartData, Start
+from peer.consensus.protocol.messages import GetMeans, MeanData, PartData, Start
 from peer.consensus.protocol.refusals import HEADER, MEMBERS, NORMS
 from peer.consensus.rounds import misconduct, reassignment, timeouts
 from peer.consensus.rounds.interface import (
@@ -24,21 +24,20 @@ from peer.consensus.rounds.interface import (
 from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.transition import Transition
 
-REPEAT_S = 1.0
+DECLARED_WITHIN = 1e-3
+"""Of the square of a norm: what sums in another order may differ by."""
+SMALLEST = 1e-30
+"""Squares that are taken for zero."""
 
 
 def poll(turn: Transition) -> None:
-    """Close when the time for parts is over; repeat norms that nobody answered."""
+    """Close when the time for parts is over."""
     exchange = turn.state.exchange
-    if exchange is None or exchange.tabled:
+    if exchange is None or exchange.closed:
         return
-    if not exchange.closed:
-        until = min(exchange.closes_at, _done_with_newcomers_at(turn, exchange))
-        if turn.now >= until or _only_the_gone_are_missing(turn, exchange):
-            _close(turn, exchange)
-    elif turn.now >= exchange.repeat_at:
-        turn.set(exchange=replace(exchange, repeat_at=turn.now + REPEAT_S))
-        _send_norms(turn, exchange)
+    until = min(exchange.closes_at, _done_with_newcomers_at(turn, exchange))
+    if turn.now >= until or _only_the_gone_are_missing(turn, exchange):
+        _close(turn, exchange)
 
 
 # ---- send ----
@@ -61,8 +60,9 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
         members=message.headers,
         reducers=reducers,
         closes_at=closes_at,
-        repeat_at=closes_at,
         began_at=turn.now,
+        basis=norms.inputs_digest_of(message.headers),
+        judgement=norms.judgement_of(turn.rules, state.head, message.headers),
         received={part: 0 for part, reducer in enumerate(reducers) if reducer == turn.me},
     )
     turn.set(exchange=exchange)
@@ -115,10 +115,10 @@ def _send_parts(turn: Transition, exchange: MemberState) -> None:
         turn.emit(SendParts(reducer, exchange.place, theirs))
     for part in exchange.received:
         if mine.holder_of(turn.fragment.parts[part].layer) == turn.me:  # else it comes, as those of others
-            turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
+            turn.emit(MeasurePart(exchange.place, turn.me, part, b""))
 
 
-# ---- judge ----
+# ---- take ----
 
 
 def on_part(turn: Transition, sender: str, message: PartData) -> None:
@@ -135,7 +135,7 @@ def _take_part(turn: Transition, exchange: MemberState, sender: str, message: Pa
     """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
     part, taken = message.part, exchange.taken.get(message.part, 0)
     awaited = [index for index in exchange.spoken_for(turn.rules, sender, part) if not taken >> index & 1]
-    if not awaited or message.giver:
+    if not awaited:
         return
     index = exchange.giver_of(turn.rules, sender, message)
     if index is not None and taken >> index & 1:
@@ -150,32 +150,51 @@ def _take_part(turn: Transition, exchange: MemberState, sender: str, message: Pa
         return
     giver = exchange.names[index]
     turn.emit(BufferPart(exchange.place, giver, part, message.payload, message.path))
-    turn.emit(MeasurePart(exchange.place, giver, part, message.payload, reassignment.direction(turn, part)))
+    turn.emit(MeasurePart(exchange.place, giver, part, message.payload))
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
-    """A part that I reduce counts from now on; of my own all are measured, to compare with what others say."""
+    """A part that I reduce counts from now on, unless its giver has declared less of its layer."""
     exchange, part = turn.state.exchange, event.part
-    if exchange is None or exchange.place != event.place:
-        return
-    if event.giver == turn.me:
-        exchange = replace(exchange, mine={**exchange.mine, part: event.figures})
-        turn.set(exchange=exchange)
-        misconduct.look_at_rows(turn)
-        exchange = turn.state.exchange or exchange
-    if exchange.closed or part not in exchange.received:
+    if exchange is None or exchange.place != event.place or exchange.closed or part not in exchange.received:
         return
     index = exchange.index_of(event.giver)
     if index is None:
         return
     is_here = event.giver == turn.me == exchange.holder_of(turn.rules, index, part)
     if not is_here and not exchange.taken.get(part, 0) >> index & 1:
-        return  # measured by a delegate, or for an exchange of this place that was left with a branch
-    figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.figures}}
-    received = {**exchange.received, part: exchange.received[part] | 1 << index}
+        return  # measured for an exchange of this place that was left meanwhile
+    figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.square}}
     part_at = exchange.part_at if event.giver == turn.me else {**exchange.part_at, event.giver: turn.now}
-    turn.set(exchange=replace(exchange, figures=figures, received=received, part_at=part_at))
+    exchange = replace(exchange, figures=figures, part_at=part_at)
+    if _is_as_declared(turn, exchange, index, part):
+        exchange = replace(exchange, received={**exchange.received, part: exchange.received[part] | 1 << index})
+    else:
+        exchange = replace(exchange, refused={**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index})
+    turn.set(exchange=exchange)
     _close_if_complete(turn)
+
+
+def _is_as_declared(turn: Transition, exchange: MemberState, index: int, part: int) -> bool:
+    """Whether what I hold of a layer is no more than its giver declared, and no less if I hold all of it.
+
+    A contribution that is not finite is declared so, and weighs nothing.
+    """
+    fragment = turn.rules.fragment(exchange.round)
+    row = fragment.rows[part]
+    behind = [other for other, number in enumerate(fragment.rows) if number == row]
+    held = [exchange.figures[other][index] for other in behind if index in exchange.figures.get(other, {})]
+    said, _, _ = norms.declared(exchange.members[index], row)
+    if not isfinite(said):
+        return True
+    total = sum(held)
+    if not total <= said * (1 + DECLARED_WITHIN) + SMALLEST:
+        why = (
+            f"its part {part} makes the norm of its layer {sqrt(max(0.0, total)):.4g}, and it declares {sqrt(said):.4g}"
+        )
+        turn.refuse(exchange.names[index], NORMS, why)
+        return False
+    return len(held) < len(behind) or total >= said * (1 - DECLARED_WITHIN) - SMALLEST
 
 
 def replay_early(turn: Transition) -> None:
@@ -231,11 +250,12 @@ def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
 
 def _close(turn: Transition, exchange: MemberState) -> None:
     """No more parts: what is not here now is not in the mean."""
-    turn.set(exchange=replace(exchange, closed=True, repeat_at=turn.now + REPEAT_S))
+    turn.set(exchange=replace(exchange, closed=True))
     if exchange.received:
         _remember_who_gave(turn, exchange)
-    turn.phase("weigh", exchange.place.ballot)
-    _send_norms(turn, exchange)
+    turn.phase("reduce", exchange.place.ballot)
+    for part, contributors in exchange.received.items():
+        reassignment.reduce(turn, turn.state.exchange or exchange, part, contributors)
 
 
 def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
@@ -244,51 +264,7 @@ def _remember_who_gave(turn: Transition, exchange: MemberState) -> None:
     turn.set(silent=timeouts.silent_after(turn.state, (peer for _, peer in givers), came))
 
 
-def _send_norms(turn: Transition, exchange: MemberState) -> None:
-    if not exchange.received:
-        return
-    place = exchange.place
-    found = norms.measurements(turn.rules, exchange.round, len(exchange.members), exchange.received, exchange.figures)
-    signed = found.signed(turn.rules.keys, place.anchor, place.ballot, exchange.members)
-    turn.send((turn.owner(place.ballot),), Norms(place, signed))
-
-
 # ---- reduce ----
-
-
-def on_table(turn: Transition, sender: str, message: NormTable) -> None:
-    exchange = turn.state.exchange
-    if exchange is None or exchange.place != message.place or exchange.tabled:
-        return
-    head, ballot = turn.state.head, message.place.ballot
-    if sender != turn.owner(ballot):
-        return
-    fault = norms.fault_of_measurements(turn.rules, head, exchange.members, ballot, message.measured)
-    if fault:
-        turn.refuse(sender, NORMS, fault)
-        return
-    turn.ballot_moved()
-    turn.phase("reduce", ballot)
-    listed = norms.listed(message.measured)
-    judgement = norms.judgement_of(turn.rules, head, exchange.members, message.measured)
-    exchange = replace(
-        exchange, tabled=True, tabled_at=turn.now, closed=True, listed=listed, measured=message.measured,
-        judgement=judgement, basis=norms.inputs_digest_of(exchange.members, message.measured),
-    )  # fmt: skip
-    turn.set(exchange=exchange)
-    for part in exchange.received:
-        if part in listed:
-            reassignment.reduce(turn, exchange, part, listed[part] & exchange.received[part])
-    reassignment.on_table(turn)
-    _measure_the_rest(turn, exchange)
-    misconduct.look_at_rows(turn)
-
-
-def _measure_the_rest(turn: Transition, exchange: MemberState) -> None:
-    """What others measured of me, to compare; means come first."""
-    if turn.my_root:
-        for part in sorted(exchange.listed.keys() - exchange.mine.keys() - exchange.received.keys()):
-            turn.emit(MeasurePart(exchange.place, turn.me, part, b"", reassignment.direction(turn, part)))
 
 
 def on_reduced(turn: Transition, event: PartReduced) -> None:
@@ -320,7 +296,7 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
     size = turn.rules.object_bytes(turn.state.head.round, part, message.contributors)
     if len(message.payload) != size or digest_of(message.payload) != message.digest:
         return
-    if not turn.rules.finite(message.payload):
+    if not turn.rules.finite(message.payload[: turn.mean_bytes[part]]):
         _refuse_mean(turn, message)
         return
     _take_mean(turn, exchange, message)
@@ -388,10 +364,8 @@ def _refuse_mean(turn: Transition, mean: MeanData) -> None:
 
 
 def _agrees(exchange: MemberState, mean: MeanData) -> bool:
-    """Members gave what is in it, and its reducer said so before."""
-    bits = mean.contributors
-    listed = bits if mean.attempt else exchange.listed.get(mean.part, bits)
-    return bits == listed and bits != 0 and bits & ~givers(exchange.members) == 0
+    """Members gave what is in it."""
+    return mean.contributors != 0 and mean.contributors & ~givers(exchange.members) == 0
 
 
 def on_want(turn: Transition, sender: str, message: GetMeans) -> None:

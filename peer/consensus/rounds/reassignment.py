@@ -1,8 +1,6 @@
-"""How a part is reduced, and reduced again: repairs and spot audits.
+"""How a part is reduced, and reduced again: the repair of a part whose reducer died, stalls, or made a false mean.
 
-A part whose reducer died or stalls is reduced again by the peer that the coordinator names in REDO. A few
-parts, drawn by lot, are reduced again in any case, from the same bytes, by the peer next in order: it tells
-the coordinator what they come to, who compares (`collector.py`).
+The coordinator names who reduces it in `Reassign`; every member sends its bytes once more, to that peer.
 """
 
 from __future__ import annotations
@@ -21,7 +19,7 @@ from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.transition import Transition
 
 ORDERS_MOST = 2
-"""REDOs of one ballot: after NORMS and after the means. No more are obeyed, so nobody can be kept sending."""
+"""Of one ballot: for means that do not come, and for false ones. No more are obeyed, so nobody can be kept sending."""
 ROOM_BYTES = 16 << 20
 """What a member keeps for repairs, or two contributions if that is more."""
 
@@ -36,7 +34,6 @@ def weights(turn: Transition, exchange: MemberState, part: int, contributors: in
 
 
 def _row(turn: Transition, exchange: MemberState, part: int) -> tuple[int, ...]:
-    assert exchange.judgement is not None, "parts are reduced after TABLE"
     return exchange.judgement.weights[turn.fragment.rows[part]]
 
 
@@ -54,7 +51,6 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
     table = weights(turn, exchange, part, contributors)
     if not any(table):
         return
-    assert exchange.judgement is not None
     row, fragments = turn.fragment.rows[part], turn.rules.fragments
     if exchange.judgement.pulls[row] and len(turn.state.trail) < fragments <= turn.state.head.round:
         return  # the last committed mean is needed, and I joined after it
@@ -208,23 +204,14 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
     _reduce_if_ready(turn, part)
 
 
-def on_table(turn: Transition) -> None:
-    """What I reduce in another's place can be now."""
-    for part, reducer in _exchange(turn).again.redo.items():
-        if reducer == turn.me:
-            _reduce_if_ready(turn, part)
-
-
 def _reduce_if_ready(turn: Transition, part: int) -> None:
     exchange = _exchange(turn)
     again, received = exchange.again, exchange.again.received[part]
-    if part in again.started or not received or exchange.judgement is None:
+    if part in again.started or not received:
         return
     if again.redo.get(part) != turn.me or _awaits_others(turn, exchange, received):
         return
     _change(turn, started=again.started | {part})
-    if turn.rules.row_bytes:
-        received &= exchange.listed.get(part, 0)
     reduce(turn, exchange, part, received, attempt=1)
 
 
@@ -243,7 +230,7 @@ def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bo
 
 
 def on_reduced(turn: Transition, event: PartReduced) -> None:
-    """A repaired part goes to all; what an audited one comes to, without its bytes, to the coordinator."""
+    """A repaired part goes to all."""
     exchange = _exchange(turn)
     again = exchange.again
     mean = MeanData(
@@ -251,8 +238,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
     )  # fmt: skip
     mean = mean.signed(turn.rules.keys)
     _change(turn, means={**again.means, event.part: mean})
-    if again.redo.get(event.part) == turn.me:
-        _announce(turn, mean)
+    _announce(turn, mean)
 
 
 def _announce(turn: Transition, mean: MeanData) -> None:

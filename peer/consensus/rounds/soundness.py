@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from peer.consensus.protocol import merkle, norms, validation
-from peer.consensus.protocol.block import VOID, ContributionHeader, SignedNorms, Update, Vote
+from peer.consensus.protocol.block import VOID, ContributionHeader, Update, Vote
 from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import MeanData, Objection, RowDispute
@@ -43,19 +43,15 @@ def means_of(update: Update) -> Iterator[tuple[bytes, int, int]]:
 
 
 def check_of(
-    turn: Transition, members: tuple[ContributionHeader, ...], weights: tuple[tuple[int, ...], ...],
-    measured: tuple[SignedNorms, ...], digest: bytes, part: int, bits: int,
+    turn: Transition, members: tuple[ContributionHeader, ...], weights: tuple[tuple[int, ...], ...], digest: bytes,
+    part: int, bits: int,
 ) -> CheckMean:  # fmt: skip
     """What the driver is to compare of one mean."""
-    fragment = turn.fragment
-    row = norms.row_for(weights, fragment.rows[part])
-    chosen = [index for index in range(len(members)) if bits >> index & 1]
-    layer, held = fragment.parts[part].layer, norms.listed(measured).get(part, 0)
-    rows = [found for item in measured if any(p == part for p, _ in item.received) for found in item.rows]
-    squares = next((found.squares for found in rows if found.layer == layer), ())
+    number = turn.fragment.rows[part]
+    row, chosen = norms.row_for(weights, number), [index for index in range(len(members)) if bits >> index & 1]
     return CheckMean(
         digest, part, bits, tuple(members[index].peer for index in chosen), tuple(row[index] for index in chosen),
-        tuple(squares[index] if squares and held >> index & 1 else -1 for index in chosen), turn.state.head.anchor,
+        tuple(norms.declared(members[index], number)[0] for index in chosen), turn.state.head.anchor,
     )  # fmt: skip
 
 
@@ -66,7 +62,7 @@ def check_late(turn: Transition, update: Update) -> None:
     index = next((index for index, header in enumerate(update.members) if header.peer == turn.me and header.root), None)
     for key in means_of(update):
         if index is not None and key[2] >> index & 1 and key not in turn.state.faults:
-            turn.emit(check_of(turn, update.members, update.weights, update.measured, *key))
+            turn.emit(check_of(turn, update.members, update.weights, *key))
 
 
 def on_checked(turn: Transition, event: MeanChecked) -> None:

@@ -17,10 +17,8 @@ from peer.consensus.protocol.block import (
     Block,
     ContributionHeader,
     Delegate,
-    NormRow,
     Restart,
     Roster,
-    SignedNorms,
     Stuck,
     Update,
     Vote,
@@ -62,7 +60,6 @@ class BallotPhase(Enum):
 
     PREPARING = "promises"
     ADOPTING = "the bytes of an update that was accepted before"
-    GATHERING = "norms"
     REDUCING = "means"
     PROPOSING = "votes"
 
@@ -81,9 +78,8 @@ class CoordinatorState:
     promised_at: Mapping[str, float] = field(default_factory=dict)
     unfit: frozenset[str] = frozenset()
     """Whose header cannot be counted: nobody waits for another."""
-    norms: Mapping[str, SignedNorms] = field(default_factory=dict)
-    expected: frozenset[int] = frozenset()
-    """Parts of which a mean may come."""
+    expected: frozenset[int] | None = None
+    """Parts of which a mean may come; None before START."""
     wanted: bool = False
     repaired: frozenset[int] = frozenset()
     """Parts that were given to other reducers."""
@@ -130,31 +126,20 @@ class MemberState:
     """The same of all who have sent it."""
     refused: Mapping[int, int] = field(default_factory=dict)
     """Of these, who sent what is not the part that they pledged."""
-    figures: Mapping[int, Mapping[int, PartNorms]] = field(default_factory=dict)
-    """What I measured, by part and member."""
-    mine: Mapping[int, PartNorms] = field(default_factory=dict)
-    """The same of all that I give."""
+    figures: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
+    """Squares of their norms, by part and member."""
     closes_at: float
-    repeat_at: float
     began_at: float = 0.0
     part_at: Mapping[str, float] = field(default_factory=dict)
     """When the newest part of each member came."""
     closed: bool = False
-    tabled: bool = False
-    tabled_at: float = 0.0
     means: Mapping[int, MeanData] = field(default_factory=dict)
     mean_at: Mapping[str, float] = field(default_factory=dict)
     """When the newest mean of each reducer came."""
-    listed: Mapping[int, int] = field(default_factory=dict)
-    """Contributors of each part, as its reducer signed them in NORMS."""
-    measured: tuple[SignedNorms, ...] = ()
-    """All that was measured, as TABLE gave it."""
     basis: bytes = b""
-    """Digest of the headers and of that: what means are computed from."""
-    judgement: AggregationResult | None = None
-    """What comes of it."""
-    objected: bool = False
-    """Whether I have compared what it says of me with my own bytes."""
+    """Digest of the headers: what means are computed from."""
+    judgement: AggregationResult
+    """What comes of them."""
     checking: frozenset[tuple[bytes, int, int]] = frozenset()
     """Means that are being compared with their rows."""
     again: ReassignmentState = ReassignmentState()
@@ -183,10 +168,8 @@ class MemberState:
         sizes = rules.bytes_in(self.round)
         if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
             return None
-        named = self.index_of(message.giver) if message.giver else None
-        among = self.spoken_for(rules, sender, message.part) if not message.giver else ()
-        candidates = (*among, *(() if named is None else (named,)))
-        roots = [(index, self.members[index].root) for index in candidates if self.members[index].root]
+        among = self.spoken_for(rules, sender, message.part)
+        roots = [(index, self.members[index].root) for index in among if self.members[index].root]
         if not roots:
             return None
         leaf, path = digest_of(message.payload), message.path
@@ -201,22 +184,6 @@ class MemberState:
         """Who gets the mean of a part, each once: the members, or their delegates."""
         layer = rules.fragment(self.round).parts[part].layer
         return tuple(dict.fromkeys(header.holder_of(layer) for header in self.members))
-
-
-@dataclass(frozen=True, slots=True)
-class Dispute:
-    """A member says that a reducer published a wrong norm of it, and sends the parts behind that norm."""
-
-    reducer: str
-    index: int
-    """Of the objector among the members."""
-    row: NormRow
-    """What the reducer has signed."""
-    parts: tuple[int, ...]
-    taken: frozenset[int] = frozenset()
-    """Those that came."""
-    figures: Mapping[int, PartNorms] = field(default_factory=dict)
-    """What I measured of them."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,6 +321,12 @@ class State:
     postponed: tuple[Prepare, float] | None = None
     """What waits for its turn, and when it came: of several the first in order."""
     leaving: bool = False
+    offered: ContributionHeader | None = None
+    """What the trainer has submitted for this anchor, not signed before what it comes to is measured."""
+    own: Mapping[int, PartNorms] = field(default_factory=dict)
+    """What was measured of it so far, by part."""
+    measured_at: float = float("-inf")
+    """When that was asked for last."""
     submitted_at: float = 0.0
     began_at: float = 0.0
     """When this life of mine began."""
@@ -371,8 +344,6 @@ class State:
     exchange: MemberState | None = None
     past: MemberState | None = None
     """The last one that was committed: evidence may come late."""
-    disputes: Mapping[tuple[BallotId, str], Dispute] = field(default_factory=dict)
-    """By exchange and objector."""
     silent: tuple[str, ...] = ()
     """Newcomers that did not answer, or did not give what they had pledged, when I last waited for it."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)

@@ -62,7 +62,7 @@ class Deadlines:
     exchange_s: float
     """From START to the last part."""
     means_s: float
-    """From TABLE to the last mean."""
+    """From START to the last mean."""
 
     def packed(self) -> Times:
         """As `Update.waited` has it."""
@@ -71,7 +71,7 @@ class Deadlines:
 
 def caps(rules: Rules) -> Deadlines:
     """What the spec allows at most."""
-    return Deadlines(rules.gather_s, rules.ack_s, rules.exchange_s, rules.exchange_s)
+    return Deadlines(rules.gather_s, rules.ack_s, rules.exchange_s, 2 * rules.exchange_s)
 
 
 def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
@@ -130,7 +130,7 @@ def by_lines(state: State, headers: Sequence[ContributionHeader]) -> Deadlines:
     sizes = rules.bytes_in(state.head.round), rules.means_in(state.head.round)
     most_bytes = max(sum(parts) + len(headers) * max(parts) for parts in sizes)
     wait_s = _with_slack(8 * most_bytes / slowest_bps)
-    return _capped(replace(first, exchange_s=wait_s, means_s=wait_s), first)
+    return _capped(replace(first, exchange_s=wait_s, means_s=2 * wait_s), first)
 
 
 def train_s(first: tuple[float, float], now: tuple[float, float]) -> int:
@@ -263,10 +263,15 @@ def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> fl
     return state.rules.ack_s if waiting else at(state, ballot).ack_s
 
 
+def reduced_s(waits: Deadlines) -> float:
+    """How long after START the means are awaited: reducers wait for parts for `exchange_s` of it."""
+    return max(waits.means_s, waits.exchange_s + DATA_FLOOR_S)
+
+
 def patience_s(state: State) -> float:
     """Silence after which the next coordinator takes over: longer than any wait of the one before."""
     current = at(state, state.acceptor.promised)
-    return max(current.exchange_s, current.means_s, state.rules.ack_s) + 2 * current.ack_s
+    return max(reduced_s(current), state.rules.ack_s) + 2 * current.ack_s
 
 
 # ---- who is waited for ----
@@ -413,14 +418,14 @@ def _gave(state: State, exchange: MemberState, index: int) -> int:
 
 
 def _reduced(state: State, lead: CoordinatorState, exchange: MemberState, peer: str) -> int:
-    """From TABLE until all its means were here."""
-    expected = [part for part in lead.expected if exchange.reducers[part] == peer]
+    """From START until all its means were here."""
+    expected = [part for part in lead.expected or () if exchange.reducers[part] == peer]
     if not expected:
         return NOT_AWAITED
     if peer == state.rules.me:
         return 0
     came = all(part in exchange.means and exchange.means[part].reducer == peer for part in expected)
-    return _ms(exchange.mean_at[peer] - exchange.tabled_at) if came else NEVER
+    return _ms(exchange.mean_at[peer] - exchange.began_at) if came else NEVER
 
 
 def _ms(seconds: float) -> int:

@@ -104,7 +104,7 @@ class LeadRole:
         pipe.on_stages = self._assign
         self._driver: Driver | None = None
         self._orders = WorkerOrders(
-            node.peer_id, node.streams.send, lambda event: self._deliver(event), time.monotonic
+            node.streams.send, lambda event: self._deliver(event), time.monotonic
         )  # fmt: skip
 
     @property
