@@ -524,8 +524,8 @@ class IntegerSums:
             return SUM
         if mine is not None and rows[effect.names.index(me)] != mine:
             return ROW
-        for row, square in zip(rows, effect.squares, strict=False):
-            if not abs(float(decoded(row)) ** 2 - square) <= 1e-3 * square:
+        for row, norm in zip(rows, effect.declared, strict=True):
+            if not abs(abs(float(decoded(row))) - norm) <= 1e-3 * norm:
                 return NORM
         return ""
 

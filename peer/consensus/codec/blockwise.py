@@ -6,6 +6,7 @@ a part is a slice of each section, and nothing has to be known of the rest.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -46,6 +47,10 @@ class Format(Protocol):
     def is_finite(self, sections: Sequence[Octets]) -> bool:
         """Whether they decode to finite numbers alone; of scaled integers, whether they would with any integers."""
 
+    def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
+        """The expected square of what encoding lost, summed over these units, which decode to `values`; NaN where a
+        scale is larger than `encode` makes it, which would hide any error."""
+
 
 @dataclass(frozen=True)
 class Dense:
@@ -69,6 +74,12 @@ class Dense:
 
     def is_finite(self, sections: Sequence[Octets]) -> bool:
         return bool(np.isfinite(sections[0].reshape(-1).view(self.dtype)).all())
+
+    def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
+        """Half a unit in the last place at most, uniformly: (eps · x)² / 12, and of a subnormal likewise."""
+        about = np.finfo(self.dtype)
+        square = float(np.dot(values, values.astype(np.float64)))
+        return (float(about.eps) ** 2 * square + float(about.smallest_subnormal) ** 2 * values.size) / 12
 
 
 @dataclass(frozen=True)
@@ -107,6 +118,21 @@ class BlockQuantised:
 
     def is_finite(self, sections: Sequence[Octets]) -> bool:
         return are_finite(scales_in(sections[0]), self.most)
+
+    def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
+        return rounding_square(scales_in(sections[0]), values.reshape(-1, BLOCK), self.most)
+
+
+def rounding_square(scales: Floats, values: Floats, most: int) -> float:
+    """Of rows of integers with these scales that decode to `values`: a step's square over 12 for each.
+
+    Scales are rounded up by 2⁻⁷ of their size at most: the largest integer of a row is all but the highest.
+    """
+    steps = scales.reshape(-1).astype(np.float64)
+    with np.errstate(over="ignore", invalid="ignore"):
+        largest = np.abs(values).max(axis=1)
+        full = (largest >= steps * (most / (1 + 2.0**-7) - 0.5)) | (steps == 0)
+    return float(np.square(steps).sum()) * values.shape[1] / 12 if full.all() else math.nan
 
 
 def quantised(rows: Floats, most: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int8]]:

@@ -85,6 +85,10 @@ class Codec:
         """The elements of the whole units that hold so many."""
         return -(-elements // self._format.unit) * self._format.unit
 
+    def without_rows(self, payload: bytes, elements: int) -> bytes:
+        """The encoded mean of so many elements, less the rows of its contributors that follow it."""
+        return payload[: self.of_means.part_bytes(elements)]
+
     def elements(self, payload: bytes | memoryview) -> int:
         """How many a payload decodes to: whole units. Raises ValueError for bytes that are none."""
         unit_bytes = sum(self._format.sections)
@@ -108,6 +112,11 @@ class Codec:
     def is_finite(self, payload: bytes | memoryview) -> bool:
         """Whether it decodes to finite numbers alone; of blocks, whether it would with any integers."""
         return self._format.is_finite(self.rows(payload))
+
+    def rounding_square(self, payload: bytes | memoryview, values: Floats) -> float:
+        """The expected square norm of what encoding lost, from the bytes of a part, which decode to `values`; NaN for
+        bytes that `encode` would not make."""
+        return self._format.rounding_square(self.rows(payload), values)
 
     def decode(self, payload: bytes | memoryview) -> Floats:
         """The float32 values of a part, the same on every processor. Raises ValueError as `elements` does.

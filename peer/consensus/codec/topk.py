@@ -30,6 +30,7 @@ from peer.consensus.codec.blockwise import (
     Octets,
     are_finite,
     quantised,
+    rounding_square,
     scales_in,
 )
 
@@ -72,6 +73,9 @@ class TopKSigned:
         in_order = _in_order(unpacked_places(sections[1]), _codes(sections[2]))
         return bool(in_order.all()) and are_finite(scales_in(sections[0]), 0)
 
+    def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
+        raise NotImplementedError("no mean is encoded so")
+
 
 @dataclass(frozen=True)
 class TopKInt8:
@@ -99,6 +103,11 @@ class TopKInt8:
     def is_finite(self, sections: Sequence[Octets]) -> bool:
         in_order = _in_order(unpacked_places(sections[1]), sections[2])
         return bool(in_order.all()) and are_finite(scales_in(sections[0]), _MOST)
+
+    def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
+        scales = scales_in(sections[0])
+        chosen = sections[2].view(np.int8).astype(np.float32) * scales
+        return rounding_square(scales, chosen, _MOST)
 
 
 def largest(rows: Floats, kept: int) -> Indices:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
+from dataclasses import fields, replace
 from functools import partial
 
 from dht.streams.base import Streams
@@ -167,9 +167,7 @@ class DelegateDriver:
         whole = self._disk.load(order.digest)
         if whole is None:
             return
-        effect = CheckMean(
-            order.digest, order.part, order.contributors, order.names, order.weights, order.squares, order.anchor
-        )
+        effect = CheckMean(*(getattr(order, field.name) for field in fields(CheckMean)))
         mine = self._payload(order.anchor, order.part) if self.lead in order.names else None
         self._arithmetic.check(effect, self.lead, whole, mine, partial(self._compared, order))
 

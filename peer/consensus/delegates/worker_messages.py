@@ -115,15 +115,19 @@ class CompareMean(WorkerRequest):
     code = 69
     readers = (
         DIGEST, PART, MEMBER_BITS, each(text, MAX_MEMBERS), each(partial(integer, low=0, high=WEIGHT_ONE), MAX_MEMBERS),
-        each(_figure, MAX_MEMBERS), DIGEST,
+        each(_figure, MAX_MEMBERS), DIGEST, COUNT, COUNT, partial(integer, low=-1), _void_or_digest,
     )  # fmt: skip
     digest: bytes
     part: int
     contributors: int
     names: tuple[str, ...]
     weights: tuple[int, ...]
-    squares: tuple[float, ...]
+    declared: tuple[float, ...]
     anchor: bytes
+    missing: int
+    scale: int
+    pull: int
+    direction: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -83,8 +83,8 @@ class WorkerOrders:
         self._order(
             worker,
             CompareMean(
-                effect.digest, effect.part, effect.contributors, effect.names, effect.weights, effect.squares,
-                effect.anchor,
+                effect.digest, effect.part, effect.contributors, effect.names, effect.weights, effect.declared,
+                effect.anchor, effect.missing, effect.scale, effect.pull, effect.direction,
             ),
         )  # fmt: skip
 

@@ -24,7 +24,7 @@ def follow(rules: Rules, genesis: ChainHead, way: Sequence[Block]) -> tuple[str,
         before = ChainHead(
             anchor=update.parent, round=update.round - 1, weight=0, electorate=electorate, members=electorate
         )  # fmt: skip
-        before, phase, fault = after_restarts(rules, before, block)
+        before, phase, fault = after_restarts(rules.keys, rules.organiser, before, block)
         fault = fault or fault_of_votes(rules.keys, before, block.votes, update.digest, phase, led=False)
         if fault:
             raise ValueError(f"round {update.round}: {fault}")

@@ -148,6 +148,11 @@ def declared_norm(header: ContributionHeader) -> float:
     return _root(total)
 
 
+def declared_of_layer(header: ContributionHeader, row: int) -> float:
+    """The L2 norm that it declares of one layer; 0 of who gives nothing."""
+    return _root(declared(header, row)[0]) if header.norms else 0.0
+
+
 def fault_of_declared(rules: Rules, head: ChainHead, header: ContributionHeader) -> str:
     """Why what a header declares cannot be read; empty if it can."""
     needed = _DECLARED.size * len(rules.fragment(head.round).layers) if header.root else 0

@@ -38,7 +38,7 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
 
     It may if a quorum of those who decide stands behind it, and every field is what it must be.
     """
-    head, phase, fault = after_restarts(rules, head, block)
+    head, phase, fault = after_restarts(rules.keys, rules.organiser, head, block)
     return (
         fault
         or fault_of_votes(rules.keys, head, block.votes, block.update.digest, phase)
@@ -46,13 +46,13 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
     )
 
 
-def after_restarts(rules: Rules, head: ChainHead, block: Block) -> tuple[ChainHead, int, str]:
+def after_restarts(keys: Keys, organiser: str, head: ChainHead, block: Block) -> tuple[ChainHead, int, str]:
     """After which head a block follows, if it was restarted; which votes certify it; and what is wrong with that.
 
     Restarts by which `head` came to be are not looked at again: the votes name their instance.
     """
     for restart in block.restarts[head.number :]:
-        fault = fault_of_restart(rules, head, restart)
+        fault = fault_of_restart(keys, organiser, head, restart)
         if fault:
             return head, 2, fault
         if restart.value is not None:
@@ -62,17 +62,17 @@ def after_restarts(rules: Rules, head: ChainHead, block: Block) -> tuple[ChainHe
     return head, 2, ""
 
 
-def fault_of_restart(rules: Rules, head: ChainHead, restart: Restart) -> str:
+def fault_of_restart(keys: Keys, organiser: str, head: ChainHead, restart: Restart) -> str:
     """Why those whom it names may not go on after `head`; empty if they may."""
     if (restart.anchor, restart.number) != (head.anchor, head.number + 1):
         return "it is a restart of something else"
-    if not rules.organiser or not rules.keys.verify(rules.organiser, "restart", restart.payload(), restart.signature):
+    if not organiser or not keys.verify(organiser, "restart", restart.payload(), restart.signature):
         return "it is a restart that the organiser has not signed"
     if list(restart.electorate) != sorted(set(restart.electorate)):
         return "those who restart are not in order"
     if not restart.forced and not may_restart(head.electorate, head.roster.known, restart.electorate):
         return f"{len(restart.stuck)} of {len(head.electorate)} are too few to restart, or not known to the organiser"
-    return next(filter(None, (fault_of_stuck(rules.keys, head, stuck) for stuck in restart.stuck)), "")
+    return next(filter(None, (fault_of_stuck(keys, head, stuck) for stuck in restart.stuck)), "")
 
 
 def fault_of_stuck(keys: Keys, head: ChainHead, stuck: Stuck) -> str:

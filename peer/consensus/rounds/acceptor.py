@@ -372,7 +372,7 @@ def _is_sound(turn: Transition, proposal: Proposal) -> bool:
     for key in soundness.means_of(update):
         if key not in faults:
             asked = True
-            turn.emit(soundness.check_of(turn, update.members, update.weights, *key))
+            turn.emit(soundness.check_of(turn, update.members, soundness.table_of(update), *key))
         elif faults[key]:
             wrong.append(key)
     for digest, part, _ in wrong[:1]:

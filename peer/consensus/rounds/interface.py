@@ -306,6 +306,8 @@ class ReducePart(Effect):
     direction: bytes = VOID
     rows: tuple[str, ...] = ()
     """All contributors, in the order of their rows."""
+    declared: tuple[float, ...] = ()
+    """What each of them declared of the layer: the norm."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -318,9 +320,14 @@ class CheckMean(Effect):
     names: tuple[str, ...]
     """Of the contributors, in the order of their rows."""
     weights: tuple[int, ...]
-    squares: tuple[float, ...]
-    """What each has declared of the layer: no row of a part may be larger."""
+    declared: tuple[float, ...]
+    """The norm that each declared of the layer: no row of a part may be larger."""
     anchor: bytes
+    missing: int = 0
+    scale: int = WEIGHT_ONE
+    pull: int = 0
+    """As in `ReducePart`; -1 if the last committed mean is pulled to, and not known here: the sum is not looked at."""
+    direction: bytes = VOID
 
 
 @dataclass(frozen=True, slots=True)
@@ -333,6 +340,9 @@ class CheckRow(Effect):
     contributors: int
     rank: int
     payload: bytes
+    declared: float
+    """The norm that its giver declared of the layer."""
+    anchor: bytes
 
 
 @dataclass(frozen=True, slots=True)

@@ -5,11 +5,12 @@ The coordinator names who reduces it in `Reassign`; every member sends its bytes
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
-from peer.consensus.protocol.block import MAX_SKIPPED, VOID, givers
+from peer.consensus.protocol import norms
+from peer.consensus.protocol.block import MAX_SKIPPED, VOID, ContributionHeader, givers
 from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, MeanData, PartData, Reassign
@@ -55,22 +56,30 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
     if exchange.judgement.pulls[row] and len(turn.state.trail) < fragments <= turn.state.head.round:
         return  # the last committed mean is needed, and I joined after it
     chosen = [index for index, weight in enumerate(table) if weight]
-    names = tuple(exchange.members[index].peer for index in chosen)
-    shares = tuple(table[index] for index in chosen)
-    # Of a newcomer nothing is owed: who pledges and gives nothing would make every mean smaller.
-    believed = trusted(turn.state.head)
-    missing = sum(
-        weight
-        for index, weight in enumerate(_row(turn, exchange, part))
-        if index not in chosen and exchange.members[index].peer in believed
-    )
+    behind = [index for index in range(len(exchange.members)) if contributors >> index & 1]
     turn.emit(
         ReducePart(
-            exchange.place, part, contributors, names, shares, attempt, missing,
+            exchange.place, part, contributors, tuple(exchange.names[index] for index in chosen),
+            tuple(table[index] for index in chosen), attempt,
+            missing_weight(turn, exchange.members, _row(turn, exchange, part), contributors),
             exchange.judgement.scales[row], exchange.judgement.pulls[row], direction(turn, part),
-            tuple(header.peer for index, header in enumerate(exchange.members) if contributors >> index & 1),
+            tuple(exchange.names[index] for index in behind),
+            tuple(norms.declared_of_layer(exchange.members[index], row) for index in behind),
         )
     )  # fmt: skip
+
+
+def missing_weight(
+    turn: Transition, members: Sequence[ContributionHeader], weights: Sequence[int], contributors: int
+) -> int:
+    """The weight of those who offered a part and are not behind its mean. Of a newcomer nothing is owed: who pledges
+    and gives nothing would make every mean smaller."""
+    believed = trusted(turn.state.head)
+    return sum(
+        weight
+        for index, weight in enumerate(weights)
+        if not contributors >> index & 1 and members[index].peer in believed
+    )
 
 
 def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> None:

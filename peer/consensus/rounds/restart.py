@@ -108,7 +108,7 @@ def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
     if known and known[-1].number == restart.number:
         turn.alert("error", "TWO_RESTARTS", f"the organiser signed two Restarts of round {state.head.round + 1}")
         return
-    fault = validation.fault_of_restart(turn.rules, state.head, restart)
+    fault = validation.fault_of_restart(turn.rules.keys, turn.rules.organiser, state.head, restart)
     if fault:
         turn.refuse(sender, BLOCK, fault)
         return

@@ -11,11 +11,11 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 
 from peer.consensus.protocol import merkle, norms, validation
-from peer.consensus.protocol.block import VOID, ContributionHeader, Update, Vote
+from peer.consensus.protocol.block import VOID, WEIGHT_ONE, ContributionHeader, Update, Vote
 from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import MeanData, Objection, RowDispute
-from peer.consensus.rounds import misconduct, timeouts
+from peer.consensus.rounds import misconduct, reassignment, timeouts
 from peer.consensus.rounds.interface import ROW, CheckMean, CheckRow, MeanChecked, RowChecked, ShowRow
 from peer.consensus.rounds.state import BallotPhase
 from peer.consensus.rounds.transition import Transition
@@ -42,17 +42,28 @@ def means_of(update: Update) -> Iterator[tuple[bytes, int, int]]:
             yield digest, part, bits
 
 
+Table = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]
+"""Weights, scales and pulls, as an update has them."""
+
+
 def check_of(
-    turn: Transition, members: tuple[ContributionHeader, ...], weights: tuple[tuple[int, ...], ...], digest: bytes,
-    part: int, bits: int,
-) -> CheckMean:  # fmt: skip
+    turn: Transition, members: tuple[ContributionHeader, ...], table: Table, digest: bytes, part: int, bits: int
+) -> CheckMean:
     """What the driver is to compare of one mean."""
-    number = turn.fragment.rows[part]
+    (weights, scales, pulls), number, head = table, turn.fragment.rows[part], turn.state.head
     row, chosen = norms.row_for(weights, number), [index for index in range(len(members)) if bits >> index & 1]
+    pull = pulls[number] if pulls else 0
+    is_known = len(turn.state.trail) >= turn.rules.fragments or head.round < turn.rules.fragments
     return CheckMean(
         digest, part, bits, tuple(members[index].peer for index in chosen), tuple(row[index] for index in chosen),
-        tuple(norms.declared(members[index], number)[0] for index in chosen), turn.state.head.anchor,
+        tuple(norms.declared_of_layer(members[index], number) for index in chosen), head.anchor,
+        reassignment.missing_weight(turn, members, row, bits), scales[number] if scales else WEIGHT_ONE,
+        pull if is_known or not pull else -1, reassignment.direction(turn, part),
     )  # fmt: skip
+
+
+def table_of(update: Update) -> Table:
+    return update.weights, update.scales, update.pulls
 
 
 def check_late(turn: Transition, update: Update) -> None:
@@ -62,7 +73,7 @@ def check_late(turn: Transition, update: Update) -> None:
     index = next((index for index, header in enumerate(update.members) if header.peer == turn.me and header.root), None)
     for key in means_of(update):
         if index is not None and key[2] >> index & 1 and key not in turn.state.faults:
-            turn.emit(check_of(turn, update.members, update.weights, *key))
+            turn.emit(check_of(turn, update.members, table_of(update), *key))
 
 
 def on_checked(turn: Transition, event: MeanChecked) -> None:
@@ -116,9 +127,17 @@ def check_shown(turn: Transition, digest: bytes) -> None:
 def _check_row(turn: Transition, giver: str, message: RowDispute) -> None:
     """Without the mean nothing happens: it is checked once that is here."""
     found = _where(turn, (message.digest, message.part, message.contributors))
-    index = [header.peer for header in found.members].index(giver) if found is not None else 0
+    if found is None:
+        return
+    index = [header.peer for header in found.members].index(giver)
     rank = (message.contributors & ((1 << index) - 1)).bit_count()
-    turn.emit(CheckRow(giver, message.digest, message.part, message.contributors, rank, message.payload))
+    row = turn.rules.fragment(found.round).rows[message.part]
+    turn.emit(
+        CheckRow(
+            giver, message.digest, message.part, message.contributors, rank, message.payload,
+            norms.declared_of_layer(found.members[index], row), found.anchor,
+        )
+    )  # fmt: skip
 
 
 def on_row_checked(turn: Transition, event: RowChecked) -> None:

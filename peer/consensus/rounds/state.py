@@ -9,10 +9,13 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
+from functools import partial
 
 from peer.consensus.aggregation.aggregate import AggregationResult
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import (
+    MAX_MEMBERS,
+    MAX_RESTARTS,
     NO_ROSTER,
     Block,
     ContributionHeader,
@@ -23,7 +26,16 @@ from peer.consensus.protocol.block import (
     Update,
     Vote,
 )
-from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.encoding import (
+    COUNT,
+    DIGEST,
+    Packed,
+    digest_of,
+    each,
+    fields,
+    integer,
+    optional,
+)
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, PartData, Prepare, Promise, RowDispute
 from peer.consensus.protocol.norms import PartNorms
@@ -34,8 +46,13 @@ from peer.consensus.rounds.timeouts import Deadlines
 
 
 @dataclass(frozen=True, slots=True)
-class Acceptor:
+class Acceptor(Packed):
     """A voter's memory for one instance (Paxos): never promise less, never forget what was accepted."""
+
+    readers = (
+        DIGEST, DIGEST, partial(integer, low=-1), optional(fields(COUNT, DIGEST)), optional(fields(COUNT, DIGEST)),
+        each(Vote.unpacked, MAX_MEMBERS), optional(Stuck.unpacked), each(Restart.unpacked, MAX_RESTARTS),
+    )  # fmt: skip
 
     anchor: bytes
     instance: bytes

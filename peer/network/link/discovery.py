@@ -148,6 +148,8 @@ class Announcer:
     run: bytes
     name: str
     """What people call this peer."""
+    organiser: str = ""
+    """Whose run it is."""
     addrs: Callable[[], tuple[str, ...]] = tuple
     """Where it can be dialled, now."""
     guard: Gatekeeper | None = None

@@ -303,6 +303,7 @@ def _newcomers_bps(settings: PeerSettings) -> int:
 def _rules(spec: RunSpec, parts: Sequence[Part], notices: Announcer) -> Rules:
     return rules_of(
         spec, parts, RunKeys(notices.identity, notices.run), me=notices.identity.peer_id, name=notices.name,
+        organiser=notices.organiser,
         wall_offset_s=time.time() - time.monotonic(),
     )  # fmt: skip
 
@@ -353,7 +354,7 @@ async def _join(
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Announcer(
-            node.board, identity, invite.spec_hash, opening.name, lambda: _dialable(node.addresses_of),
+            node.board, identity, invite.spec_hash, opening.name, invite.organiser, lambda: _dialable(node.addresses_of),
             relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: pipe.report(

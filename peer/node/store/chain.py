@@ -16,13 +16,11 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from pathlib import Path
 
-import msgpack
-
 from dht.atomic_files import raising_damaged, write_atomic
 from peer.consensus.codec.codec import Codec
 from peer.consensus.credit.tally import Counting, read_tally, tally_path
 from peer.consensus.protocol.block import VOID, Block, Update
-from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, pack
+from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, pack, unpack
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.layout import Part, divide
 from peer.consensus.rounds.state import Acceptor
@@ -107,15 +105,11 @@ class ChainStore:
     # ---- the voter's memory ----
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        """Remember this in place of what was known of its instance, and forget anchors that no fork leads back to."""
+        """Remember this in place of what was known of its instance, and forget anchors that are long decided."""
         oldest = self.head.round - self._keep_rounds
         kept = {**self._acceptors, acceptor.instance: (self.head.round, acceptor)}
         kept = {instance: item for instance, item in kept.items() if item[0] >= oldest}
-        rows = [
-            (round, item.anchor, item.instance, item.promised, item.accepted, item.electorate)
-            for round, item in kept.values()
-        ]
-        packed = pack(rows)
+        packed = pack(tuple((round, item.packed()) for round, item in kept.values()))
         write_atomic(self._directory / "chain" / "acceptors", digest_of(packed) + packed)
         self._acceptors = kept
         self._name_accepted()
@@ -321,8 +315,8 @@ def read_acceptors(directory: Path) -> dict[bytes, tuple[int, Acceptor]]:
         content = path.read_bytes()
         if digest_of(content[DIGEST_BYTES:]) != content[:DIGEST_BYTES]:
             raise ValueError("its bytes are not those that were written")
-        rows = msgpack.unpackb(content[DIGEST_BYTES:], use_list=False)
-        return {instance: (round, Acceptor(anchor, instance, *more)) for round, anchor, instance, *more in rows}
+        rows = ((round, Acceptor.unpacked(item)) for round, item in unpack(content[DIGEST_BYTES:]))
+        return {acceptor.instance: (round, acceptor) for round, acceptor in rows}
 
 
 def start_chain_at(directory: Path, base: ChainBase) -> None:

@@ -21,7 +21,7 @@ from dht.records import Genesis, unpack, verify_record
 from peer.consensus.protocol.block import VOID, Block, Update
 from peer.consensus.protocol.encoding import Keys
 from peer.consensus.protocol.head import ChainHead, next_anchor
-from peer.consensus.protocol.validation import fault_of_votes
+from peer.consensus.protocol.validation import after_restarts, fault_of_votes
 from peer.node.store import snapshots
 from peer.node.store.chain import read_acceptors
 from peer.node.store.held_layers import read_held
@@ -35,6 +35,7 @@ from peer.node.store.run_directory import (
     pointer_bytes,
     read_base,
     read_genesis,
+    read_organiser,
     read_pointer,
     undone_path,
 )
@@ -187,7 +188,8 @@ def _up_to(directory: Path, way: _Way, anchor: bytes) -> _Way:
 def _whole(directory: Path, way: _Way, keys: Keys) -> _Way:
     """Up to the first block without its votes, or with a mean that is damaged."""
     for count, block in list(enumerate(way.blocks))[-VOTES_CHECKED:]:
-        if fault := fault_of_votes(keys, way.heads[count], block):
+        head, phase, fault = after_restarts(keys, read_organiser(directory), way.heads[count], block)
+        if fault or (fault := fault_of_votes(keys, head, block.votes, block.update.digest, phase)):
             way = way.until(count, f"{block_path(directory, block.update.round)} is damaged ({fault})")
             break
     holds_all, first = read_held(directory) is None, _first_read(directory, way)

@@ -101,6 +101,13 @@ def read_genesis(directory: Path) -> Genesis:
         return body
 
 
+def read_organiser(directory: Path) -> str:
+    """Whose run it is: the peer id that signed the genesis. Raises BadInput as `read_genesis` does."""
+    path = directory / "genesis"
+    with raising_damaged(path):
+        return unpack_record(path.read_bytes()).author
+
+
 def read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
     """The blocks of a run directory from its base up to HEAD, also while its peer goes on writing.
 

@@ -103,7 +103,7 @@ class Group:
             rules = rules_of(self.spec, self.parts, ModelKeys(name), me=name, name=name)
             machine = self.setting.machines[self._places[name]]
             found = self._rules[name] = dataclasses.replace(
-                rules, part_bytes=(TOKEN_BYTES,) * len(self.parts), mean_bytes=(), finite=is_finite,
+                rules, part_bytes=(TOKEN_BYTES,) * len(self.parts), mean_bytes=(), row_bytes=0, finite=is_finite,
                 wall_offset_s=EPOCH + machine.skew_s, shared=self._shared,
             )  # fmt: skip
         return found
@@ -237,7 +237,7 @@ class Group:
 
     def _links(self) -> VirtualNetwork:
         real = rules_of(self.spec, self.parts, ModelKeys(""))
-        sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES)
+        sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES, real.row_bytes)
         dice = Random(f"{self.seed} links {self._name}")
         between = _Between(self.setting, dice, self._places)
         return VirtualNetwork(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)

@@ -17,7 +17,7 @@ from random import Random
 from typing import Any
 
 from dht.streams.base import MakeFrame, OnFrame
-from peer.consensus.protocol.block import ContributionHeader, SignedNorms, Update
+from peer.consensus.protocol.block import ContributionHeader, Update
 from peer.consensus.protocol.messages import (
     Blocks,
     GetBlocks,
@@ -26,9 +26,6 @@ from peer.consensus.protocol.messages import (
     Heartbeat,
     MeanData,
     Message,
-    NormDispute,
-    Norms,
-    NormTable,
     ObjectData,
     PartData,
     Prepare,
@@ -226,8 +223,9 @@ class Sizes:
     not say its round, as an answer to FETCH, a part takes the mean of all.
     """
 
-    def __init__(self, part_bytes: Sequence[int], mean_bytes: Sequence[int], token_bytes: int) -> None:
+    def __init__(self, part_bytes: Sequence[int], mean_bytes: Sequence[int], token_bytes: int, row_bytes: int) -> None:
         self._part_bytes, self._mean_bytes, self._token_bytes = tuple(part_bytes), tuple(mean_bytes), token_bytes
+        self._row_bytes = row_bytes
         self._usual_bytes = sum(mean_bytes) // len(mean_bytes)
         self._last: Message | None = None
         self._last_bytes = 0
@@ -247,8 +245,9 @@ class Sizes:
                 return PLACE + VOTE
             case PartData(part=part, path=path, payload=payload):
                 return PLACE + 6 + DIGEST * len(path) + self._part_bytes[part]
-            case MeanData(part=part, payload=payload):
-                return PLACE + PEER + 2 * DIGEST + SIGNATURE + 16 + (self._mean_bytes[part] if payload else 0)
+            case MeanData(part=part, payload=payload, contributors=bits):
+                whole = self._mean_bytes[part] + self._row_bytes * bits.bit_count()
+                return PLACE + PEER + 2 * DIGEST + SIGNATURE + 16 + (whole if payload else 0)
             case ObjectData(payload=payload):
                 return 5 + (self._usual_bytes if len(payload) == self._token_bytes else len(payload))
             case Prepare(electorate=electorate):
@@ -257,10 +256,6 @@ class Sizes:
                 return PLACE + 6 + _pledge(header)
             case Start(headers=headers):
                 return PLACE + 6 + sum(map(_pledge, headers))
-            case Norms(measurements=found):
-                return PLACE + 4 + _measurements(found)
-            case NormTable(measured=measured):
-                return PLACE + 6 + sum(map(_measurements, measured))
             case Propose(update=update):
                 return PLACE + SIGNATURE + self._update(update)
             case Blocks(blocks=blocks):
@@ -271,8 +266,6 @@ class Sizes:
                 return PLACE + 4 + 3 * len(parts)
             case Reassign(parts=orders):
                 return PLACE + 4 + (PEER + 4) * len(orders)
-            case NormDispute():
-                return 400
         return LEAST
 
     def _update(self, update: Update) -> int:
@@ -289,16 +282,11 @@ def update_bytes(update: Update) -> int:
         2 * DIGEST + PEER + 60
         + sum(map(_pledge, update.members)) + PEER * len(update.elect)
         + len(update.parts) * (DIGEST + 3) + 4 * layers * members + 90 * len(update.penalties)
-        + 16 * members + 6 * layers + sum(map(_measurements, update.measured))
+        + 16 * members + 6 * layers
         + sum(PEER + 20 + 11 * len(record.stats) + len(record.roots) for record in update.records)
         + (PEER + 4) * len(update.tenures)
     )  # fmt: skip
 
 
 def _pledge(header: ContributionHeader) -> int:
-    return PLEDGE + RANGE * len(header.ranges) + 120 * len(header.reports)
-
-
-def _measurements(found: SignedNorms) -> int:
-    rows = sum(8 + 5 * (len(row.squares) + len(row.dots)) for row in found.rows)
-    return PEER + SIGNATURE + 6 + 5 * len(found.received) + rows
+    return PLEDGE + RANGE * len(header.ranges) + 120 * len(header.reports) + PEER * len(header.away) + len(header.norms)

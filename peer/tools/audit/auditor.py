@@ -14,7 +14,7 @@ from peer.consensus.protocol.layout import Part, cut
 from peer.consensus.protocol.validation import check_block, part_bytes
 from peer.node.store import snapshots
 from peer.node.store.held_layers import read_held
-from peer.node.store.run_directory import base_path, block_files, block_path, undone_path
+from peer.node.store.run_directory import base_path, block_files, block_path, read_organiser, undone_path
 from peer.node.store.snapshots import SnapshotManifest
 from peer.schema.events import RoundCommitted, read_events
 from peer.schema.spec import RunSpec
@@ -76,7 +76,9 @@ class _Audit:
         flat = FlatParameters(build(self._spec))
         layout = cut([layer.size for layer in flat.layers], self._spec.codec.part_elements)
         initial = OuterState.initial(flat.by_layer())
-        rules = rules_of(self._spec, layout, SignatureChecker(self._genesis.run))
+        rules = rules_of(
+            self._spec, layout, SignatureChecker(self._genesis.run), organiser=read_organiser(files.directory)
+        )
         self._pointer = files.pointer(self._genesis)
         self._base = files.base(self._pointer, self._genesis)
         self._heads = {self._base.head.anchor: self._base.head}

@@ -16,7 +16,7 @@ from peer.consensus.credit.tally import Counting, Credit, Tally, read_tally, tot
 from peer.consensus.protocol.block import WEIGHT_ONE
 from peer.consensus.protocol.layout import cut, divide
 from peer.consensus.protocol.validation import check_block
-from peer.node.store.run_directory import block_path
+from peer.node.store.run_directory import block_path, read_organiser
 from peer.schema.events import PeerStarted, ReportReceived, read_events
 from peer.tools.audit.run_files import RunFiles, SignatureChecker, blaming, require
 from peer.training.model.build import build_meta
@@ -97,7 +97,7 @@ def _count(files: RunFiles) -> tuple[Tally, int]:
     )
     pointer = files.pointer(genesis)
     head = files.base(pointer, genesis).head
-    rules = rules_of(spec, layout, SignatureChecker(genesis.run))
+    rules = rules_of(spec, layout, SignatureChecker(genesis.run), organiser=read_organiser(files.directory))
     tally, first = read_tally(files.directory, head), head.round + 1
     for round in range(first, pointer.round + 1):
         block = files.block(round)

@@ -88,7 +88,7 @@ async def story(
         genesis = unpack_body(record)
         assert isinstance(genesis, Genesis)
         watcher = Watcher(
-            node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, sizes), invite.spec_hash,
+            node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, invite.organiser, sizes), invite.spec_hash,
             genesis_head(genesis), session,
         )  # fmt: skip
         if keep is None:
@@ -144,11 +144,11 @@ async def _founders(
     return record
 
 
-def _rules(spec: RunSpec, run: bytes, layer_sizes: tuple[int, ...]) -> Rules:
+def _rules(spec: RunSpec, run: bytes, organiser: str, layer_sizes: tuple[int, ...]) -> Rules:
     """Raises ValueError if no model of the run has such layers."""
     if not 0 < sum(-(-size // spec.codec.part_elements) for size in layer_sizes) <= MAX_PARTS:
         raise ValueError("a model has at least one part, and no more than an update may name")
-    return rules_of(spec, cut(layer_sizes, spec.codec.part_elements), SignatureChecker(run))
+    return rules_of(spec, cut(layer_sizes, spec.codec.part_elements), SignatureChecker(run), organiser=organiser)
 
 
 # ---- the process ----

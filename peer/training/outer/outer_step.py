@@ -67,8 +67,12 @@ def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
     held = [(part, piece) for part, piece in enumerate(pieces) if piece.layer in anchor.layers]
     # Or else, before anything has changed.
-    payloads = {part: None if update.parts[part] == VOID else load(update.parts[part]) for part, _ in held}
-    codec, factor = TorchCodec(Codec(spec.codec.wire).of_means), momentum_at(spec, anchor.round)
+    wire = Codec(spec.codec.wire)
+    payloads = {
+        part: None if update.parts[part] == VOID else wire.without_rows(load(update.parts[part]), piece.size)
+        for part, piece in held
+    }
+    codec, factor = TorchCodec(wire.of_means), momentum_at(spec, anchor.round)
     for part, piece in held:
         if update.rolled_back(part):
             continue

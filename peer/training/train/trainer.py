@@ -225,8 +225,10 @@ class LocalTrainer:
         self._about_to_change()
         mine = self._find(update.parent)
         parts, own = self.progress.turns.parts(self.progress.round), self._interpolates
-        here = (name for part, name in zip(parts, update.parts, strict=True) if part.layer in self.held)
-        means = {name: load(name) for name in here if name != VOID}  # every byte is here and was checked
+        here = [(part, name) for part, name in zip(parts, update.parts, strict=True) if part.layer in self.held]
+        wire = Codec(self.spec.codec.wire)
+        # Every byte is here and was checked.
+        means = {name: wire.without_rows(load(name), part.size) for part, name in here if name != VOID}
         settled = self.progress.settle(update, mine is not None)
         self.anchor.arrive([item for member in update.members for item in member.ranges], self.spec.windows_most)
         self._drop(settled.too_old)

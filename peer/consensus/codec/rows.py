@@ -1,0 +1,169 @@
+"""Rows: what a mean shows of each contribution behind it, so that everybody can check it without the contributions.
+
+A mean is linear in what it averages, and so is a random sketch: with S drawn from the finished mean's own digest,
+S·mean is the weighted sum of S·contribution, up to what encoding the mean has lost. The owner of a part appends
+S·contribution of every contributor to its mean, a *row* each. Whoever holds the mean adds the rows up; a contributor compares the row
+about itself with its own bytes. The contributions were pledged before the mean was made, and S is not known before the
+mean is fixed, so that no owner can shape a false mean that fits.
+
+S is a count sketch (Charikar et al. 2002): every run of `RUN` elements is summed with random signs, and falls into one
+of `BUCKETS` at random. Norms come out within 1 / √(2 · BUCKETS), one standard deviation. A row is float16, over the
+norm that its contributor declared of the layer, since float16 alone would overflow.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from peer.consensus.codec.blockwise import Floats
+from peer.consensus.codec.codec import Codec
+from peer.consensus.protocol.block import WEIGHT_ONE
+from peer.consensus.protocol.encoding import digest, digest_of
+
+BUCKETS = 64
+ROW_BYTES = 2 * BUCKETS
+RUN = 8
+SPREAD = 1 << 15
+"""A part of fewer elements is sketched one by one, else too few runs would share the buckets."""
+DEVIATIONS = 7.0 / math.sqrt(2 * BUCKETS)
+"""By how much a norm that a row shows may exceed the declared one: seven standard deviations. At five one round in
+sixteen of 64 members and 1,000 parts would raise a false alarm."""
+ROUNDING = 1.6
+"""How many times the expected error of the mean's own encoding the rows may be off."""
+HALF_ULP, HALF_SUBNORMAL = 2.0**-11, 2.0**-25
+"""Of float16: relative, and absolute."""
+SUMS_DIFFER = 1e-5
+"""Of float32 sums in another order, relative to what was summed."""
+
+_SIGNS = 1 - 2 * np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], axis=1).astype(np.float32)
+"""Eight signs for each byte."""
+
+Sums = npt.NDArray[np.float64]
+"""(BUCKETS,)"""
+
+
+@dataclass(frozen=True)
+class Sketch:
+    """S for one mean of so many elements."""
+
+    signs: npt.NDArray[np.float32]
+    """(runs, elements of a run): 1 or −1."""
+    buckets: npt.NDArray[np.intp]
+    """(runs,)"""
+
+    @classmethod
+    def drawn(cls, anchor: bytes, part: int, mean: bytes, elements: int) -> Sketch:
+        """The one that belongs to these encoded bytes of this part of the round from `anchor`.
+
+        Philox' raw numbers are the same in all versions of numpy (NEP 19).
+        """
+        key = int.from_bytes(digest("rows", anchor, part, digest_of(mean))[:16], "big")
+        run = RUN if elements >= SPREAD else 1
+        runs = -(-elements // run)
+        words = np.random.Philox(key=key).random_raw(-(-runs * run // 64) + -(-runs // 8))
+        octets = words.astype("<u8").view(np.uint8)
+        signs = (
+            np.take(_SIGNS, octets[: -(-runs * run // 8)], axis=0, mode="clip")
+            .reshape(-1)[: runs * run]
+            .reshape(runs, run)
+        )
+        buckets = (octets[len(octets) - runs :] & (BUCKETS - 1)).astype(np.intp)
+        return cls(signs, buckets)
+
+    def of(self, values: Floats) -> Sums:
+        """S·values."""
+        wanted = self.signs.size
+        if values.size < wanted:
+            values = np.concatenate((values, np.zeros(wanted - values.size, np.float32)))
+        with np.errstate(over="ignore", invalid="ignore"):
+            sums = np.einsum("ij,ij->i", values[:wanted].reshape(self.signs.shape), self.signs)
+            found: Sums = np.bincount(self.buckets, weights=sums, minlength=BUCKETS)
+        return found
+
+
+@dataclass(frozen=True, kw_only=True)
+class MeanFormula:
+    """How a mean was to be computed: the arguments of `codec.weighted_mean`, and what its contributors declared."""
+
+    weights: Sequence[int]
+    declared: Sequence[float]
+    """Norms of the layer, one for each contributor."""
+    missing: int = 0
+    scale: int = WEIGHT_ONE
+    pull: int = 0
+
+    @property
+    def factor(self) -> float:
+        """What a contribution is multiplied by for each unit of weight."""
+        total = sum(self.weights) + self.pull
+        return self.scale / WEIGHT_ONE / math.sqrt(total * (total + self.missing)) if total else 0.0
+
+
+def row_of(sketch: Sketch, values: Floats, declared: float) -> bytes:
+    """The row of a contribution with these decoded values; zeros where nothing finite was declared."""
+    if not (0.0 < declared < math.inf):
+        return bytes(ROW_BYTES)
+    with np.errstate(over="ignore", invalid="ignore"):
+        return (sketch.of(values) / declared).astype("<f2").tobytes()
+
+
+def taken_apart(whole: bytes, contributors: int) -> tuple[bytes, bytes]:
+    """(the encoded mean, the rows of so many contributors behind it)."""
+    at = len(whole) - contributors * ROW_BYTES
+    return whole[:at], whole[at:]
+
+
+def rows_in(rows: bytes) -> Sums:
+    """(contributors, BUCKETS), over what each declared."""
+    return np.frombuffer(rows, "<f2").astype(np.float64).reshape(-1, BUCKETS)
+
+
+def sum_is_right(
+    codec: Codec, sketch: Sketch, mean: bytes, values: Floats, rows: Sums, formula: MeanFormula, last: Floats | None
+) -> bool:
+    """Whether a mean (encoded, and its decoded `values`) is what its rows come to, up to what encoding it has lost.
+
+    `last` is the decoded last mean, if the formula pulls to it.
+    """
+    shares = formula.factor * np.array(formula.weights, np.float64) * _finite(formula.declared)
+    expected = shares @ rows if len(shares) else np.zeros(BUCKETS)
+    if formula.pull and last is not None:
+        expected = expected + formula.factor * formula.pull * sketch.of(_on_support(codec, values, last))
+    found = sketch.of(values)
+    error = float(np.linalg.norm(found - expected))
+    halves = HALF_ULP * np.linalg.norm(rows, axis=1) + HALF_SUBNORMAL * math.sqrt(BUCKETS)
+    bound = ROUNDING * math.sqrt(codec.of_means.rounding_square(mean, values)) + float(np.abs(shares) @ halves)
+    return error <= bound + SUMS_DIFFER * float(np.linalg.norm(found))
+
+
+def norms_are_declared(rows: Sums, formula: MeanFormula) -> bool:
+    """Whether no row is larger than its contributor declared."""
+    counted = [index for index, weight in enumerate(formula.weights) if weight]
+    return bool((np.linalg.norm(rows[counted], axis=1) <= 1.0 + DEVIATIONS).all())
+
+
+def row_is_right(row: bytes, mine: bytes, *, tolerances: float = 1.0) -> bool:
+    """Whether a row is the one that these bytes come to; whoever objects allows twice what whoever judges allows."""
+    said, right = rows_in(row)[0], rows_in(mine)[0]
+    allowed = 4 * HALF_ULP * float(np.linalg.norm(right)) + 8 * HALF_SUBNORMAL * math.sqrt(BUCKETS)
+    return bool(float(np.linalg.norm(said - right)) <= tolerances * allowed)
+
+
+def contribution_on(codec: Codec, values: Floats, contribution: Floats) -> Floats:
+    """What of a contribution is sketched: all of it; of a sparse run what lies where the mean is not zero, since the
+    rest of it is not in the mean."""
+    return _on_support(codec, values, contribution)
+
+
+def _on_support(codec: Codec, values: Floats, other: Floats) -> Floats:
+    return np.where(values != 0, other[: values.size], np.float32(0)) if codec.is_sparse else other
+
+
+def _finite(declared: Sequence[float]) -> Sums:
+    norms = np.array(declared, np.float64)
+    return np.where(np.isfinite(norms) & (norms > 0), norms, 0.0)
