@@ -2,9 +2,9 @@
 
 A mean is linear in what it averages, and so is a random sketch: with S drawn from the finished mean's own digest,
 S·mean is the weighted sum of S·contribution, up to what encoding the mean has lost. The owner of a part appends
-S·contribution of every contributor to its mean, a *row* each. Whoever holds the mean adds the rows up; a contributor compares the row
-about itself with its own bytes. The contributions were pledged before the mean was made, and S is not known before the
-mean is fixed, so that no owner can shape a false mean that fits.
+S·contribution of every contributor to its mean, a *row* each. Whoever holds the mean adds the rows up; a contributor
+compares the row about itself with its own bytes. The contributions were pledged before the mean was made, and S is not
+known before the mean is fixed, so that no owner can shape a false mean that fits.
 
 S is a count sketch (Charikar et al. 2002): every run of `RUN` elements is summed with random signs, and falls into one
 of `BUCKETS` at random. Norms come out within 1 / √(2 · BUCKETS), one standard deviation. A row is float16, over the
@@ -82,8 +82,7 @@ class Sketch:
             values = np.concatenate((values, np.zeros(wanted - values.size, np.float32)))
         with np.errstate(over="ignore", invalid="ignore"):
             sums = np.einsum("ij,ij->i", values[:wanted].reshape(self.signs.shape), self.signs)
-            found: Sums = np.bincount(self.buckets, weights=sums, minlength=BUCKETS)
-        return found
+            return np.bincount(self.buckets, weights=sums, minlength=BUCKETS).astype(np.float64)
 
 
 @dataclass(frozen=True, kw_only=True)

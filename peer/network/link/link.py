@@ -354,8 +354,8 @@ async def _join(
     )  # fmt: skip
     async with open_node(config) as node:
         notices = Announcer(
-            node.board, identity, invite.spec_hash, opening.name, invite.organiser, lambda: _dialable(node.addresses_of),
-            relays=lambda: node.relays,
+            node.board, identity, invite.spec_hash, opening.name, invite.organiser,
+            addrs=lambda: _dialable(node.addresses_of), relays=lambda: node.relays,
         )  # fmt: skip
         node.refusals.hear = lambda code, who, why: pipe.report(
             AlertRaised(level="warning", code=code, text=f"refused {who}: {why}")
