@@ -19,7 +19,7 @@ from peer.testing.memory_peer import PARTS, IntegerDisk, LogicalPeer
 from peer.testing.memory_swarm import World
 
 FAULT_S = 40.0
-CALM_S = 40.0
+CALM_S = 50.0
 RESTART_S = 12.0
 """The usual wait of the schedules with restarts."""
 MORE_HOMES_S = 15.0

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 from dht.errors import BadInput
 
-PHASES = ("train", "submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply")
+PHASES = ("train", "submit", "prepare", "exchange", "reduce", "commit", "apply")
 """In the order of a round. "train" begins with `RoundStarted`, the others with `PhaseEntered`."""
 
 

@@ -48,7 +48,7 @@ MAX_DELEGATES = 32
 MAX_EVIDENCE = 160
 MAX_NORMS = 12 * MAX_PARTS
 """Bytes: three float32 for a layer, of which there are no more than parts."""
-MAX_RESTARTS = 8
+MAX_RESTARTS = 16
 """Of one anchor."""
 BALLOT = partial(integer, low=0, high=MAX_BALLOT)
 PART = partial(integer, low=0, high=MAX_PARTS)

@@ -370,9 +370,8 @@ def _is_sound(turn: Transition, proposal: Proposal) -> bool:
     update, faults = proposal.update, turn.state.faults
     wrong, asked = [], False
     for key in soundness.means_of(update):
-        if key not in faults:
+        if not soundness.have_checked(turn, update.members, soundness.table_of(update), key):
             asked = True
-            turn.emit(soundness.check_of(turn, update.members, soundness.table_of(update), *key))
         elif faults[key]:
             wrong.append(key)
     for digest, part, _ in wrong[:1]:
@@ -524,7 +523,7 @@ def reset_to(turn: Transition, head: ChainHead) -> None:
     state = turn.state
     acceptor = Acceptor(head.anchor, head.instance)
     turn.set(
-        head=head, acceptor=acceptor, checks={}, prepared={}, faults={}, stood_at=turn.now,
+        head=head, acceptor=acceptor, checks={}, prepared={}, faults={}, checking={}, stood_at=turn.now,
         voters=state.voters.union(head.electorate), header=None, offered=None, own={},
         measured_at=float("-inf"), progress=0.0, first_progress=None, train_s=0,
         expected_by={}, freeze_asked_at=None,

@@ -72,18 +72,14 @@ def _have_checked(turn: Transition, exchange: MemberState) -> None:
     """Every mean is compared with its rows before it is proposed; a wrong one is as good as none."""
     if not turn.rules.row_bytes:
         return
-    table = norms.table_of(exchange.judgement)
+    table, right = norms.table_of(exchange.judgement), {}
     for part, mean in exchange.means.items():
         key = _key(part, mean)
-        if mean.digest not in turn.state.held or key in turn.state.faults or key in exchange.checking:
-            continue
-        exchange = replace(exchange, checking=exchange.checking | {key})
-        turn.set(exchange=exchange)
-        turn.emit(soundness.check_of(turn, exchange.members, table, *key))
-    wrong = {part for part, mean in exchange.means.items() if turn.state.faults.get(_key(part, mean))}
-    if wrong:
-        means = {part: mean for part, mean in exchange.means.items() if part not in wrong}
-        turn.set(exchange=replace(exchange, means=means))
+        is_checked = mean.digest in turn.state.held and soundness.have_checked(turn, exchange.members, table, key)
+        if not is_checked or not turn.state.faults[key]:
+            right[part] = mean
+    if len(right) < len(exchange.means):
+        turn.set(exchange=replace(exchange, means=right))
 
 
 # ---- repair ----

@@ -12,7 +12,7 @@ from dataclasses import replace
 from math import inf
 
 from peer.consensus.protocol import validation
-from peer.consensus.protocol.block import Block, Restart, Stuck
+from peer.consensus.protocol.block import MAX_RESTARTS, Block, Restart, Stuck
 from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.messages import Restarted, StuckSaid
 from peer.consensus.protocol.refusals import BLOCK
@@ -21,6 +21,7 @@ from peer.consensus.rounds.interface import AskOrganiser, PersistAcceptor
 from peer.consensus.rounds.state import Acceptor, Attempts
 from peer.consensus.rounds.transition import Transition
 
+DOUBLINGS = 4
 REPEAT_S = 5.0
 """How often the organiser's node is asked, and the other voters are told."""
 
@@ -32,9 +33,13 @@ def poll(turn: Transition) -> None:
         return
     if state.blocks or state.decided is not None or _is_decided_by_restart(state.acceptor):
         return
+    if state.head.number >= MAX_RESTARTS:
+        return
     alone = timeouts.in_sight(state, turn.now) < quorum(state.electorate)
     turn.set(alone_since=min(state.alone_since, turn.now) if alone else inf)
-    waited = turn.now - turn.state.alone_since >= rules.restart_s and _hears_the_organiser(turn)
+    # Where one Restart has not helped, another needs longer: the line may be what is bad.
+    patience_s = rules.restart_s * 2 ** min(state.head.number, DOUBLINGS)
+    waited = turn.now - turn.state.alone_since >= patience_s and _hears_the_organiser(turn)
     dead = len(state.stucks) > len(state.electorate) - quorum(state.electorate)
     if state.acceptor.stuck is None and (waited or dead):
         _seal(turn)

@@ -24,8 +24,14 @@ SHOWN_MOST = 32
 """What one peer shows for one anchor and is looked into: an honest one shows one in a ballot for each liar."""
 OBJECTS_AGAIN_AFTER = 64
 """Rounds for which an objection is ignored of whoever made one without a proof."""
+CHECK_AGAIN_S = 3.0
+"""After so long another home is asked again for its answer."""
 PROOF_VOTES_S = 8.0
 """A coordinator gives its proposal so long once nobody can object any more."""
+
+
+Key = tuple[bytes, int, int]
+"""A mean: (digest, part, contributors)."""
 
 
 def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, ...]) -> bool:
@@ -35,8 +41,8 @@ def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, 
     return not fault and votes[0].ballot == ballot
 
 
-def means_of(update: Update) -> Iterator[tuple[bytes, int, int]]:
-    """(digest, part, contributors) of each that is not void."""
+def means_of(update: Update) -> Iterator[Key]:
+    """Those that are not void."""
     for part, (digest, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         if digest != VOID:
             yield digest, part, bits
@@ -62,6 +68,18 @@ def check_of(
     )  # fmt: skip
 
 
+def have_checked(turn: Transition, members: tuple[ContributionHeader, ...], table: Table, key: Key) -> bool:
+    """Whether a mean has been compared with its rows; else that is asked for, once, or again of another home."""
+    state, (digest, _, _) = turn.state, key
+    if key in state.faults:
+        return True
+    asked_at = state.checking.get(key)
+    if asked_at is None or (digest in state.afar and turn.now - asked_at >= CHECK_AGAIN_S):
+        turn.set(checking={**state.checking, key: turn.now})
+        turn.emit(check_of(turn, members, table, *key))
+    return False
+
+
 def table_of(update: Update) -> Table:
     return update.weights, update.scales, update.pulls
 
@@ -73,7 +91,7 @@ def check_late(turn: Transition, update: Update) -> None:
     index = next((index for index, header in enumerate(update.members) if header.peer == turn.me and header.root), None)
     for key in means_of(update):
         if index is not None and key[2] >> index & 1 and key not in turn.state.faults:
-            turn.emit(check_of(turn, update.members, table_of(update), *key))
+            have_checked(turn, update.members, table_of(update), key)
 
 
 def on_checked(turn: Transition, event: MeanChecked) -> None:

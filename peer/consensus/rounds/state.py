@@ -157,8 +157,6 @@ class MemberState:
     """Digest of the headers: what means are computed from."""
     judgement: AggregationResult
     """What comes of them."""
-    checking: frozenset[tuple[bytes, int, int]] = frozenset()
-    """Means that are being compared with their rows."""
     again: ReassignmentState = ReassignmentState()
 
     @property
@@ -377,6 +375,8 @@ class State:
     """When I voted in that."""
     faults: Mapping[tuple[bytes, int, int], str] = field(default_factory=dict)
     """What is wrong with a mean, by its digest, part and contributors; empty of those that are right."""
+    checking: Mapping[tuple[bytes, int, int], float] = field(default_factory=dict)
+    """Which means are being compared with their rows, and when that was asked for."""
     shown: Mapping[tuple[str, tuple[bytes, int, int]], tuple[str, RowDispute]] = field(default_factory=dict)
     """By giver and mean what was shown here for this anchor, and by whom."""
     wrong: frozenset[str] = frozenset()

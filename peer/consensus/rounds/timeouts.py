@@ -265,7 +265,7 @@ def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> fl
 
 def reduced_s(waits: Deadlines) -> float:
     """How long after START the means are awaited: reducers wait for parts for `exchange_s` of it."""
-    return max(waits.means_s, waits.exchange_s + DATA_FLOOR_S)
+    return max(waits.means_s, waits.exchange_s + min(waits.exchange_s, DATA_FLOOR_S))
 
 
 def patience_s(state: State) -> float:

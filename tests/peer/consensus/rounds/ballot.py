@@ -3,14 +3,21 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Any
 
 from peer.consensus.protocol import merkle
-from peer.consensus.protocol.block import SignedNorms
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import MeanData, Norms, NormTable, PartData, Promise
+from peer.consensus.protocol.messages import MeanData, PartData, Promise
 from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.interface import Input, MeasurePart, PartMeasured, Received, Submitted, Tick
+from peer.consensus.rounds.interface import (
+    Input,
+    MeasureOwn,
+    MeasurePart,
+    OwnMeasured,
+    PartMeasured,
+    Received,
+    Submitted,
+    Tick,
+)
 from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import BallotPhase, State
 from peer.testing.memory_peer import ModelKeys
@@ -19,7 +26,6 @@ from tests.peer.consensus.rounds.build import (
     PAYLOADS,
     header,
     leaves_of,
-    measurements,
     owner,
     part_of,
     place,
@@ -40,10 +46,15 @@ def run(state: State, *events: Input) -> tuple[State, list[object]]:
     return state, effects
 
 
-def figures_for(effects: Iterable[object], figures: PartNorms = FIGURES) -> list[PartMeasured]:
+def figures_for(effects: Iterable[object], figures: PartNorms = FIGURES) -> list[Input]:
     """The answers to what the machine asked to be measured."""
-    asked = [effect for effect in effects if isinstance(effect, MeasurePart)]
-    return [PartMeasured(4.05, item.place, item.giver, item.part, figures, item.evidence) for item in asked]
+    answers: list[Input] = []
+    for effect in effects:
+        if isinstance(effect, MeasurePart):
+            answers.append(PartMeasured(4.05, effect.place, effect.giver, effect.part, figures.square))
+        elif isinstance(effect, MeasureOwn):
+            answers.append(OwnMeasured(0.0, effect.anchor, effect.part, figures))
+    return answers
 
 
 def measuring(state: State, *events: Input) -> tuple[State, list[object]]:
@@ -51,12 +62,13 @@ def measuring(state: State, *events: Input) -> tuple[State, list[object]]:
     effects: list[object] = []
     for event in events:
         state, more = run(state, event)
-        state, answers = run(state, *figures_for(more))
-        effects += more + answers
+        while more:
+            effects += more
+            state, more = run(state, *figures_for(more))
     return state, effects
 
 
-def gathering(**of_second: int) -> State:
+def reducing(**of_second: int) -> State:
     """The coordinator of ballot 0 after START; `of_second` changes the header of one of the others."""
     headers = [header(OTHERS[0]), header(OTHERS[1], **of_second)]
     promises = [Received(4.0, item.peer, Promise(PLACE, item)) for item in headers]
@@ -64,7 +76,7 @@ def gathering(**of_second: int) -> State:
     state, _ = measuring(fresh, Submitted(0.0, header(LEADER)), Tick(4.0), *promises)
     assert state.exchange is not None
     assert state.lead is not None
-    assert state.lead.stage is BallotPhase.GATHERING
+    assert state.lead.stage is BallotPhase.REDUCING
     return state
 
 
@@ -77,23 +89,6 @@ def mine(state: State, peer: str) -> tuple[int, ...]:
 def part_from(peer: str, part: int, attempt: int = 0, now: float = 4.1) -> Received:
     path = merkle.path(leaves_of(peer), part)
     return Received(now, peer, PartData(PLACE, attempt, part, path, part_of(peer, part)))
-
-
-def norms_of(
-    state: State, peer: str, received: tuple[tuple[int, int], ...], now: float = 4.2, **of_rows: Any
-) -> Received:
-    assert state.exchange is not None
-    return Received(now, peer, Norms(PLACE, measurements(peer, state.exchange.members, received, **of_rows)))
-
-
-def table_of(state: State, *norms: Received, now: float = 5.0) -> Received:
-    """TABLE with these NORMS."""
-    found = sorted((item.message.measurements for item in norms if isinstance(item.message, Norms)), key=_reducer)
-    return Received(now, LEADER, NormTable(PLACE, tuple(found)))
-
-
-def _reducer(found: SignedNorms) -> str:
-    return found.reducer
 
 
 def mean_of(

@@ -7,10 +7,10 @@ from typing import Any
 
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
 from peer.consensus.protocol import merkle, norms, penalties
-from peer.consensus.protocol.block import Block, ContributionHeader, NormRow, SignedNorms, Update, Vote, givers
+from peer.consensus.protocol.block import Block, ContributionHeader, Update, Vote
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.head import ChainHead, genesis_anchor
-from peer.consensus.protocol.layout import Part
+from peer.consensus.protocol.layout import Part, divide
 from peer.consensus.protocol.messages import BallotId
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.protocol.validation import check_update, tenures_due
@@ -24,7 +24,8 @@ PARTS = tuple(Part(index, 2 * index, size // 4) for index, size in enumerate(PAR
 HEAD = ChainHead(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
 PAYLOADS = (b"first 8.", b"then 8..", b"last")
 """Encoded means of the three parts."""
-ONE = norms.bits_of(1.0)
+NORMS = norms.declare(divide(PARTS, 1)[0], dict.fromkeys(range(len(PARTS)), norms.PartNorms(1.0)))
+"""Every layer of every contribution has the norm 1."""
 
 
 def rules(me: str, aggregation: AggregationRules = MEAN_ONLY) -> Rules:
@@ -62,42 +63,12 @@ def leaves_of(peer: str) -> list[bytes]:
 
 def header(peer: str, **changes: Any) -> ContributionHeader:
     """A genuine header of `peer` for HEAD; `changes` come before the signature."""
-    plain = ContributionHeader(peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),))
+    plain = ContributionHeader(
+        peer, HEAD.anchor, merkle.root(leaves_of(peer)), 100, 10, 0, False, ((0, 0, 5),), norms=NORMS
+    )
+    if not changes.get("root", b"r"):
+        changes = {"norms": b"", **changes}
     return replace(plain, **changes).signed(ModelKeys(peer))
-
-
-def measurements(
-    reducer: str,
-    members: tuple[ContributionHeader, ...],
-    received: tuple[tuple[int, int], ...],
-    *,
-    anchor: bytes = HEAD.anchor,
-    ballot: int = 0,
-    **of_rows: Any,
-) -> SignedNorms:
-    """What `reducer` signs of these parts: the square 1.0 for everybody it has, or what `of_rows` says of each row."""
-    rows = tuple(
-        NormRow(PARTS[part].layer, tuple(ONE if bits >> index & 1 else 0 for index in range(len(members))))
-        for part, bits in received
-        if part < len(PARTS)
-    )
-    rows = tuple(replace(row, **of_rows) for row in rows)
-    return SignedNorms(reducer, received, rows).signed(ModelKeys(reducer), anchor, ballot, members)
-
-
-def measured_by_all(
-    members: tuple[ContributionHeader, ...], ballot: int = 0, head: ChainHead = HEAD, **of_rows: Any
-) -> tuple[SignedNorms, ...]:
-    """Every reducer of a ballot has everything of everybody who gave something."""
-    reducers = norms.shard_owners(rules(NAMES[0]), head, members, ballot)
-    parts = {name: [part for part, reducer in enumerate(reducers) if reducer == name] for name in reducers}
-    gave = givers(members)
-    return tuple(
-        measurements(
-            name, members, tuple((part, gave) for part in parts[name]), anchor=head.anchor, ballot=ballot, **of_rows
-        )
-        for name in sorted(parts)
-    )
 
 
 def update(
@@ -107,11 +78,10 @@ def update(
     aggregation: AggregationRules = MEAN_ONLY,
     **changes: Any,
 ) -> Update:
-    """The update that an honest coordinator of `ballot` would propose after HEAD; if `changes` do not say what was
-    measured, nobody measured anything."""
+    """The update that an honest coordinator of `ballot` would propose after HEAD."""
     members = members or tuple(header(name) for name in NAMES)
     theirs = rules(owner(ballot), aggregation)
-    judgement = norms.judgement_of(theirs, HEAD, members, changes.get("measured", ()))
+    judgement = norms.judgement_of(theirs, HEAD, members)
     weights, scales, pulls = norms.table_of(judgement)
     plain = Update(
         parent=HEAD.anchor,

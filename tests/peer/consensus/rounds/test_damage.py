@@ -35,7 +35,11 @@ def no_write_ahead(patch: pytest.MonkeyPatch) -> None:
 def acceptance_is_not_written(patch: pytest.MonkeyPatch) -> None:
     """A voter that remembers its promises only."""
     save = IntegerDisk.save_acceptor
-    patch.setattr(IntegerDisk, "save_acceptor", lambda disk, acceptor: save(disk, replace(acceptor, accepted=None, certificate=())))
+    patch.setattr(
+        IntegerDisk,
+        "save_acceptor",
+        lambda disk, acceptor: save(disk, replace(acceptor, accepted=None, certificate=())),
+    )
 
 
 def promise_is_ignored(patch: pytest.MonkeyPatch) -> None:

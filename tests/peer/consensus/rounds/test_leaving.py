@@ -18,7 +18,7 @@ ROUND = 6
 GOODBYE_S = 0.2
 """What `peer.network.link.link` gives its last words."""
 SEED = 0
-PHASES = ("train", "submit", "prepare", "exchange", "weigh", "reduce", "commit")
+PHASES = ("train", "submit", "prepare", "exchange", "reduce", "commit")
 
 
 def leave(world: World, peer: LogicalPeer, goodbye_s: float) -> None:

@@ -42,7 +42,7 @@ def test_it_is_no_member_from_the_next_ballot_on_and_is_back_when_that_is_lifted
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("phase", ["train", "submit", "prepare", "exchange", "weigh", "reduce", "commit", "apply"])
+@pytest.mark.parametrize("phase", ["train", "submit", "prepare", "exchange", "reduce", "commit", "apply"])
 def test_what_has_begun_with_it_ends_as_it_must(phase: str) -> None:
     """Quarantined in any phase of a round, that round is decided, and in no phase a majority is lost."""
     swarm = LogicalSwarm(peers=3, seed=5)

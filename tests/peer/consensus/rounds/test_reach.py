@@ -150,7 +150,7 @@ class Patient(World):
 
 
 Strike = Callable[[World, LogicalPeer], None]
-PHASES = ("train", "submit", "prepare", "exchange", "weigh", "reduce", "commit")
+PHASES = ("train", "submit", "prepare", "exchange", "reduce", "commit")
 ROUND = 1
 """The one in whose course it happens: nothing was learned yet."""
 WORLDS = [(seed, peers) for seed in range(3) for peers in (3, 5)]
