@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull, Unreachable
 from peer.consensus.protocol.state_digest import FLOAT32_BYTES
-from peer.node.host.device import free_bytes, is_out_of_memory
+from peer.node.host.device import free_bytes, is_out_of_memory, wait_for
 from peer.node.host.processes import available_bytes
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
@@ -24,6 +24,7 @@ from peer.training.model.build import next_token_logits
 from peer.training.model.continuation import continued
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
+from peer.training.outer.copy_stream import copied, copy_over, upload
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.atomic import AtomicSteps
@@ -36,6 +37,7 @@ from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 
 
+CPU = torch.device("cpu")
 UNREAD = "unread"
 
 
@@ -271,8 +273,7 @@ class SingleDevice:
 
         Else a pause would begin, and a rest would be measured, while the GPU has seconds of work left.
         """
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        wait_for(self._device)
         return stop()
 
     def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
@@ -296,7 +297,7 @@ class SingleDevice:
         return loss
 
     def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
-        tokens_BT = tokens.to(self._device)
+        tokens_BT = upload(tokens, self._device)
         loss = self._loss(tokens_BT) / (whole / len(tokens_BT))
         torch.autograd.backward(loss)
         return loss.detach()
@@ -359,12 +360,17 @@ class SingleDevice:
         if self.capture is not None:
             self.capture.before_step()  # the anchor takes the place of the local parameters
         flat = self.vectors.flat
-        local = flat.new()
-        flat.copy_layers(self.anchor.theta)
+        numbers = range(len(flat.layers))
+        local = [[copied(values, CPU) for _, values in flat.of_layer(number)] for number in numbers]
+        for number, theta in zip(numbers, self.anchor.theta, strict=True):
+            for where, values in flat.of_layer(number):
+                copy_over(theta[where], values)
         try:
             yield
         finally:
-            flat.copy_from(local)
+            for number, kept in zip(numbers, local, strict=True):
+                for (_, values), before in zip(flat.of_layer(number), kept, strict=True):
+                    copy_over(before, values)
 
     @property
     def is_offloaded(self) -> bool:
@@ -382,6 +388,8 @@ class SingleDevice:
             return
         if self.capture is not None:
             self.capture.before_leaving()
+        if "vectors" in vars(self):
+            self.vectors.let_go_of_starts()
         self.residence.leave()
 
     def reload(self) -> bool:
@@ -399,7 +407,7 @@ class SingleDevice:
             empty_device_cache(self._device)  # of what had found room
             return False
         if self._fit is not None and self._device.type == "cuda":
-            room_bytes = free_bytes(self._device) + torch.cuda.memory_reserved(self._device)
+            room_bytes = free_bytes(self._device) + torch.cuda.memory_allocated(self._device)
             room_bytes -= sum(vector.nbytes for vector in self._beside() if vector.device.type == "cuda")
             self.micro.sequences = room_for(self._fit, room_bytes)
         return True
@@ -449,7 +457,7 @@ def held_out_loss(
 def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float | None:
     """In nats; None without room."""
     try:
-        tokens_BT = tokens_BT.to(device)
+        tokens_BT = upload(tokens_BT, device)
         logits_BTV = next_token_logits(model, tokens_BT)
         return summed_loss(logits_BTV, tokens_BT).item()
     except RuntimeError as error:
@@ -485,5 +493,6 @@ def use_attention(model: nn.Module, fit: Tuned | None) -> None:
 def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:
     """Whether inner steps run under bfloat16 autocast on `device`."""
     if spec.inner.precision == "auto":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+        # Where it is but emulated, float32 is faster, and what float16 would need is a scale of its gradients.
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return spec.inner.precision == "bfloat16"

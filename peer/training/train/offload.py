@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 import torch
 from torch import Tensor, nn
 
+from peer.node.host.device import assert_index
+from peer.training.outer.copy_stream import copied
 from peer.training.train.optimizers import Optimizers
 
 ASIDE = torch.device("cpu")
@@ -25,6 +27,7 @@ class Offload:
         beside: Callable[[], Iterable[Tensor]] = tuple,
     ) -> None:  # fmt: skip
         """`beside` gives what else may lie on the device."""
+        assert_index(device)
         self._model, self._optimizers, self._device, self._beside = model, optimizers, device, beside
         self._left: list[Tensor] = []
         """Of what lies beside: that which has left the device."""
@@ -72,11 +75,6 @@ class Offload:
             for parameter, state in member.state.items():
                 for key in [key for key, value in state.items() if isinstance(value, Tensor)]:
                     yield (id(parameter), key), state, key
-
-
-def copied(tensor: Tensor, device: torch.device) -> Tensor:
-    """The same bits in other memory."""
-    return tensor.detach().to(device, copy=True)
 
 
 def empty_device_cache(device: torch.device) -> None:

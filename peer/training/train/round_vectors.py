@@ -92,6 +92,11 @@ class RoundVectors:
     def residual(self) -> tuple[Tensor, ...]:
         return tuple(layer.residual for layer in self.layers)
 
+    def let_go_of_starts(self) -> None:
+        """Of the room for them, where it is empty: a step that needs it takes it again."""
+        for layer in self.layers:
+            layer.let_go_of_start()
+
     def tensors(self) -> Iterator[Tensor]:
         """All that there are."""
         for layer in self.layers:

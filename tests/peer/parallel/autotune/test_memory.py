@@ -256,7 +256,7 @@ def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
 @pytest.mark.cuda
 def test_cuda_memory_that_runs_out_is_survived(spec: RunSpec) -> None:
     """On a real device, of which this process may have a fiftieth."""
-    device = torch.device("cuda")
+    device = torch.device("cuda:0")
     torch.cuda.set_per_process_memory_fraction(0.02)
     large = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, sequences=1 << 14, accumulation=1))
     micro = MicroBatch(large.inner.sequences)

@@ -24,7 +24,7 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_large_layer_has_the_same_bits_with_any_number_of_threads(wire: str, t
 @pytest.mark.cuda
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_gpu_does_the_arithmetic(wire: str) -> None:
-    assert device_for(torch.device("cuda"), Codec(wire)).type == "cuda"
+    assert device_for(torch.device("cuda:0"), Codec(wire)).type == "cuda"
 
 
 def test_a_device_with_other_bits_leaves_the_arithmetic_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
