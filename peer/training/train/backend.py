@@ -24,7 +24,7 @@ from peer.training.model.build import next_token_logits
 from peer.training.model.continuation import continued
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
-from peer.training.outer.copy_stream import copied, copy_over, upload
+from peer.training.outer.copy_stream import upload
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.atomic import AtomicSteps
@@ -37,7 +37,6 @@ from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_
 # B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
 
 
-CPU = torch.device("cpu")
 UNREAD = "unread"
 
 
@@ -359,18 +358,11 @@ class SingleDevice:
     def _at_anchor(self) -> Iterator[None]:
         if self.capture is not None:
             self.capture.before_step()  # the anchor takes the place of the local parameters
-        flat = self.vectors.flat
-        numbers = range(len(flat.layers))
-        local = [[copied(values, CPU) for _, values in flat.of_layer(number)] for number in numbers]
-        for number, theta in zip(numbers, self.anchor.theta, strict=True):
-            for where, values in flat.of_layer(number):
-                copy_over(theta[where], values)
+        local = self.vectors.stand_at_anchor()
         try:
             yield
         finally:
-            for number, kept in zip(numbers, local, strict=True):
-                for (_, values), before in zip(flat.of_layer(number), kept, strict=True):
-                    copy_over(before, values)
+            self.vectors.stand_back(local)
 
     @property
     def is_offloaded(self) -> bool:
@@ -388,9 +380,10 @@ class SingleDevice:
             return
         if self.capture is not None:
             self.capture.before_leaving()
-        if "vectors" in vars(self):
-            self.vectors.let_go_of_starts()
+        self.vectors.about_to_leave()
         self.residence.leave()
+        self.vectors.have_moved()
+        empty_device_cache(self._device)
 
     def reload(self) -> bool:
         """What had room before may have none now, or have it again: the micro-batch is fitted to what is free."""
@@ -399,6 +392,7 @@ class SingleDevice:
         has_room = True
         try:
             self.residence.come_back()
+            self.vectors.have_moved()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise

@@ -70,3 +70,18 @@ def test_a_device_with_other_bits_leaves_the_arithmetic_to_the_processor(monkeyp
     assert device_for(torch.device("meta"), Codec("int4")) == CPU
     monkeypatch.setattr(bitwise_check, "results", lambda device, codec: honest(CPU, codec))
     assert device_for(torch.device("meta", 0), Codec("int4")) == torch.device("meta", 0)
+
+
+@pytest.mark.parametrize("error", [TypeError("no float64 here"), NotImplementedError("aten::topk")])
+def test_a_device_that_lacks_an_operation_leaves_it_to_the_processor_too(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MPS may; of a card such an error is one of ours."""
+
+    def lacking(device: torch.device, codec: Codec) -> list[Tensor]:
+        raise error
+
+    monkeypatch.setattr(bitwise_check, "results", lacking)
+    assert device_for.__wrapped__(torch.device("mps:0"), Codec("int4")) == CPU
+    with pytest.raises(type(error)):
+        device_for.__wrapped__(torch.device("cuda:0"), Codec("int4"))

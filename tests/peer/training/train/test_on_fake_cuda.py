@@ -245,3 +245,17 @@ def test_a_wait_that_is_taken_out_is_found(
     ):
         life.round_beside_a_step()
     assert cuda.races
+
+
+def test_a_pause_leaves_nothing_of_the_size_of_the_model(spec: RunSpec, tmp_path: Path) -> None:
+    with fake_cuda() as cuda, closing(Life(spec, "cuda", tmp_path / "life", cuda)) as life:
+        submit(life.one, ANCHORS[0])
+        life.step("step")  # from here on where steps began is kept
+        submit(life.two, ANCHORS[0])
+        DecidedRound([life.one, life.two], ANCHORS[0]).apply_to(life.one, life.two)
+        before, model = cuda.allocated_bytes(), 4 * life.one.parameters
+        life.one.leave_device()
+        # Parameters, two moments, anchor, momentum and residual; and where steps began, which is of no use here.
+        assert before - cuda.allocated_bytes() >= 7 * model
+        life.one.take_device()
+        life.step("step after it")
