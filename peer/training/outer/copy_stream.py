@@ -94,8 +94,8 @@ def copied(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def copy_over(values: Tensor, into: Tensor) -> None:
-    """As `into.copy_(values)`, of one dtype; from main memory for what the present stream does next, and what it has
-    made is in main memory at the end."""
+    """As `into.copy_(values)`, of one shape and contiguous. What goes to a device is for what the present stream does
+    next; what comes from one is there at the end."""
     to_device = into.device.type == "cuda"
     if to_device == (values.device.type == "cuda"):
         into.copy_(values)

@@ -21,7 +21,7 @@ from peer.node.host.threads import threads_for
 from peer.training.train.backend import SingleDevice
 from peer.training.train.buffer_versions import BufferVersions
 
-A_MOVE = "a move to the next anchor, which is half made: this peer goes on from what is on its disk"
+HALF_DONE = "what this peer was at, which is half done: joined again, it goes on from what is on its disk"
 """Of what memory had no room for."""
 APPLY_S = 600.0
 """An update that is not applied by then never will be."""
@@ -75,7 +75,7 @@ class Layerwise:
 
     def _apply(self, layer: int, version: int, apply_layer: Callable[[int], object]) -> None:
         # A step that waits for the layer would take torch's own error for one of its own, and halve its micro-batch.
-        with raising_memory_full(self._device, A_MOVE), self._copies.aside():
+        with raising_memory_full(self._device, HALF_DONE), self._copies.aside():
             apply_layer(layer)
             self._copies.note(layer)
         self.guard.publish(layer, version)

@@ -52,7 +52,7 @@ from peer.node.store.snapshots import drop_after, names
 from peer.training.checkpoint.checkpoint import Checkpoints, size_bytes
 from peer.training.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
 from peer.training.checkpoint.saver import CheckpointSaver, SnapshotWriter, WithHomes
-from peer.training.train.layerwise import A_MOVE
+from peer.training.train.layerwise import HALF_DONE
 from peer.training.train.trainer import LocalTrainer
 
 T = TypeVar("T")
@@ -106,11 +106,11 @@ class TrainerWorker:
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
         """Do it, see `peer.node.lifecycle.inputs_effects.Trainer`.
 
-        Raises BadInput for damage, which changes nothing, DeviceLost, MemoryFull where a move is half made, and what an
+        Raises BadInput for damage, which changes nothing, DeviceLost, MemoryFull where work is half done, and what an
         update failed with beside the steps before.
         """
         device = self._trainer.device
-        with raising_device_lost(device), raising_memory_full(device, A_MOVE):
+        with raising_device_lost(device), raising_memory_full(device, HALF_DONE):
             self._do(work, post, stop)
 
     def _do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
@@ -232,7 +232,7 @@ class TrainerWorker:
         def hear(ended: Future[T]) -> None:
             try:
                 device = self._trainer.device
-                with raising_device_lost(device), raising_memory_full(device, A_MOVE):
+                with raising_device_lost(device), raising_memory_full(device, HALF_DONE):
                     heard = told(ended)
             except Exception as error:
                 heard = partial(TrainerFailed, error=error)

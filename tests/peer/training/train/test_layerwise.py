@@ -350,9 +350,9 @@ def test_memory_that_an_update_has_no_room_in_is_not_the_steps_own(
     monkeypatch.setattr(worker, "_load", decided.objects.__getitem__)
     if beside:
         trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
-        with pytest.raises(MemoryFull, match="has no room for a move to the next anchor"):
+        with pytest.raises(MemoryFull, match="has no room for what this peer was at, which is half done"):
             step(trainer)
-    with pytest.raises(MemoryFull, match="has no room for a move to the next anchor"):
+    with pytest.raises(MemoryFull, match="has no room for what this peer was at, which is half done"):
         worker.do(Apply(decided.update, beside=beside), lambda make: None, lambda: False)
     assert trainer._backend.micro.sequences == trainer.spec.inner.sequences  # type: ignore[attr-defined]
     worker.close()
