@@ -186,7 +186,7 @@ class SingleDevice:
         self._optimizers = make_optimizers(model, spec, device)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
-        self.residence = Offload(model, self._optimizers, device, self._beside)
+        self.residence = Offload(model, self._optimizers, device, self._beside, self._have_moved)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
         self.capture: Capture | None = None
@@ -208,6 +208,10 @@ class SingleDevice:
     def _beside(self) -> Iterator[Tensor]:
         """Of the vectors, those that lie on the device when they are not aside."""
         return self.vectors.tensors() if "vectors" in vars(self) else iter(())
+
+    def _have_moved(self) -> None:
+        if "vectors" in vars(self):
+            self.vectors.have_moved()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -382,8 +386,6 @@ class SingleDevice:
             self.capture.before_leaving()
         self.vectors.about_to_leave()
         self.residence.leave()
-        self.vectors.have_moved()
-        empty_device_cache(self._device)
 
     def reload(self) -> bool:
         """What had room before may have none now, or have it again: the micro-batch is fitted to what is free."""
@@ -392,7 +394,6 @@ class SingleDevice:
         has_room = True
         try:
             self.residence.come_back()
-            self.vectors.have_moved()
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
