@@ -89,6 +89,8 @@ if TYPE_CHECKING:
 
 LONGEST_S = 3600.0
 """Nothing waits longer without a look."""
+ENTER_S = 120.0
+"""The trainer's thread has its device by then, or never will."""
 CLOCK_LOOK_S = 0.5
 """A wrong clock is looked at so often."""
 
@@ -250,7 +252,7 @@ class Session:
         self._cluster = cluster
         self._link, self._inbox, self._trainer, self._worker = link, inbox, trainer, worker
         self._reporter = reporter
-        self._thread = ThreadPoolExecutor(1, "trainer", worker.enter_thread)
+        self._thread = ThreadPoolExecutor(1, "trainer")
         self._clock = ClockWatch(time.time, time.monotonic)
         self._interrupted = self._has_ended = False
         self._failure: Exception | None = None
@@ -262,6 +264,7 @@ class Session:
 
     def run(self) -> None:
         """Until this peer has left. Raises what ended it before, with all that it learned on disk."""
+        self._thread.submit(self._worker.enter_thread).result(ENTER_S)
         self._feed(Woken(time.monotonic()))
         if self._reporter.stopping:
             self._feed(LeaveAsked(time.monotonic()))

@@ -14,6 +14,7 @@ from types import FrameType
 
 import torch
 
+from peer.node.host.device import choose_device
 from tests.benchmarks.cuda_bars import JOBS, Setting
 
 
@@ -22,7 +23,7 @@ def main() -> None:
     signal.signal(signal.SIGTERM, _end)
     torch.manual_seed(0)
     job = next(job for job in JOBS if job.name == name)
-    job.do(Setting(device=torch.device(device), folder=Path(folder), smoke="smoke" in more), _say)
+    job.do(Setting(device=choose_device(device), folder=Path(folder), smoke="smoke" in more), _say)
 
 
 def _say(name: str, figure: float) -> None:

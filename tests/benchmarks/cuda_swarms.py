@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import closing
 from typing import TYPE_CHECKING, Any
@@ -16,10 +18,20 @@ if TYPE_CHECKING:
 
 WARM_ROUNDS = 1
 """The first one has a checkpoint, and kernels that are loaded."""
+DEMO_S = 60.0
 WAITS = {
     "max_train_s": 120, "gather_s": 30, "exchange_s": 60, "ack_s": 10, "stagger_s": 5, "min_round_s": 0,
     "keep_rounds": 2, "snapshot_rounds": 2,
 }  # fmt: skip
+
+
+def demo(setting: Setting, say: Say) -> None:
+    """As a person who has just installed it: what does not begin on this device, or hangs, is found before all else."""
+    words = ["demo", "--devices", setting.device.type, "--spec", "micro", "--peers", "2", "--ui", "none"]
+    words += ["--rounds", "2"] if setting.smoke else []
+    words += ["--dir", str(setting.folder / "demo")]
+    command = [sys.executable, "-m", "tui", *words]
+    say("demo", subprocess.run(command, stdin=subprocess.DEVNULL, stdout=sys.stderr, timeout=DEMO_S).returncode)
 
 
 def two_on_one_device(setting: Setting, say: Say) -> None:

@@ -392,3 +392,17 @@ def test_a_block_that_is_none_is_refused() -> None:
     """It came from this machine's own link: there is nothing to go on with."""
     with pytest.raises(ValueError, match="a row of 3 fields"):
         heard(ipc.ReplayBlock(b"\x90", 1), 0.0)
+
+
+def test_a_thread_that_cannot_begin_ends_the_peer_with_its_line(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Nobody waits for work that will never be done."""
+    driven = Driven()
+
+    def refuse() -> None:
+        raise DeviceLost("the trainer's thread cannot use cuda:0")
+
+    monkeypatch.setattr(driven.worker, "enter_thread", refuse)
+    driven.start()
+    driven.until(lambda: driven.error is not None)
+    assert isinstance(driven.error, DeviceLost)
+    driven.end()

@@ -60,6 +60,8 @@ def may_train() -> bool:
         return platform.machine() == "arm64"
     if version("torch").endswith("+cpu"):
         return False
+    if "+rocm" in version("torch"):
+        return True  # AMD's driver tells this library nothing; a child that loads torch finds out
     import pynvml
 
     try:

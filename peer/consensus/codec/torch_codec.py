@@ -90,7 +90,7 @@ class TopKSignedTensor:
 
     def decode(self, sections: Sequence[Tensor], values: Tensor) -> None:
         levels, places = _scales_in(sections[0]), _unpacked_places(sections[1])
-        shifts = torch.tensor((0, 2, 4, 6), dtype=torch.uint8, device=values.device)
+        shifts = torch.arange(0, 8, 2, dtype=torch.uint8, device=values.device)  # made there: a copy would be awaited
         codes = (sections[2][:, :, None] >> shifts & 3).view(len(places), -1)
         chosen = torch.where(codes & 1 != 0, levels[:, 1:], levels[:, :1])
         _scatter(places, codes, torch.where(codes >= 2, -chosen, chosen), values)

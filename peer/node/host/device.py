@@ -43,6 +43,8 @@ def is_lost(error: BaseException) -> bool:
 def choose_device(wanted: str = "auto") -> torch.device:
     """The device a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the CPU.
 
+    It is the one that tensors there say they are on: `cuda:0`, to which `cuda` is not equal.
+
     Raises MemoryFull where others leave it no room for that, and BadInput for what does not work. A GPU that is there
     and does not compute is told, and not passed over in silence.
     """
@@ -64,15 +66,20 @@ def choose_devices(wanted: Sequence[str] = ("auto",)) -> tuple[torch.device, ...
 
 def _usable_device(name: str, wanted: str, otherwise: str) -> torch.device:
     try:
-        device = torch.device(name)
-        torch.ones(1, device=device).add(1).item()
+        one = torch.ones(1, device=torch.device(name))
+        one.add(1).item()
     except (RuntimeError, AssertionError) as error:
         if is_out_of_memory(error):
             raise MemoryFull(f"{name} has no room for any program more; {MAKE_ROOM}") from error
         raise BadInput(
-            f"settings.devices is {wanted!r}, and {name} does not work here ({_first_line(error)}); {otherwise}"
+            f"settings.devices is {wanted!r}, and {name} does not work here ({first_line(error)}); {otherwise}"
         ) from error
-    return device
+    return one.device
+
+
+def assert_index(device: torch.device) -> None:
+    """A CUDA device has its number wherever devices are compared: tensors say `cuda:0`, and `cuda` is not equal."""
+    assert device.type != "cuda" or device.index is not None, f"{device} has no index; see `choose_device`"
 
 
 MOST_SPELT = 2
@@ -109,18 +116,31 @@ def _hides_for_want_of_memory() -> bool:
     return True
 
 
-def _first_line(error: BaseException) -> str:
+def first_line(error: BaseException) -> str:
+    """Of what it says; its name if that is nothing."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of a GPU's memory, what nobody uses; 0 where it does not tell."""
-    return torch.cuda.mem_get_info(device)[0] if device.type == "cuda" else 0
+    """Of a GPU's memory, what nobody uses, and what torch keeps for this process without need; 0 where it does not
+    tell."""
+    if device.type != "cuda":
+        return 0
+    kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
+    return torch.cuda.mem_get_info(device)[0] + kept
 
 
 def total_bytes(device: torch.device) -> int:
     """Of a GPU's memory, all there is; 0 where it does not tell."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
+
+
+def wait_for(device: torch.device) -> None:
+    """Until all is done that was queued there."""
+    if device.type == "cuda":
+        torch.cuda.synchronize(device)
+    if device.type == "mps":
+        torch.mps.synchronize()
 
 
 def empty_device_caches() -> None:
@@ -130,14 +150,14 @@ def empty_device_caches() -> None:
 
 
 @contextmanager
-def raising_memory_full(device: torch.device) -> Iterator[None]:
-    """Raises MemoryFull where the model, or what its optimizer remembers, finds no room on `device`."""
+def raising_memory_full(device: torch.device, what: str = "the model") -> Iterator[None]:
+    """Raises MemoryFull where `what`, or what its optimizer remembers, finds no room on `device`."""
     try:
         yield
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise
-        raise MemoryFull(f"the memory of {device} has no room for the model; {MAKE_ROOM}") from error
+        raise MemoryFull(f"the memory of {device} has no room for {what}; {MAKE_ROOM}") from error
 
 
 @contextmanager
@@ -149,6 +169,6 @@ def raising_device_lost(device: torch.device) -> Iterator[None]:
         if not is_lost(error):
             raise
         raise DeviceLost(
-            f"{device} has failed ({_first_line(error)}); restart the machine or its driver, then join again in the "
+            f"{device} has failed ({first_line(error)}); restart the machine or its driver, then join again in the "
             "same folder: all up to the newest checkpoint and contribution is on disk"
         ) from error

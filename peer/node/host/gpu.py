@@ -1,9 +1,13 @@
-"""The GPUs, as NVML tells of them: figures while they train, their memory, their power limit."""
+"""The GPUs, as NVML tells of them: figures while they train, their memory, their power limit.
+
+AMD's cards have no NVML: of them torch tells the memory, and nobody the rest.
+"""
 
 from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from importlib.metadata import version
 from typing import Any
 
 _THROTTLED = {
@@ -34,6 +38,8 @@ class Gpus:
         return worst_of(list(each.values())) | {"gpus": [{"device": name, **row} for name, row in each.items()]}
 
     def _figures(self, handle: Any) -> dict[str, Any]:
+        if is_rocm():
+            return _torch_figures(handle)
         nvml = self._nvml
         memory = self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         return {
@@ -54,6 +60,9 @@ class Gpus:
         uuids = {} if self._is_lost else self._find()
         if not uuids:
             return False
+        if is_rocm():
+            self._handles = {name: name for name in uuids}
+            return True
         if self._nvml is None:
             import pynvml
 
@@ -78,6 +87,19 @@ class Gpus:
             words for name, words in _THROTTLED.items() if bits & getattr(self._nvml, f"nvmlClocksEventReason{name}")
         ]
         return ", ".join(dict.fromkeys(reasons))
+
+
+def is_rocm() -> bool:
+    """Whether torch was built for AMD's cards, which it calls `cuda`, too; asked without loading it."""
+    return "+rocm" in version("torch")
+
+
+def _torch_figures(name: str) -> dict[str, Any]:
+    import torch
+
+    free, whole = torch.cuda.mem_get_info(name)
+    silent = ("gpu_percent", "temperature_c", "power_w", "power_limit_w", "fan_percent")
+    return dict.fromkeys(silent) | {"vram_used_bytes": whole - free, "vram_bytes": whole, "throttled": ""}
 
 
 def worst_of(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
@@ -127,7 +149,11 @@ def gpus_in_use(devices: Sequence[str] = ()) -> dict[str, str]:
 
 
 def memories_bytes() -> tuple[int, ...]:
-    """All of the memory of each GPU, as NVML tells; empty without one."""
+    """All of the memory of each GPU; empty without one."""
+    if is_rocm():
+        import torch
+
+        return tuple(torch.cuda.get_device_properties(index).total_memory for index in range(torch.cuda.device_count()))
     import pynvml
 
     try:

@@ -16,7 +16,7 @@ class Trial:
     sequences: int
     attention: str
     seconds: float
-    """Of forward, backward and optimizer for one micro-batch."""
+    """Of forward, backward and its share of the optimizer for one micro-batch."""
     peak_bytes: int
 
     @property

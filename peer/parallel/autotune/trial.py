@@ -77,7 +77,8 @@ class Trials:
         self._model: Any = None
 
     def attempt(self, sequences: int, attention: str) -> Trial | None:
-        """Some inner steps of one micro-batch each."""
+        """Some inner steps, of two micro-batches each where a step of the run has several: from the second one on the
+        gradient lies beside the activations."""
         try:
             return self._timed(sequences, attention)
         except MemoryFull:
@@ -96,7 +97,8 @@ class Trials:
             self._model = build(self._spec).to(self._device)
         if attention:
             self._model.set_attn_implementation(attention)
-        inner = replace(self._spec.inner, sequences=sequences, accumulation=1)
+        micro_batches = 2 if sequences < self._spec.inner.sequences * self._spec.inner.accumulation else 1
+        inner = replace(self._spec.inner, sequences=sequences, accumulation=micro_batches)
         spec = replace(self._spec, inner=inner)
         if self._device.type == "cuda":
             torch.cuda.reset_peak_memory_stats(self._device)
@@ -108,7 +110,8 @@ class Trials:
             timed = [self._step_s(loop) for _ in range(TIMED_STEPS)]
             seconds = min(value for value in timed if value is not None)
         peak = torch.cuda.max_memory_allocated(self._device) if self._device.type == "cuda" else 0
-        return Trial(sequences=sequences, attention=attention, seconds=seconds, peak_bytes=peak)
+        each_s = seconds / micro_batches
+        return Trial(sequences=sequences, attention=attention, seconds=each_s, peak_bytes=peak)
 
     def _step_s(self, loop: SingleDevice) -> float | None:
         """Seconds of a step, whose loss was read and so computed; None if it had to go on with a smaller micro-batch,

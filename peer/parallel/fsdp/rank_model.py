@@ -42,6 +42,7 @@ from peer.schema.spec import parse
 from peer.training.data.chat.token_flags import share_of_loss, summed_loss
 from peer.training.model.build import build_unset, next_token_logits
 from peer.training.outer.bitwise_check import device_for
+from peer.training.outer.copy_stream import upload
 from peer.training.outer.kernels import TorchKernels
 from peer.training.train.backend import uses_bfloat16
 
@@ -148,7 +149,8 @@ class RankModel:
         return torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else nullcontext()
 
     def _tokens(self, octets: bytes, rows: int) -> Tensor:
-        return torch.from_numpy(np.frombuffer(octets, np.int32).reshape(rows, -1).astype(np.int64)).to(self._device)
+        tokens = np.frombuffer(octets, np.int32).reshape(rows, -1).astype(np.int64)
+        return upload(torch.from_numpy(tokens), self._device)
 
     @torch.no_grad()
     def _stand_at_anchor(self) -> RankAnswer:

@@ -47,6 +47,7 @@ from peer.parallel.pipeline.stage import StageDevice, StagePlace
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
+from peer.training.outer.copy_stream import upload
 from peer.training.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, Stopped
 
 POLL_S = 0.05
@@ -209,7 +210,7 @@ class LeadStage(StageDevice):
     ) -> Tensor:
         """Send a flight; returns what left this stage, which is `leaving` if that is given."""
         began = time.perf_counter()
-        tokens_BT = tokens_BT.to(self._device)
+        tokens_BT = upload(tokens_BT, self._device)
         if leaving is None:
             with torch.no_grad():
                 leaving = self._computed(plain(tokens_BT[:, :-1]), tokens_BT, number)

@@ -83,7 +83,7 @@ class StageDevice(SingleDevice):
         """Of what each neighbour sends."""
         self._step_now = 0
         """The lead's number of the step in hand."""
-        self._local: Tensor | None = None
+        self._local: Sequence[Sequence[Tensor]] | None = None
         """The parameters, while the anchor's values are in their place."""
 
     @cached_property
@@ -192,12 +192,11 @@ class StageDevice(SingleDevice):
         if self.capture is not None:
             self.capture.before_step()  # the anchor takes the place of the local parameters
         if self._local is None:
-            self._local = self._flat.new()
-            self._flat.copy_layers(self.anchor.theta)
+            self._local = self.vectors.stand_at_anchor()
         self._model.eval()
 
     def _stand_back(self) -> None:
         if self._local is not None:
-            self._flat.copy_from(self._local)
+            self.vectors.stand_back(self._local)
             self._local = None
         self._model.train()

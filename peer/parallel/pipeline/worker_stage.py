@@ -40,6 +40,7 @@ from peer.parallel.pipeline.stage import StageDevice, StagePlace
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain_numbers, summed_loss
+from peer.training.outer.copy_stream import upload
 from peer.training.train.backend import InnerStep, MicroBatch, Sequences
 
 POLL_S = 0.05
@@ -309,7 +310,7 @@ class WorkerStage(StageDevice):
         tokens = np.frombuffer(flight.tokens, "<i4").astype(np.int64)
         if tokens.min() < 0 or plain_numbers(tokens).max() >= self._vocabulary:
             raise BadActivations("tokens that are not in the vocabulary")
-        return torch.from_numpy(tokens).view(flight.rows, -1).to(self._device)
+        return upload(torch.from_numpy(tokens).view(flight.rows, -1), self._device)
 
     # ---- the end of a step ----
 

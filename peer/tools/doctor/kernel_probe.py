@@ -68,8 +68,8 @@ def _timed(device: torch.device) -> float:
 
 
 def _described(device: str, found: Sequence[dict[str, Any]]) -> dict[str, Any]:
-    name = "cuda:0" if device == "cuda" else device
-    return next((row for row in found if row["device"] == name), _cpu())
+    kind = device.partition(":")[0]  # of MPS there is one, which has no number here
+    return next((row for row in found if row["device"] in (device, kind)), _cpu())
 
 
 def _multiply(weights: Any) -> float:

@@ -19,12 +19,14 @@ import torch
 from torch import Tensor
 
 from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.node.host.device import assert_index, free_bytes
 from peer.node.host.processes import available_bytes
 from peer.training.checkpoint.layer_state import derived_start
 from peer.training.checkpoint.tensor_file import DTYPES, TensorEntry
-from peer.training.outer.copy_stream import CHUNK_ELEMENTS, host_chunks
+from peer.training.outer.copy_stream import CHUNK_ELEMENTS, copied, host_chunks
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 
+CPU = torch.device("cpu")
 READ_ELEMENTS = 16 * CHUNK_ELEMENTS
 """Read at a time: so long whoever is about to change something waits at least."""
 HOST_COPY_BYTES = 256 << 20
@@ -122,6 +124,7 @@ class Capture:
         device: torch.device,
     ) -> None:  # fmt: skip
         """`rest` is what belongs to no layer, and changes no more."""
+        assert_index(device)
         self.state, self.layers, self.rest = state, tuple(layers), rest
         self.waited_s = 0.0
         """How long others waited for it, in all."""
@@ -222,8 +225,8 @@ class Capture:
             for at in range(0, elements, READ_ELEMENTS):
                 end = min(at + READ_ELEMENTS, elements)
                 with self._lock:
-                    here = piece.sources[number][at:end].to("cpu")
-                    there = expected(slice(first + at, first + end)).to("cpu", here.dtype)
+                    here = copied(piece.sources[number][at:end], CPU)
+                    there = copied(expected(slice(first + at, first + end)), CPU).to(here.dtype)
                     if not _same_bits(here, there):
                         return False
             first += elements
@@ -275,20 +278,18 @@ class Capture:
         if place is None:
             return False
         for piece in pieces:
-            piece.sources = [source.detach().to(place, copy=True) for source in piece.sources]
+            piece.sources = [copied(source, place) for source in piece.sources]
             piece.is_safe = True
         if self._device.type == "cuda":
             torch.cuda.synchronize(self._device)  # another stream reads the copies
         return True
 
     def _place_for(self, size_bytes: int, *, host_only: bool) -> torch.device | None:
-        if self._device.type == "cuda" and not host_only:
-            free_bytes, _ = torch.cuda.mem_get_info(self._device)
-            if free_bytes >= size_bytes + DEVICE_SPARE_BYTES:
-                return self._device
+        if not host_only and free_bytes(self._device) >= size_bytes + DEVICE_SPARE_BYTES:
+            return self._device
         # Whoever leaves a device has to copy what lies there anyway, and its owner waits.
         if (host_only or size_bytes <= HOST_COPY_BYTES) and available_bytes() >= SPARE * size_bytes:
-            return torch.device("cpu")
+            return CPU
         return None
 
     def _pieces(self) -> list[Piece]:

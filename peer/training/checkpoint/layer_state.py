@@ -11,6 +11,7 @@ from collections.abc import Mapping
 import torch
 from torch import Tensor
 
+from peer.training.outer.copy_stream import copy_over
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 
 CHUNK = 1 << 20
@@ -28,7 +29,7 @@ def load_layer(t: LayerTensors, stored: Mapping[str, Tensor], *, sparse: bool, k
 
     If not, what steps had learned since `start` cannot be told where `start` was to follow from the anchor.
     """
-    t.residual.copy_(stored["residual"])
+    copy_over(stored["residual"], t.residual)
     start, local = stored.get("start"), stored.get("local")
     for first in range(0, t.elements, CHUNK):
         piece = slice(first, first + CHUNK)
@@ -39,7 +40,7 @@ def load_layer(t: LayerTensors, stored: Mapping[str, Tensor], *, sparse: bool, k
     elif local is None:
         t.start = Origin.AT_PARAMETERS
     else:
-        t.room_for_start().copy_(start)
+        copy_over(start, t.room_for_start())
         t.start = Origin.KEPT
 
 

@@ -13,6 +13,7 @@ from torch import Tensor
 
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.torch_codec import TorchCodec
+from peer.node.host.device import assert_index, is_out_of_memory
 from peer.training.outer.kernels import CPU, interpolate
 from peer.training.outer.outer_step import outer_kernel
 
@@ -22,10 +23,18 @@ LEARNING_RATE, MOMENTUM, OWN, KEPT = 0.7, 0.9, 0.3, 0.75
 
 @cache
 def device_for(device: torch.device, codec: Codec) -> torch.device:
-    """Where a round's arithmetic is done for a model on `device`: there, or on the processor if its bits differ."""
+    """Where a round's arithmetic is done for a model on `device`: there, or on the processor if its bits differ, or
+    where it lacks an operation or a kind of numbers, as MPS may."""
+    assert_index(device)
     if device == CPU:
         return CPU
-    theirs, ours = results(device, codec), results(CPU, codec)
+    try:
+        theirs = results(device, codec)
+    except (RuntimeError, TypeError) as error:
+        if device.type == "cuda" or is_out_of_memory(error):
+            raise
+        return CPU
+    ours = results(CPU, codec)
     return device if all(_same(one, other) for one, other in zip(theirs, ours, strict=True)) else CPU
 
 

@@ -14,6 +14,7 @@ import torch
 from torch import Tensor
 
 from peer.consensus.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES
+from peer.node.host.device import assert_index
 
 CHUNK_ELEMENTS = CHUNK_BYTES // FLOAT32_BYTES
 PIECE_ELEMENTS = 8 * CHUNK_ELEMENTS
@@ -77,17 +78,45 @@ def upload(values: Tensor, device: torch.device) -> Tensor:
     """A copy of what lies in main memory, for what the present stream does next."""
     if device.type != "cuda":
         return values.to(device)
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values)
-    return pinned.to(device, non_blocking=True)
+    there = torch.empty(values.shape, dtype=values.dtype, device=device)
+    copy_over(values, there)
+    return there
 
 
-def download(values: Tensor, into: Tensor) -> None:
-    """Have in main memory what the present stream has made of `values`."""
-    if values.device.type != "cuda":
+def copied(tensor: Tensor, device: torch.device) -> Tensor:
+    """The same bits in other memory; there as `copy_over` says."""
+    tensor = tensor.detach()
+    if tensor.device.type == device.type or not tensor.is_contiguous():
+        return tensor.to(device, copy=True)
+    made = torch.empty(tensor.shape, dtype=tensor.dtype, device=device)
+    copy_over(tensor, made)
+    return made
+
+
+def copy_over(values: Tensor, into: Tensor) -> None:
+    """As `into.copy_(values)`, of one shape and contiguous. What goes to a device is for what the present stream does
+    next; what comes from one is there at the end."""
+    to_device = into.device.type == "cuda"
+    if to_device == (values.device.type == "cuda"):
         into.copy_(values)
         return
-    pinned = torch.empty(values.shape, dtype=values.dtype, pin_memory=True).copy_(values, non_blocking=True)
-    into.copy_(_arrived(pinned, torch.cuda.current_stream(values.device).record_event()))
+    under_way: list[tuple[Tensor, torch.cuda.Event, Tensor]] = []
+    for piece, place in zip(*(torch.split(each.view(-1), PIECE_ELEMENTS) for each in (values, into)), strict=True):
+        buffer = torch.empty(len(piece), dtype=piece.dtype, pin_memory=True).copy_(piece, non_blocking=not to_device)
+        if to_device:
+            place.copy_(buffer, non_blocking=True)
+        stream = torch.cuda.current_stream(into.device if to_device else values.device)
+        under_way.append((buffer, stream.record_event(), place))
+        if len(under_way) > 1:  # few buffers
+            _end_piece(*under_way.pop(0), to_device=to_device)
+    if not to_device:
+        _end_piece(*under_way.pop(), to_device=False)
+
+
+def _end_piece(buffer: Tensor, end: torch.cuda.Event, place: Tensor, *, to_device: bool) -> None:
+    arrived = _arrived(buffer, end)
+    if not to_device:
+        place.copy_(arrived)
 
 
 def _arrived(buffer: Tensor, end: torch.cuda.Event) -> Tensor:
@@ -96,6 +125,7 @@ def _arrived(buffer: Tensor, end: torch.cuda.Event) -> Tensor:
 
 
 def _stream(device: torch.device) -> torch.cuda.Stream:
+    assert_index(device)
     if not hasattr(_OWN, "streams"):
         _OWN.streams = {}
     streams: dict[torch.device, torch.cuda.Stream] = _OWN.streams

@@ -21,8 +21,8 @@ from torch import Tensor
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.torch_codec import DecodeSlice, TorchCodec
 from peer.consensus.protocol.layout import Part
-from peer.node.host.device import is_out_of_memory
-from peer.training.outer.copy_stream import download, octets_on, octets_on_host, upload
+from peer.node.host.device import assert_index, is_out_of_memory
+from peer.training.outer.copy_stream import copied, copy_over, octets_on, octets_on_host, upload
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 from peer.training.outer.outer_step import outer_kernel, tile_of, tiles
 
@@ -181,6 +181,7 @@ class TorchKernels:
 
     def __init__(self, codec: Codec, device: torch.device = CPU) -> None:
         """`device` gives the bits of a processor; what lies on another one is worked on by the processor."""
+        assert_index(device)
         self._codec = codec
         self._mine, self._means = TorchCodec(codec), TorchCodec(codec.of_means)
         self._scratches = {each: SimpleQueue[Scratch]() for each in {device, CPU}}
@@ -385,10 +386,10 @@ def _put(changed: Tensor, vector: Tensor) -> None:
     if changed.data_ptr() == vector.data_ptr() and changed.device == vector.device:
         return
     if vector.device.type == "cpu":
-        download(changed, vector)
+        copy_over(changed, vector)
     else:
         vector.copy_(changed)
 
 
 def _norm(values: Tensor) -> float:
-    return float(torch.linalg.vector_norm(values.cpu(), dtype=torch.float64))
+    return float(torch.linalg.vector_norm(copied(values, CPU), dtype=torch.float64))

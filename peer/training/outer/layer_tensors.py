@@ -9,6 +9,9 @@ import torch
 from torch import Tensor
 
 from peer.consensus.protocol.layout import Part
+from peer.node.host.device import is_out_of_memory
+
+CPU = torch.device("cpu")
 
 
 class Origin(Enum):
@@ -45,10 +48,24 @@ class LayerTensors:
         return self._kept
 
     def room_for_start(self) -> Tensor:
-        """What `kept` will be; taken once, since a run that needs it needs it in every round."""
-        if self._kept is None:
-            self._kept = torch.empty_like(self.residual)
+        """What `kept` will be, which lasts: a run that needs it needs it in every round. In main memory where a device
+        is full, since an update is not left half applied for it, and on the device again when that has room."""
+        if self._kept is None or self._kept.device != self.residual.device:
+            self._kept = self._new_room()
         return self._kept
+
+    def _new_room(self) -> Tensor:
+        try:
+            return torch.empty_like(self.residual)
+        except RuntimeError as error:
+            if self.residual.device == CPU or not is_out_of_memory(error):
+                raise
+        return torch.empty_like(self.residual, device=CPU)
+
+    def let_go_of_start(self) -> None:
+        """Of its room, where nothing is kept in it."""
+        if self.start is not Origin.KEPT:
+            self._kept = None
 
     def of(self, part: Part) -> slice:
         """Where a part of the model lies in this layer."""

@@ -13,7 +13,7 @@ from peer.consensus.protocol.block import CURSOR_END
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.layout import Part
 from peer.consensus.protocol.state_digest import layer_digest, state_digest
-from peer.training.outer.copy_stream import CHUNK_ELEMENTS, host_chunks
+from peer.training.outer.copy_stream import CHUNK_ELEMENTS, copy_over, host_chunks
 
 
 class OuterState:
@@ -62,7 +62,7 @@ class OuterState:
     def become(self, other: OuterState) -> None:
         """Take over its values, in place."""
         for mine, its in zip((*self.theta, *self.momentum), (*other.theta, *other.momentum), strict=True):
-            mine.copy_(its)
+            copy_over(its, mine)
         self.round, self.cursors = other.round, dict(other.cursors)
 
     def arrive(self, ranges: Iterable[tuple[int, int, int]], windows_most: int) -> None:

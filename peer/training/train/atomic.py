@@ -15,7 +15,7 @@ from torch import Tensor
 from torch.optim import Optimizer
 
 from peer.node.host.device import is_out_of_memory
-from peer.training.train.offload import copied
+from peer.training.outer.copy_stream import copied
 from peer.training.train.optimizers import Optimizers
 
 MAIN = torch.device("cpu")

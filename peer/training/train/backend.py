@@ -14,7 +14,7 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull, Unreachable
 from peer.consensus.protocol.state_digest import FLOAT32_BYTES
-from peer.node.host.device import free_bytes, is_out_of_memory
+from peer.node.host.device import free_bytes, is_out_of_memory, wait_for
 from peer.node.host.processes import available_bytes
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
@@ -24,6 +24,7 @@ from peer.training.model.build import next_token_logits
 from peer.training.model.continuation import continued
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
+from peer.training.outer.copy_stream import upload
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.atomic import AtomicSteps
@@ -185,7 +186,7 @@ class SingleDevice:
         self._optimizers = make_optimizers(model, spec, device)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
-        self.residence = Offload(model, self._optimizers, device, self._beside)
+        self.residence = Offload(model, self._optimizers, device, self._beside, self._have_moved)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
         self.capture: Capture | None = None
@@ -207,6 +208,10 @@ class SingleDevice:
     def _beside(self) -> Iterator[Tensor]:
         """Of the vectors, those that lie on the device when they are not aside."""
         return self.vectors.tensors() if "vectors" in vars(self) else iter(())
+
+    def _have_moved(self) -> None:
+        if "vectors" in vars(self):
+            self.vectors.have_moved()
 
     @property
     def layers(self) -> tuple[Layer, ...]:
@@ -271,8 +276,7 @@ class SingleDevice:
 
         Else a pause would begin, and a rest would be measured, while the GPU has seconds of work left.
         """
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
+        wait_for(self._device)
         return stop()
 
     def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
@@ -296,7 +300,7 @@ class SingleDevice:
         return loss
 
     def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
-        tokens_BT = tokens.to(self._device)
+        tokens_BT = upload(tokens, self._device)
         loss = self._loss(tokens_BT) / (whole / len(tokens_BT))
         torch.autograd.backward(loss)
         return loss.detach()
@@ -358,13 +362,11 @@ class SingleDevice:
     def _at_anchor(self) -> Iterator[None]:
         if self.capture is not None:
             self.capture.before_step()  # the anchor takes the place of the local parameters
-        flat = self.vectors.flat
-        local = flat.new()
-        flat.copy_layers(self.anchor.theta)
+        local = self.vectors.stand_at_anchor()
         try:
             yield
         finally:
-            flat.copy_from(local)
+            self.vectors.stand_back(local)
 
     @property
     def is_offloaded(self) -> bool:
@@ -382,6 +384,7 @@ class SingleDevice:
             return
         if self.capture is not None:
             self.capture.before_leaving()
+        self.vectors.about_to_leave()
         self.residence.leave()
 
     def reload(self) -> bool:
@@ -399,7 +402,7 @@ class SingleDevice:
             empty_device_cache(self._device)  # of what had found room
             return False
         if self._fit is not None and self._device.type == "cuda":
-            room_bytes = free_bytes(self._device) + torch.cuda.memory_reserved(self._device)
+            room_bytes = free_bytes(self._device) + torch.cuda.memory_allocated(self._device)
             room_bytes -= sum(vector.nbytes for vector in self._beside() if vector.device.type == "cuda")
             self.micro.sequences = room_for(self._fit, room_bytes)
         return True
@@ -449,7 +452,7 @@ def held_out_loss(
 def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float | None:
     """In nats; None without room."""
     try:
-        tokens_BT = tokens_BT.to(device)
+        tokens_BT = upload(tokens_BT, device)
         logits_BTV = next_token_logits(model, tokens_BT)
         return summed_loss(logits_BTV, tokens_BT).item()
     except RuntimeError as error:
@@ -485,5 +488,6 @@ def use_attention(model: nn.Module, fit: Tuned | None) -> None:
 def uses_bfloat16(spec: RunSpec, device: torch.device) -> bool:
     """Whether inner steps run under bfloat16 autocast on `device`."""
     if spec.inner.precision == "auto":
-        return device.type == "cuda" and torch.cuda.is_bf16_supported()
+        # Where it is but emulated, float32 is faster, and what float16 would need is a scale of its gradients.
+        return device.type == "cuda" and torch.cuda.is_bf16_supported(including_emulation=False)
     return spec.inner.precision == "bfloat16"

@@ -16,10 +16,13 @@ from typing import Any
 
 import torch
 
+from peer.node.host.device import assert_index, raising_memory_full
 from peer.node.host.threads import threads_for
 from peer.training.train.backend import SingleDevice
 from peer.training.train.buffer_versions import BufferVersions
 
+HALF_DONE = "what this peer was at, which is half done: joined again, it goes on from what is on its disk"
+"""Of what memory had no room for."""
 APPLY_S = 600.0
 """An update that is not applied by then never will be."""
 
@@ -71,7 +74,8 @@ class Layerwise:
             yield
 
     def _apply(self, layer: int, version: int, apply_layer: Callable[[int], object]) -> None:
-        with self._copies.aside():
+        # A step that waits for the layer would take torch's own error for one of its own, and halve its micro-batch.
+        with raising_memory_full(self._device, HALF_DONE), self._copies.aside():
             apply_layer(layer)
             self._copies.note(layer)
         self.guard.publish(layer, version)
@@ -98,6 +102,7 @@ class _Copies:
     """Copies to a GPU have a stream of their own, and an event at their end; on the CPU they end before they return."""
 
     def __init__(self, device: torch.device) -> None:
+        assert_index(device)
         self._device = device
         self._stream = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._ends: dict[int, torch.cuda.Event] = {}

@@ -12,6 +12,8 @@ from collections.abc import Callable, Iterable, Iterator, MutableMapping
 import torch
 from torch import Tensor, nn
 
+from peer.node.host.device import assert_index
+from peer.training.outer.copy_stream import copied
 from peer.training.train.optimizers import Optimizers
 
 ASIDE = torch.device("cpu")
@@ -22,10 +24,12 @@ class Offload:
 
     def __init__(
         self, model: nn.Module, optimizers: Optimizers, device: torch.device,
-        beside: Callable[[], Iterable[Tensor]] = tuple,
+        beside: Callable[[], Iterable[Tensor]] = tuple, have_moved: Callable[[], object] = tuple,
     ) -> None:  # fmt: skip
-        """`beside` gives what else may lie on the device."""
+        """`beside` gives what else may lie on the device; `have_moved` lets go of the memory where all that was."""
+        assert_index(device)
         self._model, self._optimizers, self._device, self._beside = model, optimizers, device, beside
+        self._have_moved = have_moved
         self._left: list[Tensor] = []
         """Of what lies beside: that which has left the device."""
         self._places: dict[tuple[int, str], torch.device] = {}
@@ -44,6 +48,7 @@ class Offload:
             self._places[name] = state[key].device
             state[key] = copied(state[key], ASIDE)
         self.is_aside = True
+        self._have_moved()
         empty_device_cache(self._device)
 
     def come_back(self) -> None:
@@ -60,6 +65,7 @@ class Offload:
         for state, key, value in states:
             state[key] = value
         self.is_aside = False
+        self._have_moved()
 
     def _tensors(self) -> Iterator[Tensor]:
         """Parameters, tied ones once, and buffers; and what else has left the device."""
@@ -72,11 +78,6 @@ class Offload:
             for parameter, state in member.state.items():
                 for key in [key for key, value in state.items() if isinstance(value, Tensor)]:
                     yield (id(parameter), key), state, key
-
-
-def copied(tensor: Tensor, device: torch.device) -> Tensor:
-    """The same bits in other memory."""
-    return tensor.detach().to(device, copy=True)
 
 
 def empty_device_cache(device: torch.device) -> None:

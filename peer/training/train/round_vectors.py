@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
@@ -12,9 +12,11 @@ from torch import Tensor
 
 from peer.consensus.protocol.state_digest import FLOAT32_BYTES
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.outer.copy_stream import copied, copy_over
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 from peer.training.outer.outer_state import OuterState
 
+CPU = torch.device("cpu")
 DEVICE_SHARE = 0.9
 """Of a device's free memory that is planned with: allocators leave gaps."""
 MEMORY_SHARE = 0.5
@@ -92,6 +94,32 @@ class RoundVectors:
     def residual(self) -> tuple[Tensor, ...]:
         return tuple(layer.residual for layer in self.layers)
 
+    def stand_at_anchor(self) -> Sequence[Sequence[Tensor]]:
+        """Have the anchor's values in the parameters; returns their own, in main memory."""
+        own = list[list[Tensor]]()
+        for number, layer in enumerate(self.layers):
+            lying = self.flat.of_layer(number)
+            own.append([copied(values, CPU) for _, values in lying])
+            for where, values in lying:
+                copy_over(layer.theta[where], values)
+        return own
+
+    def stand_back(self, own: Sequence[Sequence[Tensor]]) -> None:
+        """Have what that returned in the parameters again."""
+        for number, kept in enumerate(own):
+            for (_, values), before in zip(self.flat.of_layer(number), kept, strict=True):
+                copy_over(before, values)
+
+    def about_to_leave(self) -> None:
+        """Let go of room that is empty: a step that needs it takes it again."""
+        for layer in self.layers:
+            layer.let_go_of_start()
+
+    def have_moved(self) -> None:
+        """Let go of the memory that parameters lay in, which goes with the last who holds it."""
+        for number in range(len(self.layers)):
+            self.layer(number)
+
     def tensors(self) -> Iterator[Tensor]:
         """All that there are."""
         for layer in self.layers:
@@ -104,7 +132,7 @@ def _room(place: Place, device: torch.device, folder: Path | None) -> Callable[[
     if place is Place.FILE:
         assert folder is not None
         return _Mapped(folder)
-    where = device if place is Place.DEVICE else torch.device("cpu")
+    where = device if place is Place.DEVICE else CPU
     return lambda elements: torch.empty(elements, device=where)
 
 

@@ -15,9 +15,9 @@ from typing import TypeVar
 import torch
 from msgspec.structs import replace
 
-from dht.errors import BadInput, DiskFull, MemoryFull, Unreachable
+from dht.errors import BadInput, DeviceLost, DiskFull, MemoryFull, Unreachable
 from peer.consensus.protocol.head import next_anchor
-from peer.node.host.device import raising_device_lost
+from peer.node.host.device import assert_index, first_line, raising_device_lost, raising_memory_full
 from peer.node.lifecycle.inputs_effects import (
     Adopt,
     Apply,
@@ -52,6 +52,7 @@ from peer.node.store.snapshots import drop_after, names
 from peer.training.checkpoint.checkpoint import Checkpoints, size_bytes
 from peer.training.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
 from peer.training.checkpoint.saver import CheckpointSaver, SnapshotWriter, WithHomes
+from peer.training.train.layerwise import HALF_DONE
 from peer.training.train.trainer import LocalTrainer
 
 T = TypeVar("T")
@@ -77,9 +78,16 @@ class TrainerWorker:
         return self._trainer.status
 
     def enter_thread(self) -> None:
-        """Called once by the thread that will `do` everything: a GPU is chosen by thread."""
-        if self._trainer.device.type == "cuda":
-            torch.cuda.set_device(self._trainer.device)
+        """Called once by the thread that will `do` everything: a GPU is chosen by thread. Raises DeviceLost."""
+        device = self._trainer.device
+        if device.type != "cuda":
+            return
+        assert_index(device)
+        try:
+            torch.cuda.set_device(device)
+        except RuntimeError as error:
+            why = f"the trainer's thread cannot use {device} ({first_line(error)})"
+            raise DeviceLost(f"{why}; see what `homefires doctor` says of it") from error
 
     def close(self) -> None:
         """Nothing follows, and nothing of it goes on: not on disk, nor in any process."""
@@ -98,10 +106,11 @@ class TrainerWorker:
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
         """Do it, see `peer.node.lifecycle.inputs_effects.Trainer`.
 
-        Raises BadInput for damage, which changes nothing, DeviceLost, and what an update failed with beside the steps
-        before.
+        Raises BadInput for damage, which changes nothing, DeviceLost, MemoryFull where work is half done, and what an
+        update failed with beside the steps before.
         """
-        with raising_device_lost(self._trainer.device):
+        device = self._trainer.device
+        with raising_device_lost(device), raising_memory_full(device, HALF_DONE):
             self._do(work, post, stop)
 
     def _do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
@@ -222,7 +231,8 @@ class TrainerWorker:
 
         def hear(ended: Future[T]) -> None:
             try:
-                with raising_device_lost(self._trainer.device):
+                device = self._trainer.device
+                with raising_device_lost(device), raising_memory_full(device, HALF_DONE):
                     heard = told(ended)
             except Exception as error:
                 heard = partial(TrainerFailed, error=error)

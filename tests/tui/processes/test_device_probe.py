@@ -146,3 +146,9 @@ def test_a_mac_may_train_on_its_own_chip(machine: str, may: bool, monkeypatch: p
     monkeypatch.setattr(device_probe.sys, "platform", "darwin")
     monkeypatch.setattr(device_probe.platform, "machine", lambda: machine)
     assert may_train() == may
+
+
+def test_an_amd_card_is_looked_for_by_torch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """No library here knows whether there is one."""
+    monkeypatch.setattr(device_probe, "version", lambda package: "2.9.0+rocm6.4")
+    assert may_train()

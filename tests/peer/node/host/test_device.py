@@ -118,32 +118,39 @@ def test_the_processor_does_not_tell_its_memory() -> None:
 @pytest.fixture
 def two_gpus(a_gpu: None, monkeypatch: pytest.MonkeyPatch) -> None:
     """Both compute."""
-    real = torch.ones
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(torch, "ones", lambda *size, device: real(*size))
+    monkeypatch.setattr(torch, "ones", lambda *size, device: OnCard(device))
+
+
+class OnCard:
+    """A number that lies on a card, and so says on which."""
+
+    def __init__(self, device: torch.device) -> None:
+        self.device = torch.device("cuda", device.index or 0)
+
+    def add(self, other: int) -> torch.Tensor:
+        return torch.zeros(()).add(other)
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_auto_takes_every_gpu_and_names_are_taken_in_their_order() -> None:
     assert [str(device) for device in choose_devices()] == ["cuda:0", "cuda:1"]
     assert [str(device) for device in choose_devices(("cuda:1", "cuda:0"))] == ["cuda:1", "cuda:0"]
-    assert [str(device) for device in choose_devices(("cuda",))] == ["cuda"]
+    assert [str(device) for device in choose_devices(("cuda",))] == ["cuda:0"], "as tensors call it"
 
 
 @pytest.mark.usefixtures("two_gpus")
-def test_one_gpu_is_called_as_it_always_was(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_one_gpu_is_called_as_its_tensors_call_it(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
-    assert [str(device) for device in choose_devices()] == ["cuda"]
+    assert [str(device) for device in choose_devices()] == ["cuda:0"]
 
 
 @pytest.mark.usefixtures("two_gpus")
 def test_a_second_gpu_that_does_not_compute_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
-    real = torch.ones
-
-    def ones(*size: Any, device: Any) -> torch.Tensor:
+    def ones(*size: Any, device: Any) -> OnCard:
         if str(device) == "cuda:1":
             raise RuntimeError("CUDA error: no kernel image is available")
-        return real(*size, device=device)
+        return OnCard(device)
 
     monkeypatch.setattr(torch, "ones", ones)
     said = r"^settings\.devices is 'auto', and cuda:1 does not work here .*; name the others, or use cpu$"

@@ -181,3 +181,16 @@ def test_all_gpus_tell_what_memory_they_have(
 ) -> None:
     monkeypatch.setitem(sys.modules, "pynvml", Nvml(*silent))
     assert memories_bytes() == found
+
+
+def test_of_amds_cards_torch_tells_the_memory(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NVML knows none of them."""
+    monkeypatch.setattr("peer.node.host.gpu.version", lambda package: "2.9.0+rocm6.4")
+    monkeypatch.setattr(torch.cuda, "mem_get_info", lambda device: (20 << 30, 24 << 30))
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 1)
+    monkeypatch.setattr(torch.cuda, "get_device_properties", lambda index: SimpleNamespace(total_memory=24 << 30))
+    gpus = Gpus(lambda: ONE, Nvml("nvmlInit"))
+    silent = dict.fromkeys(ALL) | {"throttled": ""}
+    assert gpus.figures() == silent | {"vram_used_bytes": 4 << 30, "vram_bytes": 24 << 30}
+    assert device_gb(gpus) == 25.77
+    assert memories_bytes() == (24 << 30,)

@@ -13,7 +13,8 @@ from torch import Tensor, nn
 
 from dht.errors import MemoryFull
 from peer.node.host.device import is_out_of_memory
-from peer.parallel.autotune.trial import fit
+from peer.parallel.autotune import rank_trials
+from peer.parallel.autotune.trial import Noise, Trials, fit
 from peer.schema.spec import RunSpec, load
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
@@ -256,7 +257,7 @@ def test_memory_that_shrank_during_a_pause_is_seen_at_resume(
 @pytest.mark.cuda
 def test_cuda_memory_that_runs_out_is_survived(spec: RunSpec) -> None:
     """On a real device, of which this process may have a fiftieth."""
-    device = torch.device("cuda")
+    device = torch.device("cuda:0")
     torch.cuda.set_per_process_memory_fraction(0.02)
     large = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, sequences=1 << 14, accumulation=1))
     micro = MicroBatch(large.inner.sequences)
@@ -269,3 +270,35 @@ def test_cuda_memory_that_runs_out_is_survived(spec: RunSpec) -> None:
     step = loop_with(sgd(model), model, large, Plenty(), device, micro).step(0, 0)
     assert step.tokens == large.inner.sequences * spec.model.context
     assert micro.sequences < large.inner.sequences
+
+
+@pytest.mark.parametrize(("sequences", "micro_batches"), [(8, 2), (16, 1)])
+def test_a_dry_run_measures_the_gradient_beside_activations_where_steps_accumulate(
+    spec: RunSpec, sequences: int, micro_batches: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Four bytes a parameter, which the first micro-batch of a step does not need yet."""
+    read: list[int] = []
+
+    class Counted(Noise):
+        def next(self, sequences: int) -> Tensor:
+            read.append(sequences)
+            return super().next(sequences)
+
+    monkeypatch.setattr("peer.parallel.autotune.trial.Noise", Counted)
+    monkeypatch.setattr("peer.parallel.autotune.trial.LONG_S", 0.0)
+    assert Trials(spec, CPU).attempt(sequences, "") is not None
+    assert read == [sequences] * micro_batches
+
+
+@pytest.mark.parametrize("micro_batches", [1, 2])
+def test_so_does_a_dry_run_of_several_ranks(micro_batches: int) -> None:
+    made: list[int] = []
+
+    class Ranks:
+        def step(self, round: int, position: float, stop: Callable[[], bool]) -> None:
+            made.append(1)
+            while not stop():
+                made.append(1)
+
+    rank_trials._micro_batch_s(Ranks(), micro_batches)  # type: ignore[arg-type]
+    assert len(made) == micro_batches

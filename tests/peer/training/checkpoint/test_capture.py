@@ -16,6 +16,7 @@ from peer.training.checkpoint.capture import Capture, LayerCapture
 from peer.training.checkpoint.checkpoint import Checkpoint, Checkpoints
 from peer.training.checkpoint.layer_state import load_layer
 from peer.training.outer.layer_tensors import LayerTensors, Origin
+from tests.fake_cuda import CARD, fake_cuda
 from tests.peer.training.checkpoint.captured import CPU, layer, start_of
 
 WAIT_S = 60.0
@@ -249,3 +250,17 @@ def empty_like(t: LayerTensors) -> LayerTensors:
 
 def vectors(t: LayerTensors) -> list[Tensor]:
     return [t.residual, start_of(t), *(parameter for _, parameter in t.local)]
+
+
+def test_what_torch_keeps_without_need_counts_as_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The driver takes it for used."""
+    with fake_cuda(free_bytes=0):
+        capture = Capture(state={}, layers=(), rest={}, device=CARD)
+        monkeypatch.setattr(captures, "available_bytes", lambda: 0)
+        assert capture._place_for(1, host_only=False) is None
+        kept_bytes = captures.DEVICE_SPARE_BYTES + 1
+        monkeypatch.setattr(
+            torch.cuda, "memory_reserved", lambda device: kept_bytes + torch.cuda.memory_allocated(device)
+        )
+        assert capture._place_for(1, host_only=False) == CARD
+        assert capture._place_for(2, host_only=False) is None

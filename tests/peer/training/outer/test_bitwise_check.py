@@ -24,7 +24,7 @@ def threads() -> Iterator[Callable[[int], None]]:
     torch.set_num_threads(before)
 
 
-DEVICES = ["cpu", pytest.param("cuda", marks=pytest.mark.cuda)]
+DEVICES = ["cpu", pytest.param("cuda:0", marks=pytest.mark.cuda)]
 
 
 @pytest.mark.slow
@@ -53,7 +53,7 @@ def test_a_large_layer_has_the_same_bits_with_any_number_of_threads(wire: str, t
 @pytest.mark.cuda
 @pytest.mark.parametrize("wire", WIRES)
 def test_a_gpu_does_the_arithmetic(wire: str) -> None:
-    assert device_for(torch.device("cuda"), Codec(wire)).type == "cuda"
+    assert device_for(torch.device("cuda:0"), Codec(wire)).type == "cuda"
 
 
 def test_a_device_with_other_bits_leaves_the_arithmetic_to_the_processor(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -70,3 +70,18 @@ def test_a_device_with_other_bits_leaves_the_arithmetic_to_the_processor(monkeyp
     assert device_for(torch.device("meta"), Codec("int4")) == CPU
     monkeypatch.setattr(bitwise_check, "results", lambda device, codec: honest(CPU, codec))
     assert device_for(torch.device("meta", 0), Codec("int4")) == torch.device("meta", 0)
+
+
+@pytest.mark.parametrize("error", [TypeError("no float64 here"), NotImplementedError("aten::topk")])
+def test_a_device_that_lacks_an_operation_leaves_it_to_the_processor_too(
+    error: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """As MPS may; of a card such an error is one of ours."""
+
+    def lacking(device: torch.device, codec: Codec) -> list[Tensor]:
+        raise error
+
+    monkeypatch.setattr(bitwise_check, "results", lacking)
+    assert device_for.__wrapped__(torch.device("mps:0"), Codec("int4")) == CPU
+    with pytest.raises(type(error)):
+        device_for.__wrapped__(torch.device("cuda:0"), Codec("int4"))

@@ -12,10 +12,13 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from peer.consensus.codec.codec import Codec
+from peer.consensus.codec.torch_codec import TorchCodec
 from peer.consensus.protocol.layout import Part
-from peer.training.outer import kernels, outer_step
+from peer.training.outer import copy_stream, kernels, outer_step
 from peer.training.outer.kernels import TorchKernels
 from peer.training.outer.layer_tensors import LayerTensors, Origin
+from tests.drawn_layers import WIRES
+from tests.fake_cuda import CARD, fake_cuda
 
 SIZE = 6
 FIRST = 100
@@ -141,3 +144,19 @@ def test_tiles_do_not_show(monkeypatch: pytest.MonkeyPatch) -> None:
     TorchKernels(EXACT).progress(tiled)
     assert torch.equal(at_once.residual, tiled.residual)
     assert tiled.start is Origin.AT_PARAMETERS, "what comes next is measured from here"
+
+
+@pytest.mark.parametrize("wire", WIRES)
+def test_no_tile_is_decoded_while_the_host_waits(wire: str) -> None:
+    """A card would stand still in between."""
+    values = torch.randn(3 * 4096, generator=torch.Generator().manual_seed(0))
+    codec = Codec(wire)
+    for kind in (codec, codec.of_means):
+        with fake_cuda() as cuda:
+            octets = copy_stream.octets_on(kind.encode(values.numpy()), CARD)
+            decode, buffer = TorchCodec(kind).opened(octets), torch.empty(4096, device=CARD)
+            before = len(cuda.waits)
+            for first in range(0, len(values), 4096):
+                decode(slice(first, first + 4096), buffer)
+            assert cuda.waits[before:] == []
+            assert not cuda.mixed

@@ -19,7 +19,7 @@ from peer.training.train.backend import MicroBatch, SingleDevice
 from peer.training.train.optimizers import Optimizers, make_optimizers
 from tests.saved import optimizer_state
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 NO_ROOM = torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
 MUON, ADAMW = "torch.optim._muon._zeropower_via_newtonschulz", "torch.optim.adam.torch.zeros_like"
 """Where they take memory: Muon for each of its matrices, AdamW twice for each parameter and once in its life."""

@@ -217,3 +217,24 @@ def test_a_step_has_at_least_one_micro_batch(spec: RunSpec) -> None:
     spec = changed(spec, accumulation=4, sequences=2)
     feed = Repeating(spec.model.context)
     assert SingleDevice(build(spec), spec, feed, CPU).step(2, 0, lambda: True).tokens == 2 * spec.model.context
+
+
+def test_a_card_that_emulates_bfloat16_trains_in_float32(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As those before Ampere do."""
+    spec, card = specs.load("micro"), torch.device("cuda:0")
+    automatic = dataclasses.replace(spec, inner=dataclasses.replace(spec.inner, precision="auto"))
+    for computes in (False, True):
+        monkeypatch.setattr(
+            torch.cuda, "is_bf16_supported", lambda including_emulation=True, has=computes: has or including_emulation
+        )
+        assert uses_bfloat16(automatic, card) is computes
+
+
+def test_apples_gpu_is_waited_for_before_anybody_asks_to_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    order: list[str] = []
+    spec = specs.load("micro")
+    loop = SingleDevice(build(spec), spec, Repeating(spec.model.context), CPU)
+    monkeypatch.setattr(loop, "_device", torch.device("mps:0"))
+    monkeypatch.setattr(torch.mps, "synchronize", lambda: order.append("waits"))
+    assert loop._ends(lambda: not order.append("asks"))  # type: ignore[func-returns-value]
+    assert order == ["waits", "asks"]

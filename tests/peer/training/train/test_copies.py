@@ -69,7 +69,7 @@ class Gpu:
         monkeypatch.setattr(torch.cuda, "Stream", lambda device: self.side)
         monkeypatch.setattr(torch.cuda, "current_stream", lambda device: self.present)
         monkeypatch.setattr(torch.cuda, "stream", self._stream)
-        self.copies = _Copies(torch.device("cuda"))
+        self.copies = _Copies(torch.device("cuda:0"))
 
     @contextmanager
     def _stream(self, stream: Stream) -> Iterator[None]:

@@ -13,15 +13,20 @@ import pytest
 import torch
 from torch import Tensor
 
-from dht.errors import BadInput
+from dht.errors import BadInput, MemoryFull
 from peer.consensus.protocol.block import VOID, Update
 from peer.consensus.protocol.encoding import digest
 from peer.node.host import threads
+from peer.node.lifecycle.inputs_effects import Apply
 from peer.schema import spec as specs
+from peer.training.checkpoint.checkpoint import Checkpoints
 from peer.training.outer import kernels
+from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.train.trainer import LocalTrainer
+from peer.training.train.worker import TrainerWorker
 from tests import saved
 from tests.decided import DecidedRound, contribution
+from tests.fake_cuda import CARD, fake_cuda
 from tests.stepping import step, submit
 from tests.vectors import whole
 
@@ -324,3 +329,47 @@ def test_what_steps_waited_is_told(make: Make, monkeypatch: pytest.MonkeyPatch) 
     assert trainer.waited_s >= 1.0
     ready(trainer)
     assert held.in_time
+
+
+@pytest.mark.parametrize("beside", [True, False])
+def test_memory_that_an_update_has_no_room_in_is_not_the_steps_own(
+    make: Make, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, beside: bool
+) -> None:
+    """The step that waits for the layer keeps its micro-batch, and the peer ends with a line."""
+    trainer = make()
+    worker = TrainerWorker(trainer, Checkpoints(tmp_path / "checkpoints"), tmp_path, lambda *words: None)
+    trainer.begin_round(NAMES)
+    step(trainer)
+    submit(trainer, FIRST)
+    decided = DecidedRound([trainer], FIRST)
+
+    def no_room(*_: object) -> float:
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 MiB")
+
+    monkeypatch.setattr(kernels.TorchKernels, "apply", no_room)
+    monkeypatch.setattr(worker, "_load", decided.objects.__getitem__)
+    if beside:
+        trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
+        with pytest.raises(MemoryFull, match="has no room for what this peer was at, which is half done"):
+            step(trainer)
+    with pytest.raises(MemoryFull, match="has no room for what this peer was at, which is half done"):
+        worker.do(Apply(decided.update, beside=beside), lambda make: None, lambda: False)
+    assert trainer._backend.micro.sequences == trainer.spec.inner.sequences  # type: ignore[attr-defined]
+    worker.close()
+
+
+def test_room_for_where_steps_began_is_in_main_memory_where_a_device_is_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    empty_like = torch.empty_like
+
+    def full(tensor: Tensor, **how: Any) -> Tensor:
+        if how.get("device") != CPU:
+            raise torch.OutOfMemoryError("CUDA out of memory")
+        return empty_like(tensor, **how)
+
+    with fake_cuda():
+        there = torch.zeros(8, device=CARD)
+        tensors = LayerTensors(first=0, local=((slice(0, 8), there),), residual=there, theta=there, momentum=there)
+        with monkeypatch.context() as patched:
+            patched.setattr(torch, "empty_like", full)
+            assert tensors.room_for_start().device == CPU
+        assert tensors.room_for_start().device == CARD, "as soon as there is room"

@@ -22,7 +22,7 @@ from peer.training.train.offload import Offload
 from tests.peer.training.train.conftest import Make
 from tests.saved import load_optimizer_state, optimizer_state
 
-CPU, CUDA = torch.device("cpu"), torch.device("cuda")
+CPU, CUDA = torch.device("cpu"), torch.device("cuda:0")
 LEFT_BYTES = 64 << 20
 """What the matrix library keeps of a GPU at most."""
 

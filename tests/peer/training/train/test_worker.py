@@ -432,3 +432,20 @@ def test_a_checkpoint_to_which_no_way_leads_is_written_with_a_snapshot(tmp_path:
         assert json.loads(state.read_text())["snapshot"] == [3, head.anchor.hex()]
     assert snapshots.names(made.directory) == [(3, head.anchor)]
     assert driver.warned == []
+
+
+def test_a_thread_that_gets_no_device_says_so_in_one_line(
+    drive: Callable[..., Driver], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    driver = drive()
+
+    def refuse(device: torch.device) -> None:
+        raise RuntimeError("CUDA error: invalid device ordinal\nand more")
+
+    monkeypatch.setattr(torch.cuda, "set_device", refuse)
+    monkeypatch.setattr(driver.trainer, "device", torch.device("cuda:0"))
+    said = (
+        r"^the trainer's thread cannot use cuda:0 \(CUDA error: invalid device ordinal\); see what `homefires doctor`"
+    )
+    with pytest.raises(DeviceLost, match=said):
+        driver.worker.enter_thread()
