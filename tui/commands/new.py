@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -12,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.schema.model_layers import ADAPTED
-from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, read_text
+from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
 from peer.schema.spec_fields import HUB_NAME, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
@@ -89,24 +90,33 @@ def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
     policy = WHO.get(wishes.who)
     if policy is None:
         raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
-    lay_over(table := _with_model(wishes.model), wishes.sets)
+    table = _with_model(wishes.model, wishes.sets)
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
-    table["admission"] = {"policy": policy}
+    table["admission"] = table.get("admission", {}) | {"policy": policy}
     table["run"] = table["run"] | {"name": _name_of(wishes)}
+    lay_over(table, wishes.sets)
     spec = from_mapping(table, "the answers")
     cost = _cost_of(spec)
     spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s)))
     from peer.planning.plan.strategy import with_deadlines
 
     exchange_s = max(cost.agreement.exchange, cost.agreement.reduce)
-    return with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s), cost
+    table = parse_tables(dump(with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s)))
+    lay_over(table, wishes.sets)  # what was set holds, whatever follows from the answers
+    return from_mapping(table, "the answers"), cost
 
 
-def _with_model(model: str) -> dict[str, Any]:
-    """The tables of a spec, of which [model] and [start] are those of the model."""
+def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:
+    """The tables of a spec, of which [model] and [start] are those of the model.
+
+    What is set of its model is known before the model is loaded, as the digest follows from it.
+    """
+    of_model = [text for text in sets if text.strip().startswith(("start.", "model."))]
     if model in (*SHIPPED, *DRAFTS):
-        return _adopted(_tables(model))
-    adopted = _adopted({"run": {"name": "new"}, "start": {"model": model}})
+        lay_over(table := _tables(model), of_model)
+        return _adopted(table)
+    lay_over(table := {"run": {"name": "new"}, "start": {"model": model}}, of_model)
+    adopted = _adopted(table)
     start = {"model": adopted["model"], "start": adopted["start"]}
     whole = _tables(WHOLE) | start
     return whole if _fits(whole) else _tables(BESIDE) | start
@@ -176,7 +186,9 @@ def _rounds_of(time: str, round_s: float) -> int:
     """Raises BadInput."""
     from bootstrap.config import parse_duration_s
 
-    if time.isdigit():
+    if re.fullmatch(r"[0-9]{1,12}", time):
+        if int(time) == 0:
+            raise BadInput("--time is 0; a run has a round at least (one without an end: --set run.rounds=0)")
         return min(int(time), MOST_ROUNDS)
     return max(1, min(MOST_ROUNDS, round(parse_duration_s("--time", time) / round_s)))
 
@@ -204,5 +216,7 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
         f"{format_bytes(memory.anchor + memory.encoded)} beside",
         f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
         f"each sends {format_bytes(cost.traffic.up_bytes)}",
-        f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}",
+        f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}"
+        if spec.run.rounds
+        else "no last round: it goes on until you end it",
     ]
