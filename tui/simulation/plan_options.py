@@ -52,7 +52,6 @@ class PeersOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(PeersOptions):
-    spans: Annotated[bool, Option("compare replicas that span several peers, too, as clusters do")] = False
     quality: Annotated[float, Option("how much the quality of tokens counts; 0: not at all", "W", within=(0, 10))] = 1.0
     measured: Annotated[Path | None, Option("what rounds took: a peer's folder, or an earlier fit", "DIR|FILE")] = None
 

@@ -51,7 +51,6 @@ def _table(found: PlanAnswer) -> list[str]:
     shown = list(found.choice.ranked[:SHOWN])
     for place, ranked in enumerate(shown, start=1):
         lines.append(_row(str(place), ranked))
-        lines += [f"       of {', '.join(ranked.strategy.spans())}"] if ranked.strategy.spans() else []
     return [*lines, _row("=", found.now), "= is the spec as it stands; ranked by tokens/s times quality"]
 
 
@@ -77,9 +76,6 @@ def _details(found: PlanAnswer) -> list[str]:
     if found.now.strategy != best.strategy:
         why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
         lines.append(why if found.question.fits(found.now.strategy) else TOO_LARGE)
-    if not best.strategy.runs():
-        text = "no spec says so: peers form clusters themselves, see homefires place"
-        lines.append(f"{text}; without --spans the best that a spec says is found")
     return [*lines, f"coefficients: {found.question.given.measured}"]
 
 
@@ -139,8 +135,6 @@ def _peers(found: PlanAnswer) -> list[str]:
     """What each peer has to do with it; of many alike only the first."""
     question, cost, chosen = found.question, found.best.cost, found.best.strategy
     memory = memory_of(question.shape, found.spec)
-    if chosen.stages > 1:
-        return _pipelines(found)
     lines, seen = [], set[Machine]()
     for at, machine in enumerate(question.swarm.machines):
         if machine.kind in seen or len(seen) >= PEERS_SHOWN:
@@ -156,17 +150,6 @@ def _peers(found: PlanAnswer) -> list[str]:
         )
     lines.append(f"and {(memory.anchor + memory.encoded) / 1e9:.2f} GB of main memory each")
     return lines
-
-
-def _pipelines(found: PlanAnswer) -> list[str]:
-    made, names = found.question.replicas(found.best.strategy), found.question.swarm.network.names
-    cost, lines = found.best.cost, []
-    for at, (peers, blocks) in enumerate(zip(made.pipelines, made.blocks, strict=True)):
-        held = " > ".join(f"{names[peer]} ({count})" for peer, count in zip(peers, blocks, strict=True))
-        lines.append(f"{held}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}")
-    most = len(lines) - PEERS_SHOWN
-    lines = lines[:PEERS_SHOWN] + ([f"and {most} more"] if most > 0 else [])
-    return ["pipelines, with how many blocks each peer holds:", *lines]
 
 
 # ---- a model that some peers do not hold ----

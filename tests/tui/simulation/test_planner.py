@@ -86,60 +86,6 @@ def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "ben-2: " not in text  # it is like ben-1
 
 
-SMALL = """
-[delays_ms]
-"berlin tokyo" = 300
-{}
-"""
-PEER = """
-[[peer]]
-name = "{name}"
-region = "{region}"
-step_s = 1.0
-memory_gb = 0.012
-"""
-
-
-def small_peers(names: str) -> str:
-    """Too small for a whole model each, in two cities."""
-    rows = [PEER.format(name=name, region="berlin" if name[0] == "b" else "tokyo") for name in names.split()]
-    return SMALL.format("".join(rows))
-
-
-@pytest.mark.slow
-def test_replicas_over_peers_are_planned_alike_in_whatever_order_they_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And who works together is near each other. Without --spans there is no plan for such peers."""
-    told = []
-    for number, names in enumerate(("b1 t1 b2 t2", "t2 b2 b1 t1")):
-        path = tmp_path / f"peers-{number}.toml"
-        path.write_text(small_peers(names))
-        assert main(["plan", "tiny", "--peers", str(path), "--spans", "--json"]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    assert told[0] == told[1]
-    pipelines = told[0]["pipelines"]
-    assert {frozenset(held["peer"][0] for held in each) for each in pipelines} == {frozenset("b"), frozenset("t")}
-    assert all(sum(held["blocks"] for held in each) == 4 for each in pipelines)
-    assert main(["plan", "tiny", "--peers", str(path)]) == 2
-
-
-def test_who_would_hold_what_is_a_line_for_each_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, planned = tmp_path / "peers.toml", tmp_path / "planned.toml"
-    path.write_text(small_peers("b1 t1"))
-    asked = ["plan", "tiny", "--peers", str(path), "--spans"]
-    assert main(asked) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("of 2 peers per replica" in line for line in lines)
-    assert any(re.fullmatch(r"  [bt]1 \(\d\) > [bt]1 \(\d\): \d+ steps of .*", line) for line in lines)
-    assert any("no spec says so: peers form clusters themselves" in line for line in lines)
-    assert any(line.startswith("= does not fit (the spec as it stands)") for line in lines)
-    assert main([*asked, "--write", str(planned)]) == 2
-    assert "leave --spans out" in capsys.readouterr().err
-    assert not planned.exists()
-
-
 @pytest.mark.slow
 def test_the_peers_of_a_run_are_planned_with(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """As `homefires place` has them: what a peer of the run knows of them."""

@@ -35,9 +35,9 @@ def question(run: Any = None, swarm: Any = None, **more: Any) -> PlanningProblem
     return PlanningProblem(spec=run, shape=shape_of(run), swarm=swarm or peers(3), given=shipped(), **more)
 
 
-def brute_force(asked: PlanningProblem, *, spans: bool) -> float:
+def brute_force(asked: PlanningProblem) -> float:
     """The best score of all that fits."""
-    fitting = [chosen for chosen in enumerate_strategies(asked, spans=spans) if asked.fits(chosen)]
+    fitting = [chosen for chosen in enumerate_strategies(asked) if asked.fits(chosen)]
     return max(asked.score(chosen, asked.expected(chosen)) for chosen in fitting)
 
 
@@ -60,11 +60,11 @@ machines = st.builds(
 @given(
     rows=st.lists(machines, min_size=1, max_size=4), alike=st.booleans(), steps=st.integers(1, 60),
     batch=st.sampled_from([1, 2, 3]), pace=st.sampled_from(["steps", "speed", "time"]),
-    delay=st.sampled_from([0, 1, 5, 1_000_000]), weight=st.sampled_from([0.0, 1.0, 5.0]), spans=st.booleans(),
+    delay=st.sampled_from([0, 1, 5, 1_000_000]), weight=st.sampled_from([0.0, 1.0, 5.0]),
     cores=st.sampled_from([0, 0, 2]), max_train_s=st.sampled_from([1.0, 20.0, 3600.0]),
 )  # fmt: skip
 def test_pruning_never_removes_the_optimum(
-    rows: list[dict[str, Any]], alike: bool, steps: int, batch: int, pace: str, delay: int, weight: float, spans: bool,
+    rows: list[dict[str, Any]], alike: bool, steps: int, batch: int, pace: str, delay: int, weight: float,
     cores: int, max_train_s: float,
 ) -> None:  # fmt: skip
     """Against brute force, on random small instances."""
@@ -74,11 +74,11 @@ def test_pruning_never_removes_the_optimum(
     run = spec(round=table, inner={"sequences": batch})
     asked = question(run, swarm, worth=lambda one, made: quality(one, made) ** weight)
     try:
-        found = search(asked, spans=spans)
+        found = search(asked)
     except BadInput:
-        assert not any(asked.fits(one) for one in enumerate_strategies(asked, spans=spans))
+        assert not any(asked.fits(one) for one in enumerate_strategies(asked))
         return
-    assert found.best.score == pytest.approx(brute_force(asked, spans=spans), rel=1e-12)
+    assert found.best.score == pytest.approx(brute_force(asked), rel=1e-12)
     scores = [ranked.score for ranked in found.ranked]
     assert scores == sorted(scores, reverse=True)
     assert found.tried <= found.considered
@@ -183,16 +183,6 @@ def test_of_cuts_of_the_batch_the_measured_one_is_kept_while_it_fits() -> None:
     assert (declared.sequences, declared.accumulation) == (8, 1)
 
 
-def test_a_model_that_no_device_holds_is_cut_over_peers() -> None:
-    """Only where replicas may span some."""
-    asked = question(swarm=peers(4, memory_gb=0.01))
-    with pytest.raises(BadInput):
-        search(asked)
-    best = search(asked, spans=True).best
-    assert best.strategy.stages > 1
-    assert not best.strategy.runs()
-
-
 def test_quality_is_the_papers() -> None:
     """H = 1,000 is worth 2.9 % less than H = 50, and fragments count as the steps between averages."""
     one = Strategy(steps=1000)
@@ -248,17 +238,6 @@ def test_why_another_lost_names_what_differs_and_what_it_costs() -> None:
     text = why_lost(evaluate(slow, Strategy(steps=50)), evaluate(slow, Strategy(steps=500)))
     assert "less (perplexity)" in text
     assert differences(base, base) == ""
-
-
-@pytest.mark.parametrize("stages", [1, 2])
-@pytest.mark.parametrize("devices", [1, 2])
-def test_replicas_of_several_devices_and_peers_are_predicted(stages: int, devices: int) -> None:
-    asked = question(swarm=peers(4, devices=devices))
-    chosen = Strategy(steps=10, sequences=1, accumulation=8, stages=stages)
-    cost = asked.predict(chosen)
-    assert len(cost.steps) == 4 // stages
-    assert chosen.runs() == (stages == 1)
-    assert 0 < cost.tokens_per_s < float("inf")
 
 
 def test_seconds_take_nine_characters_at_most() -> None:
