@@ -60,7 +60,7 @@ def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     given, machine = _measured(plan, spec, shape)
     question = PlanningProblem(
         spec=spec, shape=shape, swarm=by_name(peers_of(plan.peers, spec, machine)), given=given,
-        worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
+        worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality, gb_price=plan.gb_price / 100,
     )  # fmt: skip
     try:
         choice = search(question)
@@ -144,7 +144,7 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
     cost = ranked.cost
     return {
         "strategy": asdict(ranked.strategy), "score": ranked.score, "tokens_per_s": cost.tokens_per_s,
-        "exposed": cost.exposed, **asdict(cost),
+        "exposed": cost.exposed, "day_bytes": cost.day_bytes, **asdict(cost),
     }  # fmt: skip
 
 

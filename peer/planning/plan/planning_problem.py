@@ -10,7 +10,7 @@ from peer.planning.plan.model_shape import ModelShape, memory_of
 from peer.planning.plan.peer_set import Machine, PeerSet, worst_of
 from peer.planning.plan.round_cost import RoundCost, device_cost, predict, step_seconds
 from peer.planning.plan.sharding_cost import ShardedCost
-from peer.planning.plan.strategy import Quality, Strategy, quality, strategy_of, with_strategy
+from peer.planning.plan.strategy import GB_PRICE, Quality, Strategy, quality, strategy_of, with_strategy
 from peer.schema.spec import RunSpec
 
 GB = 1e9
@@ -28,6 +28,7 @@ class PlanningProblem:
     swarm: PeerSet
     given: Coefficients
     worth: Quality = quality
+    gb_price: float = GB_PRICE
     _shared: dict[tuple[Micro, Machine], ShardedCost] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
@@ -53,8 +54,12 @@ class PlanningProblem:
         return predict(self.shape, with_strategy(self.spec, chosen), swarm, self.given)
 
     def score(self, chosen: Strategy, cost: RoundCost) -> float:
-        """Tokens per second at H = 50 without overlap that are worth as much."""
-        return cost.tokens_per_s * self.worth(chosen, max(chosen.steps, *cost.steps, 0.0))
+        """Tokens per second at H = 50 without overlap that are worth as much, at the price of their bytes."""
+        return cost.tokens_per_s * self.worth(chosen, max(chosen.steps, *cost.steps, 0.0)) * self.bytes_worth(cost)
+
+    def bytes_worth(self, cost: RoundCost) -> float:
+        """What is left of a token at the price of its bytes: as if a round took the longer the more it sends."""
+        return 1 / (1 + self.gb_price * cost.day_bytes / GB)
 
     # ---- memory ----
 

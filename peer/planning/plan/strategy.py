@@ -108,6 +108,10 @@ perplexity at a loss of 2.6 nats. Ours is one number for any delay: an average t
 TWICE_THE_BYTES = 1.005
 """What twice the bytes of int4 must gain, in tokens per second, to be worth it. A preference of ours."""
 
+GB_PRICE = 0.001
+"""Share of the tokens per second that a gigabyte a day costs, which each peer sends and takes in: a terabyte a month,
+which many lines are allowed, 3 %. A preference of ours."""
+
 Quality = Callable[[Strategy, float], float]
 """Of a strategy and the inner steps that its fastest peer makes per round: H, or more while a round is overdue."""
 

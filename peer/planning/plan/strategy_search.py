@@ -1,6 +1,7 @@
 """Which strategy is best for these peers: enumerate, prune what cannot win, predict the rest, rank.
 
-The score is tokens per second times what a token is worth (`strategy.quality`). Pruning never removes the best:
+The score is tokens per second times what a token is worth (`strategy.quality`), at the price of its bytes
+(`strategy.GB_PRICE`). Pruning never removes the best:
 
     divisibility   a batch is cut into equal micro-batches
     memory         what fits on no device cannot run
@@ -51,6 +52,8 @@ class RankedStrategy:
     strategy: Strategy
     cost: RoundCost
     score: float
+    bytes_worth: float
+    """The part of the score that bytes leave of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,8 +191,7 @@ def search(question: PlanningProblem, *, keep: int = 12) -> SearchOutcome:
         if len(ranked) >= keep and bounds[chosen] <= ranked[-1].score:
             break  # all that follow are bounded by less
         tried += 1
-        cost = question.expected(chosen)
-        one = RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+        one = _ranked(question, chosen, question.expected(chosen))
         ranked = _unlike(sorted([*ranked, one], key=place))[:keep]
     found = tuple(evaluate(question, one.strategy) for one in ranked)
     return SearchOutcome(
@@ -198,8 +200,12 @@ def search(question: PlanningProblem, *, keep: int = 12) -> SearchOutcome:
 
 
 def evaluate(question: PlanningProblem, chosen: Strategy) -> RankedStrategy:
-    cost = question.predict(chosen)
-    return RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+    return _ranked(question, chosen, question.predict(chosen))
+
+
+def _ranked(question: PlanningProblem, chosen: Strategy, cost: RoundCost) -> RankedStrategy:
+    score, bytes_worth = question.score(chosen, cost), question.bytes_worth(cost)
+    return RankedStrategy(strategy=chosen, cost=cost, score=score, bytes_worth=bytes_worth)
 
 
 def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
@@ -254,14 +260,23 @@ def why_lost(best: RankedStrategy, other: RankedStrategy) -> str:
     change = differences(other.strategy, best.strategy) or "the same"
     faster = other.cost.tokens_per_s / best.cost.tokens_per_s - 1
     worth = (other.score / other.cost.tokens_per_s) / (best.score / best.cost.tokens_per_s) - 1
+    of_bytes = other.bytes_worth / best.bytes_worth - 1
+    is_bytes = abs(of_bytes) > abs((1 + worth) / (1 + of_bytes) - 1)
     if faster < -ALIKE:
         text = f"{change}: {-faster:.2%} fewer tokens/s, since {_cause(best, other)}"
-        return text + (f", which a gain of {worth:.1%} in quality is not worth" if worth > ALIKE else "")
+        gain = f", which a gain of {worth:.1%} in {'bytes' if is_bytes else 'quality'} is not worth"
+        return text + (gain if worth > ALIKE else "")
+    why = f"{_month(other.cost)} a month instead of {_month(best.cost)}" if is_bytes else "perplexity"
     if faster > ALIKE:
-        return f"{change}: {faster:.1%} more tokens/s, but each is worth {-worth:.1%} less (perplexity)"
+        return f"{change}: {faster:.1%} more tokens/s, but each is worth {-worth:.1%} less ({why})"
     if worth < -ALIKE:
-        return f"{change}: as fast, but each token is worth {-worth:.1%} less (perplexity)"
+        return f"{change}: as fast, but each token is worth {-worth:.1%} less ({why})"
     return f"{change}: as good, and changes more"
+
+
+def _month(cost: RoundCost) -> str:
+    month_gb = 30 * cost.day_bytes / GB
+    return f"{month_gb:,.0f} GB" if month_gb >= 1000 else f"{month_gb:.3g} GB"
 
 
 def _cause(best: RankedStrategy, other: RankedStrategy) -> str:

@@ -30,6 +30,40 @@ def test_a_table_of_eighty_columns_and_why_the_next_one_lost(capsys: pytest.Capt
     ]
 
 
+def test_every_plan_says_what_a_month_sends(capsys: pytest.CaptureFixture[str]) -> None:
+    """In every row, of the best in words, and as an object."""
+    assert main(ASKED) == 0
+    page = capsys.readouterr().out
+    assert "GB/month" in page
+    assert re.search(r"a day, [\d.]+ [kMGT]B\s+a\s+month", page)
+    assert main([*ASKED, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["ranked"][0]
+    assert best["day_bytes"] == pytest.approx(best["traffic"]["up_bytes"] * 86_400 / best["round_s"])
+
+
+def test_bytes_have_a_price_that_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "gpt2-small", "--peers", "4", "--upload", "20", "--download", "100", "--step-s", "2.5", "--json"]
+    day_bytes = []
+    for words in ([], ["--gb-price", "0.1"], ["--gb-price", "0"]):
+        assert main([*asked, *words]) == 0
+        day_bytes.append(json.loads(capsys.readouterr().out)["ranked"][0]["day_bytes"])
+    assert day_bytes[0] == day_bytes[1] < day_bytes[2] / 5
+
+
+@pytest.mark.parametrize(("overlap", "mark"), [("streaming", "1="), ("none", "= ")])
+def test_the_spec_as_it_stands_does_not_lose_to_itself(
+    overlap: str, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it is the best it has one row, and nothing is said to have beaten it."""
+    asked = ["plan", "gpt2-small", "--peers", "4", "--upload", "20", "--download", "100", "--step-s", "2.5"]
+    assert main([*asked, "--set", f"round.overlap={overlap}"]) == 0
+    page = capsys.readouterr().out
+    rows = [line for line in page.splitlines() if re.match(rf"[\d= ][= ] +500 {overlap} +1 int4", line)]
+    assert [line[:2] for line in rows] == [mark]
+    assert ("1 is best (the spec as it stands): H 500" in page) == (overlap == "streaming")
+    assert ("= lost (the spec as it stands)" in page) == (overlap == "none")
+
+
 def test_what_nobody_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "micro"]) == 0
     text = capsys.readouterr().out
