@@ -448,10 +448,15 @@ def read_line(raw: bytes) -> EventLine | None:
 
 def read_lines(path: Path) -> Iterator[EventLine | None]:
     """Every line of a file but empty ones; None for each that cannot be read. Raises OSError."""
+    return map(read_line, read_raw_lines(path))
+
+
+def read_raw_lines(path: Path) -> Iterator[bytes]:
+    """The same before they are read."""
     with path.open("rb") as file:
         while raw := file.readline(MAX_LINE_BYTES):
             if not raw.isspace():
-                yield read_line(raw)
+                yield raw
 
 
 def read_events(directory: Path) -> Iterator[EventLine]:
