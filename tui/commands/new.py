@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
@@ -147,8 +148,8 @@ def _data_of(data: str) -> dict[str, Any]:
     files = {"subset": "", "held_out_every": FEW_FILES}
     if data == "stdlib":
         return {"source": "stdlib", "path": "", **files}
-    if (folder := Path(data).expanduser()).exists():
-        folder = folder.resolve()
+    if os.path.exists(named := os.path.expanduser(data)):
+        folder = Path(named).resolve()
         return {"source": "files", "path": folder.name, "format": _format_in(folder), **files}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}

@@ -6,6 +6,7 @@ Each check is given what was read.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -129,7 +130,7 @@ def check_files(name: str, data_path: str) -> Check:
     if not data_path:
         found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
         return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)
-    if not Path(data_path).expanduser().exists():
+    if not os.path.exists(os.path.expanduser(data_path)):
         found = f"{data_path}, which you have named for {called}, is not on this machine"
         return failed("files", found, "name a folder of text that is: --set data_path=FOLDER", BadInput)
     return passed("files", f"it reads what is text in {data_path}")
