@@ -158,9 +158,9 @@ def _adopt(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     from peer.tools.export.folder import export
-    from peer.tools.export.progress import Progress
+    from peer.tools.export.progress import ExportProgress
 
-    progress = Progress(lambda text: print(f"{EXPORTING}{text}", file=sys.stderr, flush=True))
+    progress = ExportProgress(lambda text: print(f"{EXPORTING}{text}", file=sys.stderr, flush=True))
     print(export(args.dir, args.to, args.homes, args.what, args.push, progress))
     return 0
 

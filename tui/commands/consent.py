@@ -84,7 +84,8 @@ def _ask(
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
-    settings = {str(number): (way["setting"],) for number, way in enumerate(ways, start=1)} or dict.fromkeys(YES, ())
+    settings: dict[str, tuple[str, ...]] = {str(at): (way["setting"],) for at, way in enumerate(ways, start=1)}
+    settings = settings or {word: () for word in YES}
     numbers = "/".join(settings)
     question = f"Join this run, and which way? [{numbers}/N] " if ways else "Join this run? [y/N] "
     word = _word(question, stdin, screen)

@@ -140,7 +140,7 @@ def _fits(table: dict[str, Any]) -> bool:
     from peer.planning.plan.model_shape import memory_of, shape_of
 
     spec = from_mapping(table)
-    return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device <= CARD_BYTES
+    return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device_bytes <= CARD_BYTES
 
 
 def _data_of(data: str) -> dict[str, Any]:
@@ -213,8 +213,8 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
         f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
-        f"memory of a peer: {format_bytes(memory.device)} on the device, "
-        f"{format_bytes(memory.anchor + memory.encoded)} beside",
+        f"memory of a peer: {format_bytes(memory.device_bytes)} on the device, "
+        f"{format_bytes(memory.anchor_bytes + memory.encoded_bytes)} beside",
         f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
         f"each sends {format_bytes(cost.traffic.up_bytes)}",
         f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}"

@@ -160,7 +160,7 @@ def _peers(found: PlanAnswer) -> list[str]:
             f"{machine.name}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}, waits "
             f"{seconds(cost.exposed_s[at])} per round, {held} to train"
         )
-    lines.append(f"and {(memory.anchor + memory.encoded) / 1e9:.2f} GB of main memory each")
+    lines.append(f"and {(memory.anchor_bytes + memory.encoded_bytes) / 1e9:.2f} GB of main memory each")
     return lines
 
 

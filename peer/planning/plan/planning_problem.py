@@ -71,7 +71,7 @@ class PlanningProblem:
 
     def device_bytes(self, chosen: Strategy) -> float:
         """What a device holds that trains alone."""
-        return memory_of(self.shape, with_strategy(self.spec, chosen)).device
+        return memory_of(self.shape, with_strategy(self.spec, chosen)).device_bytes
 
     def of_devices(self, chosen: Strategy, machine: Machine) -> ShardedCost:
         """How the devices of a peer share its model."""

@@ -17,7 +17,7 @@ def work_of(shape: ModelShape, spec: RunSpec, stages: int, fastest_s: float) -> 
     whole = spec.inner.accumulation * cut_bytes(shape, spec.inner.sequences, spec.model.context)
     return StageWorkload(
         stages=stages, stage_bytes=stage_bytes(shape, spec, stages), cut_bytes=whole,
-        sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device / stages,
+        sync_steps=spec.round.steps, stage_memory_bytes=memory_of(shape, spec).device_bytes / stages,
         compute_s=fastest_s / stages, micro_batches=spec.inner.accumulation,
     )  # fmt: skip
 

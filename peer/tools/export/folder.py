@@ -23,7 +23,7 @@ from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
 from peer.tools.export.card import MEASURED, CardFacts, What, measured_page, model_card
 from peer.tools.export.hub_upload import push, require_login
-from peer.tools.export.progress import Progress
+from peer.tools.export.progress import ExportProgress
 from peer.tools.export.stages import join_stages
 from peer.training.checkpoint.replay import Chain, read_chain, restore_anchor
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
@@ -37,7 +37,7 @@ SPARE_BYTES = 64 << 20
 
 def export(
     directory: Path, to: Path | None, homes: Sequence[Path] = (), what: What | None = None, push_to: str = "",
-    progress: Progress | None = None,
+    progress: ExportProgress | None = None,
 ) -> str:  # fmt: skip
     """Write the anchor at the head of the run in `directory` to the folder `to`; a sentence that says what is where.
 
@@ -47,7 +47,7 @@ def export(
     work. The folder appears whole or not at all; by default it is `directory`/export-round-N. `push_to` is a repository
     at huggingface.co to which it goes as well. Raises BadInput, RunMismatch, Unreachable, DiskFull.
     """
-    progress = progress or Progress()
+    progress = progress or ExportProgress()
     if push_to:
         require_login(push_to)
     spec = spec_in(directory)

@@ -11,7 +11,7 @@ EVERY_S, STILL_S = 1.0, 10.0
 """Between two lines about rounds; and between two about one thing that takes long."""
 
 
-class Progress:
+class ExportProgress:
     """Tells `say` what is being done. It says nothing by itself."""
 
     def __init__(self, say: Callable[[str], object] = lambda text: None) -> None:

@@ -41,8 +41,7 @@ def _of_sequences(model: nn.Module, router_logits: tuple[Tensor, ...], sequences
     from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
 
     config: Any = model.config
+    balance: Any = load_balancing_loss_func  # annotated as if it gave a number at times
     layers_BTX = [layer.view(sequences, -1, layer.shape[-1]) for layer in router_logits]
     experts, of_a_token = config.num_local_experts, config.num_experts_per_tok
-    return torch.stack(
-        [load_balancing_loss_func(tuple(rows), experts, of_a_token) for rows in zip(*layers_BTX, strict=True)]
-    )
+    return torch.stack([balance(tuple(rows), experts, of_a_token) for rows in zip(*layers_BTX, strict=True)])

@@ -7,7 +7,7 @@ import threading
 import pytest
 
 import peer.tools.export.progress
-from peer.tools.export.progress import Progress
+from peer.tools.export.progress import ExportProgress
 
 
 def test_what_lasts_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -19,7 +19,7 @@ def test_what_lasts_is_said_again(monkeypatch: pytest.MonkeyPatch) -> None:
         if len(said) == 3:
             again.set()
 
-    with Progress(say).during("uploading 5.0 MB to me/mine"):
+    with ExportProgress(say).during("uploading 5.0 MB to me/mine"):
         assert again.wait(10)
     assert said[:2] == ["uploading 5.0 MB to me/mine", "uploading 5.0 MB to me/mine, for 0 s so far"]
     told = len(said)
@@ -30,7 +30,7 @@ def test_rounds_are_told_once_a_second(monkeypatch: pytest.MonkeyPatch) -> None:
     now = 100.0
     monkeypatch.setattr("peer.tools.export.progress.time.monotonic", lambda: now)
     said: list[str] = []
-    progress = Progress(said.append)
+    progress = ExportProgress(said.append)
     for round in range(1, 31):
         now += 0.25
         progress.round(round, 30)
