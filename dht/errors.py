@@ -17,7 +17,8 @@
     ├── MemoryFull                     12    no room on the training device, not even for one sequence
     ├── DeviceLost                     13    the training device, or its driver, has failed under a peer
     ├── Unfit                          14    an examination found what keeps this machine from taking part
-    └── KeyInUse                       15    a copy of this peer's folder is at work elsewhere, and was there before
+    ├── KeyInUse                       15    a copy of this peer's folder is at work elsewhere, and was there before
+    └── Declined                       16    whoever was asked did not say yes
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -108,6 +109,12 @@ class KeyInUse(HomefiresError):
     """Another process speaks with the key of this peer, and began before."""
 
     exit_code = 15
+
+
+class Declined(HomefiresError):
+    """Somebody was asked whether this machine shall take part, and said no, or nothing."""
+
+    exit_code = 16
 
 
 class BadChain(HomefiresError):

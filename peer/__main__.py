@@ -68,6 +68,8 @@ USE_HUB = ("join", "export", "adopt", "describe", "doctor")
 AUDIT_SAYS_EVERY_S = 1.0
 AUDITED = "audited round"
 """How a line on stderr begins that says how far an audit is."""
+EXPORTING = "export: "
+"""The same of an export."""
 
 
 def main(argv: list[str] | None = None) -> int:
@@ -156,8 +158,10 @@ def _adopt(args: argparse.Namespace) -> int:
 
 def _export(args: argparse.Namespace) -> int:
     from peer.tools.export.folder import export
+    from peer.tools.export.progress import ExportProgress
 
-    print(export(args.dir, args.to, args.homes, args.what, args.push))
+    progress = ExportProgress(lambda text: print(f"{EXPORTING}{text}", file=sys.stderr, flush=True))
+    print(export(args.dir, args.to, args.homes, args.what, args.push, progress))
     return 0
 
 

@@ -3,10 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import tomllib
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
+
+from dht import errors
+from peer.planning.plan.disk_use import disk_of
+from peer.schema.spec import load
+from tui.cli import COMMANDS as COMMANDS_OF_TUI
 
 ROOT = Path(__file__).parents[1]
 
@@ -53,3 +60,38 @@ def test_the_console_script_is_the_command_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"homefires": "tui.cli:main"}
     assert project["name"] == "homefires"
+
+
+def test_nobody_is_told_to_install_what_is_not_published() -> None:
+    """Neither by a fix of doctor nor by a page: homefires is installed from its code."""
+    files = [path for package in ("dht", "peer", "tui", "bootstrap") for path in (ROOT / package).rglob("*.*")]
+    pages = [*ROOT.glob("*.md"), *(ROOT / ".github").rglob("*.md"), *(ROOT / "tests").rglob("*.md")]
+    texts = [path for path in (*files, *pages) if path.suffix in (".py", ".md", ".toml", ".j2")]
+    assert len(texts) > 300
+    told = re.compile(r"(pip install|uv tool install|uvx|pipx \w+)[^\n]* homefires\b")
+    assert [str(path) for path in texts if told.search(path.read_text())] == []
+
+
+def test_the_manual_names_every_command_and_every_exit_code() -> None:
+    manual = (ROOT / "tui" / "commands" / "README.md").read_text()
+    table, codes = manual.partition("`COMMAND --help`")[0], manual.partition("## Exit codes")[2]
+    verbs = {name for name, (module, _) in COMMANDS_OF_TUI.items() if module}
+    assert sorted(verb for verb in verbs if f"`{verb.split()[-1]}`" not in table and f"`{verb}`" not in table) == []
+    kinds = [kind for kind in vars(errors).values() if isinstance(kind, type) and issubclass(kind, Exception)]
+    assert sorted(kind.exit_code for kind in kinds if f" {kind.exit_code} " not in codes.replace("\n", " ")) == []
+
+
+def test_a_checkpoint_takes_as_much_in_every_page_as_in_the_code() -> None:
+    """The most that a parameter takes: of AdamW, while steps go on as a round is agreed."""
+    spec = load("gpt2-small")
+    spec = replace(spec, round=replace(spec.round, overlap="streaming"))
+    most = disk_of(1000, 16_000, spec, 0).checkpoint // 1000
+    for page in ("README.md", "tui/commands/README.md"):
+        (told,) = re.findall(r"two\s+checkpoints\s+\(?at most (\d+) each", (ROOT / page).read_text())
+        assert int(told) == most
+
+
+def test_how_long_the_suite_takes_is_said_once() -> None:
+    guide = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
+    assert "(../tests/README.md)" in guide
+    assert not re.search(r"\bminutes?\b|: less than", guide)

@@ -12,10 +12,12 @@ from __future__ import annotations
 
 import argparse
 import difflib
+import os
 import re
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import MISSING, dataclass, field, fields, is_dataclass
 from math import inf
+from pathlib import Path
 from types import NoneType
 from typing import TYPE_CHECKING, Any, NoReturn, TypeVar, get_args, get_origin, get_type_hints
 
@@ -27,6 +29,8 @@ if TYPE_CHECKING:
 Kind = TypeVar("Kind", bound="DataclassInstance")
 SECRET = re.compile(r"\b(hf1|hfc1):[\w=-]+")
 """An invite or the line of a cluster, which no error repeats."""
+MOST_NAME_BYTES = 255
+"""Of one file or folder, on the file systems of Linux and macOS."""
 CLOSE = 0.7
 """What is so much alike was meant; of 1."""
 
@@ -164,9 +168,25 @@ def read_options(kind: type[Kind], said: Mapping[str, Any]) -> Kind:
             given[each.name] = read_options(each.kind, said)
         elif each.how is not None and (value := said.get(each.key)) not in (None, []):
             given[each.name] = tuple(value) if isinstance(value, list) else value
+            for one in value if isinstance(value, list) else (value,):
+                _check_text(each.called, one)
             if isinstance(each.how, Option):
                 each.how.check(each.flag, value)
     return kind(**given)
+
+
+def _check_text(called: str, value: object) -> None:
+    """Raises BadInput for what no file can be called; it would be a traceback wherever it is opened first."""
+    if not isinstance(value, str | Path):
+        return
+    text = str(value)
+    if "\0" in text:
+        raise BadInput(f"{called} has a NUL character, which no name has")
+    if not text.isascii() and any("\ud800" <= letter <= "\udfff" for letter in text):
+        raise BadInput(f"{called} is {text[:60]!r}, which is not UTF-8 text; give the file or folder another name")
+    longest = max(map(len, map(os.fsencode, value.parts)), default=0) if isinstance(value, Path) else 0
+    if longest > MOST_NAME_BYTES:
+        raise BadInput(f"{called} has a name of {longest} bytes in it; a file or folder has {MOST_NAME_BYTES} at most")
 
 
 def words_of(options: DataclassInstance) -> list[str]:
@@ -201,6 +221,11 @@ class _Field:
     @property
     def flag(self) -> str:
         return getattr(self.how, "flag", "") or f"--{self.name.replace('_', '-')}"
+
+    @property
+    def called(self) -> str:
+        """In an error."""
+        return self.how.metavar if isinstance(self.how, Argument) else self.flag
 
     @property
     def key(self) -> str:

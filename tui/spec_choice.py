@@ -30,7 +30,7 @@ def choose_spec(
 
     A model that it starts from is loaded once, and what follows from it stands in the spec then; of a draft that says
     its model in [model] nothing is loaded where `drafts` will do. Raises BadSpec for the spec and BadInput for a text
-    that is not `table.key=value`.
+    that is not `table.key=value`, or that says another value than what is fixed.
     """
     from peer.schema.spec import from_mapping, parse_tables, read_text
 
@@ -39,6 +39,7 @@ def choose_spec(
         from_mapping(table, name_or_path)  # names the file in its errors, before anything is laid over it
     lay_over(table, sets)
     for key, value in (fixed or {}).items():
+        _refuse_other(sets, key, value)
         _put(table, key, value, key)
     if is_to_adopt(table) and not (drafts and "architecture" in table.get("model", {})):
         adopt(table)
@@ -69,6 +70,13 @@ def lay_over(table: dict[str, Any], sets: Sequence[str]) -> None:
     for text in sets:
         key, value = _parse_setting(text)
         _put(table, key, value, text)
+
+
+def _refuse_other(sets: Sequence[str], key: str, value: Any) -> None:
+    """What was set is not overwritten in silence."""
+    for text in sets:
+        if _parse_setting(text)[0] == key and _parse_setting(text)[1] != value:
+            raise BadInput(f"--set {text}: another option has {key} = {json.dumps(value)}; leave one of them out")
 
 
 def _parse_setting(text: str) -> tuple[str, Any]:

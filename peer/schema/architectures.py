@@ -115,7 +115,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     "mixtral": Architecture(
         keys={
             **_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS, "num_local_experts": EXPERTS,
-            "num_experts_per_tok": EXPERTS,
+            "num_experts_per_tok": EXPERTS, "router_aux_loss_coef": Real(0.0, 1.0),
         },
         values={
             **_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8, "num_local_experts": 8,

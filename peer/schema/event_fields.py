@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import math
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from functools import lru_cache, partial
 from pathlib import Path
 from types import NoneType, UnionType
@@ -26,6 +26,8 @@ _FILE = re.compile(r"events\.jsonl(?:\.(\d+))?")
 _SHARED = 64
 """Texts of at most so many characters are kept once."""
 _LARGEST = 2**63
+MAX_LINE_BYTES = 4 << 20
+"""A longer line is not read as one."""
 LARGEST_NUMBER = 1e100
 """No figure of ours comes near. Sums, means and squares of what is below it stay finite."""
 _LAST_T = 253_000_000_000.0
@@ -41,6 +43,14 @@ def event_files(directory: Path) -> list[Path]:
     """The event files of a run directory, oldest first."""
     found = [(match, path) for path in directory.glob("events.jsonl*") if (match := _FILE.fullmatch(path.name))]
     return [path for _, path in sorted(found, key=lambda pair: -int(pair[0][1] or 0))]
+
+
+def read_raw_lines(path: Path) -> Iterator[bytes]:
+    """Every line of an event file but empty ones, before it is read. Raises OSError."""
+    with path.open("rb") as file:
+        while raw := file.readline(MAX_LINE_BYTES):
+            if not raw.isspace():
+                yield raw
 
 
 def read_text(value: Any) -> str:

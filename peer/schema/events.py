@@ -30,8 +30,10 @@ from peer.schema.event_fields import (
     reader_of,
     remembering,
 )
+from peer.schema.event_fields import MAX_LINE_BYTES as MAX_LINE_BYTES
 from peer.schema.event_fields import event_files as event_files
 from peer.schema.event_fields import printable as printable
+from peer.schema.event_fields import read_raw_lines as read_raw_lines
 
 VERSION = 1
 RENAMED_TYPES = {"DistancesTold": "RoundTripsReported", "DeviceTold": "DeviceReported"}
@@ -448,10 +450,7 @@ def read_line(raw: bytes) -> EventLine | None:
 
 def read_lines(path: Path) -> Iterator[EventLine | None]:
     """Every line of a file but empty ones; None for each that cannot be read. Raises OSError."""
-    with path.open("rb") as file:
-        while raw := file.readline(MAX_LINE_BYTES):
-            if not raw.isspace():
-                yield read_line(raw)
+    return map(read_line, read_raw_lines(path))
 
 
 def read_events(directory: Path) -> Iterator[EventLine]:
@@ -462,8 +461,6 @@ def read_events(directory: Path) -> Iterator[EventLine]:
     return (line for path in event_files(directory) for line in read_lines(path) if line is not None)
 
 
-MAX_LINE_BYTES = 4 << 20
-"""A longer line is not read as one."""
 _DECODER = json.JSONDecoder(parse_constant=lambda _: None)
 """Numbers that JSON lacks (NaN, Infinity) read as null, as they are written here."""
 

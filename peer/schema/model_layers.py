@@ -46,6 +46,8 @@ class ModelLayers:
     vocabulary: int
     multiplied: int
     """Of the matrices of a block that every token is multiplied with: of experts, those that it is sent to."""
+    hidden: int
+    """Of the matrices of a block that Muon takes: not of experts, which lie in one tensor, nor of their router."""
 
     @property
     def parameters(self) -> int:
@@ -93,7 +95,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
     """
     sizes = _sizes(architecture, config, context)
     width, one = sizes.width, sizes.vocabulary * sizes.width
-    matrices, multiplied = _matrices(sizes)
+    matrices, multiplied, hidden = _matrices(sizes)
     norm = (2 if architecture in _LAYER_NORMS else 1) * width
     head = () if sizes.flags["tie_word_embeddings"] else (one,)
     before: tuple[int, ...] = (one,)
@@ -104,7 +106,7 @@ def layers_of(architecture: str, config: Mapping[str, Value], context: int) -> M
         before, after = (one, (sizes.positions + 2) * width, norm), head
     return ModelLayers(
         before=before, block=matrices + _vectors(sizes), blocks=sizes.blocks, after=after, width=width,
-        attention_width=sizes.queries, vocabulary=sizes.vocabulary, multiplied=multiplied,
+        attention_width=sizes.queries, vocabulary=sizes.vocabulary, multiplied=multiplied, hidden=hidden,
     )  # fmt: skip
 
 
@@ -132,7 +134,7 @@ def adapter_layers(
     }  # fmt: skip
     of_a, of_b = (sum(shapes[name][side] for name in TARGETS[targets]) for side in (0, 1))
     block = rank * (of_b if trains == "b" else of_a + of_b)
-    return replace(base, before=(), block=block, after=())
+    return replace(base, before=(), block=block, after=(), hidden=block)
 
 
 def check_size(architecture: str, config: Mapping[str, Value], context: int) -> None:
@@ -173,16 +175,16 @@ def _sizes(architecture: str, config: Mapping[str, Value], context: int) -> _Siz
     )  # fmt: skip
 
 
-def _matrices(sizes: _Sizes) -> tuple[int, int]:
-    """Parameters of a block's matrices: all of them, and those that one token is multiplied with."""
+def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
+    """Parameters of a block's matrices: all of them, those that one token is multiplied with, and those of Muon."""
     attention = sizes.width * 2 * (sizes.queries + sizes.keys)
     gated = 2 if sizes.architecture in _LAYER_NORMS else 3
     feed_forward = gated * sizes.width * sizes.inner
     if sizes.architecture != "mixtral":
-        return attention + feed_forward, attention + feed_forward
+        return attention + feed_forward, attention + feed_forward, attention + feed_forward
     experts, sent = int(sizes.flags["num_local_experts"]), int(sizes.flags["num_experts_per_tok"])
     router = experts * sizes.width
-    return attention + router + experts * feed_forward, attention + router + sent * feed_forward
+    return attention + router + experts * feed_forward, attention + router + sent * feed_forward, attention
 
 
 def _vectors(sizes: _Sizes) -> int:

@@ -5,9 +5,6 @@ Models and chains are read by children, since that loads torch; a passphrase is 
 
 from __future__ import annotations
 
-import subprocess
-import sys
-from contextlib import suppress
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -17,11 +14,9 @@ from peer.schema.events import printable
 from tui.bundle import write_bundle
 from tui.command_line import Argument, Option, words_of
 from tui.commands.options import MEANT, AsJson, FolderCommand, PeerCommand
-from tui.processes.children import failure_said, python_module
-from tui.processes.one_shot import answer, converse, limited
+from tui.processes.children import python_module
+from tui.processes.one_shot import answer, converse, overhear
 
-GONE_S = 20.0
-"""A child that has closed its output ends within this time."""
 PASSPHRASE_S = 600.0
 """A person has typed a passphrase by then, or gone away."""
 EXPORT_S = AUDIT_S = 3600.0
@@ -31,6 +26,8 @@ PUSH_S = CHAT_S = 86_400.0
 WHAT = ("adapter", "merged", "base")
 AUDITED = "audited round"
 """How a line begins by which an audit says how far it is."""
+EXPORTING = "export: "
+"""The same of an export."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -49,7 +46,12 @@ class ExportCommand(ChildCommand):
     homes: Annotated[tuple[Path, ...], Option("of a cluster: the folders of its other homes", "DIR", many=True)] = ()
 
     def run(self) -> int:
-        print(answer("export", self.argv("export"), PUSH_S if self.push else EXPORT_S, debug=self.debug))
+        """What is where goes to stdout, how far it is to stderr."""
+        limit_s = PUSH_S if self.push else EXPORT_S
+        told, failure = overhear("export", self.argv("export"), limit_s, EXPORTING, debug=self.debug)
+        if failure is not None:
+            raise failure
+        print(told)
         return 0
 
 
@@ -73,21 +75,11 @@ class AuditCommand(ChildCommand):
     def run(self) -> int:
         """What was verified goes to stdout, how far it is to stderr. Raises the error that the child's exit code
         stands for, BadChain for a bad link."""
-        said: list[str] = []
-        with limited(self.argv("audit"), AUDIT_S, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
-            assert child.stdout is not None
-            assert child.stderr is not None
-            for line in child.stderr:
-                if self.debug or line.startswith(AUDITED):
-                    print(line, end="", file=sys.stderr, flush=True)
-                said.append(line)
-            verdict = child.stdout.read().strip()  # one line: the pipe holds it
-            with suppress(subprocess.TimeoutExpired):  # it is killed then, which is an end of its own
-                child.wait(GONE_S)
+        verdict, failure = overhear("audit", self.argv("audit"), AUDIT_S, AUDITED, debug=self.debug)
         if verdict:
             print(verdict)
-        if child.returncode != 0:
-            raise failure_said("audit", child.returncode, "".join(said), AUDIT_S)
+        if failure is not None:
+            raise failure
         return 0
 
 

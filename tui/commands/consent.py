@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TextIO
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, Unreachable
+from dht.errors import BadInput, Declined, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
 from peer.schema.events import printable
 from tui.folders import AGREED, is_at_work, note_folder
@@ -50,20 +50,18 @@ def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
 def consents(
     join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
     is_decided: bool = False,
-) -> tuple[str, ...] | None:  # fmt: skip
-    """Whether the owner of this machine wants it to join: None if not, else with which settings (`KEY=VALUE`), as of
-    one that does not hold the model. It is remembered. `is_decided`: how it trains was said.
+) -> tuple[str, ...]:  # fmt: skip
+    """With which settings (`KEY=VALUE`) the owner of this machine wants it to join, as of one that does not hold the
+    model. The yes is remembered. `is_decided`: how it trains was said.
 
-    Its folder is found from then on by commands that do not name it. Raises BadInvite as `JoinCommand.place` does,
-    BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
+    Its folder is found from then on by commands that do not name it. Raises Declined for a no, BadInvite as
+    `JoinCommand.place` does, BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
     """
-    settings: tuple[str, ...] | None = ()
+    settings: tuple[str, ...] = ()
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
     if not (is_agreed(directory, invite) or is_at_work(directory)):
         settings = () if yes else _ask(join, invite, stdin, screen, introduce, is_decided)
-        if settings is None:
-            return None
         _remember(directory, invite, "--yes" if yes else "asked")
     try:
         note_folder(directory)
@@ -74,7 +72,7 @@ def consents(
 
 def _ask(
     join: JoinCommand, invite: Invite, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
-) -> tuple[str, ...] | None:
+) -> tuple[str, ...]:
     if not (stdin.isatty() and screen.isatty()):
         raise BadInput(
             "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
@@ -86,14 +84,21 @@ def _ask(
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
-    numbers = [str(number) for number, _ in enumerate(ways, start=1)]
-    question = f"Join this run, and which way? [{'/'.join(numbers)}/N] " if ways else "Join this run? [y/N] "
+    settings: dict[str, tuple[str, ...]] = {str(at): (way["setting"],) for at, way in enumerate(ways, start=1)}
+    settings = settings or {word: () for word in YES}
+    numbers = "/".join(settings)
+    question = f"Join this run, and which way? [{numbers}/N] " if ways else "Join this run? [y/N] "
+    word = _word(question, stdin, screen)
+    while ways and word in YES:  # it would find no room as it is
+        word = _word(f"This machine does not hold the model; say which way. [{numbers}/N] ", stdin, screen)
+    if word not in settings:
+        raise Declined("not joined; nothing was trained, and nothing is kept")
+    return settings[word]
+
+
+def _word(question: str, stdin: TextIO, screen: TextIO) -> str:
     print(question, end="", file=screen, flush=True)
-    word = stdin.readline().strip().lower()
-    if word not in (numbers or YES):
-        print("not joined; nothing was trained, and nothing is kept", file=screen)
-        return None
-    return (ways[numbers.index(word)]["setting"],) if ways else ()
+    return stdin.readline().strip().lower()
 
 
 def is_agreed(directory: Path, invite: Invite) -> bool:

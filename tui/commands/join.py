@@ -47,8 +47,7 @@ class JoinCommand(PeerOptions, Command):
         if self.keep_running:
             words, join = (*self.settings(), *words), join.without_settings()
         ui = choose_ui(self.ui)
-        if (settings := join.agree(words)) is None:
-            return 0
+        settings = join.agree(words)
         if settings:
             require_free(join.place())  # they are for the peer that is started here
             join.settle(join.place())  # and not for that of another run
@@ -67,13 +66,13 @@ class JoinCommand(PeerOptions, Command):
         parse_for(directory, self.invite, time.time())
         return directory
 
-    def agree(self, words: Sequence[str]) -> dict[str, Any] | None:
-        """The settings with which the owner has it join, these `KEY=VALUE` words among them; None if it shall not.
-        Raises as `consents` does."""
+    def agree(self, words: Sequence[str]) -> dict[str, Any]:
+        """The settings with which the owner has it join, these `KEY=VALUE` words among them. Raises as `consents`
+        does."""
         settings = values_for_start(words)
         is_decided = bool(self.cluster or self.devices or {"offload", "stages", "devices"} & settings.keys())
         chosen = consents(self, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
-        return None if chosen is None else settings | values_for_start(chosen)
+        return settings | values_for_start(chosen)
 
     def settle(self, directory: Path) -> None:
         """Have the invite in the peer's folder. Raises RunMismatch if another run's is there, DiskFull."""

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 import tomllib
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
@@ -12,7 +14,7 @@ from typing import TYPE_CHECKING, Annotated, Any, TextIO
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput
 from peer.schema.model_layers import ADAPTED
-from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, read_text
+from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
 from peer.schema.spec_fields import HUB_NAME, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
@@ -89,24 +91,33 @@ def made(wishes: NewCommand) -> tuple[RunSpec, RoundCost]:
     policy = WHO.get(wishes.who)
     if policy is None:
         raise BadInput(f"--who is {wishes.who[:40]!r}; say {' or '.join(WHO)}")
-    lay_over(table := _with_model(wishes.model), wishes.sets)
+    table = _with_model(wishes.model, wishes.sets)
     table["data"] = table.get("data", {}) | _data_of(wishes.data)
-    table["admission"] = {"policy": policy}
+    table["admission"] = table.get("admission", {}) | {"policy": policy}
     table["run"] = table["run"] | {"name": _name_of(wishes)}
+    lay_over(table, wishes.sets)
     spec = from_mapping(table, "the answers")
     cost = _cost_of(spec)
     spec = replace(spec, run=replace(spec.run, rounds=_rounds_of(wishes.time, cost.round_s)))
     from peer.planning.plan.strategy import with_deadlines
 
     exchange_s = max(cost.agreement.exchange, cost.agreement.reduce)
-    return with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s), cost
+    table = parse_tables(dump(with_deadlines(spec, exchange_s=exchange_s, ready_spread_s=cost.waits_s)))
+    lay_over(table, wishes.sets)  # what was set holds, whatever follows from the answers
+    return from_mapping(table, "the answers"), cost
 
 
-def _with_model(model: str) -> dict[str, Any]:
-    """The tables of a spec, of which [model] and [start] are those of the model."""
+def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:
+    """The tables of a spec, of which [model] and [start] are those of the model.
+
+    What is set of its model is known before the model is loaded, as the digest follows from it.
+    """
+    of_model = [text for text in sets if text.strip().startswith(("start.", "model."))]
     if model in (*SHIPPED, *DRAFTS):
-        return _adopted(_tables(model))
-    adopted = _adopted({"run": {"name": "new"}, "start": {"model": model}})
+        lay_over(table := _tables(model), of_model)
+        return _adopted(table)
+    lay_over(table := {"run": {"name": "new"}, "start": {"model": model}}, of_model)
+    adopted = _adopted(table)
     start = {"model": adopted["model"], "start": adopted["start"]}
     whole = _tables(WHOLE) | start
     return whole if _fits(whole) else _tables(BESIDE) | start
@@ -129,7 +140,7 @@ def _fits(table: dict[str, Any]) -> bool:
     from peer.planning.plan.model_shape import memory_of, shape_of
 
     spec = from_mapping(table)
-    return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device <= CARD_BYTES
+    return spec.model.architecture not in ADAPTED or memory_of(shape_of(spec), spec).device_bytes <= CARD_BYTES
 
 
 def _data_of(data: str) -> dict[str, Any]:
@@ -137,8 +148,8 @@ def _data_of(data: str) -> dict[str, Any]:
     files = {"subset": "", "held_out_every": FEW_FILES}
     if data == "stdlib":
         return {"source": "stdlib", "path": "", **files}
-    if (folder := Path(data).expanduser()).exists():
-        folder = folder.resolve()
+    if os.path.exists(named := os.path.expanduser(data)):
+        folder = Path(named).resolve()
         return {"source": "files", "path": folder.name, "format": _format_in(folder), **files}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
@@ -176,7 +187,9 @@ def _rounds_of(time: str, round_s: float) -> int:
     """Raises BadInput."""
     from bootstrap.config import parse_duration_s
 
-    if time.isdigit():
+    if re.fullmatch(r"[0-9]{1,12}", time):
+        if int(time) == 0:
+            raise BadInput("--time is 0; a run has a round at least (one without an end: --set run.rounds=0)")
         return min(int(time), MOST_ROUNDS)
     return max(1, min(MOST_ROUNDS, round(parse_duration_s("--time", time) / round_s)))
 
@@ -200,9 +213,11 @@ def about(spec: RunSpec, cost: RoundCost, wishes: NewCommand) -> list[str]:
     folder = f"\neach volunteer says where the text lies: --set data_path={wishes.data}"
     return [
         f"{spec.run.name}: trains {of_what}, context {spec.model.context}{folder * (spec.data.source == 'files')}",
-        f"memory of a peer: {format_bytes(memory.device)} on the device, "
-        f"{format_bytes(memory.anchor + memory.encoded)} beside",
+        f"memory of a peer: {format_bytes(memory.device_bytes)} on the device, "
+        f"{format_bytes(memory.anchor_bytes + memory.encoded_bytes)} beside",
         f"a round: about {seconds(cost.round_s)} with homes of {HOME_FLOPS / 1e12:.0f} TFLOP/s on 20 Mbit/s, of which "
         f"each sends {format_bytes(cost.traffic.up_bytes)}",
-        f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}",
+        f"{count(spec.run.rounds, 'round')}: about {seconds(spec.run.rounds * cost.round_s)}"
+        if spec.run.rounds
+        else "no last round: it goes on until you end it",
     ]

@@ -47,8 +47,7 @@ class ServiceInstallCommand(Command):
         if self.dry:
             values_for_start(words)
             return _print(_peer(join))
-        if (settings := join.agree(words)) is None:
-            return 0
+        settings = join.agree(words)
         require_devices(settings.get("devices", ()))  # a service that its peer refuses fails where nobody looks
         service = _peer(join.without_settings())
         _require_free(service)  # what is kept is for the peer of this service

@@ -12,11 +12,12 @@ from typing import Annotated, Any
 
 from dht.errors import BadInput
 from peer.node.control.client import ControlClient, Reply
-from peer.schema.events import event_files, printable, read_lines
+from peer.schema.events import event_files, printable
 from tui.command_line import Argument, Command
 from tui.commands.options import AsJson, PeerCommand
 from tui.folders import frozen_process, is_at_work
 from tui.swarm import figures
+from tui.swarm.decisive_lines import decisive_lines
 from tui.swarm.figure_text import counts_as_words, rounds_words, why_words
 from tui.swarm.reducer import apply_all, freeze, lose
 from tui.swarm.snapshot import PeerView, SwarmState
@@ -41,7 +42,7 @@ def describe_directory(directory: Path, *, as_json: bool, now: float | None = No
     `now` is Unix time, that of this machine if it is None.
     """
     now = time.time() if now is None else now
-    swarm = apply_all(SwarmState(), (line for path in event_files(directory) for line in read_lines(path)))
+    swarm = apply_all(SwarmState(), decisive_lines(event_files(directory)))
     if not swarm.reporting:
         inside = sorted(path.parent.name for path in directory.glob("*/events.jsonl"))
         hint = f"; look at one of {', '.join(inside)} in it" if inside else ""

@@ -6,11 +6,15 @@ import subprocess
 import sys
 import threading
 from collections.abc import Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any
 
 from dht.errors import BadInput, HomefiresError
+from peer.schema.events import printable
 from tui.processes.children import environment, failure_said
+
+GONE_S = 20.0
+"""A child that has closed its output ends within this time."""
 
 
 def answer(
@@ -32,8 +36,28 @@ def answer(
     if debug:
         print(told.stderr, end="", file=sys.stderr)
     if told.returncode != 0:
-        raise failure_said(what, told.returncode, told.stderr)
+        raise failure_said(what, told.returncode, told.stderr, limit_s)
     return told.stdout.strip()
+
+
+def overhear(
+    what: str, argv: Sequence[str], limit_s: float, mark: str, *, debug: bool = False
+) -> tuple[str, HomefiresError | None]:
+    """What a child prints, and the error that its exit code stands for. What it says on stderr that begins with `mark`
+    goes to ours as it comes: how far it is."""
+    said: list[str] = []
+    with limited(argv, limit_s, stdout=subprocess.PIPE, stderr=subprocess.PIPE) as child:
+        assert child.stdout is not None
+        assert child.stderr is not None
+        for line in child.stderr:
+            if debug or line.startswith(mark):
+                print(printable(line.rstrip("\n")), file=sys.stderr, flush=True)
+            said.append(line)
+        told = child.stdout.read().strip()  # one line, or few: the pipe holds them
+        with suppress(subprocess.TimeoutExpired):  # it is killed then, which is an end of its own
+            child.wait(GONE_S)
+    failed = child.returncode != 0
+    return told, failure_said(what, child.returncode, "".join(said), limit_s) if failed else None
 
 
 def converse(argv: Sequence[str], limit_s: float, late: str) -> int:

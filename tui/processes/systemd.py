@@ -22,7 +22,7 @@ PREFIX = "homefires-"
 FINAL = tuple(
     kind.exit_code for kind in (
         errors.BadInput, errors.PortInUse, errors.RunMismatch, errors.DirectoryBusy, errors.BadChain,
-        errors.NotAdmitted, errors.Unfit, errors.KeyInUse,
+        errors.NotAdmitted, errors.Unfit, errors.KeyInUse, errors.Declined,
     )
 )  # fmt: skip
 """Exit codes after which starting again would fail again, until a person has acted."""

@@ -72,7 +72,7 @@ def _stages(asked: int, spec: RunSpec, shape: ModelShape, memory_bytes: list[flo
         if not 1 <= asked <= shape.blocks:
             raise BadInput(f"--stages is {asked}; a model of {count(shape.blocks, 'block')} has 1 to as many")
         return asked
-    needed = memory_of(shape, spec).device
+    needed = memory_of(shape, spec).device_bytes
     for stages in range(1, most + 1):
         if sum(held >= needed / stages for held in memory_bytes) >= stages:
             return stages

@@ -52,8 +52,10 @@ class PeersOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(PeersOptions):
-    spans: Annotated[bool, Option("compare replicas that span several peers, too, as clusters do")] = False
     quality: Annotated[float, Option("how much the quality of tokens counts; 0: not at all", "W", within=(0, 10))] = 1.0
+    gb_price: Annotated[
+        float, Option("what a GB a day costs, in per cent of the tokens/s (default 0.1)", "P", within=(0, 100))
+    ] = 0.1
     measured: Annotated[Path | None, Option("what rounds took: a peer's folder, or an earlier fit", "DIR|FILE")] = None
 
 

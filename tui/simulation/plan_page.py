@@ -46,23 +46,32 @@ def assumptions(swarm: PeerSet) -> list[str]:
 
 def _table(found: PlanAnswer) -> list[str]:
     """A line per strategy, the best first, and one for the spec as it stands."""
-    titles = f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'exposed':>8}{'MB up':>8}"
-    lines = [f"{titles}{'tokens/s':>9}{'quality':>8}"]
+    titles = (
+        f"{'':2}{'H':>5} {'overlap':<10}{'frag':>4} {'codec':<8}{'micro':>7}{'round':>9}{'exposed':>8}{'GB/month':>9}"
+    )
+    lines = [f"{titles}{'tokens/s':>9}{'worth':>7}"]
     shown = list(found.choice.ranked[:SHOWN])
     for place, ranked in enumerate(shown, start=1):
-        lines.append(_row(str(place), ranked))
-        lines += [f"       of {', '.join(ranked.strategy.spans())}"] if ranked.strategy.spans() else []
-    return [*lines, _row("=", found.now), "= is the spec as it stands; ranked by tokens/s times quality"]
+        lines.append(_row(f"{place}{'=' * _is_now(found, ranked)}", ranked))
+    if not any(_is_now(found, ranked) for ranked in shown):
+        lines.append(_row("=", found.now))
+    worth = f"quality, less {100 * found.question.gb_price:.3g} % for each GB a day"
+    return [*lines, f"= is the spec as it stands; ranked by tokens/s times worth: {worth}"]
+
+
+def _is_now(found: PlanAnswer, ranked: RankedStrategy) -> bool:
+    """Whether that is the spec as it stands."""
+    return ranked.strategy == found.now.strategy
 
 
 def _row(mark: str, ranked: RankedStrategy) -> str:
     chosen, cost = ranked.strategy, ranked.cost
-    micro, up_mb = f"{chosen.accumulation}×{chosen.sequences}", cost.traffic.up_bytes / 1e6
-    up = f"{up_mb:.1f}" if up_mb < 1e5 else f"{up_mb:.1e}"
+    micro, month_gb = f"{chosen.accumulation}×{chosen.sequences}", 30 * cost.day_bytes / 1e9
+    month = f"{month_gb:.1f}" if month_gb < 1e5 else f"{month_gb:.1e}"
     return (
         f"{mark:<2}{chosen.steps:>5} {chosen.overlap:<10}{chosen.fragments:>4} {chosen.wire:<8}{micro:>7}"
-        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{up:>8}{as_short(cost.tokens_per_s):>9}"
-        f"{ranked.score / cost.tokens_per_s:>8.3f}"
+        f"{seconds(cost.round_s):>9}{cost.exposed:>8.1%}{month:>9}{as_short(cost.tokens_per_s):>9}"
+        f"{ranked.score / cost.tokens_per_s:>7.3f}"
     )
 
 
@@ -71,15 +80,14 @@ def _details(found: PlanAnswer) -> list[str]:
     between = f"nine in ten between {seconds(cost.low_s)} and {seconds(cost.high_s)}"
     length = f"a round of {seconds(cost.round_s)}, {between}; {as_short(cost.tokens_per_s)} tokens/s"
     facts = [length, _phases(cost), *_caveats(found), *_traffic(found), *_peers(found)]
-    lines = [f"1 is best: {best.strategy.words()}", *(f"  {fact}" for fact in facts)]
-    if len(choice.ranked) > 1:
-        lines.append(f"2 lost: {why_lost(best, choice.ranked[1])}")
-    if found.now.strategy != best.strategy:
+    now = " (the spec as it stands)"
+    lines = [f"1 is best{now * _is_now(found, best)}: {best.strategy.words()}", *(f"  {fact}" for fact in facts)]
+    second = choice.ranked[1] if len(choice.ranked) > 1 else None
+    if second is not None:
+        lines.append(f"2 lost{now * _is_now(found, second)}: {why_lost(best, second)}")
+    if not any(_is_now(found, ranked) for ranked in choice.ranked[:2]):
         why = f"= lost (the spec as it stands): {why_lost(best, found.now)}"
         lines.append(why if found.question.fits(found.now.strategy) else TOO_LARGE)
-    if not best.strategy.runs():
-        text = "no spec says so: peers form clusters themselves, see homefires place"
-        lines.append(f"{text}; without --spans the best that a spec says is found")
     return [*lines, f"coefficients: {found.question.given.measured}"]
 
 
@@ -129,9 +137,9 @@ def _traffic(found: PlanAnswer) -> list[str]:
     cost = found.best.cost
     if not cost.traffic.up_bytes:
         return []
-    per_day = cost.traffic.up_bytes * 86400 / cost.round_s
     return [
-        f"each peer sends and takes in {format_bytes(cost.traffic.up_bytes)} per round, {format_bytes(per_day)} a day"
+        f"each peer sends and takes in {format_bytes(cost.traffic.up_bytes)} per round, "
+        f"{format_bytes(cost.day_bytes)} a day, {format_bytes(30 * cost.day_bytes)} a month"
     ]
 
 
@@ -139,8 +147,6 @@ def _peers(found: PlanAnswer) -> list[str]:
     """What each peer has to do with it; of many alike only the first."""
     question, cost, chosen = found.question, found.best.cost, found.best.strategy
     memory = memory_of(question.shape, found.spec)
-    if chosen.stages > 1:
-        return _pipelines(found)
     lines, seen = [], set[Machine]()
     for at, machine in enumerate(question.swarm.machines):
         if machine.kind in seen or len(seen) >= PEERS_SHOWN:
@@ -154,19 +160,8 @@ def _peers(found: PlanAnswer) -> list[str]:
             f"{machine.name}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}, waits "
             f"{seconds(cost.exposed_s[at])} per round, {held} to train"
         )
-    lines.append(f"and {(memory.anchor + memory.encoded) / 1e9:.2f} GB of main memory each")
+    lines.append(f"and {(memory.anchor_bytes + memory.encoded_bytes) / 1e9:.2f} GB of main memory each")
     return lines
-
-
-def _pipelines(found: PlanAnswer) -> list[str]:
-    made, names = found.question.replicas(found.best.strategy), found.question.swarm.network.names
-    cost, lines = found.best.cost, []
-    for at, (peers, blocks) in enumerate(zip(made.pipelines, made.blocks, strict=True)):
-        held = " > ".join(f"{names[peer]} ({count})" for peer, count in zip(peers, blocks, strict=True))
-        lines.append(f"{held}: {cost.steps[at]:.0f} steps of {seconds(cost.step_s[at])}")
-    most = len(lines) - PEERS_SHOWN
-    lines = lines[:PEERS_SHOWN] + ([f"and {most} more"] if most > 0 else [])
-    return ["pipelines, with how many blocks each peer holds:", *lines]
 
 
 # ---- a model that some peers do not hold ----

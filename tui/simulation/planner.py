@@ -60,10 +60,10 @@ def answer(plan: PlanOptions) -> PlanAnswer | NoPlan:
     given, machine = _measured(plan, spec, shape)
     question = PlanningProblem(
         spec=spec, shape=shape, swarm=by_name(peers_of(plan.peers, spec, machine)), given=given,
-        worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality,
+        worth=lambda chosen, steps: quality(chosen, steps) ** plan.quality, gb_price=plan.gb_price / 100,
     )  # fmt: skip
     try:
-        choice = search(question, spans=plan.spans)
+        choice = search(question)
     except NothingFits as error:
         return NoPlan(question=question, why=error, options=options_of(question))
     return PlanAnswer(
@@ -102,8 +102,7 @@ def _measured(plan: PlanOptions, spec: RunSpec, shape: ModelShape) -> tuple[Coef
 def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
     """The spec that a strategy means, with deadlines that its rounds can keep.
 
-    One of a strategy that cannot be run yet is that of the peers as they are. No more peers found it than there are,
-    and who streams makes no more steps than count.
+    No more peers found it than there are, and who streams makes no more steps than count.
     """
     cost = best.cost
     spec = with_strategy(question.spec, best.strategy)
@@ -120,7 +119,6 @@ def chosen_spec(question: PlanningProblem, best: RankedStrategy) -> RunSpec:
 def to_json(found: PlanAnswer) -> str:
     """One object: strategies in order with all that was predicted, the spec as it stands, and what was assumed."""
     question = found.question
-    made = question.replicas(found.best.strategy)
     table = {
         "run": question.spec.run.name, "parameters": question.shape.parameters,
         "peers": [asdict(machine) for machine in question.swarm.machines], "assumed": list(question.swarm.assumed),
@@ -133,10 +131,6 @@ def to_json(found: PlanAnswer) -> str:
             for machine in question.swarm.machines if machine.devices > 1
         },
         "spec": asdict(found.spec),
-        "pipelines": [
-            [{"peer": question.swarm.network.names[peer], "blocks": count} for peer, count in zip(*each, strict=True)]
-            for each in zip(made.pipelines, made.blocks, strict=True)
-        ],
     }  # fmt: skip
     return json.dumps(table)
 
@@ -150,16 +144,12 @@ def _json_of(ranked: RankedStrategy) -> dict[str, object]:
     cost = ranked.cost
     return {
         "strategy": asdict(ranked.strategy), "score": ranked.score, "tokens_per_s": cost.tokens_per_s,
-        "exposed": cost.exposed, **asdict(cost),
+        "exposed": cost.exposed, "day_bytes": cost.day_bytes, **asdict(cost),
     }  # fmt: skip
 
 
 def write(found: PlanAnswer, to: Path) -> str:
     """Write the spec that `bootstrap` takes; what was done, in a sentence. Raises BadInput."""
-    if not found.best.strategy.runs():
-        raise BadInput(
-            "the best strategy is one of clusters, which no spec names; leave --spans out, or see homefires place"
-        )
     planned = f"# Planned by homefires for {count(len(found.question.swarm), 'peer')}: {found.best.strategy.words()}.\n"
     with writing(to, "--write"), to.open("x", encoding="utf-8") as file:
         file.write(planned + dump(found.spec))

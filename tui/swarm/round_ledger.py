@@ -157,7 +157,8 @@ def _add_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCom
     penalties = tuple(
         impose(draft, t, each, event.round) for each in imposed if not is_excused(draft, each, event.round)
     )
-    draft.history[event.round] = replace(view, penalties=penalties)
+    if penalties:
+        draft.history[event.round] = replace(view, penalties=penalties)
     draft.aborted = tuple(tried for tried in draft.aborted if tried[0] > event.round)
     if len(draft.history) > MAX_ROUNDS:
         del draft.history[min(draft.history)]

@@ -41,6 +41,7 @@ from peer.planning.plan.sharding_strategy import ShardingStrategy
 from peer.schema.spec import parse
 from peer.training.data.chat.token_flags import share_of_loss, summed_loss
 from peer.training.model.build import build_unset, next_token_logits
+from peer.training.model.expert_balance import training_logits
 from peer.training.outer.bitwise_check import device_for
 from peer.training.outer.copy_stream import upload
 from peer.training.outer.kernels import TorchKernels
@@ -125,10 +126,11 @@ class RankModel:
         tokens_BT = self._tokens(command.tokens, command.rows)
         with self._guard.reading():
             with self._autocast():
-                logits_BTV = next_token_logits(self._model, tokens_BT)
+                logits_BTV, balance = training_logits(self._model, tokens_BT)
             loss = share_of_loss(logits_BTV, tokens_BT)
+            whole = loss if balance is None else loss + balance
             # FSDP takes the mean over the ranks; their shares of the step add up to it.
-            torch.autograd.backward(loss * (command.scale * self._ranks))
+            torch.autograd.backward(whole * (command.scale * self._ranks))
         return RankAnswer(value=loss.item() * command.scale)
 
     def _finish(self) -> None:

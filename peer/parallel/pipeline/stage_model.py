@@ -22,6 +22,7 @@ from dht.errors import BadSpec
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build, build_cut, build_meta, next_token_logits
+from peer.training.model.expert_balance import balance_coefficient
 from peer.training.model.flat_parameters import FlatParameters, Layer
 from peer.training.outer.outer_state import OuterState
 
@@ -138,6 +139,11 @@ def require_cuttable(spec: RunSpec) -> None:
         raise BadSpec(
             "this model's first and last layer share their weights, which two homes cannot; a run whose spec says "
             "model.config.tie_word_embeddings = false can be trained by a cluster"
+        )
+    if balance_coefficient(whole):
+        raise BadSpec(
+            f"the routers of a {spec.model.architecture} model are balanced over all of its blocks, which no home has "
+            "in a cluster; a run whose spec says model.config.router_aux_loss_coef = 0.0 can be trained by one"
         )
     middle = [number for number, layer in enumerate(layers) if layer.is_block][1:]
     cuts = [0, *middle, len(layers)]

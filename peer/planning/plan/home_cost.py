@@ -168,7 +168,7 @@ def cluster_tokens_per_s(
 
 def stage_room(shape: ModelShape, spec: RunSpec, stages: int) -> float:
     """Bytes that a device must have for one of so many equal stages."""
-    return memory_of(shape, spec).training / HELD_SHARE / stages
+    return memory_of(shape, spec).training_bytes / HELD_SHARE / stages
 
 
 def pipeline_tokens_per_s(

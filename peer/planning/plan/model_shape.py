@@ -6,9 +6,9 @@ nor transformers.
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
-from dht.errors import BadInput
+from dht.errors import BadInput, BadSpec
 from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.layout import share_out
 from peer.schema.model_layers import ACTIVATION_BYTES, FLOAT32_BYTES, layers_of
@@ -36,6 +36,8 @@ class ModelShape:
     vocabulary: int
     matrix_parameters: int
     """Of the matrices that every token is multiplied with, the output head included even where it is tied."""
+    hidden_parameters: int
+    """Of the matrices that Muon takes."""
     frozen_matrix_parameters: int = 0
     """The same of the model beside which an adapter is trained."""
     frozen_bytes: int = 0
@@ -57,10 +59,10 @@ class ModelShape:
         return multiplied + 12.0 * self.blocks * self.attention_width * context
 
     def fragment_parameters(self, fragments: int) -> tuple[int, ...]:
-        """Parameters of each fragment, as `peer.consensus.protocol.layout` shares layers out. Raises BadInput for too
+        """Parameters of each fragment, as `peer.consensus.protocol.layout` shares layers out. Raises BadSpec for too
         many."""
         if fragments > len(self.layers):
-            raise BadInput(f"round.fragments is {fragments}; the model has {len(self.layers)} layers to share out")
+            raise BadSpec(f"round.fragments is {fragments}; the model has {len(self.layers)} layers to share out")
         owners = share_out(self.layers, fragments)
         return tuple(
             sum(size for size, owner in zip(self.layers, owners, strict=True) if owner == fragment)
@@ -80,10 +82,18 @@ def shape_of(spec: RunSpec, parameters: int = 0) -> ModelShape:
     return ModelShape(
         layers=layers, blocks=model.blocks, width=model.width, attention_width=model.attention_width,
         vocabulary=model.vocabulary, matrix_parameters=matrices if adapter is None else sum(layers),
+        hidden_parameters=trained.blocks * trained.hidden,
         frozen_matrix_parameters=0 if adapter is None else matrices,
-        frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base],
+        frozen_bytes=0 if adapter is None else model.parameters * BASE_BYTES[adapter.base] + _drawn_bytes(spec),
         before=len(trained.before),
     )  # fmt: skip
+
+
+def _drawn_bytes(spec: RunSpec) -> int:
+    """Of the half of an adapter that stays as it was drawn, float32, where only the other one is trained."""
+    assert spec.adapter is not None
+    both = replace(spec, adapter=replace(spec.adapter, trains="both"))
+    return FLOAT32_BYTES * (both.trained_layers.parameters - spec.trained_layers.parameters)
 
 
 def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
@@ -91,58 +101,60 @@ def _scaled(spec: RunSpec, parameters: int) -> ModelShape:
     values = spec.model.config
     blocks = min(parameters, max(1, int(values.get("num_hidden_layers", values.get("n_layer", 24)))))
     width = int(values.get("hidden_size", values.get("n_embd", 0))) or max(1, round((parameters / 12 / blocks) ** 0.5))
+    vocabulary = int(values.get("vocab_size", 32000))
     layers = tuple(parameters * (at + 1) // blocks - parameters * at // blocks for at in range(blocks))
     return ModelShape(
         layers=layers, blocks=blocks, width=width, attention_width=width,
-        vocabulary=int(values.get("vocab_size", 32000)), matrix_parameters=parameters,
+        vocabulary=vocabulary, matrix_parameters=parameters,
+        hidden_parameters=max(0, parameters - vocabulary * width),
     )  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
 class MemoryFootprint:
-    """What one peer needs, in bytes. The same estimate as `python -m peer describe` makes."""
+    """What one peer needs, for `parameters` trainable parameters, each counted once."""
 
-    training: float
-    """On the device: parameters, gradients and the moments of the optimizer, float32."""
-    frozen: float
+    parameters: int
+    training_bytes: int
+    """On the device: parameters, gradients and the optimizer's one (Muon) or two (AdamW) moments, float32."""
+    frozen_bytes: int
     """On the device: the model beside which an adapter is trained."""
-    activations: float
+    activation_bytes: int
     """On the device: an estimate for one micro-batch (arXiv:2205.05198), and logits three times over."""
-    logits: float
+    logits_bytes: int
     """What of the activations belongs to the output head."""
-    anchor: float
-    """In main memory."""
-    encoded: float
+    anchor_bytes: int
+    """In main memory: θ, outer momentum, residual, and where the inner steps began, float32."""
+    encoded_bytes: int
     """In main memory: own contribution, parts to reduce, and the mean, of the largest fragment."""
 
     @property
-    def device(self) -> float:
-        return self.training + self.frozen + self.activations
+    def device_bytes(self) -> int:
+        return self.training_bytes + self.frozen_bytes + self.activation_bytes
 
     @property
-    def total(self) -> float:
+    def total_bytes(self) -> int:
         """Of a machine whose device is the processor."""
-        return self.device + self.anchor + self.encoded
+        return self.device_bytes + self.anchor_bytes + self.encoded_bytes
 
 
 def memory_of(shape: ModelShape, spec: RunSpec) -> MemoryFootprint:
-    """Of a peer that trains `spec` on one device."""
+    """Of a peer that trains `spec` on one device. Raises BadSpec for more fragments than layers."""
     parameters, inner = shape.parameters, spec.inner
-    moments = 2 * parameters
-    if inner.optimizer == "muon":
-        beside = 0 if shape.frozen_bytes else shape.vocabulary * shape.width
-        moments -= shape.matrix_parameters - beside
+    moments = 2 * parameters - (shape.hidden_parameters if inner.optimizer == "muon" else 0)
     wide = 1 if inner.precision == "bfloat16" else 2
     tokens = inner.sequences * spec.model.context
-    logits = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
+    logits_bytes = tokens * 3 * FLOAT32_BYTES * shape.vocabulary
+    # Reducing is shared out: of n peers each averages 1/n of the model for n contributors.
     codec, largest = Codec(spec.codec.wire), max(shape.fragment_parameters(spec.round.fragments))
     return MemoryFootprint(
-        training=FLOAT32_BYTES * (2 * parameters + moments),
-        frozen=shape.frozen_bytes,
-        activations=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits,
-        logits=logits,
-        anchor=STATE_VECTORS * FLOAT32_BYTES * parameters,
-        encoded=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
+        parameters=parameters,
+        training_bytes=FLOAT32_BYTES * (2 * parameters + moments),
+        frozen_bytes=shape.frozen_bytes,
+        activation_bytes=tokens * ACTIVATION_BYTES * wide * shape.blocks * shape.width + logits_bytes,
+        logits_bytes=logits_bytes,
+        anchor_bytes=STATE_VECTORS * FLOAT32_BYTES * parameters,
+        encoded_bytes=2 * codec.part_bytes(largest) + codec.of_means.part_bytes(largest),
     )
 
 

@@ -126,8 +126,6 @@ class PeerSet:
     """Whether the network is one that is known, whatever the machines say of their lines."""
     assumes_delay: bool = False
     """Whether `HOME_DELAY_S` stands for delays of which nothing is known."""
-    of_parts: bool = False
-    """Whether each peer stands for several devices: then its steps come from a formula that nothing here measured."""
 
     def __len__(self) -> int:
         return len(self.machines)
@@ -135,7 +133,7 @@ class PeerSet:
     @property
     def steps_known(self) -> bool:
         """Whether the seconds of a step were measured, of every peer; those of several devices are a forecast."""
-        return not self.of_parts and all(
+        return all(
             machine.devices == 1 and (self.cores or machine.step_s) for machine in self.machines
         )  # fmt: skip
 

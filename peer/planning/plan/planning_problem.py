@@ -6,28 +6,17 @@ from dataclasses import dataclass, field, replace
 from functools import cached_property
 
 from peer.planning.plan.coefficients import Coefficients
-from peer.planning.plan.model_shape import ModelShape
-from peer.planning.plan.peer_set import Machine, PeerSet, on_one_device, worst_of
-from peer.planning.plan.replicas import (
-    Pipelines,
-    Replicas,
-    Rooms,
-    all_fit,
-    as_replicas,
-    dealt,
-    device_bytes,
-    pipelines_of,
-    rooms_of,
-)
+from peer.planning.plan.model_shape import ModelShape, memory_of
+from peer.planning.plan.peer_set import Machine, PeerSet, worst_of
 from peer.planning.plan.round_cost import RoundCost, device_cost, predict, step_seconds
 from peer.planning.plan.sharding_cost import ShardedCost
-from peer.planning.plan.strategy import Quality, Strategy, quality, strategy_of, with_strategy
+from peer.planning.plan.strategy import GB_PRICE, Quality, Strategy, quality, strategy_of, with_strategy
 from peer.schema.spec import RunSpec
 
 GB = 1e9
 
-Kind = tuple[int, int, int]
-"""`Strategy.replica`."""
+Micro = tuple[int, int]
+"""`Strategy.micro`."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,10 +28,8 @@ class PlanningProblem:
     swarm: PeerSet
     given: Coefficients
     worth: Quality = quality
-    _replicas: dict[tuple[Kind, bool], Replicas] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _pipelines: dict[int, Pipelines] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _arranged: dict[Kind, tuple[Pipelines, Rooms]] = field(default_factory=dict, init=False, compare=False, repr=False)
-    _shared: dict[tuple[Kind, Machine], ShardedCost] = field(
+    gb_price: float = GB_PRICE
+    _shared: dict[tuple[Micro, Machine], ShardedCost] = field(
         default_factory=dict, init=False, compare=False, repr=False
     )
     """What was found before."""
@@ -54,43 +41,25 @@ class PlanningProblem:
 
     def expected(self, chosen: Strategy) -> RoundCost:
         """The round that a strategy makes, if lines are as they are assumed. Raises BadInput for one that cannot be."""
-        return self._predicted(chosen, worst=False)
+        return self._predicted(chosen, self.swarm)
 
     def predict(self, chosen: Strategy) -> RoundCost:
         """The same, with an interval that reaches to that of the peers behind slow lines, where lines are assumed."""
         cost = self.expected(chosen)
         if self.worst is None:
             return cost
-        return replace(cost, high_s=max(cost.high_s, self._predicted(chosen, worst=True).high_s))
+        return replace(cost, high_s=max(cost.high_s, self._predicted(chosen, self.worst).high_s))
 
-    def _predicted(self, chosen: Strategy, *, worst: bool) -> RoundCost:
-        made = self.replicas(chosen, worst=worst)
-        return predict(made.shape, with_strategy(self.spec, chosen), made.swarm, self.given)
+    def _predicted(self, chosen: Strategy, swarm: PeerSet) -> RoundCost:
+        return predict(self.shape, with_strategy(self.spec, chosen), swarm, self.given)
 
     def score(self, chosen: Strategy, cost: RoundCost) -> float:
-        """Tokens per second at H = 50 without overlap that are worth as much."""
-        return cost.tokens_per_s * self.worth(chosen, max(chosen.steps, *cost.steps, 0.0))
+        """Tokens per second at H = 50 without overlap that are worth as much, at the price of their bytes."""
+        return cost.tokens_per_s * self.worth(chosen, max(chosen.steps, *cost.steps, 0.0)) * self.bytes_worth(cost)
 
-    def replicas(self, chosen: Strategy, *, worst: bool = False) -> Replicas:
-        """The peers that a strategy makes of those that there are: sharded, and joined to pipelines."""
-        key = (chosen.replica, worst)
-        if key not in self._replicas:
-            self._replicas[key] = self._made(chosen, self.worst if worst and self.worst else self.swarm)
-        return self._replicas[key]
-
-    def _made(self, chosen: Strategy, swarm: PeerSet) -> Replicas:
-        if chosen.stages == 1:
-            return Replicas(shape=self.shape, swarm=swarm)
-        spec = with_strategy(self.spec, chosen)
-        return as_replicas(self.shape, spec, on_one_device(swarm), self.given, *self.arranged(chosen))
-
-    def pipelines(self, stages: int) -> Pipelines:
-        """Who makes a pipeline of so many stages with whom, if it were for lines and speeds alone."""
-        if stages not in self._pipelines:
-            self._pipelines[stages] = pipelines_of(
-                self.shape, self.spec, on_one_device(self.swarm), self.given, stages
-            )  # fmt: skip
-        return self._pipelines[stages]
+    def bytes_worth(self, cost: RoundCost) -> float:
+        """What is left of a token at the price of its bytes: as if a round took the longer the more it sends."""
+        return 1 / (1 + self.gb_price * cost.day_bytes / GB)
 
     # ---- memory ----
 
@@ -101,19 +70,19 @@ class PlanningProblem:
         return tuple(machine.memory_gb * GB or spared for machine in self.swarm.machines)
 
     def device_bytes(self, chosen: Strategy) -> float:
-        """What a device holds that trains alone, or is a stage of a pipeline."""
-        return device_bytes(self.shape, self.spec, chosen)
+        """What a device holds that trains alone."""
+        return memory_of(self.shape, with_strategy(self.spec, chosen)).device_bytes
 
     def of_devices(self, chosen: Strategy, machine: Machine) -> ShardedCost:
         """How the devices of a peer share its model."""
-        key = (chosen.replica, machine.kind)
+        key = (chosen.micro, machine.kind)
         if key not in self._shared:
             spec = with_strategy(self.spec, chosen)
             self._shared[key] = device_cost(self.shape, spec, machine, self.given, self.swarm)
         return self._shared[key]
 
     def held_bytes(self, chosen: Strategy, machine: Machine) -> float:
-        """What each device of a peer holds that is a replica."""
+        """What each device of a peer holds."""
         if machine.devices == 1:
             return self.device_bytes(chosen)
         return max(self.of_devices(chosen, machine).device_bytes)
@@ -125,24 +94,8 @@ class PlanningProblem:
         return {machine.kind: room for machine, room in pairs}
 
     def fits(self, chosen: Strategy) -> bool:
-        """Whether every peer can hold its part."""
-        if chosen.stages == 1:
-            return all(self.held_bytes(chosen, machine) <= room for machine, room in self._rooms.items())
-        return all_fit(self.shape, self.arranged(chosen)[1])
-
-    def arranged(self, chosen: Strategy) -> tuple[Pipelines, Rooms]:
-        """(who makes a pipeline with whom, how many blocks each has memory for): near peers; where these have no room
-        together, peers of unlike memory."""
-        if chosen.replica not in self._arranged:
-            near = self._with_rooms(chosen, self.pipelines(chosen.stages))
-            if all_fit(self.shape, near[1]):
-                self._arranged[chosen.replica] = near
-            else:
-                self._arranged[chosen.replica] = self._with_rooms(chosen, dealt(self.room_bytes, chosen.stages))
-        return self._arranged[chosen.replica]
-
-    def _with_rooms(self, chosen: Strategy, pipelines: Pipelines) -> tuple[Pipelines, Rooms]:
-        return pipelines, rooms_of(self.shape, self.spec, chosen, pipelines, self.room_bytes)
+        """Whether every peer can hold the model."""
+        return all(self.held_bytes(chosen, machine) <= room for machine, room in self._rooms.items())
 
     # ---- speed ----
 

@@ -88,6 +88,11 @@ class RoundCost:
         return self.tokens / self.round_s
 
     @property
+    def day_bytes(self) -> float:
+        """What a peer sends, and takes in, while it trains for a day."""
+        return self.traffic.up_bytes * 86_400 / self.round_s
+
+    @property
     def exposed(self) -> float:
         """The mean share over peers."""
         return fmean(self.exposed_s) / self.round_s

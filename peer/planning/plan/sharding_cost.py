@@ -112,8 +112,8 @@ def sharded_work(
         block_parameters=round(sum(inside) / shape.blocks), blocks=shape.blocks,
         root_parameters=shape.parameters - sum(inside),
         head_parameters=shape.vocabulary * shape.width, micro_batches=spec.inner.accumulation,
-        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=memory.training,
-        activation_bytes=(memory.activations - memory.logits) / each, logit_bytes=memory.logits / each,
+        sequences=tuple(sequences), sequence_s=tuple(sequence_s), state_bytes=memory.training_bytes,
+        activation_bytes=(memory.activation_bytes - memory.logits_bytes) / each, logit_bytes=memory.logits_bytes / each,
     )  # fmt: skip
 
 

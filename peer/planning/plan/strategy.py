@@ -37,33 +37,23 @@ class Strategy:
     accumulation: int = 1
     """Micro-batches per inner step."""
     pace: Pace = "steps"
-    stages: int = 1
-    """Peers that one replica spans, as a pipeline."""
 
     @property
     def kind(self) -> tuple[object, ...]:
         """The same for all that differ in codec and micro-batches alone."""
-        return self.steps, self.overlap, self.fragments, self.pace, self.stages
+        return self.steps, self.overlap, self.fragments, self.pace
 
     @property
-    def replica(self) -> tuple[int, int, int]:
-        """The same for all whose replicas are made alike: H, overlap, fragments and codec change nothing of that."""
-        return self.sequences, self.accumulation, self.stages
-
-    def runs(self) -> bool:
-        """Whether a spec says all of it: clusters are formed by their peers."""
-        return self.stages == 1
+    def micro(self) -> tuple[int, int]:
+        """How a batch is cut; H, overlap, fragments and codec change nothing of what a device holds for it."""
+        return self.sequences, self.accumulation
 
     def words(self) -> str:
         """H 250 by speed · streaming · int4 · …"""
         by = "" if self.pace == "steps" else f" by {self.pace}"
         parts = [f"H {self.steps}{by}", self.overlap, self.wire, f"{self.accumulation} × {self.sequences} sequences"]
         parts += [f"{self.fragments} fragments"] if self.fragments > 1 else []
-        return " · ".join([*parts, *self.spans()])
-
-    def spans(self) -> list[str]:
-        """What a replica is made of, in words; nothing where it is one peer."""
-        return [f"{self.stages} peers per replica"] if self.stages > 1 else []
+        return " · ".join(parts)
 
 
 def strategy_of(spec: RunSpec) -> Strategy:
@@ -118,6 +108,10 @@ perplexity at a loss of 2.6 nats. Ours is one number for any delay: an average t
 TWICE_THE_BYTES = 1.005
 """What twice the bytes of int4 must gain, in tokens per second, to be worth it. A preference of ours."""
 
+GB_PRICE = 0.001
+"""Share of the tokens per second that a gigabyte a day costs, which each peer sends and takes in: a terabyte a month,
+which many lines are allowed, 3 %. A preference of ours."""
+
 Quality = Callable[[Strategy, float], float]
 """Of a strategy and the inner steps that its fastest peer makes per round: H, or more while a round is overdue."""
 
@@ -138,5 +132,5 @@ def quality(chosen: Strategy, steps: float) -> float:
 
 
 def fits_layers(shape: ModelShape, chosen: Strategy) -> bool:
-    """Whether there are as many layers as fragments, where a stage of a pipeline has its share of the layers."""
-    return chosen.fragments <= -(-len(shape.layers) // chosen.stages)
+    """Whether there are as many layers as fragments."""
+    return chosen.fragments <= len(shape.layers)

@@ -1,8 +1,9 @@
 """Which strategy is best for these peers: enumerate, prune what cannot win, predict the rest, rank.
 
-The score is tokens per second times what a token is worth (`strategy.quality`). Pruning never removes the best:
+The score is tokens per second times what a token is worth (`strategy.quality`), at the price of its bytes
+(`strategy.GB_PRICE`). Pruning never removes the best:
 
-    divisibility   a batch is cut into equal micro-batches, peers into equal replicas
+    divisibility   a batch is cut into equal micro-batches
     memory         what fits on no device cannot run
     domination     of strategies that differ in codec and micro-batches alone, one that no formula makes slower, and
                    that is worth no less, stays
@@ -42,8 +43,6 @@ FACTORS = (1 / 8, 1 / 4, 1 / 2, 1, 2, 4)
 """Of the spec's own H."""
 UNLIKE = 1.1
 """Steps that differ by less are of peers alike in speed."""
-MOST_STAGES = 16
-"""A pipeline of more peers is not looked at: behind home lines it waits for its cuts."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -53,6 +52,8 @@ class RankedStrategy:
     strategy: Strategy
     cost: RoundCost
     score: float
+    bytes_worth: float
+    """The part of the score that bytes leave of it."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,8 +75,8 @@ class SearchOutcome:
         return self.ranked[0]
 
 
-def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> list[Strategy]:
-    """All strategies whose numbers divide; with `spans` also those of clusters, which no spec names.
+def enumerate_strategies(question: PlanningProblem) -> list[Strategy]:
+    """All strategies whose numbers divide.
 
     One peer alone has no exchange to hide and none to divide.
     """
@@ -85,15 +86,14 @@ def enumerate_strategies(question: PlanningProblem, *, spans: bool = False) -> l
     counts = {1} if alone else {*FRAGMENTS, spec.round.fragments}
     fragments = [count for count in sorted(counts) if count <= MAX_FRAGMENTS]
     found = []
-    for steps, overlap, pieces, pace, wire, (sequences, accumulation), stages in product(
+    for steps, overlap, pieces, pace, wire, (sequences, accumulation) in product(
         steps_to_try(spec), OVERLAPS[:1] if alone else OVERLAPS, fragments, paces_to_try(question),
         sorted({*WIRES, spec.codec.wire}, key=bytes_per_parameter),
         [(batch // count, count) for count in range(1, batch + 1) if batch % count == 0],
-        _stages(question) if spans else [1],
     ):  # fmt: skip
         chosen = Strategy(
             steps=steps, overlap=overlap, fragments=pieces, wire=wire, sequences=sequences, accumulation=accumulation,
-            pace=pace, stages=stages,
+            pace=pace,
         )  # fmt: skip
         if fits_layers(shape, chosen):
             found.append(chosen)
@@ -117,11 +117,6 @@ def paces_to_try(question: PlanningProblem) -> list[Pace]:
     return ["steps", "speed"] if given == "steps" else ["speed", "steps"]
 
 
-def _stages(question: PlanningProblem) -> list[int]:
-    peers = len(question.swarm)
-    return [count for count in range(1, min(peers, question.shape.blocks, MOST_STAGES) + 1) if peers % count == 0]
-
-
 # ---- prune ----
 
 
@@ -129,9 +124,8 @@ def undominated(question: PlanningProblem, strategies: Iterable[Strategy]) -> li
     """Without those that no formula makes faster than another one, which is worth no less and differs in this alone.
 
     Fewer bytes per parameter, where a round waits for them: one that is overdue while peers train on has more steps.
-    Fewer micro-batches, where all peers are alike, so that their shares of a round stay what they are. No pipelines: a
-    pipeline of more micro-batches is idle for less. No peers of several devices: smaller micro-batches may leave room
-    for a way that moves less.
+    Fewer micro-batches, where all peers are alike, so that their shares of a round stay what they are. No peers of
+    several devices: smaller micro-batches may leave room for a way that moves less.
     """
     groups: dict[tuple[object, ...], list[Strategy]] = {}
     for chosen in strategies:
@@ -148,7 +142,7 @@ def _dominates(question: PlanningProblem, one: Strategy, other: Strategy) -> boo
     """Whether `one` can be no worse than `other`, and is less in one thing at least; both make rounds of one kind."""
     mine, theirs = _costs(question, one), _costs(question, other)
     waits, worth = one.overlap != "streaming" or mine[0] == theirs[0], question.worth
-    batches = mine[1] == theirs[1] or (question.alike and one.stages == 1 and not question.shares_models)
+    batches = mine[1] == theirs[1] or (question.alike and not question.shares_models)
     less = mine != theirs and mine[0] <= theirs[0] and mine[1] <= theirs[1]
     return less and waits and batches and worth(one, one.steps) >= worth(other, other.steps)
 
@@ -160,16 +154,13 @@ def _costs(question: PlanningProblem, chosen: Strategy) -> tuple[float, tuple[bo
 def _cut(question: PlanningProblem, chosen: Strategy) -> tuple[bool, int]:
     """By how much a batch is cut: fewer micro-batches are better. Where steps were measured, none is known to be faster
     than the spec's, which comes first then."""
-    as_measured = question.measured and chosen.stages == 1
-    return as_measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
+    return question.measured and chosen.accumulation != question.spec.inner.accumulation, chosen.accumulation
 
 
 def score_bound(question: PlanningProblem, chosen: Strategy) -> float:
-    """No more than this, since inner steps take their time: every replica computes and nobody waits."""
-    spec, made = with_strategy(question.spec, chosen), question.replicas(chosen)
-    rates = (
-        1 / step_seconds(question.shape, spec, machine, question.given, made.swarm) for machine in made.swarm.machines
-    )
+    """No more than this, since inner steps take their time: every peer computes, nobody waits, and bytes are free."""
+    spec, swarm = with_strategy(question.spec, chosen), question.swarm
+    rates = (1 / step_seconds(question.shape, spec, machine, question.given, swarm) for machine in swarm.machines)
     return sum(rates) * step_tokens(spec) * question.worth(chosen, chosen.steps)
 
 
@@ -180,9 +171,9 @@ class NothingFits(BadInput):
     """Some peer has too little memory for every strategy."""
 
 
-def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) -> SearchOutcome:
+def search(question: PlanningProblem, *, keep: int = 12) -> SearchOutcome:
     """The best strategies, in order. Raises NothingFits if none fits the peers' memory."""
-    everything = enumerate_strategies(question, spans=spans)
+    everything = enumerate_strategies(question)
     fitting = [chosen for chosen in everything if question.fits(chosen)]
     if not fitting:
         raise NothingFits(_too_large(question, everything))
@@ -200,8 +191,7 @@ def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) ->
         if len(ranked) >= keep and bounds[chosen] <= ranked[-1].score:
             break  # all that follow are bounded by less
         tried += 1
-        cost = question.expected(chosen)
-        one = RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+        one = _ranked(question, chosen, question.expected(chosen))
         ranked = _unlike(sorted([*ranked, one], key=place))[:keep]
     found = tuple(evaluate(question, one.strategy) for one in ranked)
     return SearchOutcome(
@@ -210,8 +200,12 @@ def search(question: PlanningProblem, *, spans: bool = False, keep: int = 12) ->
 
 
 def evaluate(question: PlanningProblem, chosen: Strategy) -> RankedStrategy:
-    cost = question.predict(chosen)
-    return RankedStrategy(strategy=chosen, cost=cost, score=question.score(chosen, cost))
+    return _ranked(question, chosen, question.predict(chosen))
+
+
+def _ranked(question: PlanningProblem, chosen: Strategy, cost: RoundCost) -> RankedStrategy:
+    score, bytes_worth = question.score(chosen, cost), question.bytes_worth(cost)
+    return RankedStrategy(strategy=chosen, cost=cost, score=score, bytes_worth=bytes_worth)
 
 
 def _unlike(ranked: Sequence[RankedStrategy]) -> list[RankedStrategy]:
@@ -246,8 +240,8 @@ def _memory(machine: Machine) -> float:
 ALIKE = 0.0005
 """Relative differences below this are none."""
 NAMES = {
-    "steps": "H", "fragments": "fragments", "wire": "", "overlap": "",
-    "stages": "peers per replica", "accumulation": "micro-batches", "pace": "pace",
+    "steps": "H", "fragments": "fragments", "wire": "", "overlap": "", "accumulation": "micro-batches",
+    "pace": "pace",
 }  # fmt: skip
 
 
@@ -266,14 +260,23 @@ def why_lost(best: RankedStrategy, other: RankedStrategy) -> str:
     change = differences(other.strategy, best.strategy) or "the same"
     faster = other.cost.tokens_per_s / best.cost.tokens_per_s - 1
     worth = (other.score / other.cost.tokens_per_s) / (best.score / best.cost.tokens_per_s) - 1
+    of_bytes = other.bytes_worth / best.bytes_worth - 1
+    is_bytes = abs(of_bytes) > abs((1 + worth) / (1 + of_bytes) - 1)
     if faster < -ALIKE:
         text = f"{change}: {-faster:.2%} fewer tokens/s, since {_cause(best, other)}"
-        return text + (f", which a gain of {worth:.1%} in quality is not worth" if worth > ALIKE else "")
+        gain = f", which a gain of {worth:.1%} in {'bytes' if is_bytes else 'quality'} is not worth"
+        return text + (gain if worth > ALIKE else "")
+    why = f"{_month(other.cost)} a month instead of {_month(best.cost)}" if is_bytes else "perplexity"
     if faster > ALIKE:
-        return f"{change}: {faster:.1%} more tokens/s, but each is worth {-worth:.1%} less (perplexity)"
+        return f"{change}: {faster:.1%} more tokens/s, but each is worth {-worth:.1%} less ({why})"
     if worth < -ALIKE:
-        return f"{change}: as fast, but each token is worth {-worth:.1%} less (perplexity)"
+        return f"{change}: as fast, but each token is worth {-worth:.1%} less ({why})"
     return f"{change}: as good, and changes more"
+
+
+def _month(cost: RoundCost) -> str:
+    month_gb = 30 * cost.day_bytes / GB
+    return f"{month_gb:,.0f} GB" if month_gb >= 1000 else f"{month_gb:.3g} GB"
 
 
 def _cause(best: RankedStrategy, other: RankedStrategy) -> str:

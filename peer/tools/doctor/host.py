@@ -6,6 +6,7 @@ Each check is given what was read.
 from __future__ import annotations
 
 import multiprocessing
+import os
 import resource
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -47,13 +48,13 @@ def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
     """Of a peer of this run that keeps so many bytes of updates."""
     shape = shape_of(spec)
     memory = memory_of(shape, spec)
-    disk = disk_of(shape.parameters, round(memory.training), spec, chain_bytes)
+    disk = disk_of(shape.parameters, memory.training_bytes, spec, chain_bytes)
     start = 0 if spec.start is None else FLOAT32_BYTES * spec.model_parameters
     return RunNeeds(
-        parameters=shape.parameters, weights=round(FLOAT32_BYTES * shape.parameters + memory.frozen),
-        device=round(memory.device),
-        least_device=round(memory.training + memory.frozen + memory.activations / spec.inner.sequences),
-        main=round(PROCESS_BYTES + memory.anchor + memory.encoded),
+        parameters=shape.parameters, weights=FLOAT32_BYTES * shape.parameters + memory.frozen_bytes,
+        device=memory.device_bytes,
+        least_device=memory.device_bytes - round(memory.activation_bytes * (1 - 1 / spec.inner.sequences)),
+        main=PROCESS_BYTES + memory.anchor_bytes + memory.encoded_bytes,
         least_disk=disk.least + start, disk=disk.most + start,
     )  # fmt: skip
 
@@ -129,7 +130,7 @@ def check_files(name: str, data_path: str) -> Check:
     if not data_path:
         found = f"this run trains on files of yours, which its spec calls {called}, and you have named none"
         return failed("files", found, "name a folder of text: --set data_path=FOLDER", BadInput)
-    if not Path(data_path).expanduser().exists():
+    if not os.path.exists(os.path.expanduser(data_path)):
         found = f"{data_path}, which you have named for {called}, is not on this machine"
         return failed("files", found, "name a folder of text that is: --set data_path=FOLDER", BadInput)
     return passed("files", f"it reads what is text in {data_path}")

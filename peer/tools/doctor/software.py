@@ -138,9 +138,7 @@ async def check_libraries(start: Start = run_python) -> Check:
     ended = await start("-c", LIBRARIES)
     if ended.exit_code != 0:
         found = f"hivemind cannot be used: {ended.last_words}"
-        fix = (
-            "install homefires anew into a fresh environment: python3 -m venv .venv && .venv/bin/pip install homefires"
-        )
+        fix = "make a fresh environment where its code lies: python3 -m venv .venv && .venv/bin/pip install -e ."
         return failed("libraries", found, fix, HomefiresError)
     hivemind, protobuf = ended.answer.split()
     return passed("libraries", f"hivemind {hivemind} and protobuf {protobuf} go together")

@@ -23,6 +23,7 @@ from peer.schema.events import Evaluated, RoundCommitted, read_events
 from peer.schema.spec import RunSpec, dump, load
 from peer.tools.export.card import MEASURED, CardFacts, What, measured_page, model_card
 from peer.tools.export.hub_upload import push, require_login
+from peer.tools.export.progress import ExportProgress
 from peer.tools.export.stages import join_stages
 from peer.training.checkpoint.replay import Chain, read_chain, restore_anchor
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
@@ -35,7 +36,8 @@ SPARE_BYTES = 64 << 20
 
 
 def export(
-    directory: Path, to: Path | None, homes: Sequence[Path] = (), what: What | None = None, push_to: str = ""
+    directory: Path, to: Path | None, homes: Sequence[Path] = (), what: What | None = None, push_to: str = "",
+    progress: ExportProgress | None = None,
 ) -> str:  # fmt: skip
     """Write the anchor at the head of the run in `directory` to the folder `to`; a sentence that says what is where.
 
@@ -45,6 +47,7 @@ def export(
     work. The folder appears whole or not at all; by default it is `directory`/export-round-N. `push_to` is a repository
     at huggingface.co to which it goes as well. Raises BadInput, RunMismatch, Unreachable, DiskFull.
     """
+    progress = progress or ExportProgress()
     if push_to:
         require_login(push_to)
     spec = spec_in(directory)
@@ -61,7 +64,8 @@ def export(
     require_start(spec)
     model = build(spec)
     flat = FlatParameters(model)
-    anchor = joined or restore_anchor(chain, spec, flat)
+    with progress.during(f"reading the chain up to round {chain.head.round}"):
+        anchor = joined or restore_anchor(chain, spec, flat, progress.round)
     checked = _check_state(chain, anchor)
     flat.copy_layers(anchor.theta)
     shaped = _shaped(model, spec, what)
@@ -72,12 +76,17 @@ def export(
         evaluations=_evaluations(chain),
     )  # fmt: skip
     pages = {"README.md": model_card(facts)} | ({} if what == "base" else {MEASURED: measured_page(facts)})
-    _write(out, spec, shaped, pages)
+    with progress.during(f"writing {parameters:,} parameters to {out}"):
+        _write(out, spec, shaped, pages)
     name = f"the {what} of round {chain.head.round}" if what == "adapter" else f"round {chain.head.round}"
     if what == "base":
         name = "the model from which the run starts,"
     said = f"{name} of {spec.run.name} ({parameters:,} parameters) is in {out}"
-    return f"{said} and at {push(out, push_to, f'{name} of {spec.run.name}')}" if push_to else said
+    if not push_to:
+        return said
+    size_mb = sum(path.stat().st_size for path in out.iterdir()) / 1e6
+    with progress.during(f"uploading {size_mb:,.1f} MB to {push_to}"):
+        return f"{said} and at {push(out, push_to, f'{name} of {spec.run.name}')}"
 
 
 def spec_in(directory: Path) -> RunSpec:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -152,10 +152,12 @@ def read_chain(directory: Path, spec: RunSpec) -> Chain:
     return Chain(directory=directory, genesis=genesis, base=heads[0], updates=updates, head=heads[-1])
 
 
-def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> OuterState:
+def restore_anchor(
+    chain: Chain, spec: RunSpec, initial: FlatParameters, told: Callable[[int, int], object] = lambda round, last: None
+) -> OuterState:
     """The anchor at the head of `chain`, by making the outer steps since the newest snapshot again.
 
-    Without one they are made from the run's `initial` parameters on.
+    Without one they are made from the run's `initial` parameters on. `told` hears of each, and of the last.
 
     Raises RunMismatch if the run began with others, BadInput if bytes on disk are missing or damaged.
     """
@@ -170,6 +172,7 @@ def restore_anchor(chain: Chain, spec: RunSpec, initial: FlatParameters) -> Oute
         )
     for update in chain.updates[anchor.round - chain.base.round :]:
         advance(anchor, update, spec, layout, partial(load_object, chain.directory))
+        told(anchor.round, chain.head.round)
     return anchor
 
 

@@ -86,8 +86,8 @@ def named_files(path: str) -> tuple[Path, list[str]]:
 
     Hidden files, and files that are neither, are left out.
     """
-    root = Path(path).expanduser()
-    if not root.exists():
+    root = Path(os.path.expanduser(path))
+    if not os.path.exists(root):  # without an error for a name that no file can have
         raise BadInput(
             f"settings.data_path is {path!r}, which is not on this machine; name a text or parquet file or a folder"
         )
@@ -96,7 +96,11 @@ def named_files(path: str) -> tuple[Path, list[str]]:
     readable = [file.relative_to(base) for file in found if _is_readable(file.relative_to(base))]
     if not readable:
         raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file")
-    return base, [name.as_posix() for name in readable]
+    names = [name.as_posix() for name in readable]
+    for name in names:
+        if any("\ud800" <= letter <= "\udfff" for letter in name):
+            raise BadInput(f"settings.data_path is {path!r}; give {name[:200]!a} in it a name that is UTF-8 text")
+    return base, names
 
 
 def _is_readable(name: Path) -> bool:

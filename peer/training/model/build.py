@@ -28,14 +28,14 @@ _DRAWN_AT_ONCE = 1 << 22
 def build(spec: RunSpec) -> nn.Module:
     """The model of `spec` on the CPU, with the same parameter bits on every machine; what is trained is float32.
 
-    Without a model to start from, transformers' own initialisation decides which parameters are constants; the others
-    are redrawn, because its normal draws differ between processors. Raises BadSpec, and BadInput where the start is not
-    in the cache.
+    Without a model to start from, transformers' own initialisation decides which parameters are constants, and how far
+    the others spread; those are redrawn, because its normal draws differ between processors. Raises BadSpec, and
+    BadInput where the start is not in the cache.
     """
     if spec.start is None:
-        config = build_config(spec)
-        model = _from_config(config)
-        _draw(model, config, spec, _names(model))
+        with _noted_spreads() as spreads:
+            model = _from_config(build_config(spec))
+        _draw(model, spreads, spec, _names(model))
         return model
     model = _unset(spec)
     _fill(model, _names(model), spec)
@@ -61,9 +61,8 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
     """
     from transformers.initialization import no_init_weights
 
-    config = build_config(spec)
     with _parameters_on_meta(), no_init_weights():  # what has no storage takes longest to draw
-        model: Any = _from_config(config)
+        model: Any = _from_config(build_config(spec))
     names = _names(model)
     kept = cut(model)
     for module in kept.modules():
@@ -71,12 +70,13 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
             parameter = nn.Parameter(torch.empty(value.shape), value.requires_grad)
             names[id(parameter)] = names[id(value)]
             setattr(module, name, parameter)
-    with torch.random.fork_rng(devices=[]), torch.no_grad():
+    with torch.random.fork_rng(devices=[]), torch.no_grad(), _noted_spreads() as spreads:
         torch.manual_seed(0)
-        for module in kept.modules():
+        innermost_first = reversed(list(kept.modules()))  # as transformers: a module may set what its parts have
+        for module in innermost_first:
             model._init_weights(module)
     if spec.start is None:
-        _draw(kept, config, spec, names)
+        _draw(kept, spreads, spec, names)
     else:
         _fill(kept, names, spec)
     return kept
@@ -99,12 +99,36 @@ def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
         parameter.view(-1).copy_(torch.from_numpy(layers[number][where].astype(np.float32)))
 
 
-def _draw(model: nn.Module, config: PreTrainedConfig, spec: RunSpec, names: Mapping[int, str]) -> None:
-    """Draw anew what is no constant; `names` are those in the whole model, by the identity of the parameter."""
-    spread = _random_parameters(model, config)
-    for name, parameter in model.named_parameters():
-        if name in spread:
-            _draw_uniform(parameter, f"{spec.run.seed}/{names[id(parameter)]}", spread[name])
+def _draw(model: nn.Module, spreads: Mapping[Tensor, float], spec: RunSpec, names: Mapping[int, str]) -> None:
+    """Draw anew what is no constant, with the deviation in `spreads`; `names` are those in the whole model, by the
+    identity of the parameter."""
+    for parameter in model.parameters():
+        values = parameter.detach()
+        if values.numel() < 2 or bool((values == values.flatten()[0]).all()):
+            continue
+        name = names[id(parameter)]
+        assert parameter in spreads, f"transformers draws {name} of {spec.model.architecture} in another way"
+        _draw_uniform(parameter, f"{spec.run.seed}/{name}", spreads[parameter])
+
+
+@contextmanager
+def _noted_spreads() -> Iterator[Mapping[Tensor, float]]:
+    """The standard deviation with which transformers draws each parameter inside: what it asked for, not what came
+    out, which differs between processors. GPT-2 has smaller ones where a block adds to what passes it by."""
+    from transformers import initialization
+
+    spreads: dict[Tensor, float] = {}
+    normal = initialization.normal_
+
+    def noting(tensor: Tensor, mean: float = 0.0, std: float = 1.0, generator: torch.Generator | None = None) -> Tensor:
+        spreads[tensor] = std
+        return normal(tensor, mean=mean, std=std, generator=generator)
+
+    initialization.normal_ = noting
+    try:
+        yield spreads
+    finally:
+        initialization.normal_ = normal
 
 
 def build_meta(spec: RunSpec) -> nn.Module:
@@ -197,22 +221,6 @@ def _from_config(config: PreTrainedConfig) -> nn.Module:
     return model
 
 
-def _random_parameters(model: nn.Module, config: PreTrainedConfig) -> dict[str, float]:
-    """Standard deviation of each parameter that is not a constant.
-
-    `initializer_range` where the architecture has one; otherwise what transformers drew, rounded
-    to two digits so that the last bits of its draws do not matter.
-    """
-    declared = getattr(config, "initializer_range", None)
-    found: dict[str, float] = {}
-    for name, parameter in model.named_parameters():
-        values = parameter.detach()
-        if values.numel() < 2 or bool((values == values.flatten()[0]).all()):
-            continue
-        found[name] = float(declared) if declared else float(f"{float(values.std()):.1e}")
-    return found
-
-
 @torch.no_grad()
 def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> None:
     """Fill with uniform draws of mean 0, by operations that are exact or rounded once on every processor."""
@@ -234,9 +242,14 @@ def position_inputs(entering_BT: Tensor) -> dict[str, Tensor]:
 
 def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
     """Logits (B, T − 1, V) of every token but the first, from those before it."""
+    logits_BTV: Tensor = next_token_outputs(model, tokens_BT).logits
+    return logits_BTV
+
+
+def next_token_outputs(model: nn.Module, tokens_BT: Tensor, **asked: bool) -> Any:
+    """All that transformers returns of the same forward pass; `asked` for what it leaves out by itself."""
     # No mask: sequences are full, and without one attention takes its fastest causal path.
     entering_BT = tokens_BT[:, :-1]
-    logits_BTV: Tensor = model(
-        input_ids=token_flags.plain(entering_BT), use_cache=False, **position_inputs(entering_BT)
-    ).logits
-    return logits_BTV
+    return model(
+        input_ids=token_flags.plain(entering_BT), use_cache=False, **position_inputs(entering_BT), **asked
+    )  # fmt: skip

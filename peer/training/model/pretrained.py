@@ -7,6 +7,7 @@ quantised file is brought to float32 there alone: so no processor of a peer can 
 from __future__ import annotations
 
 import importlib.util
+import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
@@ -63,16 +64,16 @@ def find(model: str, revision: str = "") -> FoundModel:
 
     Raises BadSpec, Unreachable.
     """
-    path = Path(model).expanduser()
+    path = Path(os.path.expanduser(model))  # os.path has no error for a name that no file can have
     if model == SHIPPED_FILE:
         path = _shipped()
-    if path.is_dir():
+    if os.path.isdir(path):
         return FoundModel(path, "", path.resolve().name, "")
-    if path.is_file() and path.suffix == ".gguf":
+    if os.path.isfile(path) and path.suffix == ".gguf":
         return FoundModel(path.parent, path.name, path.name, "")
-    if path.name == "model.safetensors" and path.with_name("config.json").is_file():
+    if path.name == "model.safetensors" and os.path.isfile(path.with_name("config.json")):
         return FoundModel(path.parent, "", path.parent.resolve().name, "")
-    if path.is_file():
+    if os.path.isfile(path):
         raise BadSpec(f"start.model is {model}; name its folder, in which config.json lies beside the weights")
     if not HUB_NAME.fullmatch(model):
         raise BadSpec(f"start.model is {model}, which is not here; name a folder, a .gguf file, or OWNER/NAME")

@@ -1,24 +1,25 @@
 """Steps of the inner optimizers, each whole or not made at all, though the device's memory may run out in the middle.
 
-AdamW takes memory in its first step, for its moments; Muon in every one, for the matrix that it works on. By then other
-parameters may have moved, and what a step did to them cannot be computed back to the bit. So what such a step changes
-is copied before: on the device, whose memory the activations have just left, or else in main memory. An AdamW that has
-its moments is one fused kernel that takes nothing: nothing is copied for it.
+What a step did to a parameter cannot be computed back to the bit. So all that takes memory comes before the first
+parameter moves: AdamW's moments, in its first step, after which it is one fused kernel that takes nothing; and Muon's
+directions in every step, two bytes per element of its matrices until they are applied. They lie on the device, whose
+memory the activations have just left, or else in main memory. Nothing is copied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+from typing import Any
 
 import torch
 from torch import Tensor
-from torch.optim import Optimizer
+from torch.optim import Optimizer, _muon
 
 from peer.node.host.device import is_out_of_memory
-from peer.training.outer.copy_stream import copied
 from peer.training.train.optimizers import Optimizers
 
-MAIN = torch.device("cpu")
+Move = Callable[[], object]
+"""Changes parameters and states in place, and takes no memory of the device."""
 
 
 class AtomicSteps:
@@ -26,63 +27,87 @@ class AtomicSteps:
 
     def __init__(self, optimizers: Optimizers, device: torch.device) -> None:
         self._optimizers = optimizers
-        self._places = (device,) if device == MAIN else (device, MAIN)
+        self._asides = (False,) if device.type == "cpu" else (False, True)
+        """Whether what a step takes lies in main memory; tried in this order."""
 
+    @torch.no_grad()
     def step(self, learning_rate: float) -> bool:
         """Whether it was made; else there was no room, and parameters, states and gradients are what they were."""
-        return any(self._is_made(learning_rate, place) for place in self._places)
+        for member in self._optimizers.members:
+            for group in member.param_groups:
+                group["lr"] = learning_rate
+        for aside in self._asides:
+            moves = self._moves(aside)
+            if moves is not None:
+                for move in moves:
+                    move()
+                for member in self._optimizers.members:
+                    member.zero_grad()
+                return True
+        return False
 
-    def _is_made(self, learning_rate: float, place: torch.device) -> bool:
-        before: Backup | None = None
+    def _moves(self, aside: bool) -> list[Move] | None:
+        """Of all members; None without room for them. Nothing has changed yet."""
+        moves: list[Move] = []
         try:
-            before = Backup(self._optimizers, place)
-            self._optimizers.step(learning_rate)
+            for member in self._optimizers.members:
+                moves += _moves_of(member, aside)
         except RuntimeError as error:
             if not is_out_of_memory(error):
                 raise
-        else:
-            return True
-        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
-        if before is not None:
-            before.restore()
-        return False
+            return None
+        return moves
 
 
-class Backup:
-    """What the next step may leave half made, copied: of all members up to the last one that takes memory."""
-
-    def __init__(self, optimizers: Optimizers, place: torch.device) -> None:
-        members = optimizers.members
-        last = max((number for number, member in enumerate(members) if takes_memory(member)), default=-1)
-        moving = [(member, each) for member in members[: last + 1] for each in _moving(member)]
-        self._parameters = [(parameter, copied(parameter, place)) for _, parameter in moving]
-        self._states = [
-            (member, parameter, {key: (value, copied(value, place)) for key, value in _state(member, parameter)})
-            for member, parameter in moving
-        ]
-
-    @torch.no_grad()
-    def restore(self) -> None:
-        """Have all of it again, in place. A parameter that had no state has none."""
-        for parameter, copy in self._parameters:
-            parameter.copy_(copy)
-        for member, parameter, state in self._states:
-            if not state:
-                member.state.pop(parameter, None)
-            for value, copy in state.values():
-                value.copy_(copy)
+def _moves_of(member: Optimizer, aside: bool) -> Iterator[Move]:
+    match member:
+        case torch.optim.Muon():
+            for group in member.param_groups:
+                for parameter in _moving(group):
+                    yield _muon_move(member, group, parameter, aside)
+        case torch.optim.AdamW():
+            assert member.defaults["fused"], "another kernel takes memory in every step"
+            for group in member.param_groups:
+                for parameter in _moving(group):
+                    if not member.state.get(parameter):
+                        yield _setting(member, parameter, _adamw_moments(parameter))
+            yield member.step
+        case _:  # of a test, without a state
+            yield member.step
 
 
-def takes_memory(member: Optimizer) -> bool:
-    """Whether the next step of an optimizer allocates: all do but torch's fused AdamW, once it has its moments."""
-    fused = isinstance(member, torch.optim.AdamW) and bool(member.defaults["fused"])
-    return not fused or any(not member.state.get(parameter) for parameter in _moving(member))
+def _muon_move(member: Optimizer, group: dict[str, Any], parameter: Tensor, aside: bool) -> Move:
+    """What `torch.optim.Muon` does to one matrix, with its bits, in two halves: the direction, and the move."""
+    gradient, rate, decay, mass = parameter.grad, group["lr"], group["weight_decay"], group["momentum"]
+    assert gradient is not None
+    state: dict[str, Tensor] = member.state.get(parameter) or {"momentum_buffer": torch.zeros_like(gradient)}
+    momentum = state["momentum_buffer"]
+    moved = momentum.lerp(gradient, 1 - mass)
+    blend = gradient.lerp(moved, mass) if group["nesterov"] else moved
+    direction = _muon._zeropower_via_newtonschulz(blend, group["ns_coefficients"], group["ns_steps"], group["eps"])
+    length = _muon._adjust_lr(rate, group["adjust_lr_fn"], parameter.shape)
+    if aside:  # in the gradient's numbers, so that it can take the gradient's place
+        direction = direction.to("cpu").to(gradient.dtype)
+
+    def move() -> None:
+        member.state[parameter] = state
+        momentum.lerp_(gradient, 1 - mass)
+        parameter.mul_(1 - rate * decay)
+        parameter.add_(gradient.copy_(direction) if aside else direction, alpha=-length)
+
+    return move
 
 
-def _moving(member: Optimizer) -> Iterator[Tensor]:
+def _adamw_moments(parameter: Tensor) -> dict[str, Tensor]:
+    """As torch makes them in the first step."""
+    step = torch.zeros((), dtype=torch.float32, device=parameter.device)
+    return {"step": step, "exp_avg": torch.zeros_like(parameter), "exp_avg_sq": torch.zeros_like(parameter)}
+
+
+def _setting(member: Optimizer, parameter: Tensor, state: dict[str, Tensor]) -> Move:
+    return lambda: member.state.__setitem__(parameter, state)
+
+
+def _moving(group: dict[str, Any]) -> list[Tensor]:
     """Parameters that the next step moves: those with a gradient."""
-    return (value for group in member.param_groups for value in group["params"] if value.grad is not None)
-
-
-def _state(member: Optimizer, parameter: Tensor) -> list[tuple[str, Tensor]]:
-    return [(key, value) for key, value in member.state.get(parameter, {}).items() if isinstance(value, Tensor)]
+    return [value for value in group["params"] if value.grad is not None]

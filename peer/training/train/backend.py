@@ -22,6 +22,7 @@ from peer.training.checkpoint.checkpoint import generator_states, set_generator_
 from peer.training.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
 from peer.training.model.build import next_token_logits
 from peer.training.model.continuation import continued
+from peer.training.model.expert_balance import training_logits
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
 from peer.training.outer.copy_stream import upload
@@ -301,9 +302,10 @@ class SingleDevice:
 
     def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
         tokens_BT = upload(tokens, self._device)
-        loss = self._loss(tokens_BT) / (whole / len(tokens_BT))
-        torch.autograd.backward(loss)
-        return loss.detach()
+        loss, balance = self._loss(tokens_BT)
+        share = whole / len(tokens_BT)
+        torch.autograd.backward((loss if balance is None else loss + balance) / share)
+        return loss.detach() / share
 
     def _make_smaller(self) -> None:
         """Halve the micro-batch. Raises MemoryFull if it cannot be halved."""
@@ -407,11 +409,12 @@ class SingleDevice:
             self.micro.sequences = room_for(self._fit, room_bytes)
         return True
 
-    def _loss(self, tokens_BT: Tensor) -> Tensor:
+    def _loss(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
+        """Of the text, and what its gradient has besides; see `training_logits`."""
         context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
         with context:
-            logits_BTV = next_token_logits(self._model, tokens_BT)
-        return share_of_loss(logits_BTV, tokens_BT)
+            logits_BTV, balance = training_logits(self._model, tokens_BT)
+        return share_of_loss(logits_BTV, tokens_BT), balance
 
 
 SEQUENCES = 32

@@ -10,7 +10,7 @@ import pytest
 import tui.commands.artifacts
 from dht.errors import BadChain, BadInput, DiskFull, HomefiresError, RunMismatch
 from tui.cli import main
-from tui.commands.artifacts import AuditCommand, ChatCommand, ExportCommand
+from tui.commands.artifacts import AuditCommand, ChatCommand, CreditCommand, ExportCommand
 
 
 @pytest.mark.outside
@@ -32,6 +32,27 @@ def test_an_export_is_one_line(
         *("peer", "export", str(tmp_path)),
         *("peer", "export", str(tmp_path), "--to", str(tmp_path / "out")),
     ]
+
+
+@pytest.mark.outside
+def test_an_export_says_how_far_it_is(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """In plain lines beside the answer, as they come; without what libraries write."""
+    program(
+        monkeypatch,
+        "import sys; print('export: round 3 of 9\\nnoise\\nexport: uploading \x1b[2J', file=sys.stderr); print('done')",
+    )
+    assert main(["export", str(tmp_path), "--push", "me/mine"]) == 0
+    assert capfd.readouterr() == ("done\n", "export: round 3 of 9\nexport: uploading \ufffd[2J\n")
+
+
+@pytest.mark.outside
+def test_a_credit_that_was_killed_is_told_with_its_limit(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Short of memory, most likely: its last line says nothing of that."""
+    program(monkeypatch, "import os; os.kill(os.getpid(), 9)")
+    with pytest.raises(HomefiresError, match="the credit was killed: it did not end within 3600 s, or the system"):
+        CreditCommand(place=tmp_path).run()
 
 
 @pytest.mark.outside
@@ -67,7 +88,11 @@ def test_a_chat_has_the_terminal_and_its_childs_end(tmp_path: Path, monkeypatch:
         (5, RunMismatch, "^the last line$"),
         (8, DiskFull, "^the last line$"),
         (1, HomefiresError, "^the export failed: the last line; run it again with --debug$"),
-        (-9, HomefiresError, "^the export failed: the last line; run it again with --debug$"),
+        (
+            -9,
+            HomefiresError,
+            "^the export was killed: it did not end within 3600 s, or the system was short of memory;",
+        ),
     ],
 )
 def test_a_failed_export_is_one_line(
@@ -138,5 +163,7 @@ def test_an_audit_that_hangs_is_ended(tmp_path: Path, monkeypatch: pytest.Monkey
 def test_a_child_that_does_not_end_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tui.commands.artifacts, "EXPORT_S", 0.2)
     program(monkeypatch, "import signal; signal.pause()")
-    with pytest.raises(HomefiresError, match="the export did not end within 0 s; run it again with --debug"):
+    with pytest.raises(
+        HomefiresError, match="the export was killed: it did not end within 0 s, or the system was short"
+    ):
         ExportCommand(place=tmp_path).run()

@@ -9,12 +9,13 @@ import re
 import stat
 import time
 from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from dht.errors import BadInput, BadInvite, Unreachable
+from dht.errors import BadInput, BadInvite, Declined, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
@@ -96,8 +97,8 @@ def test_peers_that_the_volunteer_names_are_asked_too(join: JoinCommand, spec: R
 def test_anything_else_is_no_and_leaves_nothing(join: JoinCommand, spec: RunSpec, answer: str) -> None:
     """Also the end of input."""
     screen = Terminal()
-    assert consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec)) is None
-    assert "nothing is kept" in screen.getvalue()
+    with pytest.raises(Declined, match="nothing is kept"):
+        consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=Node(spec))
     assert not join.place().exists()
 
 
@@ -127,17 +128,26 @@ class Small(Node):
 
 @pytest.mark.parametrize(
     ("answer", "settings"),
-    [("1\n", ("offload=yes",)), ("2\n", ("stages=2",)), ("3\n", None), ("y\n", None), ("\n", None)],
+    [
+        ("1\n", ("offload=yes",)),
+        ("2\n", ("stages=2",)),
+        ("3\n", None),
+        ("\n", None),
+        ("y\n2\n", ("stages=2",)),
+        ("yes\n1\n", ("offload=yes",)),
+        ("y\n", None),
+        ("y\nn\n", None),
+    ],
 )
 def test_who_lacks_memory_chooses_another_way_or_none(
     tmp_path: Path, answer: str, settings: tuple[str, ...] | None
 ) -> None:
-    """Nobody takes part by mere yes, as the machine would find no room."""
+    """Mere yes is asked which way, as the machine would find no room; nothing more is no."""
     spec, screen = load("llama-1b"), Terminal()
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
     node = Small(spec, 12 * 10**9, 128 * 10**9)
-    said = consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=node)
-    assert said == settings
+    with pytest.raises(Declined) if settings is None else nullcontext():
+        assert consents(join, yes=False, stdin=Terminal(answer), screen=screen, introduce=node) == settings
     text = screen.getvalue()
     assert "GPU memory here comes to 12.0 GB" in text
     assert re.search(r"1  layers from main memory: about [\d,]+ tokens/s \(--set offload=yes\)\n", text)
@@ -145,7 +155,8 @@ def test_who_lacks_memory_chooses_another_way_or_none(
         r"2  a cluster of 2 such homes, on lines of 20 Mbit/s: about [\d,]+ tokens/s\s+\(--set stages=2\)", text
     )
     assert "Join this run, and which way? [1/2/N] " in text
-    assert max(map(len, text.splitlines())) <= 100
+    assert ("does not hold the model; say which way. [1/2/N] " in text) == answer.startswith("y")
+    assert max(map(len, text.replace("] ", "]\n").splitlines())) <= 100
 
 
 def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> None:
@@ -160,7 +171,8 @@ def test_whoever_said_how_it_trains_is_asked_for_yes_alone(tmp_path: Path) -> No
 def test_where_nothing_helps_that_is_said(tmp_path: Path) -> None:
     spec, screen = load("gpt2-small"), Terminal()
     join = JoinCommand(invite=invite_of(ORGANISER, spec), directory=tmp_path / "peer")
-    assert consents(join, yes=False, stdin=Terminal("\n"), screen=screen, introduce=Small(spec, 10**8, 10**9)) is None
+    with pytest.raises(Declined):
+        consents(join, yes=False, stdin=Terminal("\n"), screen=screen, introduce=Small(spec, 10**8, 10**9))
     assert "There is no other way for it to train." in screen.getvalue()
 
 

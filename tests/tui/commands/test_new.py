@@ -80,6 +80,10 @@ def test_conversations_are_seen_by_their_first_line(line: str, format: str, tmp_
         ("data", "nowhere", "--data is 'nowhere'"),
         ("who", "me", "--who is 'me'"),
         ("time", "soon", "--time is 'soon'"),
+        ("time", "0", "--time is 0; a run has a round at least"),
+        ("time", "0h", "--time is '0h'"),
+        ("time", "²", "--time is '²'"),
+        ("time", "9" * 5000, "--time is '999"),
     ],
 )
 @pytest.mark.outside
@@ -89,6 +93,37 @@ def test_a_mistake_is_one_line(
     assert main([*words(**{answer: value}), str(tmp_path / "run.toml")]) == 2
     assert said in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.parametrize(
+    ("setting", "value"),
+    [
+        ("admission.policy", "invited"), ("run.name", "mine"), ("run.rounds", 7), ("run.rounds", 0),
+        ("data.held_out_every", 33), ("data.subset", "part"), ("round.exchange_s", 1.0), ("round.gather_s", 1.0),
+        ("round.steps", 11), ("model.context", 32), ("inner.sequences", 3),
+    ],
+)  # fmt: skip
+def test_what_is_set_holds_whatever_the_answers_say(setting: str, value: object, tmp_path: Path) -> None:
+    path = tmp_path / "run.toml"
+    words_set = f"{setting}={value}"
+    assert main([*words(), "--set", words_set, str(path)]) == 0
+    table, key = setting.split(".")
+    assert load(str(path)).tables()[table][key] == value
+
+
+@pytest.mark.parametrize(
+    "words_of_demo",
+    [
+        ["--peers", "3", "--set", "run.founders=2"],
+        ["--rounds", "3", "--set", "run.rounds=2"],
+        ["--seed", "3", "--set", "run.seed=2"],
+    ],
+)
+def test_a_demo_refuses_what_another_option_would_overwrite(
+    words_of_demo: list[str], capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["demo", "--devices", "cpu", *words_of_demo]) == 2
+    assert "another option has run." in capsys.readouterr().err
 
 
 def test_nothing_is_written_over(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -20,7 +20,7 @@ from hypothesis import strategies as st
 import dht.errors
 import tui.commands.join
 import tui.processes.systemd
-from dht.errors import BadInput, DirectoryBusy, HomefiresError, RunMismatch, Unreachable
+from dht.errors import BadInput, Declined, DirectoryBusy, HomefiresError, RunMismatch, Unreachable
 from dht.identity import Identity
 from dht.identity import fingerprint_words as fingerprint
 from dht.invite import issue
@@ -77,7 +77,7 @@ def test_delays_grow_where_systemd_can(service: Service) -> None:
 
 def test_what_a_person_must_mend_first_is_not_started_again(service: Service) -> None:
     """Every branch of the error tree is either waited out or not; a new one must be thought about."""
-    assert value_of(unit_text(service, NEW), "RestartPreventExitStatus") == "2 4 5 6 9 11 14 15"
+    assert value_of(unit_text(service, NEW), "RestartPreventExitStatus") == "2 4 5 6 9 11 14 15 16"
     codes = {
         kind.exit_code
         for kind in vars(dht.errors).values()
@@ -316,12 +316,15 @@ def test_what_the_owner_answers_holds_for_the_service(
 ) -> None:  # fmt: skip
     """A no installs nothing."""
 
-    def answers(join: JoinCommand, **asked: Any) -> tuple[str, ...] | None:
-        assert chosen is None or consents(join, **asked | {"yes": True}) == ()
+    def answers(join: JoinCommand, **asked: Any) -> tuple[str, ...]:
+        if chosen is None:
+            raise Declined("not joined")
+        assert consents(join, **asked | {"yes": True}) == ()
         return chosen
 
     monkeypatch.setattr(tui.commands.join, "consents", answers)
-    assert main(["service", "install", invite, "--dir", str(tmp_path / "p")]) == 0
+    code = main(["service", "install", invite, "--dir", str(tmp_path / "p")])
+    assert code == (Declined.exit_code if chosen is None else 0)
     assert systemd.exists() == (chosen is not None)
     assert saved_settings.read_table(tmp_path / "p") == kept
 

@@ -117,7 +117,7 @@ def test_a_step_has_an_interval_that_knows_which_lines_are_assumed(tmp_path: Pat
 def test_without_a_number_a_model_is_cut_as_little_as_memory_allows(capsys: Said) -> None:
     """The large one fits on no device of 8 GB; the small one is not cut at all."""
     spec = load("llama-1b")
-    needed = memory_of(shape_of(spec), spec).device / 1e9
+    needed = memory_of(shape_of(spec), spec).device_bytes / 1e9
     told = placed(capsys, "llama-1b", "--peers", "12", "--memory", "8")
     assert told["work"]["stages"] == -(-needed // 8)
     assert placed(capsys, "tiny", "--peers", "3", "--memory", "8")["work"]["stages"] == 1

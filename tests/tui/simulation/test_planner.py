@@ -30,6 +30,40 @@ def test_a_table_of_eighty_columns_and_why_the_next_one_lost(capsys: pytest.Capt
     ]
 
 
+def test_every_plan_says_what_a_month_sends(capsys: pytest.CaptureFixture[str]) -> None:
+    """In every row, of the best in words, and as an object."""
+    assert main(ASKED) == 0
+    page = capsys.readouterr().out
+    assert "GB/month" in page
+    assert re.search(r"a day, [\d.]+ [kMGT]B\s+a\s+month", page)
+    assert main([*ASKED, "--json"]) == 0
+    best = json.loads(capsys.readouterr().out)["ranked"][0]
+    assert best["day_bytes"] == pytest.approx(best["traffic"]["up_bytes"] * 86_400 / best["round_s"])
+
+
+def test_bytes_have_a_price_that_can_be_set(capsys: pytest.CaptureFixture[str]) -> None:
+    asked = ["plan", "gpt2-small", "--peers", "4", "--upload", "20", "--download", "100", "--step-s", "2.5", "--json"]
+    day_bytes = []
+    for words in ([], ["--gb-price", "0.1"], ["--gb-price", "0"]):
+        assert main([*asked, *words]) == 0
+        day_bytes.append(json.loads(capsys.readouterr().out)["ranked"][0]["day_bytes"])
+    assert day_bytes[0] == day_bytes[1] < day_bytes[2] / 5
+
+
+@pytest.mark.parametrize(("overlap", "mark"), [("streaming", "1="), ("none", "= ")])
+def test_the_spec_as_it_stands_does_not_lose_to_itself(
+    overlap: str, mark: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where it is the best it has one row, and nothing is said to have beaten it."""
+    asked = ["plan", "gpt2-small", "--peers", "4", "--upload", "20", "--download", "100", "--step-s", "2.5"]
+    assert main([*asked, "--set", f"round.overlap={overlap}"]) == 0
+    page = capsys.readouterr().out
+    rows = [line for line in page.splitlines() if re.match(rf"[\d= ][= ] +500 {overlap} +1 int4", line)]
+    assert [line[:2] for line in rows] == [mark]
+    assert ("1 is best (the spec as it stands): H 500" in page) == (overlap == "streaming")
+    assert ("= lost (the spec as it stands)" in page) == (overlap == "none")
+
+
 def test_what_nobody_measured_is_said(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["plan", "micro"]) == 0
     text = capsys.readouterr().out
@@ -84,60 +118,6 @@ def test_peers_from_a_file(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -
     assert "anna: " in text
     assert "ben-1: " in text
     assert "ben-2: " not in text  # it is like ben-1
-
-
-SMALL = """
-[delays_ms]
-"berlin tokyo" = 300
-{}
-"""
-PEER = """
-[[peer]]
-name = "{name}"
-region = "{region}"
-step_s = 1.0
-memory_gb = 0.012
-"""
-
-
-def small_peers(names: str) -> str:
-    """Too small for a whole model each, in two cities."""
-    rows = [PEER.format(name=name, region="berlin" if name[0] == "b" else "tokyo") for name in names.split()]
-    return SMALL.format("".join(rows))
-
-
-@pytest.mark.slow
-def test_replicas_over_peers_are_planned_alike_in_whatever_order_they_are_said(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """And who works together is near each other. Without --spans there is no plan for such peers."""
-    told = []
-    for number, names in enumerate(("b1 t1 b2 t2", "t2 b2 b1 t1")):
-        path = tmp_path / f"peers-{number}.toml"
-        path.write_text(small_peers(names))
-        assert main(["plan", "tiny", "--peers", str(path), "--spans", "--json"]) == 0
-        told.append(json.loads(capsys.readouterr().out))
-    assert told[0] == told[1]
-    pipelines = told[0]["pipelines"]
-    assert {frozenset(held["peer"][0] for held in each) for each in pipelines} == {frozenset("b"), frozenset("t")}
-    assert all(sum(held["blocks"] for held in each) == 4 for each in pipelines)
-    assert main(["plan", "tiny", "--peers", str(path)]) == 2
-
-
-def test_who_would_hold_what_is_a_line_for_each_pipeline(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    path, planned = tmp_path / "peers.toml", tmp_path / "planned.toml"
-    path.write_text(small_peers("b1 t1"))
-    asked = ["plan", "tiny", "--peers", str(path), "--spans"]
-    assert main(asked) == 0
-    lines = capsys.readouterr().out.splitlines()
-    assert max(map(len, lines)) <= 80
-    assert any("of 2 peers per replica" in line for line in lines)
-    assert any(re.fullmatch(r"  [bt]1 \(\d\) > [bt]1 \(\d\): \d+ steps of .*", line) for line in lines)
-    assert any("no spec says so: peers form clusters themselves" in line for line in lines)
-    assert any(line.startswith("= does not fit (the spec as it stands)") for line in lines)
-    assert main([*asked, "--write", str(planned)]) == 2
-    assert "leave --spans out" in capsys.readouterr().err
-    assert not planned.exists()
 
 
 @pytest.mark.slow

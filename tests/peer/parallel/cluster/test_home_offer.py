@@ -43,9 +43,9 @@ def test_what_else_the_processor_does_makes_no_machine_slower(monkeypatch: pytes
 def test_a_processor_keeps_a_rounds_numbers_in_the_same_memory(monkeypatch: pytest.MonkeyPatch) -> None:
     """A machine that has just enough for all of a run has room for training it, and with less allowed for less."""
     memory = memory_of(shape_of(SPEC), SPEC)
-    whole = PROCESS_BYTES + memory.training + memory.anchor
+    whole = PROCESS_BYTES + memory.training_bytes + memory.anchor_bytes
     monkeypatch.setattr(home_offer, "available_bytes", lambda: whole)
-    assert room_bytes(CPU, PeerSettings()) == pytest.approx(memory.training)
+    assert room_bytes(CPU, PeerSettings()) == pytest.approx(memory.training_bytes)
     allowed = PeerSettings(memory_gb=(PROCESS_BYTES + 1e9) / 1e9)
     monkeypatch.setattr(home_offer, "available_bytes", lambda: 64e9)
     assert room_bytes(CPU, allowed) == pytest.approx(0.5e9)

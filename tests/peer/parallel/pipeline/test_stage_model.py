@@ -29,7 +29,7 @@ UNCUTTABLE = ("gpt2", "opt")
 SIZES = {
     "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "n_embd": 64, "n_layer": 3, "n_head": 2,
     "intermediate_size": 96, "ffn_dim": 96, "num_key_value_heads": 1, "head_dim": 32, "num_local_experts": 3,
-    "tie_word_embeddings": False,
+    "tie_word_embeddings": False, "router_aux_loss_coef": 0.0,
 }  # fmt: skip
 
 
@@ -72,6 +72,13 @@ def test_what_cannot_be_cut_is_refused(architecture: str) -> None:
 def test_tied_embeddings_are_refused_with_the_way_out() -> None:
     with pytest.raises(BadSpec, match=r"model\.config\.tie_word_embeddings = false"):
         require_cuttable(spec_of("llama", tie_word_embeddings=True))
+
+
+def test_routers_that_are_balanced_over_all_blocks_are_refused_with_the_way_out() -> None:
+    """What is balanced is the sum over all blocks, of which a stage knows its own alone."""
+    with pytest.raises(BadSpec, match=r"router_aux_loss_coef = 0\.0") as caught:
+        require_cuttable(spec_of("mixtral", router_aux_loss_coef=0.001))
+    assert "\n" not in str(caught.value)
 
 
 @pytest.mark.parametrize(

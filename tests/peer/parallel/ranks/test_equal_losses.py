@@ -3,6 +3,7 @@ additions is the same."""
 
 from __future__ import annotations
 
+import dataclasses
 from pathlib import Path
 
 import pytest
@@ -17,6 +18,7 @@ from tests.talks import on_talks
 pytestmark = pytest.mark.outside
 
 STEPS = 20
+UNBALANCED = {"router_aux_loss_coef": 0.0}
 
 
 def losses(trainer: LocalTrainer, steps: int = STEPS) -> list[float]:
@@ -51,6 +53,23 @@ def test_conversations_are_learned_alike(way: str, make_on: MakeOn, spec: RunSpe
     assert measured.loss == pytest.approx(expected.loss, rel=1e-5)
     assert measured.tokens == expected.tokens
     assert ranks._backend.continued([[1]], 4, 0, lambda: False) == (), "no rank has all of the model"
+
+
+def test_experts_are_balanced_alike(make_on: MakeOn, spec: RunSpec) -> None:
+    """With a balance that counts: the losses of ranks that left it out would part from those of one device."""
+    shape = {
+        "intermediate_size": 36,
+        "num_local_experts": 3,
+        "num_experts_per_tok": 1,
+        "initializer_range": 0.2,
+        "router_aux_loss_coef": 1.0,
+    }
+    config = {**spec.model.config, **shape}
+    experts = dataclasses.replace(spec, model=dataclasses.replace(spec.model, architecture="mixtral", config=config))
+    alone = dataclasses.replace(spec, model=dataclasses.replace(experts.model, config=config | UNBALANCED))
+    balanced = losses(make_on("one device", experts), 5)
+    assert losses(make_on("full 2", experts), 5) == pytest.approx(balanced, rel=1e-5)
+    assert losses(make_on("one device", alone), 5) != pytest.approx(balanced, rel=1e-5)
 
 
 @pytest.mark.parametrize("way", ["one rank", "offload"])

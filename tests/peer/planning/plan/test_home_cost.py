@@ -112,7 +112,7 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
     of more, those in the middle both."""
     run = load("llama-1b")
     shape = shape_of(run)
-    training = memory_of(shape, run).training
+    training = memory_of(shape, run).training_bytes
     fast = cluster_tokens_per_s(shape, run, training, 1e12)
     assert fast is not None
     assert (fast.homes, fast.is_bound_by_line) == (2, False)
@@ -133,7 +133,7 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
 def test_a_model_whose_first_and_last_layer_are_one_is_for_no_cluster() -> None:
     run = load("llama-1b")
     tied = replace(run, model=replace(run.model, config={**run.model.config, "tie_word_embeddings": True}))
-    room = memory_of(shape_of(run), run).training
+    room = memory_of(shape_of(run), run).training_bytes
     assert cluster_tokens_per_s(shape_of(run), run, room, 20e6) is not None
     assert cluster_tokens_per_s(shape_of(tied), tied, room, 20e6) is None
     assert cluster_tokens_per_s(shape_of(tied, 10**9), tied, room, 20e6) is not None, "only its size is known"
@@ -155,7 +155,7 @@ def test_of_unlike_homes_each_does_its_share_as_far_as_it_has_room() -> None:
     """Three times as fast is three times as many layers; one with room for a quarter leaves the rest to the others."""
     run = load("llama-1b")
     shape = shape_of(run)
-    room, lines = memory_of(shape, run).training / 0.8, [1e12] * 2
+    room, lines = memory_of(shape, run).training_bytes / 0.8, [1e12] * 2
     per_s = 3 / 4 / shape.flops_per_token(run.model.context)
     both = pipeline_tokens_per_s(shape, run, [3e12, 1e12], [room] * 2, lines)
     tight = pipeline_tokens_per_s(shape, run, [3e12, 1e12], [room / 4, room], lines)

@@ -1,27 +1,19 @@
-"""Replicas of several peers: what they move and wait for, by the papers' formulas."""
+"""Stages over several peers: what they move and wait for, by the papers' formulas."""
 
 from __future__ import annotations
 
 import pytest
 
 from peer.planning.plan.model_shape import shape_of
-from peer.planning.plan.replicas import balanced, cut_bytes, pipeline_step_s
+from peer.planning.plan.replicas import Stage, cut_bytes, pipeline_step_s
 from tests.peer.planning.plan.plans import spec
 
 
 def test_amps_formula() -> None:
     """T = Σ e + Σ c + (B − 1) max e (arXiv:2210.07297)."""
-    stages = balanced(shape_of(spec()), [1.0, 1.0])
-    assert [stage.blocks for stage in stages] == [2, 2]
+    stages = [Stage(blocks=2, micro_s=2.0)] * 2
     assert pipeline_step_s(stages, [0.5], 8) == pytest.approx(4 + 0.5 + 7 * 2)
     assert pipeline_step_s(stages, [3.0], 8) == pytest.approx(4 + 3 + 7 * 3)
-
-
-def test_a_slow_peer_gets_fewer_blocks() -> None:
-    shape = shape_of(spec(config={"num_hidden_layers": 9}))
-    assert [stage.blocks for stage in balanced(shape, [1.0, 2.0])] == [6, 3]
-    with pytest.raises(ValueError, match="cannot be cut into 10"):
-        balanced(shape, [1.0] * 10)
 
 
 def test_a_cut_is_as_wide_as_the_model() -> None:

@@ -169,7 +169,7 @@ def test_one_device_holds_no_more_than_was_always_said() -> None:
     one = sharded_work(shape, run, [run.inner.sequences], [0.1])
     assert one.parameters == shape.parameters
     (held,) = sharded_cost(one, way(Sharding.REPLICATED, 1), FREE).device_bytes
-    assert held <= memory_of(shape, run).device
+    assert held <= memory_of(shape, run).device_bytes
 
 
 # ---- choice ----

@@ -21,6 +21,7 @@ from peer.node.store import start_blob
 from peer.schema.spec_fields import AdapterTable
 from peer.tools.export import hub_upload
 from peer.tools.export.folder import export
+from peer.tools.export.progress import ExportProgress
 from peer.training.train.backend import held_out_loss
 from tests.open_models import publish
 from tests.peer.tools.export.run_on_disk import RunOnDisk, make_run, small_spec, write_corpus
@@ -204,7 +205,12 @@ def api(monkeypatch: pytest.MonkeyPatch) -> FakeApi:
 
 
 def test_a_push_uploads_what_was_written(adapted: RunOnDisk, tmp_path: Path, api: FakeApi) -> None:
-    said = export(adapted.directory, tmp_path / "out", what="adapter", push_to="me/mine")
+    told: list[str] = []
+    said = export(
+        adapted.directory, tmp_path / "out", what="adapter", push_to="me/mine", progress=ExportProgress(told.append)
+    )
+    assert [line.split()[0] for line in told] == ["reading", "writing", "uploading"]
+    assert told[-1].endswith(" MB to me/mine")
     assert said.endswith(f" is in {tmp_path / 'out'} and at https://huggingface.co/me/mine")
     assert api.asked[:2] == [("create", "me/mine"), ("the adapter of round 2 of micro", "me/mine")]
     assert {"adapter_model.safetensors", "adapter_config.json", "README.md"} <= {name for name, _ in api.asked}

@@ -8,18 +8,29 @@ import math
 import pytest
 import torch
 from torch import nn
+from transformers import AutoModelForCausalLM
 
 from dht.errors import BadSpec
 from peer.schema import spec as specs
+from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
-from peer.training.model.build import build
+from peer.training.model.build import build, build_config, build_cut
 from peer.training.model.flat_parameters import FlatParameters
 
+LLAMA: dict[str, object] = {
+    "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2,
+}  # fmt: skip
 SMALL: dict[str, dict[str, object]] = {
-    "llama": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
+    "llama": LLAMA,
     "gpt2": {"n_embd": 32, "n_layer": 2, "n_head": 2},
     "qwen3": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     | {"num_key_value_heads": 2, "head_dim": 16},
+    **{
+        name: LLAMA | {"num_key_value_heads": 2} for name in ("mistral", "qwen2", "granite", "olmo2", "phi3", "smollm3")
+    },
+    "mixtral": LLAMA | {"num_key_value_heads": 2, "num_local_experts": 4},
+    "gemma": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
+    "opt": {"hidden_size": 32, "ffn_dim": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
     "gpt_neox": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2},
 }
 
@@ -68,6 +79,32 @@ def test_draws_are_uniform_with_the_declared_spread_and_norms_stay_one() -> None
     assert embedding.mean().item() == pytest.approx(0.0, abs=0.001)
     assert embedding.abs().max().item() <= 0.05 * math.sqrt(3) * 1.0001
     assert bool((model.get_parameter("model.norm.weight") == 1).all())
+
+
+def spreads_of(model: nn.Module) -> dict[str, float]:
+    return {name: parameter.std().item() for name, parameter in model.named_parameters() if parameter.dim() > 1}
+
+
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_every_parameter_spreads_as_transformers_has_it(architecture: str) -> None:
+    """Of every architecture: GPT-2's projections into the residual stream by √(2 × blocks) less (its paper, § 2.3)."""
+    spec = make_spec(architecture)
+    torch.manual_seed(0)
+    theirs = spreads_of(AutoModelForCausalLM.from_config(build_config(spec)))
+    ours = spreads_of(build(spec))
+    assert ours.keys() == theirs.keys()
+    for name, spread in theirs.items():
+        assert ours[name] == pytest.approx(spread, rel=0.15), name
+    if architecture == "gpt2":
+        assert ours["transformer.h.1.mlp.c_proj.weight"] == pytest.approx(0.02 / math.sqrt(2 * 2), rel=0.05)
+
+
+def test_a_part_of_a_model_has_the_spreads_of_the_whole() -> None:
+    """Also where a module sets those of its parts."""
+    spec = make_spec("gpt2", tie_word_embeddings=False)
+    part = dict(build_cut(spec, lambda model: model.get_submodule("transformer.h.1")).named_parameters())
+    for name, value in build(spec).get_submodule("transformer.h.1").named_parameters():
+        assert torch.equal(part[name], value), name
 
 
 def test_every_parameter_has_its_own_stream() -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import gc
 from collections.abc import Callable
 from typing import Any
 
@@ -14,7 +15,7 @@ from dht.errors import MemoryFull
 from peer.schema.spec import RunSpec, load
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters, trained
-from peer.training.train.atomic import AtomicSteps, Backup, takes_memory
+from peer.training.train.atomic import AtomicSteps
 from peer.training.train.backend import MicroBatch, SingleDevice
 from peer.training.train.optimizers import Optimizers, make_optimizers
 from tests.saved import optimizer_state
@@ -141,44 +142,60 @@ def give_gradients(model: nn.Module) -> None:
 
 
 @pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_copies_on_the_device_may_take_the_room_that_was_needed(
-    optimizer: str, fail: Callable[[str, int], Scarce]
-) -> None:
+def test_what_a_step_takes_may_lie_in_main_memory(optimizer: str, fail: Callable[[str, int], Scarce]) -> None:
     """Then they lie in main memory, and the step is made from the same gradients; nothing is halved."""
     (mine, whole), (other, alone) = with_gradients(optimizer), with_gradients(optimizer)
     steps = AtomicSteps(whole, CPU)
-    steps._places = (CPU, CPU)
+    steps._asides = (False, True)
     fail(MUON if optimizer == "muon" else ADAMW, 7)
     assert steps.step(0.01)
     assert all(parameter.grad is None for parameter in trained(mine))
     alone.step(0.01)
     assert same(whole.state_of(trained(mine)), alone.state_of(trained(other)))
+    assert torch.equal(FlatParameters(mine).new(), FlatParameters(other).new())
 
 
 def test_other_errors_are_not_taken_for_it(monkeypatch: pytest.MonkeyPatch) -> None:
     _, optimizers = with_gradients("adamw")
 
-    def fail(learning_rate: float) -> None:
+    def fail() -> None:
         raise RuntimeError("a bug")
 
-    monkeypatch.setattr(optimizers, "step", fail)
+    monkeypatch.setattr(optimizers.members[0], "step", fail)
     with pytest.raises(RuntimeError, match=r"^a bug$"):
         AtomicSteps(optimizers, CPU).step(0.01)
 
 
-def test_only_what_may_be_left_half_made_is_copied() -> None:
-    """Of AdamW nothing once it has its moments; of a run with Muon its matrices alone."""
-    model, optimizers = with_gradients("muon")
-    muon, adamw = optimizers.members
-    assert len(Backup(optimizers, CPU)._parameters) == len(trained(model))
-    optimizers.step(0.01)
+@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
+@pytest.mark.parametrize("aside", [False, True])
+def test_steps_have_the_bits_of_the_optimizers_themselves(optimizer: str, aside: bool) -> None:
+    (mine, whole), (other, alone) = with_gradients(optimizer), with_gradients(optimizer)
+    steps = AtomicSteps(whole, CPU)
+    steps._asides = (aside,)
+    for _ in range(3):
+        give_gradients(mine)
+        give_gradients(other)
+        assert steps.step(0.01)
+        alone.step(0.01)
+    assert same(whole.state_of(trained(mine)), alone.state_of(trained(other)))
+    assert torch.equal(FlatParameters(mine).new(), FlatParameters(other).new())
+
+
+@pytest.mark.parametrize(("optimizer", "at_most"), [("adamw", 0), ("muon", 3)])
+def test_a_step_holds_no_copy_of_what_it_changes(optimizer: str, at_most: int) -> None:
+    """Bytes per element of its matrices: Muon has a direction in bfloat16 for each, and one matrix in work; a copy of
+    matrices and momenta would be 8 more."""
+    model, optimizers = with_gradients(optimizer)
+    steps = AtomicSteps(optimizers, CPU)
+    assert steps.step(0.01)
     give_gradients(model)
-    assert (takes_memory(muon), takes_memory(adamw)) == (True, False)
-    assert len(Backup(optimizers, CPU)._parameters) == len(muon.param_groups[0]["params"])
-    model, optimizers = with_gradients("adamw")
-    optimizers.step(0.01)
-    give_gradients(model)
-    assert Backup(optimizers, CPU)._parameters == []
+    before = {id(value) for value in gc.get_objects() if isinstance(value, Tensor)}
+    moves = steps._moves(aside=False)
+    assert moves is not None
+    made = [value for value in gc.get_objects() if isinstance(value, Tensor) and id(value) not in before]
+    moved = sum(value.numel() for group in optimizers.members[0].param_groups for value in group["params"])
+    assert bool(made) == (optimizer == "muon")
+    assert sum(value.untyped_storage().nbytes() for value in made) <= at_most * moved
 
 
 @pytest.mark.cuda

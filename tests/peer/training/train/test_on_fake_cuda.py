@@ -44,7 +44,7 @@ ACCUMULATION = 2
 
 PER_STEP = {
     "item in is_flagged": ACCUMULATION,
-    "item in next_token_logits": ACCUMULATION,  # transformers looks for a padded mask
+    "item in next_token_outputs": ACCUMULATION,  # transformers looks for a padded mask
     "synchronize in wait_for": ACCUMULATION - 1,  # before `stop` is asked
     "item in step": 1,
 }

@@ -1,0 +1,47 @@
+"""What a model of experts is trained for beside its text: that its routers send about as many tokens to each expert."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch import Tensor, nn
+
+from peer.training.data.chat.token_flags import NUMBER
+from peer.training.model.build import next_token_outputs
+
+# B = sequences, T = context + 1 tokens, V = vocabulary, X = experts
+
+
+def balance_coefficient(model: nn.Module) -> float:
+    """How much the balance counts beside a loss in nats (`router_aux_loss_coef`); 0 for a model without experts."""
+    return float(getattr(getattr(model, "config", None), "router_aux_loss_coef", 0.0))
+
+
+def training_logits(model: nn.Module, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
+    """Logits (B, T − 1, V), as `next_token_logits`, and what is added to the loss before its gradient is taken.
+
+    That is transformers' `load_balancing_loss_func` (arXiv:2101.03961, equations 4 to 6) of each sequence, times its
+    coefficient: 1 × that is perfect balance. It is not linear in the tokens, so of a whole micro-batch it would depend
+    on how a step is cut into micro-batches and ranks. A sequence weighs what it weighs in `share_of_loss`. None where
+    there is nothing to balance.
+    """
+    coefficient = balance_coefficient(model)
+    if not coefficient:
+        return next_token_outputs(model, tokens_BT).logits, None
+    outputs = next_token_outputs(model, tokens_BT, output_router_logits=True)
+    weights_B = (tokens_BT[:, 1:] <= NUMBER).float().mean(dim=1)
+    return outputs.logits, coefficient * (
+        _of_sequences(model, outputs.router_logits, len(tokens_BT)) * weights_B
+    ).mean()
+
+
+def _of_sequences(model: nn.Module, router_logits: tuple[Tensor, ...], sequences: int) -> Tensor:
+    """(B): 1 for perfect balance, up to X / (experts of a token) where all tokens go to the same."""
+    from transformers.models.mixtral.modeling_mixtral import load_balancing_loss_func
+
+    config: Any = model.config
+    balance: Any = load_balancing_loss_func  # annotated as if it gave a number at times
+    layers_BTX = [layer.view(sequences, -1, layer.shape[-1]) for layer in router_logits]
+    experts, of_a_token = config.num_local_experts, config.num_experts_per_tok
+    return torch.stack([balance(tuple(rows), experts, of_a_token) for rows in zip(*layers_BTX, strict=True)])

@@ -1,0 +1,91 @@
+"""Of a long log the lines that decide what a peer is now: five in six need not be read.
+
+A fold of all lines ends at the same peers, counts and rounds, but for the curves, lanes and the log that a dashboard
+draws. What a line of `LATEST` says holds until the next one of its kind; so of those, but for the newest bytes, the
+first and the last of each kind are enough.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+
+from peer.schema.events import EventLine, read_line, read_raw_lines
+from tui.swarm.snapshot import USUAL_ROUNDS
+
+NEWEST_BYTES, NEWEST_ROUNDS = 1 << 18, 2 * USUAL_ROUNDS
+"""Of which every line is read: as much of each as there is."""
+LATEST = frozenset(
+    {
+        b"PeerStateChanged", b"RoundStarted", b"PhaseEntered", b"InnerProgressed", b"ReportReceived",
+        b"NetworkMeasured", b"DeviceMeasured", b"RoundTripsReported", b"RoundForecast", b"CheckpointWritten",
+    }
+)  # fmt: skip
+Kind = tuple[bytes | bool, ...]
+_TYPE, _PEER = b'"type":"', b'"peer":"'
+_ABOUT = {
+    b"ReportReceived": re.compile(rb'"about":"([^"]*)".*"ready":(\w+).*"evaluated_round":(\d+)'),
+    b"RoundTripsReported": re.compile(rb'"about":"([^"]*)"'),
+}
+"""Of whom they tell; and of a report what the last one does not say again: the loss of an anchor before."""
+_LEADERLESS = b'"coordinator":""'
+"""Such a phase leaves the coordinator what it was."""
+_COMMITTED, _GIVEN, _UNCOUNTED, _ABSENT = b'"type":"RoundCommitted"', b'"given":', b'"given":{}', b'"ABSENT"'
+
+
+def decisive_lines(paths: Sequence[Path]) -> Iterator[EventLine | None]:
+    """Of these files, the oldest first, as `read_lines` gives them. Raises OSError."""
+    raws = list(chain.from_iterable(map(read_raw_lines, paths)))
+    dropped = _superseded(raws)
+    return (read_line(raw) for number, raw in enumerate(raws) if number not in dropped)
+
+
+def _superseded(raws: Sequence[bytes]) -> set[int]:
+    """Which lines need not be read, by number; none of a log in which progress counts."""
+    dropped, newest = set[int](), _newest(raws)
+    known, last = set[Kind](), dict[Kind, int]()
+    for number, raw in enumerate(raws):
+        kind = _kind(raw)
+        if kind is None:
+            if _COMMITTED in raw and (_UNCOUNTED in raw or _GIVEN not in raw):
+                return set()  # it leaves it to its readers what each peer gave, as older clients do
+            if _ABSENT in raw:  # whether it is gone depends on what was heard until here
+                last.clear()
+        elif number >= newest:
+            continue
+        elif kind in known:
+            if kind in last:
+                dropped.add(last[kind])
+            last[kind] = number
+        else:
+            known.add(kind)
+    return dropped
+
+
+def _newest(raws: Sequence[bytes]) -> int:
+    """The first line from which on each is read."""
+    size, rounds, first = 0, 0, len(raws)
+    while first and (size < NEWEST_BYTES or rounds < NEWEST_ROUNDS):
+        first -= 1
+        size += len(raws[first])
+        rounds += _COMMITTED in raws[first]
+    return first
+
+
+def _kind(raw: bytes) -> Kind | None:
+    """What lines have in common of which the last one holds; None for one that counts by itself."""
+    # Quotes within a text are escaped: these are the line's own.
+    at = raw.find(_TYPE)
+    end = raw.find(b'"', at + len(_TYPE))
+    kind = raw[at + len(_TYPE) : end]
+    if at < 0 or kind not in LATEST or not raw.endswith(b"}\n"):
+        return None
+    teller = raw[raw.find(_PEER) : at]
+    if kind == b"PhaseEntered":
+        return kind, teller, _LEADERLESS in raw
+    if kind not in _ABOUT:
+        return kind, teller
+    about = _ABOUT[kind].search(raw, end)
+    return None if about is None else (kind, teller, *about.groups())
