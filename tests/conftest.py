@@ -88,8 +88,18 @@ def pytest_sessionfinish() -> None:
     warm.Popen.parent.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def leave_for_the_night(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked `nightly` runs where it is asked for: by `-m`, or by the name of its file."""
+    if "nightly" in config.option.markexpr or any(".py" in argument for argument in config.args):
+        return
+    if later := [item for item in items if item.get_closest_marker("nightly")]:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Swarms and the rest side by side: who waits leaves the cores to who calculates."""
+    leave_for_the_night(config, items)
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)

@@ -30,6 +30,17 @@ def test_ci_takes_the_test_command_from_the_readme() -> None:
     assert next(line for line in lines if "pip install -e '.[test]'" in line) == COMMANDS[1]
 
 
+def test_ci_has_a_night() -> None:
+    """What a whole run leaves out is run by a command that a person can type."""
+    script = (ROOT / ".ci" / "run").read_text()
+    night = script.partition("= nightly ]")[2].partition("fi\n")[0]
+    assert [line.strip() for line in night.splitlines() if ".venv/bin" in line] == [
+        '".venv/bin/pytest -m nightly"',
+        '".venv/bin/pytest -m chaos"',
+        '".venv/bin/python -m tests.mutants"',
+    ]
+
+
 def test_every_path_of_the_readmes_tree_exists() -> None:
     tree = (ROOT / "README.md").read_text().partition("## Layout")[2].split("```")[1]
     paths = [line.split()[0] for line in tree.splitlines() if line.strip()]

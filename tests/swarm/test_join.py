@@ -107,6 +107,7 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swa
 
 
 @pytest.mark.cold
+@pytest.mark.nightly
 def test_from_join_to_the_first_inner_step(homefires: Start, tmp_path: Path) -> None:
     """The demo's model, with two commands: who founds the run, and who comes when it has begun. Each says at once what
     it waits for."""
