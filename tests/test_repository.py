@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import tomllib
 from pathlib import Path
@@ -64,3 +65,15 @@ def test_the_console_script_is_the_command_line() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
     assert project["scripts"] == {"homefires": "tui.cli:main"}
     assert project["name"] == "homefires"
+
+
+def test_no_other_distribution_owns_our_names() -> None:
+    """peer, dht, tui and bootstrap are common words."""
+    owners = importlib.metadata.packages_distributions()
+    names = ("bootstrap", "dht", "peer", "tui")
+    assert {owner for name in names for owner in owners.get(name, [])} <= {"homefires"}
+
+
+def test_tests_are_no_packages() -> None:
+    """A tests/dht/__init__.py could be imported in place of the package dht."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []
