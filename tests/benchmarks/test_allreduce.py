@@ -118,6 +118,7 @@ def test_rows_that_are_there_are_not_made_again(tmp_path: Path, monkeypatch: pyt
     assert len(made) == 6
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 @pytest.mark.timeout(900)
 def test_a_small_round_of_everybody(tmp_path: Path) -> None:

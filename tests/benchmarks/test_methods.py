@@ -45,6 +45,7 @@ def plan_path(spec_path: Path, tmp_path: Path) -> Path:
     return path
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_a_plan_gives_a_row_of_every_method_and_seed_once(

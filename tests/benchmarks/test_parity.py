@@ -73,6 +73,7 @@ def test_all_ways_train_on_as_many_tokens(base: RunSpec) -> None:
     assert set(tokens.values()) == {base.run.rounds * peers * steps * base.model.context}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_way_changes_what_is_learned(base: RunSpec) -> None:
     """None of them is another by a second name."""
