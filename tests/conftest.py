@@ -32,7 +32,10 @@ SWARM = "tests/swarm/"
 """Several processes each, that train, keep deadlines, and wait for most of the time."""
 SWARMS_END = 0.8
 """Where in the run the last of them begins, so that nobody waits for it at the end."""
-LONGEST = ("test_chaos", "test_split", "test_limits", "test_dashboard", "test_catch_up", "test_join_by_snapshot")
+LONGEST = (
+    "test_chaos", "test_split", "test_limits", "test_dashboard", "test_three_peers", "test_trust", "test_catch_up",
+    "test_join_by_snapshot",
+)  # fmt: skip
 """Those of them that begin."""
 WORKERS_PER_CORE = 2.0
 """Whoever waits leaves room for another."""
