@@ -273,10 +273,6 @@ class RealSwarm(Swarm):
         (link,) = [process for process, argv in words.items() if LINK_MODULE in argv]
         link.kill()
 
-    def kill_bootstrap(self) -> None:
-        """`kill -9` of the bootstrap node with all it started."""
-        self._bootstrap.signal_group(signal.SIGKILL)
-
     def stop(self, peer: int) -> int:
         """Ask the peer to leave politely (SIGTERM), and wait for its end; its exit code."""
         self._peers[peer].may_end = True

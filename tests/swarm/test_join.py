@@ -113,7 +113,7 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_and_nobody_needs_the_node(
 
     remembered = run.directory_of(0) / "peers.json"
     assert run.id_of(late) in remembered.read_text()
-    run.kill_bootstrap()
+    run._bootstrap.signal_group(signal.SIGKILL)
     folder = run.directory / f"peer-{run.size}"
     folder.mkdir(mode=0o700)
     (folder / "peers.json").write_bytes(remembered.read_bytes())
