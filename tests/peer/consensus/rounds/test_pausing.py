@@ -48,8 +48,14 @@ def test_it_says_that_it_is_ready_without_steps() -> None:
 
 def test_it_answers_at_once_with_what_it_has() -> None:
     """Its vote is kept; a peer in training past the half would be asked to freeze first."""
-    state, _ = run(state_of(SECOND), TrainingProgress(0.5, 0.9), Paused(1.0, nothing(SECOND)))
-    _, effects = run(state, Received(WAIT_S, FIRST, Prepare(place(0))))
+    state, _ = run(
+        state_of(SECOND),
+        TrainingProgress(0.5, 0.9),
+        Paused(1.0, nothing(SECOND)),
+        says(FIRST, 1.0, steps=10),
+        says(THIRD, 1.0, steps=10),
+    )
+    _, effects = run(state, Received(4.0, FIRST, Prepare(place(0))))
     promises = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
     assert [promise.header.root for promise in promises] == [b""]
 
