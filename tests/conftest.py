@@ -32,7 +32,10 @@ SWARM = "tests/swarm/"
 """Several processes each, that train, keep deadlines, and wait for most of the time."""
 SWARMS_END = 0.8
 """Where in the run the last of them begins, so that nobody waits for it at the end."""
-LONGEST = ("test_chaos", "test_split", "test_limits", "test_dashboard", "test_catch_up", "test_join_by_snapshot")
+LONGEST = (
+    "test_chaos", "test_split", "test_limits", "test_dashboard", "test_three_peers", "test_trust", "test_catch_up",
+    "test_join_by_snapshot",
+)  # fmt: skip
 """Those of them that begin."""
 WORKERS_PER_CORE = 2.0
 """Whoever waits leaves room for another."""
@@ -88,8 +91,18 @@ def pytest_sessionfinish() -> None:
     warm.Popen.parent.close()
 
 
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+def leave_for_the_night(config: pytest.Config, items: list[pytest.Item]) -> None:
+    """What is marked `nightly` runs where it is asked for: by `-m`, or by the name of its file."""
+    if "nightly" in config.option.markexpr or any(".py" in argument for argument in config.args):
+        return
+    if later := [item for item in items if item.get_closest_marker("nightly")]:
+        config.hook.pytest_deselected(items=later)
+        items[:] = [item for item in items if not item.get_closest_marker("nightly")]
+
+
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     """Swarms and the rest side by side: who waits leaves the cores to who calculates."""
+    leave_for_the_night(config, items)
     files: dict[str, list[pytest.Item]] = {}
     for item in items:
         files.setdefault(item.nodeid.partition("::")[0], []).append(item)

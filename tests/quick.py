@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 QUICK = "quick"
-NOT_QUICK = ("chaos", "cold", "cuda", "namespaces", "outside", "slow", "swarm")
+NOT_QUICK = ("chaos", "cold", "cuda", "namespaces", "nightly", "outside", "slow", "swarm")
 FORBIDDEN = {
     "os.fork": "forks",
     "os.forkpty": "forks",

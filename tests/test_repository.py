@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import os
 import re
 import tomllib
@@ -35,6 +36,17 @@ def test_ci_takes_the_test_command_from_the_readme() -> None:
     assert """grep -m1 -F "pip install -e '.[test]'" README.md""" in script.read_text()
     lines = (ROOT / "README.md").read_text().splitlines()
     assert next(line for line in lines if "pip install -e '.[test]'" in line) == COMMANDS[1]
+
+
+def test_ci_has_a_night() -> None:
+    """What a whole run leaves out is run by a command that a person can type."""
+    script = (ROOT / ".ci" / "run").read_text()
+    night = script.partition("= nightly ]")[2].partition("fi\n")[0]
+    assert [line.strip() for line in night.splitlines() if ".venv/bin" in line] == [
+        '".venv/bin/pytest -m nightly"',
+        '".venv/bin/pytest -m chaos"',
+        '".venv/bin/python -m tests.mutants"',
+    ]
 
 
 def test_every_path_of_the_readmes_tree_exists() -> None:
@@ -95,3 +107,15 @@ def test_how_long_the_suite_takes_is_said_once() -> None:
     guide = (ROOT / ".github" / "CONTRIBUTING.md").read_text()
     assert "(../tests/README.md)" in guide
     assert not re.search(r"\bminutes?\b|: less than", guide)
+
+
+def test_no_other_distribution_owns_our_names() -> None:
+    """peer, dht, tui and bootstrap are common words."""
+    owners = importlib.metadata.packages_distributions()
+    names = ("bootstrap", "dht", "peer", "tui")
+    assert {owner for name in names for owner in owners.get(name, [])} <= {"homefires"}
+
+
+def test_tests_are_no_packages() -> None:
+    """A tests/dht/__init__.py could be imported in place of the package dht."""
+    assert list((ROOT / "tests").rglob("__init__.py")) == []

@@ -17,7 +17,6 @@ from tests.benchmarks import (
     churn,
     cuda,
     dashboard,
-    drops,
     fields,
     fuzz,
     gathers,
@@ -34,14 +33,13 @@ from tests.benchmarks import (
     prediction,
     quality,
     ranks,
-    rivals_command,
     simulate,
     spikes,
 )
 
 BENCHMARKS = (
-    quality, methods, drops, join, chaos, attacks, spikes, honest, overlap,
-    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, rivals_command, fuzz,
+    quality, methods, join, chaos, attacks, spikes, honest, overlap,
+    parity, placement, dashboard, allreduce, links, churn, prediction, simulate, fuzz,
     cuda, obeyed, busy, memory, fields, gathers, ranks, pipeline, adapters,
 )  # fmt: skip
 

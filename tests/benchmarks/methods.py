@@ -18,7 +18,6 @@ from typing import Any, Literal, Self
 from peer.schema.spec import RunSpec
 from peer.training.train.optimizers import steps_before
 from tests.benchmarks import jobs, methods_report
-from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.paced import fastest_steps, train_paced
 from tests.benchmarks.record import write_results
 from tests.benchmarks.unlike import dealt
@@ -27,8 +26,7 @@ from tui.spec_choice import choose_spec
 
 PLAN = Path(__file__).with_name("methods.toml")
 CODE = (
-    *jobs.CODE, "tests/benchmarks/methods.py", "tests/benchmarks/paced.py", "tests/benchmarks/asynchronous.py",
-    "tests/benchmarks/delayed_nesterov.py", "tests/benchmarks/unlike.py",
+    *jobs.CODE, "tests/benchmarks/methods.py", "tests/benchmarks/paced.py", "tests/benchmarks/unlike.py",
 )  # fmt: skip
 """Not the plan: another method in it makes no row again, and what a method says is part of its own rows' code."""
 QUICK_ROUNDS = 3
@@ -38,7 +36,7 @@ QUICK_ROUNDS = 3
 class Method:
     """How a run differs from the product's round on the plan's spec."""
 
-    kind: Literal["rounds", "ddp", "delayed"] = "rounds"
+    kind: Literal["rounds", "ddp"] = "rounds"
     peers: int = 0
     """0: as many as the plan says."""
     ahead: float = 0.0
@@ -158,6 +156,4 @@ class Training:
         method = self.method
         if method.kind == "ddp":
             return train_synchronously(spec, report)
-        if method.kind == "delayed":
-            return train_delayed(spec, method.slower, report)
         return train_paced(spec, report, ahead=method.ahead, slower=method.slower)

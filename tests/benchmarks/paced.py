@@ -20,7 +20,6 @@ from tests.benchmarks.variants import (
     is_measured,
     measured,
     names_of,
-    nobody,
     outcome_of,
     plain,
 )
@@ -56,7 +55,7 @@ def train_paced(spec: RunSpec, report: Report, *, ahead: float = 0.0, slower: tu
             began_at = time.process_time()
             for peer in peers:
                 tokens += peer.train_and_freeze(anchor)
-            decided = rounds.decide(trainers, anchor, nobody(number))
+            decided = rounds.decide(trainers, anchor)
             if number + 1 < spec.run.rounds:
                 for peer in peers:
                     tokens += peer.train_ahead()

@@ -15,7 +15,6 @@ from typing import Any, Literal
 
 from peer.schema.spec import RunSpec
 from tests.benchmarks import jobs, parity_report
-from tests.benchmarks.asynchronous import train_delayed
 from tests.benchmarks.options import add_options, base_spec
 from tests.benchmarks.paced import SLOWER, fastest_steps, train_paced
 from tests.benchmarks.record import write_results
@@ -25,8 +24,6 @@ CODE = (
     *jobs.CODE,
     "tests/benchmarks/parity.py",
     "tests/benchmarks/paced.py",
-    "tests/benchmarks/asynchronous.py",
-    "tests/benchmarks/delayed_nesterov.py",
 )
 ROUNDS, QUICK_ROUNDS = 24, 3
 SEQUENCES, EVERY = 512, 4
@@ -45,8 +42,6 @@ class Way:
     meanwhile goes along."""
     slower: tuple[int, ...] = (1,)
     """Peer i makes a step in the time in which the fastest makes `slower[i]`; repeated for more peers."""
-    delayed: bool = False
-    """No rounds: delayed Nesterov (`tests.benchmarks.asynchronous`)."""
 
 
 AHEAD = {"25": 0.25, "50": 0.5, "10": 0.1}
@@ -58,7 +53,6 @@ WAYS = {
     "all": Way(wire="int4", ahead=0.25, alpha=0.5, slower=SLOWER),
     "float16": Way(wire="float16"),
     **{f"interpolate-{name}": Way(ahead=ahead, alpha=0.5) for name, ahead in AHEAD.items()},
-    "delayed": Way(slower=SLOWER, delayed=True),
 }
 """In the order in which they are run, seed by seed."""
 
@@ -115,6 +109,4 @@ def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
 def train(variant: str, spec: RunSpec, report: Report) -> Outcome:
     """Train `spec`, as `spec_of` gave it, to its last round as the variant says."""
     way = WAYS[variant]
-    if way.delayed:
-        return train_delayed(spec, way.slower, report)
     return train_paced(spec, report, ahead=way.ahead, slower=way.slower)

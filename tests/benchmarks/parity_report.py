@@ -18,7 +18,7 @@ BARS = ("int4", "by-time", "interpolate-10", "interpolate-25", "interpolate-50")
 COLOURS = {
     "plain": "#222222", "int4": "#e45756", "by-time": "#4c78a8", "rebase-10": "#54a24b", "rebase-25": "#2f7d32",
     "rebase-50": "#1b4d1e", "all": "#b279a2", "float16": "#9d9d9d", "interpolate-10": "#f5b558",
-    "interpolate-25": "#f58518", "interpolate-50": "#a85508", "delayed": "#17becf",
+    "interpolate-25": "#f58518", "interpolate-50": "#a85508",
 }  # fmt: skip
 
 

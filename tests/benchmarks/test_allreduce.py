@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 import torch
 
+from peer.consensus.rounds.transition import FETCH_RETRY_S
 from tests.benchmarks import allreduce, allreduce_members, allreduce_report
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.allreduce import Plan
@@ -118,6 +119,7 @@ def test_rows_that_are_there_are_not_made_again(tmp_path: Path, monkeypatch: pyt
     assert len(made) == 6
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 @pytest.mark.timeout(900)
 def test_a_small_round_of_everybody(tmp_path: Path) -> None:
@@ -131,8 +133,10 @@ def test_a_small_round_of_everybody(tmp_path: Path) -> None:
     ours = rows["ours int4"]["rounds"][0]
     assert all(set(words["phases"]) == {"freeze", "agree", "apply", "digest"} for words in ours["said"])
     encoded = 0.53125 * 1_000_000
-    sent = [words["sent"] / encoded for words in ours["said"]]
-    assert all(1 <= share < 1.1 for share in sent), f"half up, half down, little else: {sent}"
+    for words in ours["said"]:
+        # Of a source that is silent for so long the same is asked again: on a busy machine it may come twice.
+        again = words["phases"]["agree"]["wall"] // FETCH_RETRY_S
+        assert 1 <= words["sent"] / encoded < 1.1 + again, f"half up, half down, little else: {ours['said']}"
     for contender in ("gloo float32", "hivemind float16"):
         assert all(words["error"] < 0.01 for round in rows[contender]["rounds"] for words in round["said"])
     assert result.with_suffix(".png").stat().st_size > 0

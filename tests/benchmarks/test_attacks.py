@@ -82,6 +82,7 @@ CODES = {
 """What two rounds are enough to show; norms like any need a history, and a coordinator needs its turn."""
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("attack", ATTACKS)
 def test_no_attack_ends_a_run_or_parts_the_honest_or_has_one_of_them_blamed(

@@ -11,6 +11,7 @@ from tests.benchmarks.__main__ import main
 from tests.benchmarks.busy import BEFORE, BUSY, IDLE, judge
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_a_round_is_timed_idle_and_busy(tmp_path: Path) -> None:
     """A model as small may miss the bar."""

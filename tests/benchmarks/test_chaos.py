@@ -21,6 +21,7 @@ def test_the_mixture_is_the_same_however_it_is_cut() -> None:
     assert Counter(plan for plan, _ in whole) == {plan: 3 * share for plan, share in SHARES.items()}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_it_writes_what_happened(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """A row for each kind of fault, and the count of all."""

@@ -70,6 +70,7 @@ def test_the_plan() -> None:
     }  # fmt: skip
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_a_crash_in_each_system(base: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real processes, the smallest model: a peer is killed and comes back, while the others, who are most, go on."""

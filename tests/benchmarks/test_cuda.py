@@ -17,6 +17,9 @@ from tests.benchmarks.cuda_bars import JOBS, MOST_S, CudaJob
 
 EXACT = {"demo", "bits", "mixed bits", "two bits"}
 """Figures that a processor and a small model have, too."""
+BRIEF = {"1b", "134m", "401m"}
+"""Jobs that show by day that jobs work; the others take seconds each."""
+NIGHTLY = pytest.mark.nightly
 
 
 def bars_of(path: Path) -> dict[str, Any]:
@@ -25,7 +28,9 @@ def bars_of(path: Path) -> dict[str, Any]:
 
 @pytest.mark.outside
 @pytest.mark.slow
-@pytest.mark.parametrize("job", JOBS, ids=lambda job: job.name)
+@pytest.mark.parametrize(
+    "job", [pytest.param(job, id=job.name, marks=() if job.name in BRIEF else NIGHTLY) for job in JOBS]
+)
 def test_every_job_measures_its_bars(job: CudaJob, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     path = tmp_path / "cuda.json"
     main(["cuda", "--device", "cpu", "--smoke", "--only", job.name, "--json", str(path)])
@@ -47,6 +52,7 @@ def test_without_a_device_no_bar_is_met(
     assert {bar["verdict"] for bar in bars_of(tmp_path / "cuda.json").values()} == {cuda.NOT_RUN}
 
 
+@pytest.mark.nightly
 @pytest.mark.cold
 @pytest.mark.outside
 def test_a_job_that_fails_or_hangs_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -46,6 +46,7 @@ def test_each_bar_can_be_missed(change: dict[str, object], bar: str) -> None:
     assert [item.name for item in dashboard.judge(figures(**change)) if not item.met] == [bar]
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_a_small_load_gives_figures_of_every_screen(tmp_path: Path) -> None:
     measured = dashboard.measure(QUICK, tmp_path)

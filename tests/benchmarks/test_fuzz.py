@@ -13,6 +13,7 @@ from tests.benchmarks.fuzz import QUICK, Outcome, fuzz
 from tests.benchmarks.fuzz_targets import Forged
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_quick_finds_no_crash_and_no_forgery(tmp_path: Path) -> None:
     """Of every target some examples are refused and some are not: else it would be blind."""

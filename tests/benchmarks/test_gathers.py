@@ -12,6 +12,7 @@ from tests.benchmarks.gathers import judge
 from tests.gather_race import Broken
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_steps_are_timed_with_the_guard_and_without(tmp_path: Path) -> None:
     """A few steps of a small model may miss the bar."""

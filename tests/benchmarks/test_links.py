@@ -208,6 +208,7 @@ def test_without_lines_an_exchange_takes_as_long_as_its_bytes() -> None:
 # ---- all of it ----
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_two_peers_in_each_kind_of_system(base: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real processes, the smallest model, two rounds: each system, ours and rivals, learns, and DDP's steps are those

@@ -147,6 +147,7 @@ def test_the_plan_and_the_spec() -> None:
         assert not plan.equals["repeats"] or plan.equals["mode"] in plan.modes
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_two_peers_and_one_alone(base: RunSpec, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real processes, the smallest model, two rounds."""

@@ -68,11 +68,12 @@ def test_all_ways_train_on_as_many_tokens(base: RunSpec) -> None:
     peers, steps = 4, 9
     inner = dataclasses.replace(base.inner, sequences=1)
     base = dataclasses.replace(base, inner=inner, round=dataclasses.replace(base.round, steps=steps))
-    ways = ("by-time", "rebase-50", "delayed")
+    ways = ("by-time", "rebase-50")
     tokens = {way: parity.train(way, parity.spec_of(way, base, 1, peers), silent).points[-1].tokens for way in ways}
     assert set(tokens.values()) == {base.run.rounds * peers * steps * base.model.context}
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_a_way_changes_what_is_learned(base: RunSpec) -> None:
     """None of them is another by a second name."""

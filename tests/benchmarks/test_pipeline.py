@@ -52,6 +52,7 @@ def test_placed_clusters_are_faster_and_as_fast_as_forecast(speed: float, met: l
     assert [bar.met for bar in pipeline_placed.bars_of(read(False)["placed"], rows)] == met
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_homes_on_lines_and_a_cluster_beside_the_whole_model(tmp_path: Path) -> None:
     """One short step on lines is mostly its beginning and its end, and misses the bar."""

@@ -49,6 +49,7 @@ def test_each_bar_can_be_missed(change: dict[str, object], missed: int) -> None:
     assert [number for number, bar in enumerate(bars) if not bar.met] == [missed]
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_a_quick_run_meets_every_bar(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """With one seed: the references, the world-wide case, the comparison and ten small instances."""

@@ -60,6 +60,7 @@ def test_each_bar_can_be_missed() -> None:
     assert missed([*good, wrong]) == ["best-ranked configuration within 3% of the measured best"]
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_two_small_runs(spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     """Real processes, the smallest model: one configuration is fitted, the other one predicted."""

@@ -43,6 +43,7 @@ def silent(point: Point) -> None:
 # ---- the whole command
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_every_variant_gives_a_row_once(
     spec_path: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch

@@ -70,6 +70,7 @@ def test_the_last_peer_is_the_spoilt_one(base: RunSpec, tmp_path: Path) -> None:
 # ---- the whole command
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 @pytest.mark.usefixtures("in_this_process")
 def test_every_reducer_gives_a_row_once(

@@ -11,7 +11,7 @@ from __future__ import annotations
 import dataclasses
 import tempfile
 import time
-from collections.abc import Callable, Collection
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -81,8 +81,6 @@ Found = tuple[int, str, str, int, int, str]
 Report = Callable[[Point], None]
 Make = Callable[[RunSpec, str, Path], LocalTrainer]
 """A trainer by its name, with its folder."""
-LeftOut = Callable[[int], Collection[str]]
-"""Whose contributions the update from an anchor goes without, by the anchor's round."""
 
 
 def spec_of(variant: str, base: RunSpec, seed: int, peers: int) -> RunSpec:
@@ -105,17 +103,12 @@ def names_of(spec: RunSpec) -> tuple[str, ...]:
     return tuple(f"seed-{spec.run.seed}-peer-{number}" for number in range(1, spec.run.founders + 1))
 
 
-def nobody(round: int) -> Collection[str]:
-    """Every contribution counts."""
-    return ()
-
-
 def plain(spec: RunSpec, name: str, folder: Path) -> LocalTrainer:
     """A trainer as the product makes it."""
     return LocalTrainer(spec, name, folder, CPU, data_path=spec.data.path)
 
 
-def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make: Make = plain) -> Outcome:
+def train_diloco(spec: RunSpec, report: Report, make: Make = plain) -> Outcome:
     """All founders' trainers, one after the other in every round, and the update they would agree on."""
     names, rounds = names_of(spec), Rounds()
     with tempfile.TemporaryDirectory(prefix="homefires-") as folder:
@@ -128,7 +121,7 @@ def train_diloco(spec: RunSpec, report: Report, left_out: LeftOut = nobody, make
             for trainer in trainers:
                 tokens += _train_round(trainer, names)
                 submit(trainer, anchor)
-            decided = rounds.decide(trainers, anchor, left_out(round))
+            decided = rounds.decide(trainers, anchor)
             decided.apply_to(*trainers)
             anchor = decided.next_anchor
             rounds.seconds += time.process_time() - began_at
@@ -152,9 +145,9 @@ class Rounds:
     measuring_s: float = 0.0
     judging_s: float = 0.0
 
-    def decide(self, trainers: list[LocalTrainer], anchor: bytes, left_out: Collection[str]) -> DecidedRound:
+    def decide(self, trainers: list[LocalTrainer], anchor: bytes) -> DecidedRound:
         """The next round."""
-        self.last = decided = DecidedRound(trainers, anchor, left_out, before=self.last)
+        self.last = decided = DecidedRound(trainers, anchor, before=self.last)
         round = decided.update.round
         self.findings += [
             (round, found.peer, found.code, found.layer, found.factor, found.evidence)

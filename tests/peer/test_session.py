@@ -42,12 +42,12 @@ from peer.schema.events import AlertRaised, Event, PeerStateChanged, PenaltyImpo
 from peer.schema.ipc import Leave, OfferContribution, ReportProgress, StandsAt, ToLink
 from peer.schema.spec import RunSpec
 from peer.session import Inbox, Session, heard
-from peer.testing.child_process import HANG_S
+from peer.testing.child_process import BUSY, HANG_S
 from tests.peer.consensus.rounds.build import HEAD, NAMES, PARTS, block, update
 from tests.peer.node.lifecycle.story import NEXT, STATE, FakeTrainer, spec
 from tests.played_link import PlayedLink, watched
 
-OBEYED_S = 2.0
+OBEYED_S = 2.0 * BUSY
 """In which an owner's word is obeyed, whatever the trainer does."""
 
 

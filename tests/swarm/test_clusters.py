@@ -41,6 +41,7 @@ def losses(run: RealSwarm, rounds: int) -> dict[int, float]:
     return {event.round: event.loss for event in lines if isinstance(event, Evaluated) and event.round <= rounds}
 
 
+@pytest.mark.nightly
 def test_two_clusters_learn_what_two_whole_peers_do(swarm: StartSwarm, tmp_path: Path) -> None:
     """On the same data, since it falls to peers by their ids: after three rounds the same loss to 1e-5."""
     sets = (*CUT, 'codec.wire="float32"', "data.eval_sequences=16", "data.eval_every=1", "round.steps=10")
@@ -101,6 +102,7 @@ SECOND, NEW_HOME, NEWCOMER = 1, 4, 5
 """The lead of another cluster, a home that comes late to the first one, and a peer that holds all of the model."""
 
 
+@pytest.mark.nightly
 def test_newcomers_load_what_only_the_homes_of_clusters_have(swarm: StartSwarm, tmp_path: Path) -> None:
     """In a run of two clusters, whose beginning nobody has any more, no home can give the whole model. A late home
     takes its layers, 8 bytes of each parameter; a late peer takes them all."""

@@ -14,7 +14,7 @@ from tests.swarm.conftest import Homefires
 from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, Run, committed
 from tests.swarm.test_kill_each import tree_of
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 
 def command_lines(process: psutil.Process) -> list[str]:

@@ -13,7 +13,7 @@ from peer.testing.pytest_plugin import StartSwarm
 from peer.tools.audit.auditor import audit
 from tests.swarm.conftest import LIGHT, RESTING
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 BEGIN_S = 120.0
 ROUND_S = 60.0

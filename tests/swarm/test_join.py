@@ -76,10 +76,16 @@ def stop_all(*commands: Homefires) -> None:
         command.finish()
 
 
-def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swarm: StartSwarm, tmp_path: Path) -> None:
+def test_a_late_joiner_takes_part_and_a_peer_leaves_and_nobody_needs_the_node(
+    swarm: StartSwarm, tmp_path: Path
+) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Once it has earned its vote a founder leaves politely while a round is being made: the others commit it
-    in time. All read a mix of text and conversations. Half of the parts are audited, and nobody is found to lie."""
+    in time. All read a mix of text and conversations. Half of the parts are audited, and nobody is found to lie.
+
+    Then the bootstrap node is killed. A newcomer has no more than the old invite, which nobody answers, and what a peer
+    remembers: spec, genesis, chain and the way to the others come from there.
+    """
     sets = (*QUICK, "round.audit=0.5", *mixed_sets(tmp_path / "data"))
     run = swarm(peers=2, real=True, sets=sets, settings=RESTING)
     run.until_round(3)
@@ -105,8 +111,20 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_in_the_middle_of_a_round(swa
     penalties = [line.event.code for line in run.lines(0) if isinstance(line.event, PenaltyImposed)]
     assert "MISDECLARED" not in penalties
 
+    remembered = run.directory_of(0) / "peers.json"
+    assert run.id_of(late) in remembered.read_text()
+    run._bootstrap.signal_group(signal.SIGKILL)
+    folder = run.directory / f"peer-{run.size}"
+    folder.mkdir(mode=0o700)
+    (folder / "peers.json").write_bytes(remembered.read_bytes())
+    last = run.join()
+    run.until(lambda: last in run.committed(0)[-1].group, "the newcomer is in no group")
+    run.until_round(run.committed(0)[-1].round + 1)
+    run.assert_agreement()
+
 
 @pytest.mark.cold
+@pytest.mark.nightly
 def test_from_join_to_the_first_inner_step(homefires: Start, tmp_path: Path) -> None:
     """The demo's model, with two commands: who founds the run, and who comes when it has begun. Each says at once what
     it waits for."""
@@ -146,45 +164,36 @@ def round_limit_s(table: RoundTable) -> float:
 
 
 def test_the_run_needs_no_bootstrap_node_once_it_has_begun(homefires: Start, tmp_path: Path) -> None:
-    """Its bootstrap node is killed: rounds go on, and a polite SIGTERM ends a peer within seconds with exit 0.
+    """Its bootstrap node is killed: rounds go on. A second peer in the directory of the first one is told who holds it.
 
-    Meanwhile a second peer in the directory of the first one is told who holds it."""
+    Somebody who knows one address of a peer is told what the run is before he says yes, and then trains with the
+    others. A polite SIGTERM ends a peer within seconds with exit 0.
+    """
     run = Run(homefires, tmp_path, 2, *ENDLESS)
     first, second = run.join("a"), run.join("c")
     first.wait_for(committed(1))
     run.bootstrap.signal(signal.SIGKILL)
+    assert run.bootstrap.finish() != 0
     third = homefires(
         "join", run.invite, "--dir", str(tmp_path / "a"), *LOOPBACK, "--yes", directory=tmp_path / "third"
     )
     assert str(pid_of(tmp_path / "a")) in one_line(third, DirectoryBusy.exit_code)
-    first.wait_for(committed(4))
+
+    address = address_of(first, tmp_path / "a")
+    assert introduce(run.invite, [address])["run"] == "micro"
+    newcomer = run.join("n", *LOOPBACK, "--peer", address)
+    newcomer.wait_for(lambda line: isinstance(line.event, InnerProgressed))
+    line = newcomer.wait_for(lambda line: isinstance(line.event, RoundCommitted) and len(line.event.group) == 3)
+    assert address in (tmp_path / "n" / "peers.json").read_text()
+    first.wait_for(lambda other: isinstance(other.event, RoundCommitted) and other.event.group == line.event.group)
+
     asked_at = time.monotonic()
     second.signal(signal.SIGTERM)
     assert second.finish() in (0, 130)
     assert time.monotonic() - asked_at < 8 * BUSY
     assert isinstance(second.lines[-1].event, PeerStopped)
-    stop_all(first)
-    assert_no_orphans(tmp_path)
-
-
-def test_a_newcomer_who_knows_one_peer_gets_in_when_no_node_of_the_invite_is_left(
-    homefires: Start, tmp_path: Path
-) -> None:
-    """He is told what the run is before he says yes, and then trains with the others, all by one address of a peer."""
-    run = Run(homefires, tmp_path, 1, *ENDLESS)
-    first = run.join("a")
-    first.wait_for(committed(1))
-    run.bootstrap.signal(signal.SIGKILL)
-    assert run.bootstrap.finish() != 0
-    address = address_of(first, tmp_path / "a")
-
-    assert introduce(run.invite, [address])["run"] == "micro"
-    newcomer = run.join("n", *LOOPBACK, "--peer", address)
-    newcomer.wait_for(lambda line: isinstance(line.event, InnerProgressed))
-    line = newcomer.wait_for(lambda line: isinstance(line.event, RoundCommitted) and len(line.event.group) == 2)
-    assert address in (tmp_path / "n" / "peers.json").read_text()
-    first.wait_for(lambda other: isinstance(other.event, RoundCommitted) and other.event.group == line.event.group)
     stop_all(newcomer, first)
+    assert_no_orphans(tmp_path)
 
 
 def address_of(peer: Homefires, directory: Path) -> str:

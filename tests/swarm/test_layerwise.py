@@ -8,7 +8,7 @@ from peer.schema.events import EventLine, RoundCommitted, RoundStarted
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 ROUNDS = 4
 PEERS = 3

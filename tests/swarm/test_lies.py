@@ -20,7 +20,7 @@ from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 SETS = (
     *LIGHT, "round.steps=5", "round.gather_s=4.0", "round.exchange_s=3.0", "round.ack_s=1.0", "round.stagger_s=0.5",

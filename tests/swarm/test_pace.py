@@ -13,7 +13,7 @@ from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 STEPS, STEP_S, SLOW, TIMES = 30, 0.2, 2, 4
 SETS = (

@@ -19,7 +19,7 @@ from peer.testing.pytest_plugin import StartSwarm
 from peer.testing.short_waits import write_hurry
 from tests.swarm.conftest import LIGHT, RESTING
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 RANK_MODULE = "peer.parallel.fsdp.rank"
 ONE, TWO, FROM_MEMORY = range(3)

@@ -7,7 +7,6 @@ from pathlib import Path
 
 import pytest
 
-from peer.consensus.protocol.block import Block
 from peer.schema.events import AlertRaised, CheckpointWritten, EventLine, PeerStateChanged, RoundCommitted, RoundStarted
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
@@ -87,29 +86,6 @@ def test_a_resumed_peer_reproduces_the_uninterrupted_run_bit_for_bit(swarm: Star
     run.restart(0)
     assert str(damaged) in alert(run, "CHECKPOINT")
     run.wait_for(0, lambda line: isinstance(line.event, RoundCommitted) and line.event.round > stopped_at)
-
-
-def test_a_bit_that_the_disk_has_turned_over_is_asked_of_others(swarm: StartSwarm) -> None:
-    """A peer of three stops. One bit of its chain is flipped: of HEAD, of a block, of a mean, one after the other. It
-    says so each time, has what is missing from the others, and takes part again with the bits of all."""
-    run = swarm(peers=3, real=True, sets=LIGHT, settings=RESTING)
-    run.until_round(3)
-    chain = run.directory_of(0) / "chain"
-    mean = Block.from_bytes((chain / "000003.block").read_bytes()).update.parts[0].hex()
-    for path in (run.directory_of(0) / "HEAD", chain / "000002.block", chain / "objects" / mean):
-        assert run.stop(0) == 0
-        content = bytearray(path.read_bytes())
-        content[len(content) // 2] ^= 1
-        path.write_bytes(content)
-        run.restart(0)
-        assert str(path) in alert(run, "DAMAGE")
-        takes_part(run, newest(run))
-    run.assert_agreement()
-
-
-def takes_part(run: RealSwarm, after: int) -> None:
-    """It commits the round after next."""
-    run.wait_for(0, lambda line: isinstance(line.event, RoundCommitted) and line.event.round > after + 1)
 
 
 def states(run: RealSwarm, last: int) -> dict[int, str]:

@@ -9,7 +9,7 @@ import pytest
 from tests.fidelity import Plan, in_reality, simulated
 from tui.spec_choice import choose_spec
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 PLAN = Plan(steps=20, step_s=0.25, rounds=6, odd=(1, 3), dies=(3, 4))
 

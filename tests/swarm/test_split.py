@@ -12,7 +12,7 @@ from peer.testing.ledger_check import audit_books
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 SETS = (
     *LIGHT, "round.gather_s=3.0", "round.exchange_s=4.0", "round.ack_s=1.0", "round.stagger_s=1.0",

@@ -26,7 +26,7 @@ ADAPTERS = {"whole": None, "adapter": AdapterTable(rank=4, alpha=8)}
 
 
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("trained", ADAPTERS)
+@pytest.mark.parametrize("trained", [pytest.param("whole", marks=pytest.mark.nightly), "adapter"])
 def test_a_run_from_an_open_model(
     trained: str, swarm: StartSwarm, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -11,7 +11,7 @@ from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 ROUNDS = 3
 PEERS = 3

@@ -1,12 +1,12 @@
-"""Runs whose bootstrap node is dead, runs that ask for an admission, and a peer that the organiser keeps out."""
+"""A run that asks for an admission, and a peer that the organiser keeps out."""
 
 from __future__ import annotations
 
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import closing
 from pathlib import Path
 
 import msgpack
@@ -19,13 +19,21 @@ from dht.invite import issue, parse
 from peer.schema.events import AlertRaised, EventLine, PeerStopped
 from peer.testing.child_process import HANG_S
 from peer.testing.process_swarm import LOOPBACK, RealSwarm
-from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
 QUICK = (*LIGHT, "round.max_train_s=20", "round.gather_s=4", "round.exchange_s=4", "round.ack_s=2")
 INVITED = "admission.policy='invited'"
+
+
+@pytest.fixture(scope="module")
+def invited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
+    """Three peers whose admissions last half a minute. Every test leaves them in the group."""
+    folder, organiser = tmp_path_factory.mktemp("run"), ("--members-for", "0.5m")
+    with closing(RealSwarm(folder, 3, sets=(*QUICK, INVITED), settings=RESTING, organiser=organiser)) as run:
+        run.until_round(2)
+        yield run
 
 
 def newest(run: RealSwarm, peer: int) -> int:
@@ -41,34 +49,13 @@ def quarantine_of(line: EventLine, peer: str) -> bool:
     return isinstance(line.event, AlertRaised) and line.event.code == "QUARANTINE" and peer in line.event.text
 
 
-def test_with_every_bootstrap_node_dead_training_goes_on_and_a_newcomer_with_a_remembered_peer_joins(
-    swarm: StartSwarm,
-) -> None:
-    """It has no more than the old invite, which nobody answers, and one address of a peer: spec, genesis, chain and
-    the way to the others come from there."""
-    run = swarm(peers=2, real=True, sets=QUICK, settings=RESTING)
-    run.until_round(2)
-    remembered = run.directory_of(0) / "peers.json"
-    assert run.id_of(1) in remembered.read_text()
-    run._bootstrap.signal_group(signal.SIGKILL)
-    folder = run.directory / "peer-2"
-    folder.mkdir(mode=0o700)
-    (folder / "peers.json").write_bytes(remembered.read_bytes())
-    late = run.join()
-    run.until(lambda: any(late in commit.group for commit in run.committed(0)), "the newcomer is in no group")
-    run.until_round(newest(run, 0) + 1)
-    run.assert_agreement()
-
-
 def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine_is_no_member(
-    swarm: StartSwarm, tmp_path: Path
+    invited: RealSwarm, tmp_path: Path
 ) -> None:
     """An invite without a token admits nobody. Quarantine is shown to all with its reason, obeyed from the next
     round on, and over when it is lifted."""
-    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), settings=RESTING)
-    invite = parse(run.invite, 0.0)
+    run, invite = invited, parse(invited.invite, 0.0)
     assert invite.token is not None
-    run.until_round(2)
     assert (run.directory_of(0) / "admission").exists()
     assert_not_admitted(run, tmp_path)
 
@@ -93,28 +80,32 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
 
 
 def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organiser_does_not_renew_it(
-    swarm: StartSwarm,
+    invited: RealSwarm,
 ) -> None:
     """Half a minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
     then stops with the reason. The others go on."""
-    run = swarm(peers=3, real=True, sets=(*QUICK, INVITED), settings=RESTING, organiser=("--members-for", "0.5m"))
-    run.until_round(2)
-    first = [admission_ends(run, peer) for peer in range(3)]
-    run.until(lambda: all(admission_ends(run, peer) > first[peer] for peer in range(3)), "an admission is not renewed")
-    assert run.group(newest(run, 0)) == {0, 1, 2}
+    run, guest = invited, invited.join()
+    run.until(lambda: guest in run.committed(0)[-1].group, "the newcomer is in no group")
+    everybody = (0, 1, 2, guest)
+    first = [admission_ends(run, peer) for peer in everybody]
+    run.until(
+        lambda: all(admission_ends(run, peer) > before for peer, before in zip(everybody, first, strict=True)),
+        "an admission is not renewed",
+    )
+    assert run.group(newest(run, 0)) == {*everybody}
 
-    organise(run, end_admission, run.id_of(2), "the project is over for guests")
-    told = run.wait_for(2, lambda line: isinstance(line.event, AlertRaised) and line.event.code == "ADMISSION")
+    organise(run, end_admission, run.id_of(guest), "the project is over for guests")
+    told = run.wait_for(guest, lambda line: isinstance(line.event, AlertRaised) and line.event.code == "ADMISSION")
     assert isinstance(told.event, AlertRaised)
     assert "no longer: the project is over for guests" in told.event.text
-    assert run.ends(2) == NotAdmitted.exit_code
-    stopped = run.lines(2)[-1].event
+    assert run.ends(guest) == NotAdmitted.exit_code
+    stopped = run.lines(guest)[-1].event
     assert isinstance(stopped, PeerStopped)
     assert "no longer: the project is over for guests" in stopped.why
-    assert admission_ends(run, 2) < time.time() + 1
+    assert admission_ends(run, guest) < time.time() + 1
     last = newest(run, 0)
-    run.until_round(last + 4, by=(0, 1))
-    assert run.group(last + 4) == {0, 1}
+    run.until_round(last + 4, by=(0, 1, 2))
+    assert run.group(last + 4) == {0, 1, 2}
     run.assert_agreement()
 
 

@@ -8,7 +8,7 @@ from peer.schema.events import RoundCommitted
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 BEGIN_S = 120.0
 ROUND_S = 60.0

@@ -32,7 +32,7 @@ from tui.text.units import MISSING, format_bytes, format_count, format_loss, for
 
 WIDTH = 160
 PARTS = 4
-"""The positions are shared among so many tests, which several processors take."""
+"""The positions are shared among so many tests, of which one runs by day."""
 
 Said = dict[tuple[str, str], dict[str, str]]
 """By (figure, whose): what each place says of it."""
@@ -241,7 +241,7 @@ def differing(said: Said) -> dict[tuple[str, str], dict[str, str]]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("part", range(PARTS))
+@pytest.mark.parametrize("part", [0, *(pytest.param(part, marks=pytest.mark.nightly) for part in range(1, PARTS))])
 def test_every_place_says_the_same_at_each_position_of_the_recording(part: int) -> None:
     compared = set[tuple[str, str]]()
     for at in moments(part):

@@ -14,8 +14,6 @@ if TYPE_CHECKING:
     from peer.schema.spec import RunSpec
 
 ANY = (0, float("inf"))
-MOST = 8
-"""Processes of a simulation."""
 Preset = Annotated[str, Option("a network of known places, such as aws, over which they are spread", "NAME")]
 Seed = Annotated[int, Option("the same seed gives the same outcome (default 0)", "S", within=(0, 2**63 - 1))]
 Speed = Annotated[float, Option("megabits per second of each peer's line (default: no cap)", "MBPS", within=ANY)]
@@ -90,7 +88,4 @@ class SwarmOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(SwarmOptions):
-    grid: Annotated[str, Option("sides of a grid of groups, as in 8x8x8 (default: as needed)", "SIDES")] = ""
-    aggregate: Annotated[bool, Option("draw what most groups do from what a few did, not from every message")] = False
-    processes: Annotated[int, Option("of a grid (default: one per core)", "N", within=(0, MOST))] = 0
-    events: Annotated[Path | None, Option("write there what all peers report; of a grid, one row", "FILE")] = None
+    events: Annotated[Path | None, Option("write there what all peers report", "FILE")] = None

@@ -2,33 +2,33 @@
 
 from __future__ import annotations
 
+import gc
 import json
 import os
-from contextlib import ExitStack
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TextIO
 
 from dht.errors import BadInput
 from peer.planning.plan.model_shape import shape_of
-from peer.planning.plan.peer_set import PeerSpecs
+from peer.planning.plan.peer_set import MAX_MEMBERS, PeerSpecs, refuse_count
 from peer.planning.plan.peers_file import read_declared
 from peer.planning.plan.strategy_search import seconds
+from peer.planning.simulate.run_summary import Summary
 from peer.planning.simulate.scenario import Churn, ScenarioOptions, read_attackers, read_churn
-from peer.planning.simulate.simulation import Outcome, simulate
+from peer.planning.simulate.simulation import simulate
 from peer.schema.events import EventLine, format_line
 from tui.folders import writing
-from tui.processes.device_probe import usable_cores
-from tui.simulation.plan_options import MOST, SimulateOptions, SwarmOptions
-from tui.simulation.workers import rarely_collected, spread_over
+from tui.simulation.plan_options import SimulateOptions, SwarmOptions
 from tui.spec_choice import choose_spec
 from tui.text.units import count, format_bytes
 
-MOST_PEERS = 10_000
 USUAL_ROUNDS = 20
 """Of a run without an end."""
 
 
-def run_simulate(asked: SimulateOptions) -> Outcome:
+def run_simulate(asked: SimulateOptions) -> Summary:
     """Simulate, and write events if somebody wants them. Raises BadInput."""
     wanted = scenario_options(asked)
     with ExitStack() as stack:
@@ -38,11 +38,22 @@ def run_simulate(asked: SimulateOptions) -> Outcome:
             assert file is not None
             file.write(format_line(line) + "\n")
 
-        stack.enter_context(rarely_collected())
-        return simulate(
-            wanted, grid=read_grid(asked.grid), aggregate=asked.aggregate, sink=write if file else None,
-            far=spread_over(asked.processes or min(MOST, usable_cores())),
-        )  # fmt: skip
+        stack.enter_context(_rarely_collected())
+        return simulate(wanted, sink=write if file else None)
+
+
+@contextmanager
+def _rarely_collected() -> Iterator[None]:
+    """Have cycles looked for a hundredth as often.
+
+    A simulation leaves few, and holds so much that looking for them took a twentieth of its time.
+    """
+    usual = gc.get_threshold()
+    gc.set_threshold(100 * usual[0], *usual[1:])
+    try:
+        yield
+    finally:
+        gc.set_threshold(*usual)
 
 
 def _open(asked: SwarmOptions, path: Path) -> TextIO:
@@ -68,34 +79,22 @@ def scenario_options(asked: SwarmOptions) -> ScenarioOptions:
 
 def _peers(text: str) -> tuple[int, PeerSpecs | None]:
     if not text.removeprefix("-").isdecimal():
-        declared = read_declared(Path(text))
+        declared = read_declared(Path(text), most=MAX_MEMBERS)
         return len(declared.machines), declared
-    if not 1 <= int(text) <= MOST_PEERS:
-        raise BadInput(f"--peers is {text}; simulate 1 to {MOST_PEERS}")
+    refuse_count(int(text), "--peers is {}", MAX_MEMBERS)
     return int(text), None
 
 
-def read_grid(text: str) -> tuple[int, ...]:
-    """`8x8x8` → (8, 8, 8); nothing means that the simulator chooses. Raises BadInput."""
-    if not text:
-        return ()
-    sides = text.lower().split("x")
-    if not all(side.isdecimal() and int(side) >= 2 for side in sides):
-        raise BadInput(f"--grid is {text!r}; write the sizes of its sides, 2 or more each, as in 8x8x8")
-    return tuple(map(int, sides))
+def to_json(figures: Summary) -> str:
+    return json.dumps(figures.plain())
 
 
-def to_json(outcome: Outcome) -> str:
-    return json.dumps(outcome.plain())
-
-
-def describe(outcome: Outcome, events: Path | None) -> str:
-    figures = outcome.figures
+def describe(figures: Summary, events: Path | None) -> str:
     if not figures.rounds:
-        return f"no round was made: {figures.peers} peers {outcome.how}, decided nothing in the time they have"
+        return f"no round was made: {figures.peers} peers decided nothing in the time they have"
     bounds_s = f"{figures.low_round_s:.1f} to {figures.high_round_s:.1f} s"
     rows: list[tuple[str, str]] = [
-        ("peers", f"{figures.peers} {outcome.how}"),
+        ("peers", f"{figures.peers} in one group, message by message"),
         ("rounds", f"{figures.rounds} in {seconds(figures.seconds)}, {figures.rounds_per_hour:.1f} per hour"),
         ("a round", f"{figures.median_round_s:.1f} s ({bounds_s} nine in ten), {figures.members:.1f} members"),
         ("training", f"{figures.tokens_per_s:,.0f} tokens/s; a peer waits {figures.exposed_share:.1%} of its time"),
@@ -106,6 +105,6 @@ def describe(outcome: Outcome, events: Path | None) -> str:
         ("messages", f"{figures.messages:,}"),
     ]
     if events is not None:
-        rows.append(("events", f"of {outcome.told}; look at them with: homefires watch {events}"))
+        rows.append(("events", f"look at them with: homefires watch {events}"))
     width = max(len(name) for name, _ in rows)
     return "\n".join(f"{name:<{width}}  {text}" for name, text in rows)

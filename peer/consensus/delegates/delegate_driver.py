@@ -44,7 +44,7 @@ from peer.consensus.rounds.interface import CheckMean, Input, ObjectStored
 from peer.consensus.rounds.state import State
 
 MEANS_MOST = 4
-"""Means of one part and anchor that are taken of one voter, and of all strangers together."""
+"""Means of one part and ballot that are taken of one voter, and of all strangers together."""
 FETCHES_MOST = 4 * FETCH_MOST
 """Bytes that the lead waits for; what it asks for on top takes the place of the oldest."""
 PLACES_MOST = 2
@@ -134,6 +134,8 @@ class DelegateDriver:
     def _give_parts(self, order: GiveParts) -> None:
         if order.to == self._me:
             return
+        if order.place not in self._places:
+            self._taken.clear()  # another ballot has begun: its means are other ones
         self._places.pop(order.place, None)
         self._places[order.place] = None
         while len(self._places) > PLACES_MOST:

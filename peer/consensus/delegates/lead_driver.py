@@ -61,8 +61,8 @@ class LeadEffects:
                 return self._measure_own(effect, state)
             case CheckMean():
                 return self._check(effect, state)
-            case CheckRow(digest=digest):
-                return self._once_here(effect, digest, state)
+            case CheckRow(digest=digest, part=part):
+                return self._once_here(effect, digest, state, self._keeper(part, state))
             case ShowRow():
                 return self._show_row(effect, state)
             case ReducePart(direction=direction, pull=pull):
@@ -106,7 +106,7 @@ class LeadEffects:
         return ()
 
     def _show_row(self, effect: ShowRow, state: State) -> tuple[Effect, ...]:
-        worker = self._worker_of(effect.digest, state)
+        worker = self._keeper(effect.part, state)
         path = self._disk.my_path(effect.place.anchor, effect.part)
         if not worker or path is None:
             return (effect,)
@@ -116,7 +116,7 @@ class LeadEffects:
     # ---- means of other homes ----
 
     def _check(self, effect: CheckMean, state: State) -> tuple[Effect, ...]:
-        worker = self._worker_of(effect.digest, state)
+        worker = self._keeper(effect.part, state)
         if not worker or self._disk.load(effect.digest) is not None:
             return (effect,)
         self._workers.check(worker, effect)
@@ -124,9 +124,9 @@ class LeadEffects:
 
     # ---- bytes that lie with a worker ----
 
-    def _once_here(self, effect: Effect, digest: bytes, state: State) -> tuple[Effect, ...]:
-        """Now if the last mean that it needs is here, or is nobody's; else when its worker has sent it."""
-        worker = self._worker_of(digest, state) if digest != VOID else ""
+    def _once_here(self, effect: Effect, digest: bytes, state: State, keeper: str = "") -> tuple[Effect, ...]:
+        """Now if the mean that it needs is here, or is nobody's; else when its worker has sent it."""
+        worker = keeper or (self._worker_of(digest, state) if digest != VOID else "")
         if not worker or self._disk.load(digest) is not None:
             return (effect,)
         self._waiting.setdefault(digest, []).append(effect)
@@ -155,6 +155,11 @@ class LeadEffects:
     def _go_on(self, digest: bytes) -> None:
         for effect in self._waiting.pop(digest, ()):
             self._perform(effect)
+
+    def _keeper(self, part: int, state: State) -> str:
+        """Which worker has the mean of a part of the round that goes on; empty if I do."""
+        parts = state.rules.fragment(state.head.round).parts
+        return state.delegate_for(parts[part].layer) if part < len(parts) else ""
 
     def _worker_of(self, digest: bytes, state: State) -> str:
         """Who of mine keeps a mean now; empty if I do, or nobody knows what it is."""

@@ -90,7 +90,7 @@ def _pledge(turn: Transition) -> None:
     turn.moved()
     turn.say_head()
     if unanswered is not None:
-        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
+        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered, was_due=True)
 
 
 def on_paused(turn: Transition, header: ContributionHeader) -> None:
@@ -139,7 +139,8 @@ def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote,
 # ---- promise ----
 
 
-def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
+def on_prepare(turn: Transition, sender: str, message: Prepare, *, was_due: bool = False) -> None:
+    """Promise a ballot whose turn it is, or `was_due` when it was asked for, before I was ready."""
     if message.place.instance != turn.state.instance:
         restart.tell(turn, sender)
         return
@@ -159,7 +160,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if ballot < acceptor.promised:
         turn.send((sender,), Nack(message.place, acceptor.promised))
         return
-    if ballot > acceptor.promised and not coordinator.is_in_turn(turn, ballot):
+    if ballot > acceptor.promised and not was_due and not coordinator.is_in_turn(turn, ballot):
         _postpone(turn, message)
         return
     if _freezing_first(turn):

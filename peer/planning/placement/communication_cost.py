@@ -111,7 +111,7 @@ class CommunicationCost:
         """Shape (B,): seconds per step with computing, below which no pipelines of these groups can go.
 
         Devices alike in speed, or pipelines of one stage, reach it. Else it counts on pipelines that links allow or
-        not: `placing.composing` makes some, and says what they cost.
+        not: `pipelines.composed` makes some, and says what they cost.
         """
         if self._alike_s is not None:
             return talk_s + self._alike_s

@@ -175,9 +175,7 @@ class PeerSpecs:
 def refuse_count(count: int, said: str, most: int) -> None:
     """Raises BadInput unless there are 1 to `most` peers; `said` is who says how many, with {} for the number."""
     if count > most == MAX_MEMBERS:
-        raise BadInput(
-            f"{said.format(count)}, but a group holds {most}; for more see homefires simulate --peers {count}"
-        )
+        raise BadInput(f"{said.format(count)}, but a group ends at {most}")
     if not 1 <= count <= most:
         raise BadInput(f"{said.format(count)}; there must be 1 to {most}")
 

@@ -6,7 +6,6 @@ The same seed gives the same run, to the last digit of every event.
 from __future__ import annotations
 
 import dataclasses
-from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from random import Random
 
@@ -24,14 +23,12 @@ from peer.planning.simulate.scenario import ChurnEvent, PeerProfile, Scenario, c
 from peer.planning.simulate.simulated_peer import SimulatedPeer
 from peer.planning.simulate.virtual_network import Sizes, VirtualNetwork
 from peer.schema.events import Event, EventLine
-from peer.schema.spec_fields import YEAR_S
 
 EPOCH = 1_600_000_000.0
 """Unix time when every simulation begins."""
 LONGEST = 40.0
 """Times the expected length of a run, after which it is given up."""
 AGREEMENT_S = 20.0
-NEVER_S = float(YEAR_S)
 STATE_BYTES = 8
 """θ and momentum of one parameter in a snapshot."""
 
@@ -41,30 +38,24 @@ Sink = Callable[[EventLine], None]
 class Group:
     """Founders, a network, a clock and a seed."""
 
-    def __init__(self, setting: Scenario, *, sink: Sink | None = None, name: str = "", gates: bool = False) -> None:
-        """`gates`: each round of each peer begins only when it is released, and there is no last one."""
+    def __init__(self, setting: Scenario, *, sink: Sink | None = None) -> None:
         self.setting, self.spec, self.rounds, self.seed = setting, setting.spec, setting.rounds, setting.seed
         self.parts, self.step_tokens = setting.parts, setting.step_tokens
         self.keep_rounds = setting.spec.round.keep_rounds
         self.scheduler, self.tally = Scheduler(), GroupTally()
         self.board: dict[str, Heartbeat] = {}
         self.peers: list[SimulatedPeer] = []
-        self._sink, self._name, self._run = sink, name, setting.spec.digest().hex()[:16]
+        self._sink, self._run = sink, setting.spec.digest().hex()[:16]
         self._shared = Shared()
-        self.gates = gates
-        table, round = setting.spec.run, setting.spec.round
-        self.run_spec = dataclasses.replace(
-            setting.spec, run=dataclasses.replace(table, rounds=0 if gates else setting.rounds),
-            round=dataclasses.replace(round, gather_s=NEVER_S) if gates else round,  # sides wait for each other
-        )  # fmt: skip
+        run = dataclasses.replace(setting.spec.run, rounds=setting.rounds)
+        self.run_spec = dataclasses.replace(setting.spec, run=run)
         """What its lifecycles go by."""
         self._speeds: dict[str, float] = {}
         self._places: dict[str, int] = {}
         """Of every peer that ever came: the founder whose machine and place it has."""
-        self._holders: dict[int, SimulatedPeer] = {}
         self._rules: dict[str, Rules] = {}
         names = tuple(self.name_of(number) for number in range(len(setting.machines)))
-        anchor = genesis_anchor(setting.spec.digest(), names, name.encode())
+        anchor = genesis_anchor(setting.spec.digest(), names, b"")
         self.genesis = ChainHead(anchor=anchor, round=0, weight=0, electorate=tuple(sorted(names)), members=names)
         self.network = self._links()
         for place in range(len(names)):
@@ -87,14 +78,12 @@ class Group:
     @property
     def longest_s(self) -> float:
         """When the simulation ends in any case."""
-        if self.setting.most_s:
-            return self.setting.most_s
         slowest_s = max(machine.step_s for machine in self.setting.machines)
         train_s = min(self.spec.round.max_train_s, slowest_s * self.spec.round.steps)
         return LONGEST * self.rounds * (train_s + AGREEMENT_S)
 
     def name_of(self, number: int) -> str:
-        return f"{self._name}p{number:03d}"
+        return f"p{number:03d}"
 
     def rules(self, name: str) -> Rules:
         """Those of the run; a part is as long as the token that stands for it."""
@@ -130,7 +119,7 @@ class Group:
             return
         if change.peer >= len(self.peers):
             return
-        peer = self._holders[change.peer] if self.gates else self.peers[change.peer]
+        peer = self.peers[change.peer]
         match change.what:
             case "crash" if peer.alive:
                 peer.crash()
@@ -162,19 +151,7 @@ class Group:
         self._places[name] = place
         machine = dataclasses.replace(machine, attack="") if late else machine
         donor = self._furthest() if late else None
-        peer = SimulatedPeer(self, name, machine, f"peer-{number}", donor)
-        self.peers.append(peer)
-        self._holders[place] = peer
-
-    def holder(self, place: int) -> SimulatedPeer | None:
-        """Who has the place of a founder now; None if nobody is there."""
-        peer = self._holders[place]
-        return peer if peer.alive and not peer.leaving else None
-
-    @property
-    def late_s(self) -> float:
-        """How much later than the first of a group a member may have what it decided, and still be of use."""
-        return self.spec.round.ack_s
+        self.peers.append(SimulatedPeer(self, name, machine, f"peer-{number}", donor))
 
     def _return(self, peer: SimulatedPeer) -> None:
         """From its own chain, or from a snapshot if the others have gone too far ahead."""
@@ -204,29 +181,12 @@ class Group:
         size_bytes = STATE_BYTES * sum(part.size for part in self.parts)
         return 8 * size_bytes / machine.download_bps if machine.download_bps else 1.0
 
-    # ---- what came of it ----
-
-    def penalties(self) -> Counter[tuple[str, str]]:
-        """By attack of the peer that has it, empty of an honest one, and code."""
-        attacks = {peer.name: peer.machine.attack for peer in self.peers}
-        rounds = self.tally.rounds.values()
-        return Counter((attacks[peer], code) for found in rounds for peer, code in found.penalties)
-
     # ---- running ----
 
     def run(self) -> None:
         """Until every peer that is there has made all rounds, or `longest_s` is over."""
         while self.now < self.longest_s and not self.is_done():
-            self.run_until(self.now + 1.0)
-
-    def run_until(self, at_s: float) -> None:
-        self.scheduler.run_until(at_s)
-
-    def finish(self) -> None:
-        """Where rounds are gated, let everybody have the last one that was decided."""
-        for peer in self.peers:
-            peer.release(peer.disk.head.round)
-        self.run_until(self.now + max(machine.apply_s for machine in self.setting.machines))
+            self.scheduler.run_until(self.now + 1.0)
 
     def is_done(self) -> bool:
         """Whether all who are there have made all rounds."""
@@ -238,7 +198,7 @@ class Group:
     def _links(self) -> VirtualNetwork:
         real = rules_of(self.spec, self.parts, ModelKeys(""))
         sizes = Sizes(real.bytes_in(0), real.means_in(0), TOKEN_BYTES, real.row_bytes)
-        dice = Random(f"{self.seed} links {self._name}")
+        dice = Random(f"{self.seed} links ")
         between = _Between(self.setting, dice, self._places)
         return VirtualNetwork(self.scheduler, dice, between.delay_s, between.bandwidth_bps, sizes.of)
 

@@ -41,11 +41,6 @@ class Scheduler:
         """Calls that still wait."""
         return len(self._calls)
 
-    @property
-    def next_at(self) -> float:
-        """When the next call is due; infinity if none waits."""
-        return self._calls[0][0] if self._calls else float("inf")
-
     def call_at(self, when_s: float, call: Callable[..., object], *args: Any) -> None:
         """Run `call(*args)` at `when_s`, or as soon as possible if that has passed."""
         self._count += 1

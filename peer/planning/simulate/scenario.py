@@ -10,11 +10,9 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from random import Random
 
-import numpy as np
-
 from dht.errors import BadInput
 from peer.consensus.protocol.layout import Part, cut
-from peer.planning.placement.pairwise_network import Indices, Matrix, Regions, preset
+from peer.planning.placement.pairwise_network import Regions, preset
 from peer.planning.plan.model_shape import ModelShape
 from peer.planning.plan.peer_set import HOME_FLOPS, Machine, PeerSpecs
 from peer.schema.spec import RunSpec
@@ -94,8 +92,6 @@ class Scenario:
     churn: Churn = field(default_factory=Churn)
     part_elements: int = 0
     """Largest part, where it is not to be the spec's."""
-    most_s: float = 0.0
-    """The simulation ends after so much virtual time in any case; 0: after 40 times what the rounds should take."""
 
     @property
     def step_tokens(self) -> int:
@@ -106,18 +102,6 @@ class Scenario:
     def parts(self) -> tuple[Part, ...]:
         """Of the whole model."""
         return cut(self.layer_sizes, self.part_elements or self.spec.codec.part_elements)
-
-    def between(self, founders: Indices) -> tuple[Matrix, Matrix]:
-        """Shape (…, n, n) for founders of shape (…, n): delay one way in seconds, and bits per second of each pair.
-
-        Without places no pair has a limit, and of delays, which are drawn, it is the largest.
-        """
-        if self.regions is None:
-            shape = (*founders.shape, founders.shape[-1])
-            return np.full(shape, self.delay_s[1]), np.full(shape, np.inf)
-        places = np.array(self.places)[founders]
-        pairs = places[..., :, None], places[..., None, :]
-        return self.regions.delay_s[pairs], self.regions.bandwidth_bps[pairs]
 
 
 SUBMIT_S, APPLY_S, REDUCE_S = 4e-9, 6e-9, 2e-9

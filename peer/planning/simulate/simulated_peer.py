@@ -4,11 +4,8 @@ from __future__ import annotations
 
 import math
 import zlib
-from collections import deque
 from random import Random
 from typing import TYPE_CHECKING, Any
-
-from msgspec.structs import replace
 
 from dht.errors import Unreachable
 from dht.streams.base import Streams
@@ -40,13 +37,11 @@ from peer.node.lifecycle.inputs_effects import (
     Step,
     Stepped,
     Submit,
-    SubmitAsked,
-    SyncChanged,
     TrainerStatus,
     Work,
 )
 from peer.node.lifecycle.round_progress import RoundProgress
-from peer.node.lifecycle.state import Offline, Open
+from peer.node.lifecycle.state import Offline
 from peer.planning.plan.peer_set import FASTEST_BPS
 from peer.planning.simulate.life_host import NEVER
 from peer.planning.simulate.memory_store import NormArithmetic, NormStore, part_of
@@ -92,15 +87,6 @@ class SimulatedPeer(SwarmPeer):
         """By fragment, what encoding left of the newest contribution: square norm per element."""
         self._step_s = machine.step_s
         """Of this round."""
-        self._released, self._held_back = -1, deque[LifeInput]()
-        """Where rounds are gated (in a grid): the newest anchor from which one may begin, and what its trainer is to
-        hear only then."""
-        self.agreed_at = world.now
-        """When the newest anchor was agreed."""
-        self.planned_at, self.planned_for = world.now, -1
-        """When its whole part of a round is made, or would have been; and of which round."""
-        self.made_at, self.trained_in_s, self.made_tokens = float("-inf"), 0.0, 0
-        """When its newest part of a round was made, in how many seconds of training, and the tokens in it."""
         self.ticks = 0
         if donor is not None:
             self.disk.start_anew(donor.disk)
@@ -117,9 +103,6 @@ class SimulatedPeer(SwarmPeer):
     def recover(self) -> None:
         """What is on disk is all there is; the steps of this round are gone."""
         self._noted: dict[str, tuple[Heartbeat, float]] = {}
-        self._held_back.clear()
-        self._trained_s, self._trained_tokens = 0.0, 0
-        self.agreed_at = self.world.now
         self.progress = RoundProgress(self.world.spec, self.name, self.world.parts)
         self.progress.stand_at(self.disk.head.round)
 
@@ -266,32 +249,9 @@ class SimulatedPeer(SwarmPeer):
     # ---- when its trainer hears of what was decided ----
 
     def hear(self, event: LifeInput) -> None:
-        """Where rounds are gated, its trainer goes on only once all that it goes on from is here.
-
-        Until then one that streams may make steps ahead of what it gave.
-        """
-        gated = bool(self._held_back) or (self.world.gates and self.disk.head.round > self._released)
-        if isinstance(event, RoundDecided):
-            self.agreed_at = event.agreed_at
-            late = not self.life.trainer.offered
-            if late and isinstance(self.life.work, Step):
-                self._note_part(self.now - self.life.work_began_at)
-            if self.world.spec.round.pace == "speed":
-                self.feed(SpeedsHeard(self.now, self.world.speeds(self.name, self.driver.state.electorate)))
-            if gated and (late or not self.life.streams) and not self._held_back:
-                self._held_back.append(SyncChanged(self.now, True))
-                self.feed(SyncChanged(self.now, False))
-                gated = False
-        if not gated:
-            self.feed(event)
-        elif not isinstance(event, SubmitAsked):  # of which no step was made
-            self._held_back.append(event)
-
-    def release(self, round: int) -> None:
-        """The round from this anchor may begin: what it begins from is here."""
-        self._released = round
-        while self.alive and self._held_back and self.disk.head.round <= round:
-            self.feed(replace(self._held_back.popleft(), now=self.now))
+        if isinstance(event, RoundDecided) and self.world.spec.round.pace == "speed":
+            self.feed(SpeedsHeard(self.now, self.world.speeds(self.name, self.driver.state.electorate)))
+        self.feed(event)
 
     # ---- the trainer ----
 
@@ -309,8 +269,6 @@ class SimulatedPeer(SwarmPeer):
         assert isinstance(life.work, Step)
         if not life.trainer.step:
             self._step_s = self.machine.step_s * self.dice.lognormvariate(0.0, self.machine.spread)
-        if life.round_in_training == life.trainer.round and life.round.submission == Open():
-            self.planned_for, self.planned_at = life.trainer.round, self.now + self._step_s * life.work.most
         return self._step_s
 
     def train(self, steps: int, whole: float) -> Stepped:
@@ -318,8 +276,6 @@ class SimulatedPeer(SwarmPeer):
         micro_batches = (steps - 1) * batches + max(1, round(whole * batches))
         tokens = micro_batches * self.world.step_tokens // batches
         self.progress.stepped(tokens, steps)
-        self._trained_s += self.now - self.life.work_began_at
-        self._trained_tokens += tokens
         return Stepped(steps=steps, tokens=tokens, loss=None)
 
     def seconds(self, work: Work) -> float:
@@ -354,16 +310,8 @@ class SimulatedPeer(SwarmPeer):
                 return Moved(state=state_of(anchor))
         return None
 
-    def _note_part(self, running_s: float = 0.0) -> None:
-        """Its part of a round is made, or what it has made of it by now, for so long in the steps that go on."""
-        running_tokens = int(running_s / self._step_s) * self.world.step_tokens
-        self.made_at = self.now
-        self.trained_in_s, self._trained_s = self._trained_s + running_s, -running_s
-        self.made_tokens, self._trained_tokens = self._trained_tokens + running_tokens, -running_tokens
-
     def _offer(self, anchor: bytes) -> None:
         """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
-        self._note_part()
         if self.disk.header(anchor) is not None:
             self.progress.offer_again(anchor)
             return

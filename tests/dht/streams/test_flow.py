@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from contextlib import closing
+from dataclasses import replace
 from random import Random
 from typing import Any
 
@@ -212,10 +213,12 @@ async def test_who_sends_more_than_is_taken_waits(real_world: Any) -> None:
 
 async def test_what_waits_for_room_is_dropped_with_its_way(real_world: Any) -> None:
     alice, bob = await pair(real_world)
-    alice.flow.limits = FlowLimits(queue_bytes=1)
+    alice.flow.limits = replace(PATIENCE, queue_bytes=1)
     bob.ear.may_take.clear()
     sending = asyncio.create_task(send_all(alice.flow, bob.peer, [bytes(4 << 20)] * 50))
     await real_world.until(lambda: alice.flow._ways[bob.peer]._queued_bytes >= 1)
+    # Bob hears of a cut by the end of a stream that he has; without one he would only find that none comes about.
+    await real_world.until(lambda: bob.flow._ways[alice.peer].reading is not None)
     assert not sending.done()
     alice.flow.cut(bob.peer, "its owner says so")
     async with asyncio.timeout(HANG_S):

@@ -255,12 +255,12 @@ def test_the_distances_of_others_are_those_that_both_ends_tell(tmp_path: Path) -
             ["--peers", "3", "--stages", "2", "--pipelines", "2"],
             "2 pipelines of 2 stages; 3 devices suffice for 1 to 1",
         ),
-        (["--peers", "65"], "a group holds 64"),
+        (["--peers", "65"], "a group ends at 64"),
         (["--peers", "2", "--memory", "0.000001"], "fit on no 2 of these peers"),
         (["--peers", "nowhere.toml"], "nowhere.toml"),
         (["--preset", "atlantis"], "no network is called 'atlantis'; there are"),
         (["--preset", "aws", "--peers", "3x"], "with it --peers is a number, not 3x"),
-        (["--preset", "aws", "--peers", "65"], "a group holds 64"),
+        (["--preset", "aws", "--peers", "65"], "a group ends at 64"),
     ],
 )
 def test_a_mistake_is_one_line(words: list[str], says: str, capsys: Said) -> None:

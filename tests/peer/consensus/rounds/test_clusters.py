@@ -24,6 +24,7 @@ SCHEDULES = 12
 """Of the three kinds in turn."""
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 def test_clusters_keep_the_promises_of_the_round(capsys: pytest.CaptureFixture[str]) -> None:
     """Crashes of workers, leads and both, stalls, partitions, cuts, loss: none split, stuck or wrong in the books."""

@@ -14,7 +14,6 @@ from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.messages import Blocks, Message, Prepare, Promise, Propose, Start, VoteCast
 from peer.consensus.protocol.refusals import BLOCK, HEADER, MEMBERS, NORMS, PLACE, RANGES, TABLES, TIME, VOTES
 from peer.consensus.rounds.interface import Input, Received, Submitted, Tell, Tick
-from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import Attempts, State
 from peer.consensus.rounds.transition import REFUSALS_MOST
 from peer.schema.events import AlertRaised, Event, MessageRefused, RoundStalled
@@ -48,7 +47,7 @@ def told(state: State, *events: Input) -> tuple[State, list[Event]]:
     """What people are told of these events."""
     found: list[Event] = []
     for event in events:
-        state, effects = step(state, event)
+        state, effects = run(state, event)
         found += [effect.event for effect in effects if isinstance(effect, Tell)]
     return state, found
 

@@ -39,12 +39,12 @@ from peer.schema.ipc import (
     Waiting,
 )
 from peer.schema.settings import PeerSettings
-from peer.testing.child_process import HANG_S
+from peer.testing.child_process import BUSY, HANG_S
 
 pytestmark = pytest.mark.swarm
 
 SPEC = specs.load("micro")
-TOLD_S = 8.0
+TOLD_S = 8.0 * BUSY
 """A home that is lost is known to be within this time."""
 
 M = TypeVar("M")

@@ -102,6 +102,7 @@ def test_no_swap_of_two_devices_makes_what_is_reported_less(kind: str, sync_step
         assert oracle.step_s(network, work, speeds, pipelines) >= found.cost_s * (1 - 1e-8)
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("stages", [16, 64])
 def test_many_stages_take_less_than_a_minute(stages: int) -> None:

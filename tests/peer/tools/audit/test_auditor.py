@@ -183,6 +183,7 @@ EVERY_BYTE = ("HEAD", "genesis", "acceptors")
 """Of the others some bytes are changed."""
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("which", ["full", "based"])
 def test_one_flipped_bit_anywhere_is_found_and_named(which: str, request: pytest.FixtureRequest) -> None:

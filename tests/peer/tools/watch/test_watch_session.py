@@ -1,4 +1,4 @@
-"""The watching process: light to start, and nobody in its own lines. What it sees: tests/swarm/test_watch.py."""
+"""The watching process: light to start, and nobody in its own lines. What it sees: tests/swarm/test_three_peers.py."""
 
 from __future__ import annotations
 

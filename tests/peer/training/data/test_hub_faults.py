@@ -27,6 +27,7 @@ def said(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     return found
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 @pytest.mark.slow
 @pytest.mark.parametrize("fault", FAULTS)
