@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, RunMismatch
+from dht.errors import BadInput, Declined, RunMismatch
 from peer.network.link.cluster_invite import issue_in
 from peer.schema.spec import RunSpec, dump, load
 from tui.command_line import Argument, Command, Option, words_of
+from tui.commands.consent import YES
 from tui.commands.options import LISTEN, PeerCommand
-from tui.folders import data_root, default_directory, namesakes
+from tui.folders import data_root, default_directory, is_at_work, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
 from tui.processes.one_shot import answer
@@ -201,6 +202,44 @@ class QuarantineCommand(OrganiserCommand):
         else:
             raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
         return 0
+
+
+GIVEN_UP = """\
+Fewer go on than half of those whom the organiser knows, and you give this up:
+  - an update that the others decided among themselves may be lost to them;
+  - whoever of them comes back begins anew from the newest snapshot, with its work counted as carried.
+If they will come back, wait: nothing is lost by waiting, each peer trains on alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRunCommand(OrganiserCommand):
+    place: Annotated[Path | None, Argument("the same as --dir", "DIR")] = None
+    yes: Annotated[bool, Option("do not ask")] = False
+
+    def run(self) -> int:
+        from bootstrap.restarts import let_go_on, read_waiting
+
+        directory = self.place or self.find()
+        if not is_at_work(directory):
+            raise BadInput(f"no node runs in {directory}, so nobody can come to it; start it, and wait for a minute")
+        waiting = read_waiting(directory)
+        if not waiting.abouts:
+            print("nobody waits: no voter has said to this node that its run has lost its quorum")
+            return 0
+        print("\n".join((*waiting.lines, GIVEN_UP)))
+        if not self.yes:
+            _require_yes("Let those go on who came? [y/N] ")
+        print(let_go_on(directory, waiting))
+        return 0
+
+
+def _require_yes(question: str) -> None:
+    """Raises Declined, and BadInput where nobody can be asked."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInput("nobody can be asked here, since there is no terminal; add --yes")
+    print(question, end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in YES:
+        raise Declined("nobody is let go on; all of it is as it was")
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -25,6 +25,7 @@ from peer.network.link.channel import LinkEnd, LinkLost
 from peer.network.link.cluster_role import ClusterRole
 from peer.network.link.discovery import Announcer, PeerDiscovery, TrainingFigures
 from peer.network.link.network_stats import NetworkStats
+from peer.network.link.organiser_line import OrganiserLine
 from peer.network.link.reduction import ReductionWorker
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
@@ -70,10 +71,11 @@ class Participation:
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         arithmetic = ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe)
+        self._line = OrganiserLine(node, rules.organiser)
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
-            homes=None if role is None else role.homes(disk),
+            homes=None if role is None else role.homes(disk), organiser=self._line if self._is_member else None,
         )  # fmt: skip
         self._on_frame = self._driver.on_frame if role is None else role.on_frame
         if role is not None:
@@ -94,6 +96,7 @@ class Participation:
                 tasks.create_task(discovery.follow(), name="neighbours"),
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
+                tasks.create_task(self._line.follow(), name="organiser"),
                 tasks.create_task(stats.follow(), name="network"),
             ]
             hearing = asyncio.create_task(self._hear_trainer())
