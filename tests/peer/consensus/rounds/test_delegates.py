@@ -323,19 +323,20 @@ def test_what_a_home_found_false_its_lead_does_not_vote_for() -> None:
     state = state_of(OTHERS[0], delegates=(ALL,), held=held, afar=frozenset(held))
     state = replace(state, rules=replace(state.rules, row_bytes=8))
     item = update()
-    state, effects = run(state, Received(4.0, LEADER, Propose(PLACE, item, proposal_signature(item))))
+    proposed = Received(4.0, LEADER, Propose(PLACE, item, proposal_signature(item)))
+    state, effects = run(state, proposed)
     asked = [effect for effect in effects if isinstance(effect, CheckMean)]
     assert [(effect.part, effect.names) for effect in asked] == [(0, NAMES), (1, NAMES[:2]), (2, NAMES[:1])]
-    state, effects = run(
-        state, *(MeanChecked(4.1, check.digest, check.part, check.contributors, "") for check in asked[:2])
-    )
+    answers = [MeanChecked(4.1, check.digest, check.part, check.contributors, "") for check in asked]
+    state, _ = run(state, *answers[:2])
     assert state.acceptor.checked is None
-    state, effects = run(state, Tick(4.0 + CHECK_AGAIN_S + 0.1))
+    state, effects = run(state, replace(proposed, now=4.0 + CHECK_AGAIN_S / 2))
+    assert not [effect for effect in effects if isinstance(effect, CheckMean)]
+    state, effects = run(state, replace(proposed, now=4.1 + CHECK_AGAIN_S))
     assert [effect.part for effect in effects if isinstance(effect, CheckMean)] == [2]
-    last = asked[2]
-    fine, _ = run(state, MeanChecked(7.5, last.digest, last.part, last.contributors, ""))
+    fine, _ = run(state, replace(answers[2], now=7.5))
     assert fine.acceptor.checked == (0, item.digest)
-    false, _ = run(state, MeanChecked(7.5, last.digest, last.part, last.contributors, SUM))
+    false, _ = run(state, replace(answers[2], now=7.5, fault=SUM))
     assert false.acceptor.checked is None
 
 
@@ -345,8 +346,8 @@ def test_a_lead_steps_back_rather_than_void_what_its_home_has_not(delegates: tup
     state = lead_state(*delegates)
     (part,) = mine(state, LEADER)
     state, effects = run(state, PartReduced(5.0, PLACE, part, 7, digest_of(PAYLOADS[part])))
-    for step in range(60):
-        state, more = run(state, Tick(5.5 + step / 2))
+    for number in range(60):
+        state, more = run(state, Tick(5.5 + number / 2))
         effects += more
     told = [effect.event for effect in effects if isinstance(effect, Tell)]
     aborted = [event.why for event in told if isinstance(event, RoundAborted) and event.ballot == 0]
