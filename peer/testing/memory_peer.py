@@ -524,8 +524,8 @@ class IntegerSums:
             return SUM
         if mine is not None and rows[effect.names.index(me)] != mine:
             return ROW
-        for row, norm in zip(rows, effect.declared, strict=True):
-            if not abs(abs(float(decoded(row))) - norm) <= 1e-3 * norm:
+        for row, norm, weight in zip(rows, effect.declared, effect.weights, strict=True):
+            if weight and not abs(abs(float(decoded(row))) - norm) <= 1e-3 * norm:
                 return NORM
         return ""
 

@@ -18,7 +18,6 @@ from dht.streams.base import Streams
 from peer.consensus.aggregation.evidence import AggregationRules
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol.block import ContributionHeader, Update
-from peer.consensus.protocol.electorate import order
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.interface import Tick
@@ -44,6 +43,7 @@ OCCASIONS = 6
 STOPPED = 4.0
 """After so many times the usual without a commit."""
 TRAIN_S, TICK_S = 120.0, 4.0
+UPLOAD_BPS = 20_000_000
 SLOWER = 1.5
 LOST = 0.01
 WEIGHED_LESS = 0.02
@@ -79,12 +79,13 @@ class FieldPeer(LogicalPeer):
         return self.world.liar is not None and self.name == LIAR
 
     def header(self, anchor: bytes) -> ContributionHeader:
-        """With the data behind it."""
+        """With the data behind it, and the line of a home."""
         header = super().header(anchor)
         if header.root:
             first = WINDOWS * self.disk.head.round
-            header = replace(header, ranges=((int(self.name[1:]), first, first + WINDOWS),))
-        return self.world.liar.header_at_home(header) if self._lies and self.world.liar is not None else header
+            ranges = ((int(self.name[1:]), first, first + WINDOWS),)
+            header = replace(header, ranges=ranges, bandwidth_bps=UPLOAD_BPS)
+        return header
 
     def step_s(self) -> float:
         super().step_s()
@@ -121,7 +122,7 @@ class FieldWorld(World):
             self.liar = Liar(lie, LIAR, lambda: self.peer(LIAR).driver.state, lambda: self.now, self.has_begun)
         self.learned: dict[bytes, dict[str, int]] = defaultdict(dict)
         """Tokens that each peer really has behind what it offered, by anchor."""
-        super().__init__(seed, PEERS, restart_s=600.0, audit=0.3, aggregation=AggregationRules(warmup_rounds=2))
+        super().__init__(seed, PEERS, restart_s=600.0, aggregation=AggregationRules(warmup_rounds=2))
         if lie is not None:
             self.liars.add(LIAR)
 
@@ -147,7 +148,8 @@ class FieldWorld(World):
         integers = super().rules(name)
         return replace(
             rules_of(SPEC, integers.parts, integers.keys, me=name), part_bytes=integers.part_bytes, mean_bytes=(),
-            finite=integers.finite, restart_s=self.restart_s, audit=self.audit, aggregation=self.aggregation,
+            finite=integers.finite, restart_s=self.restart_s, organiser=integers.organiser,
+            row_bytes=integers.row_bytes, aggregation=self.aggregation,
         )  # fmt: skip
 
     @property
@@ -235,7 +237,7 @@ def _has_led(world: FieldWorld, led: int) -> bool:
     least = min(peer.disk.head.round for peer in world.honest)
     disk = world.honest[0].disk
     heads = [head for head in (disk.genesis, *disk.heads) if FIRST_LIE <= head.round < least]
-    leads = sum(order(head.anchor, head.electorate)[0] == LIAR for head in heads)
+    leads = sum(head.leader(0) == LIAR for head in heads)
     without = sum(LIAR not in head.electorate for head in heads)
     followed = len(heads) - leads
     return (min(leads, followed) >= led and _is_told(world, least)) or without >= WITHOUT or least >= ROUNDS_MOST

@@ -1,8 +1,8 @@
 """A peer of a logical swarm that is honest but for one field of all that it says of one kind.
 
-What it says is changed after its own honest machine has made it, and signed again by its own key. Of a header, of
-measurements and of an update it lies to itself as well, so that everything it says agrees with the lie: a coordinator
-whose vote is for another update than it proposed would convict itself.
+What it says is changed after its own honest machine has made it, and signed again by its own key. Of a header and of
+an update it lies to itself as well, so that everything it says agrees with the lie: a coordinator whose vote is for
+another update than it proposed would convict itself.
 """
 
 from __future__ import annotations
@@ -17,21 +17,17 @@ from unittest.mock import patch
 from dht.protocol_version import PROTOCOL_VERSION
 from dht.streams.base import MAX_FRAME_BYTES, MakeFrame, OnFrame, Streams
 from peer.consensus.protocol import bounds, norms, penalties, validation
-from peer.consensus.protocol.block import ContributionHeader, SignedNorms, Update, Vote
-from peer.consensus.protocol.electorate import coordinator
+from peer.consensus.protocol.block import ContributionHeader, Update, Vote
 from peer.consensus.protocol.encoding import Packed, digest_of, pack, unpack
 from peer.consensus.protocol.membership import next_electorate
 from peer.consensus.protocol.messages import (
     BallotId,
-    MeanConflict,
     MeanData,
     Message,
-    NormDispute,
-    Norms,
-    NormTable,
     Promise,
     Propose,
     Start,
+    StuckSaid,
     VoteCast,
     decode,
     encode,
@@ -39,7 +35,7 @@ from peer.consensus.protocol.messages import (
 from peer.consensus.protocol.refusals import PLACE, TABLES, TIME
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.protocol.validation import CLOCKS_DIFFER_S
-from peer.consensus.rounds import collector
+from peer.consensus.rounds import acceptor, collector
 from peer.consensus.rounds.state import CoordinatorState, MemberState, State
 from peer.consensus.rounds.transition import Transition
 from peer.planning.simulate.memory_store import ModelKeys
@@ -48,8 +44,6 @@ from tests.fields.extremes import NotSaid, Seen, at, changed, lies_about
 from tests.fields.unasked import UNASKED
 
 P = TypeVar("P", bound=Packed)
-UNSIGNED = bytes(64)
-"""Where a signature is to come."""
 WHEN = ("always", "leads", "follows")
 """In all ballots, in those that the liar coordinates, in the others."""
 
@@ -107,7 +101,7 @@ class Liar:
             for item in said:
                 self._note(item)
         elif hasattr(said, "packed"):
-            if self.me not in (getattr(said, "peer", None), getattr(said, "reducer", None)):
+            if self.me not in (getattr(said, name, None) for name in ("peer", "reducer", "voter")):
                 self._heard[type(said)] = said.packed()
             for name in said.__match_args__:
                 self._note(getattr(said, name))
@@ -154,7 +148,7 @@ class Liar:
         if self.lie.when == "always":
             return True
         ballot = getattr(place, "ballot", 0)
-        leads = coordinator(state.head.anchor, state.head.electorate, ballot) == self.me
+        leads = state.head.leader(ballot) == self.me
         return leads == (self.lie.when == "leads")
 
     def _lied(self, kind: type[Any], honest: Any) -> Any:
@@ -188,16 +182,10 @@ class Liar:
                 return replace(message, header=header.signed(self.keys))
             case Start(headers=headers):
                 return replace(message, headers=tuple(map(self._header, headers)))
-            case Norms(measurements=item):
-                return replace(message, measurements=self._norms(item))
-            case NormTable(measured=measured):
-                return replace(message, measured=tuple(map(self._norms, measured)))
-            case NormDispute(measurements=item):
-                return replace(message, measurements=self._norms(item))
             case MeanData():
                 return self._mean(message)
-            case MeanConflict(mean=mean):
-                return replace(message, mean=self._mean(mean))
+            case StuckSaid(stuck=stuck):
+                return replace(message, stuck=stuck.signed(self.keys))
             case Propose(place=place, update=update):
                 return replace(message, signature=self.keys.sign("propose", pack((place.packed(), update.digest))))
             case VoteCast(vote=vote):
@@ -206,12 +194,6 @@ class Liar:
 
     def _header(self, header: ContributionHeader) -> ContributionHeader:
         return header.signed(self.keys) if header.peer == self.me else header
-
-    def _norms(self, item: SignedNorms) -> SignedNorms:
-        exchange = self._state_of().exchange or self._state_of().past
-        if item.reducer != self.me or exchange is None:
-            return item
-        return item.signed(self.keys, exchange.place.anchor, exchange.place.ballot, exchange.members)
 
     def _mean(self, mean: MeanData) -> MeanData:
         if mean.payload and self.lie.field.path[-1].name == "payload":
@@ -236,11 +218,23 @@ class Liar:
         return lie
 
     def header_at_home(self, header: ContributionHeader) -> ContributionHeader:
-        """The same of what it offers for its anchor."""
+        """The same of what it pledges for its anchor."""
         lie = self.at_home(header)
         if lie != header and lie.anchor == header.anchor and lie.peer == self.me:
-            self.broken[bounds.fault_of_header(self._state_of().rules, lie)[0]] += 1
+            state = self._state_of()
+            self.broken[validation.fault_of_header(state.rules, state.head, lie.signed(self.keys))[0]] += 1
         return lie
+
+    def _pledge(self, turn: Transition, honest: Callable[[Transition], None]) -> None:
+        """Its header with the lie, also where its own machine would say otherwise."""
+        assert turn.state.offered is not None
+        lie, name = self.header_at_home(turn.state.offered), self.lie.field.path[0].name
+        differs = lie != turn.state.offered
+        turn.set(offered=lie)
+        honest(turn)
+        if differs and turn.state.header is not None and name != "signature":
+            said = replace(turn.state.header, **{name: getattr(lie, name)})
+            turn.set(header=said.signed(self.keys))
 
     def _update(self, update: Update) -> Update:
         """With the lie, and all that others would compute from it."""
@@ -255,38 +249,40 @@ class Liar:
 
     def _agreeing(self, lie: Update) -> Update:
         state, named = self._state_of(), self.lie.field.path[0].name
-        judgement = norms.judgement_of(state.rules, state.head, lie.members, lie.measured)
-        if named in ("members", "measured"):
+        judgement = norms.judgement_of(state.rules, state.head, lie.members)
+        if named == "members":
             weights, scales, pulls = norms.table_of(judgement)
             lie = replace(lie, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
         if named not in ("tenures", "elect"):
             tenures = validation.tenures_due(state.rules, state.head, lie)
-            lie = replace(lie, tenures=tenures, elect=next_electorate(state.head, lie.members, tenures, ()))
+            lie = replace(lie, tenures=tenures, elect=next_electorate(state.head, lie.members, tenures, lie.roster))
         if named == "penalties":
             return lie
         return replace(lie, penalties=penalties.due(state.rules, state.head, lie, judgement.findings))
 
     @contextmanager
     def tells_itself(self) -> Iterator[None]:
-        """While this lasts, its own machine proposes and measures what it lies about."""
+        """While this lasts, its own machine pledges and proposes what it lies about."""
         if self.lie.field.said_in not in SAID_AT_HOME:
             yield
             return
-        make_update, measurements, within = collector.make_update, norms.measurements, bounds.within
+        make_update, pledge, within = collector.make_update, acceptor._pledge, bounds.within
 
         def proposed(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
             honest = make_update(turn, lead, exchange)
             return self._update(honest) if turn.me == self.me else honest
 
-        def measured(rules: Any, *args: Any) -> SignedNorms:
-            honest = measurements(rules, *args)
-            return self.at_home(replace(honest, signature=UNSIGNED)) if rules.me == self.me else honest
+        def pledged(turn: Transition) -> None:
+            if turn.me == self.me:
+                self._pledge(turn, pledge)
+            else:
+                pledge(turn)
 
         def unbounded(rules: Rules, header: ContributionHeader) -> ContributionHeader:
             return header if rules.me == self.me else within(rules, header)
 
         with (
-            patch.object(collector, "make_update", proposed), patch.object(norms, "measurements", measured),
+            patch.object(collector, "make_update", proposed), patch.object(acceptor, "_pledge", pledged),
             patch.object(bounds, "within", unbounded),
         ):  # fmt: skip
             yield
@@ -305,7 +301,7 @@ class Liar:
                 return next((validation.fault_of_header(rules, head, header)[0] for header in mine), "")
             case Propose(update=update) if said.place == self._place(said.place.ballot):
                 return self._breaks(update)
-            case Update() if validation.fault_of_place(rules, head, state.electorate, said):
+            case Update() if validation.fault_of_place(rules, head, said):
                 return PLACE
             case Update(time=time) if not self._now() - validation.MADE_S <= time <= self._now() + CLOCKS_DIFFER_S:
                 return TIME

@@ -6,7 +6,6 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from peer.consensus.protocol.block import Vote
-from peer.consensus.protocol.electorate import order
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.messages import BallotId, Message, Prepare, Propose, VoteCast, encode
 from peer.consensus.rounds.state import State
@@ -20,7 +19,7 @@ KEYS = ModelKeys(LIAR)
 
 def _next_ballot(theirs: State, after: int) -> int:
     """The first of its own after this one."""
-    ranked = order(theirs.head.anchor, theirs.electorate)
+    ranked = theirs.head.order
     return after + 1 + (ranked.index(LIAR) - after - 1) % len(ranked)
 
 

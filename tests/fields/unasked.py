@@ -6,6 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
+from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.encoding import Keys, digest_of, pack
 from peer.consensus.protocol.messages import (
     Blocks,
@@ -13,18 +14,20 @@ from peer.consensus.protocol.messages import (
     GetBlocks,
     GetMeans,
     GetObjects,
-    MeanConflict,
-    MeanData,
     Message,
     Nack,
-    NormDispute,
-    NormTable,
     ObjectData,
+    Objection,
     Promise,
     Reassign,
-    ShowInputs,
+    Restarted,
+    RosterSaid,
+    RowDispute,
+    Start,
+    StuckSaid,
     VoteCast,
 )
+from peer.consensus.rounds.soundness import means_of
 from peer.consensus.rounds.state import State
 
 OBJECT = b"an object that nobody has asked for"
@@ -42,20 +45,16 @@ def _nack(state: State, keys: Keys, said: Promise) -> Nack:
     return Nack(said.place, said.place.ballot + 1)
 
 
-def _get_means(state: State, keys: Keys, said: NormTable) -> GetMeans:
+def _get_means(state: State, keys: Keys, said: Start) -> GetMeans:
     return GetMeans(said.place, (0, 1))
 
 
-def _reassign(state: State, keys: Keys, said: NormTable) -> Reassign | None:
+def _reassign(state: State, keys: Keys, said: Start) -> Reassign | None:
     """Part 0 by somebody who has not reduced it."""
     exchange = state.exchange
     if exchange is None:
         return None
     return Reassign(said.place, ((0, next(name for name in exchange.names if name != exchange.reducers[0])),))
-
-
-def _show_inputs(state: State, keys: Keys, said: NormTable) -> ShowInputs:
-    return ShowInputs(said.place, 0)
 
 
 def _get_objects(state: State, keys: Keys, said: VoteCast) -> GetObjects:
@@ -81,33 +80,58 @@ def _equivocation(state: State, keys: Keys, said: VoteCast) -> EquivocationProof
     return EquivocationProof(said.place, (said.vote.update, said.vote.proposal_signature), (other, signature))
 
 
-def _mean_conflict(state: State, keys: Keys, said: VoteCast) -> MeanConflict | None:
-    """About a mean of its own, which is what the others have."""
-    exchange = state.exchange
-    own: list[MeanData] = [] if exchange is None else [
-        mean for mean in exchange.means.values() if mean.reducer == state.rules.me
-    ]  # fmt: skip
-    return MeanConflict(said.place, own[0]) if own else None
+def _means(state: State, said: VoteCast) -> list[tuple[bytes, int, int]]:
+    """(digest, part, contributors) of what it votes about."""
+    known = state.proposals.get(said.vote.update)
+    return [] if known is None else list(means_of(known.update))
 
 
-def _norm_dispute(state: State, keys: Keys, said: VoteCast) -> NormDispute | None:
-    """About the first row of somebody else, which is right."""
-    measured = () if state.exchange is None else state.exchange.measured
-    others = [item for item in measured if item.reducer != state.rules.me and item.rows]
-    return NormDispute(said.place, others[0], others[0].rows[0].layer) if others else None
+def _row_dispute(state: State, keys: Keys, said: VoteCast) -> RowDispute | None:
+    """About a mean in which its row is right, with bytes that it has not pledged."""
+    means = _means(state, said)
+    if not means:
+        return None
+    digest, part, bits = means[0]
+    return RowDispute(said.place, part, digest, bits, (), bytes(8))
+
+
+def _objection(state: State, keys: Keys, said: VoteCast) -> Objection | None:
+    """Nothing is wrong, and no proof follows."""
+    means = _means(state, said)
+    return Objection(said.place, means[0][1], means[0][0], means[0][2]) if means else None
+
+
+def _stuck(state: State, keys: Keys, said: VoteCast) -> StuckSaid:
+    head = state.head
+    return StuckSaid(Stuck(state.rules.me, head.anchor, head.electorate, head.number + 1).signed(keys))
+
+
+def _restarted(state: State, keys: Keys, said: VoteCast) -> Restarted:
+    """In the organiser's place."""
+    stuck = _stuck(state, keys, said).stuck
+    return Restarted(Restart(stuck.anchor, stuck.number, (stuck,), forced=True).signed(keys))
+
+
+def _roster_said(state: State, keys: Keys, said: VoteCast) -> RosterSaid:
+    """Likewise: nobody is known but itself."""
+    me = state.rules.me
+    others = tuple(peer for peer in state.electorate if peer != me)
+    return RosterSaid(Roster(state.roster.number + 1, (me,), others).signed(keys))
 
 
 UNASKED: dict[type[Message], Unasked] = {
     Nack: Unasked(Promise, _nack),
-    GetMeans: Unasked(NormTable, _get_means),
-    Reassign: Unasked(NormTable, _reassign),
-    ShowInputs: Unasked(NormTable, _show_inputs),
+    GetMeans: Unasked(Start, _get_means),
+    Reassign: Unasked(Start, _reassign),
     GetObjects: Unasked(VoteCast, _get_objects),
     ObjectData: Unasked(VoteCast, _object_data),
     GetBlocks: Unasked(VoteCast, _get_blocks),
     Blocks: Unasked(VoteCast, _blocks),
     EquivocationProof: Unasked(VoteCast, _equivocation),
-    MeanConflict: Unasked(VoteCast, _mean_conflict),
-    NormDispute: Unasked(VoteCast, _norm_dispute),
+    RowDispute: Unasked(VoteCast, _row_dispute),
+    Objection: Unasked(VoteCast, _objection),
+    StuckSaid: Unasked(VoteCast, _stuck),
+    Restarted: Unasked(VoteCast, _restarted),
+    RosterSaid: Unasked(VoteCast, _roster_said),
 }
 """By kind. The others are said in every round."""

@@ -37,8 +37,9 @@ ROUNDING = 1.6
 """How many times the expected error of the mean's own encoding the rows may be off."""
 HALF_ULP, HALF_SUBNORMAL = 2.0**-11, 2.0**-25
 """Of float16: relative, and absolute."""
-NEARLY_NOTHING = 1e-15
-"""A norm whose square is lost in the float32 of a header: what is smaller may be anything."""
+NEARLY_NOTHING = 1e-14
+"""Who declares no larger norm has an empty row: the square of a smaller one is lost in the float32 of a header, and what
+reducers let pass would be any multiple of it."""
 SUMS_DIFFER = 1e-5
 """Of float32 sums in another order, relative to what was summed."""
 
@@ -106,8 +107,8 @@ class MeanFormula:
 
 
 def row_of(sketch: Sketch, values: Floats, declared: float) -> bytes:
-    """The row of a contribution with these decoded values; zeros where nothing finite was declared."""
-    if not (0.0 < declared < math.inf):
+    """The row of a contribution with these decoded values; zeros where nothing, or nothing finite, was declared."""
+    if not (NEARLY_NOTHING < declared < math.inf):
         return bytes(ROW_BYTES)
     with np.errstate(over="ignore", invalid="ignore"):
         return (sketch.of(values) / declared).astype("<f2").tobytes()
@@ -139,7 +140,7 @@ def sum_is_right(
     error = float(np.linalg.norm(found - expected))
     halves = HALF_ULP * np.linalg.norm(rows, axis=1) + HALF_SUBNORMAL * math.sqrt(BUCKETS)
     bound = ROUNDING * math.sqrt(codec.of_means.rounding_square(mean, values)) + float(np.abs(shares) @ halves)
-    bound += NEARLY_NOTHING * formula.factor * sum(formula.weights)
+    bound += 2 * NEARLY_NOTHING * formula.factor * sum(formula.weights)
     # An infinite row would be an infinite bound.
     return math.isfinite(bound) and error <= bound + SUMS_DIFFER * float(np.linalg.norm(found))
 
@@ -147,9 +148,7 @@ def sum_is_right(
 def norms_are_declared(rows: Sums, formula: MeanFormula) -> bool:
     """Whether no row is larger than its contributor declared."""
     counted = [index for index, weight in enumerate(formula.weights) if weight]
-    declared = _finite(formula.declared)[counted]
-    shown = np.linalg.norm(rows[counted], axis=1) * declared
-    return bool((shown <= declared * (1.0 + DEVIATIONS) + NEARLY_NOTHING).all())
+    return bool((np.linalg.norm(rows[counted], axis=1) <= 1.0 + DEVIATIONS).all())
 
 
 def row_is_right(row: bytes, mine: bytes, *, tolerances: float = 1.0) -> bool:
@@ -171,4 +170,4 @@ def _on_support(codec: Codec, values: Floats, other: Floats) -> Floats:
 
 def _finite(declared: Sequence[float]) -> Sums:
     norms = np.array(declared, np.float64)
-    return np.where(np.isfinite(norms) & (norms > 0), norms, 0.0)
+    return np.where(np.isfinite(norms) & (norms > NEARLY_NOTHING), norms, 0.0)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from math import inf, isfinite, sqrt
+from math import inf, sqrt
 
 from peer.consensus.protocol import norms, validation
 from peer.consensus.protocol.block import ContributionHeader, givers
@@ -185,7 +185,7 @@ def _is_as_declared(turn: Transition, exchange: MemberState, index: int, part: i
     behind = [other for other, number in enumerate(fragment.rows) if number == row]
     held = [exchange.figures[other][index] for other in behind if index in exchange.figures.get(other, {})]
     said, _, _ = norms.declared(exchange.members[index], row)
-    if not isfinite(said):
+    if not 0.0 <= said < inf:
         return True
     total = sum(held)
     if not total <= said * (1 + DECLARED_WITHIN) + SMALLEST:

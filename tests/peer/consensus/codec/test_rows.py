@@ -372,8 +372,22 @@ def test_a_mean_and_its_rows_are_taken_apart() -> None:
     assert rows.taken_apart(b"mean", 0) == (b"mean", b"")
 
 
-@pytest.mark.parametrize("declared", [0.0, float("nan"), float("inf"), -1.0])
+@pytest.mark.parametrize("declared", [0.0, 1e-30, rows.NEARLY_NOTHING, float("nan"), float("inf"), -1.0])
 def test_who_declares_no_norm_has_an_empty_row(declared: float) -> None:
     """It weighs nothing, or next to nothing."""
     sketch = Sketch.drawn(HEAD.anchor, 0, b"mean", 8)
     assert rows.row_of(sketch, np.ones(8, np.float32), declared) == bytes(ROW_BYTES)
+
+
+@pytest.mark.parametrize("wire", ["float32", "int8", "int4"])
+def test_nobody_makes_an_honest_owner_lie_by_declaring_next_to_nothing(wire: str) -> None:
+    """A reducer lets any square below 1e-30 pass: over the least norm that can be declared no float16 would hold it."""
+    dice, codec = np.random.default_rng(5), Codec(wire)
+    values = [dice.standard_normal(CHUNK).astype(np.float32) for _ in range(2)]
+    values.append((values[0] / np.linalg.norm(values[0]) * 1e-15).astype(np.float32))
+    parts = tuple(map(codec.encode, values))
+    formula = MeanFormula(weights=(1, 1, 1), declared=(80.0, 80.0, _declared(1e-45)))
+    mean = codec.encode(weighted_mean([codec.decode(part) for part in parts], formula.weights))
+    assert not raises_an_alarm(Round(codec, parts, formula, None, mean).honest())
+    alone = replace(formula, weights=(0, 0, 65_536))
+    assert not raises_an_alarm(Round(codec, parts, alone, None, parts[2]).honest())
