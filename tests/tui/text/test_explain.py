@@ -103,7 +103,7 @@ def test_every_alert_and_line_of_the_log_is_explained() -> None:
         if not any(code in pages for pages in (ALERTS, LOG, STATES, PENALTY_PAGES))
     }
     assert missing == set(), "add a page for each to tui/text/explain.toml"
-    assert {"AUDIT", "RESYNC", "GENESIS", "WATCH", "MISDECLARED", "STOPPED"} <= {code for _, code in found}
+    assert {"RESTART", "RESYNC", "GENESIS", "WATCH", "MISDECLARED", "STOPPED"} <= {code for _, code in found}
 
 
 def test_every_exit_code_is_explained() -> None:
@@ -160,7 +160,7 @@ def test_an_exit_code_is_explained_by_its_number() -> None:
     assert explain("3")[0] == "3 (exit code): nobody answered in time"
 
 
-@pytest.mark.parametrize(("code", "hint"), [("ANOMLY", "ANOMALY"), ("SNOZED", "SNOOZED"), ("takover", "TAKEOVER")])
+@pytest.mark.parametrize(("code", "hint"), [("ANOMLY", "ANOMALY"), ("SNOZED", "SNOOZED"), ("restrt", "RESTART")])
 def test_a_misspelt_code_gets_the_closest(code: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code]) == 2
     assert f"there is no code '{code}'; did you mean {hint}?" in capsys.readouterr().err
