@@ -142,6 +142,7 @@ def _check_written(disk: IntegerDisk, message: Message) -> None:
         said = (message.place.ballot, message.vote.update)
         assert written is not None
         assert written.checked == said, f"a vote for {said} is said, {written.checked} is on disk"
+        assert message.vote.phase < 2 or written.accepted == said, f"{said} is accepted aloud, not on disk"
 
 
 # ---- faults ----

@@ -95,7 +95,7 @@ class Promise(Message):
     """The answer: what I contribute, and what I have accepted before, with the votes of those who had checked it."""
 
     code = 2
-    cap_bytes = 1 << 16
+    cap_bytes = 1 << 17
     readers = (
         BallotId.unpacked, ContributionHeader.unpacked, optional(_ACCEPTED), each(Vote.unpacked, MAX_MEMBERS),
     )  # fmt: skip
@@ -358,6 +358,7 @@ class Restarted(Message):
     """The organiser to all: go on so."""
 
     code = 26
+    cap_bytes = 2 << 20
     readers = (Restart.unpacked,)
     restart: Restart
 
