@@ -9,7 +9,7 @@ from collections.abc import Callable
 from dht.access import RejectCode
 from dht.errors import Unreachable
 from dht.node import Node
-from peer.consensus.protocol.block import Restart, Stuck
+from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.restart_desk import MAX_RESTART_BYTES, QUESTION, packed_question, read_restart
 
 log = logging.getLogger(__name__)
@@ -23,8 +23,9 @@ Answered = Callable[[Restart | None], None]
 class OrganiserLine:
     """`peer.consensus.rounds.driver.OrganiserPort` of a link: one question at a time, always the newest."""
 
-    def __init__(self, node: Node, organiser: str) -> None:
-        self._node, self._organiser = node, organiser
+    def __init__(self, node: Node, organiser: str, roster: Callable[[], Roster]) -> None:
+        """`roster` is that of the chain."""
+        self._node, self._organiser, self._roster = node, organiser, roster
         self._question: tuple[Stuck | None, Answered] | None = None
         self._is_asked = asyncio.Event()
 
@@ -41,10 +42,9 @@ class OrganiserLine:
                 await self._put(*self._question)
 
     async def _put(self, stuck: Stuck | None, answered: Answered) -> None:
+        question = packed_question(stuck, self._roster())
         try:
-            given = await self._node.ask(
-                self._organiser, QUESTION, ASK_S, MAX_RESTART_BYTES, request=packed_question(stuck)
-            )
+            given = await self._node.ask(self._organiser, QUESTION, ASK_S, MAX_RESTART_BYTES, request=question)
         except Unreachable as error:
             log.info("the organiser's node: %s", error)
             return

@@ -13,7 +13,7 @@ from dht.access import RejectCode, RejectionLog
 from dht.errors import Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
-from peer.consensus.protocol.block import Restart, Stuck
+from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.encoding import digest, pack
 from peer.consensus.protocol.restart_desk import QUESTION, packed_question
 from peer.network.link.organiser_line import OrganiserLine
@@ -21,6 +21,7 @@ from peer.network.link.organiser_line import OrganiserLine
 RUN, ORGANISER, ANCHOR = b"r" * 32, "organiser", digest("anchor")
 ALICE = Identity.from_seed(b"a" * 32)
 STUCK = Stuck(ALICE.peer_id, ANCHOR, (ALICE.peer_id,), 1).signed(RunKeys(ALICE, RUN))
+ROSTER = Roster(0, (ALICE.peer_id,))
 RESTART = Restart(ANCHOR, 1, (STUCK,), False, bytes(64))
 
 
@@ -49,7 +50,7 @@ class Organiser:
 
 @asynccontextmanager
 async def line_to(organiser: Organiser) -> AsyncIterator[OrganiserLine]:
-    line = OrganiserLine(cast(Node, organiser), ORGANISER)
+    line = OrganiserLine(cast(Node, organiser), ORGANISER, lambda: ROSTER)
     task = asyncio.create_task(line.follow())
     yield line
     task.cancel()
@@ -74,7 +75,7 @@ async def heard(organiser: Organiser, *asked: Stuck | None) -> list[Any]:
 async def test_a_node_that_answers_is_there_and_tells_the_restart_once_there_is_one() -> None:
     organiser = Organiser(b"", b"", pack(RESTART.packed()))
     assert await heard(organiser, None, STUCK, STUCK) == [None, None, RESTART]
-    assert organiser.requests == [b"", packed_question(STUCK), packed_question(STUCK)]
+    assert organiser.requests == [b"", packed_question(STUCK, ROSTER), packed_question(STUCK, ROSTER)]
 
 
 @pytest.mark.parametrize("answer", [None, Unreachable("nobody answers")])
@@ -98,4 +99,4 @@ async def test_only_the_newest_question_is_put() -> None:
         line.ask(STUCK, told.append)
         async with asyncio.timeout(5):
             await organiser.is_done.wait()
-    assert organiser.requests == [packed_question(STUCK)]
+    assert organiser.requests == [packed_question(STUCK, ROSTER)]
