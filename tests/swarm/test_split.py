@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from peer.schema.events import RoundCommitted
+from peer.schema.events import AlertRaised, RoundCommitted
 from peer.testing.faults import Partition
 from peer.testing.ledger_check import audit_books
 from peer.testing.pytest_plugin import StartSwarm
