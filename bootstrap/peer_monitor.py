@@ -127,6 +127,10 @@ class PeerMonitor:
             return
         self._names = names
 
+    def members(self) -> frozenset[str]:
+        """Whom the organiser has admitted; nobody where everybody may take part."""
+        return self._members() or frozenset()
+
     def _members(self) -> frozenset[str] | None:
         """None where everybody may take part."""
         return None if self._book is None else self._book.members(time.time())

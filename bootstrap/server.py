@@ -21,6 +21,8 @@ from bootstrap.invites import InviteIssuer
 from bootstrap.members import AdmissionBook, load_table
 from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
+from bootstrap.restarts import RestartBook
+from bootstrap.roster import RosterFile
 from bootstrap.status_page import Health
 from dht.access import AccessList, RejectCode
 from dht.addresses import are_loopback
@@ -33,6 +35,7 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
+from peer.consensus.protocol import restart_desk, rosters
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.http import serving
 from peer.schema import spec as specs
@@ -56,6 +59,8 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         report.run, report.peer = config.run.hex()[:16], identity.peer_id
         file = GenesisFile(config.directory / "genesis", identity, config.run)
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
+        restarts = RestartBook(config.directory, identity, config.run, report)
+        roster = RosterFile(config.directory, identity, config.run, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
         report.listener = health.note
@@ -67,6 +72,8 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         with _forgiving_when(stop), pages, bounding(config.directory / "bootstrap.log"):
             async with _open(config, report) as node, _giving_start(config, node):
                 _answer(config, node, file, orders, book, report)
+                _answer_stuck(node, orders, restarts)
+                node.answer(rosters.QUESTION, roster.answer)
                 issuer = InviteIssuer(config, identity, node, report)
                 await issuer.issue()
                 around = PeerMonitor(node, config.directory, book, orders, health)
@@ -74,7 +81,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await _found(config, node, file, report, stop, around, issuer)
                 if file.genesis is not None:
                     health.begin()
-                await _stay(node, file, stop, orders, around, issuer)
+                await _stay(node, file, stop, orders, around, issuer, restarts, roster)
         report(PeerStopped(why="asked to stop"))
 
 
@@ -160,6 +167,14 @@ def _admit_who_asks(node: Node, book: AdmissionBook, orders: OrdersFile, report:
     node.answer("admission-request", answer)
 
 
+def _answer_stuck(node: Node, orders: OrdersFile, restarts: RestartBook) -> None:
+    async def answer(peer: str, request: bytes) -> bytes | None:
+        kept_out = peer in orders.look().quarantined
+        return None if kept_out else restarts.answer(peer, request, node.refusals)
+
+    node.answer(restart_desk.QUESTION, answer)
+
+
 def _take_in_guests(node: Node, guests: AccessList) -> None:
     """Whoever shows an admission that is in no book, as the organiser's own watcher does, is relayed for, too."""
 
@@ -223,12 +238,16 @@ def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
 
 
 async def _stay(
-    node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer
-) -> None:
+    node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer,
+    restarts: RestartBook, roster: RosterFile,
+) -> None:  # fmt: skip
     """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
     due_at = 0.0
     while not stop.is_set():
-        orders.look()
+        assert file.genesis is not None
+        founders = file.genesis.founders
+        restarts.know(founders, roster.look(founders, around.members(), orders.look().quarantined))
+        restarts.look()
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import hashlib
 from contextlib import suppress
+from dataclasses import dataclass
 from pathlib import Path
 
 import base58
@@ -103,6 +104,20 @@ def verify(peer_id: str, run: bytes, kind: str, payload: bytes, signature: bytes
     except InvalidSignature:
         return False
     return True
+
+
+@dataclass(frozen=True)
+class RunKeys:
+    """Signs with an identity, and checks what others have signed, in one run."""
+
+    identity: Identity
+    run: bytes
+
+    def sign(self, kind: str, payload: bytes) -> bytes:
+        return self.identity.sign(self.run, kind, payload)
+
+    def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
+        return verify(peer, self.run, kind, payload, signature)
 
 
 @functools.lru_cache(maxsize=4096)

@@ -15,6 +15,7 @@ from typing import Any, cast
 import torch
 from torch import Tensor
 
+from dht.identity import RunKeys
 from dht.streams.base import MakeFrame, OnFrame, Streams
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import WEIGHT_ONE, ContributionHeader, Update
@@ -32,7 +33,6 @@ from peer.consensus.protocol.messages import (
 )
 from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.rounds.driver import ChainPort, ReductionPort
-from peer.network.link.link import RunKeys
 from peer.node.store.contributions import Contribution, WorkStats
 from peer.schema.spec import RunSpec
 from peer.training.outer.outer_step import LoadObject

@@ -135,11 +135,14 @@ def _check_written(disk: IntegerDisk, message: Message) -> None:
     promised = written.promised if written else -1
     assert promised >= message.place.ballot, f"ballot {message.place.ballot} is said, {promised} is on disk"
     if isinstance(message, Promise) and message.header.root:
-        assert disk.header(message.place.anchor) == message.header, "a contribution is pledged that is not on disk"
+        written_down = disk.header(message.place.anchor)
+        assert written_down is not None, "a contribution is pledged that is not on disk"
+        assert written_down.root == message.header.root, "another contribution is pledged than is on disk"
     if isinstance(message, VoteCast) and promised == message.place.ballot:
         said = (message.place.ballot, message.vote.update)
         assert written is not None
         assert written.checked == said, f"a vote for {said} is said, {written.checked} is on disk"
+        assert message.vote.phase < 2 or written.accepted == said, f"{said} is accepted aloud, not on disk"
 
 
 # ---- faults ----

@@ -19,7 +19,7 @@ from typing import Any
 
 import torch
 
-from dht.identity import Identity
+from dht.identity import Identity, RunKeys
 from dht.streams.base import Streams
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
@@ -29,7 +29,6 @@ from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.consensus.rounds.driver import ChainPort, Driver, ReductionPort
 from peer.consensus.rounds.interface import Tick
 from peer.consensus.rounds.machine import TICK_S, begin
-from peer.network.link.link import RunKeys
 from peer.network.link.reduction import ReductionWorker
 from peer.node.lifecycle.inputs_effects import (
     Apply,

@@ -60,6 +60,7 @@ COMMANDS = {
     "cluster invite": ("organiser", "print the line for friends who would train a stage of your copy"),
     "members": ("organiser", "say who is admitted to a run of yours, or end an admission"),
     "quarantine": ("organiser", "have nobody in a run of yours work with a peer any more"),
+    "restart-run": ("organiser", "let those go on who are left of a run that has lost its quorum"),
     "plan": ("plan", "say what a run will cost on some peers, and how to set it up"),
     "simulate": ("plan", "simulate a run on peers that one does not have"),
     "place": ("plan", "say which peer would hold which stage of a model that is cut over several of them"),
@@ -149,7 +150,7 @@ def _fill(name: str, parser: Parser) -> None:
 def _imported(name: str) -> type[Command]:
     """That of `service install` is `ServiceInstallCommand`."""
     module = import_module(f"tui.commands.{COMMANDS[name][0]}")
-    found: type[Command] = getattr(module, f"{name.title().replace(' ', '')}Command")
+    found: type[Command] = getattr(module, f"{''.join(filter(str.isalpha, name.title()))}Command")
     return found
 
 

@@ -25,7 +25,8 @@ log = logging.getLogger(__name__)
 MAX_ANSWERS = 64
 MAX_ANSWERS_EACH = 16
 _MAX_NAME_BYTES = 64
-_MAX_REQUEST_BYTES = 8192
+_MAX_REQUEST_BYTES = 1 << 15
+"""Room for the votes of 64 peers."""
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
 _NO_NAME = ""

@@ -11,13 +11,14 @@ from pathlib import Path
 from random import Random
 from typing import Any
 
+from dht.identity import RunKeys
 from dht.invite import Invite
 from dht.node import Node
 from dht.streams.base import Answer
 from peer.network.link.channel import LinkEnd
 from peer.network.link.cluster_role import MakeRole
 from peer.network.link.discovery import Announcer
-from peer.network.link.link import RunKeys, main, story
+from peer.network.link.link import main, story
 from peer.network.sync.blob_server import CHUNK
 from peer.schema.events import Event, PhaseEntered
 from peer.schema.live_settings import LiveSettings

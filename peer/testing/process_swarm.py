@@ -39,6 +39,9 @@ from peer.testing.short_waits import PACED, write_hurry
 from peer.testing.swarm_contract import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
+NODE_MODULE = "peer.testing.hurried_node"
+OF_NODES = ("bootstrap.", "peer.consensus.protocol.")
+"""Where the constants are that an organiser's node has, too."""
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 STOP_S = 20.0 * BUSY
 """A process that was asked to stop must have ended after this long."""
@@ -132,7 +135,8 @@ class RealSwarm(Swarm):
         self._temporary = tempfile.TemporaryDirectory(prefix="hf-")
         self._hear_strikes()
         self.invite = ""
-        self._bootstrap = self._start_bootstrap(organiser)
+        self._organiser_words = organiser
+        self._bootstrap = self._start_bootstrap()
         try:
             self._await(lambda: self.invite, HANG_S, "the bootstrap node issued no invite")
             for _ in range(peers):
@@ -275,6 +279,15 @@ class RealSwarm(Swarm):
         (link,) = [process for process, argv in words.items() if LINK_MODULE in argv]
         link.kill()
 
+    def kill_node(self) -> None:
+        """`kill -9` of the organiser's node, with all that it started."""
+        self._bootstrap.signal_group(signal.SIGKILL)
+        self._bootstrap.end(ORPHAN_S)
+
+    def start_node(self) -> None:
+        """Start it again in its folder."""
+        self._bootstrap = self._start_bootstrap()
+
     def stop(self, peer: int) -> int:
         """Ask the peer to leave politely (SIGTERM), and wait for its end; its exit code."""
         self._peers[peer].may_end = True
@@ -375,12 +388,13 @@ class RealSwarm(Swarm):
 
     # ---- children ----
 
-    def _start_bootstrap(self, words: Sequence[str]) -> Child:
+    def _start_bootstrap(self) -> Child:
         folder = self.directory / "bootstrap"
-        folder.mkdir(mode=0o700)
+        folder.mkdir(mode=0o700, exist_ok=True)
         (folder / "spec.toml").write_text(dump(self.spec))
+        write_hurry(folder, {name: value for name, value in self._hurry.items() if name.startswith(OF_NODES)})
         where = [str(folder / "spec.toml"), "--dir", str(folder), "--listen", LOOPBACK]
-        argv = [sys.executable, "-m", "bootstrap", *where, *words]
+        argv = [sys.executable, "-m", NODE_MODULE, *where, *self._organiser_words]
         return self._child_of(argv, folder / "bootstrap.log")
 
     def _start(self, peer: _Peer) -> None:

@@ -11,12 +11,13 @@ from pathlib import Path
 from typing import Annotated
 
 from dht.atomic_files import write_atomic
-from dht.errors import BadInput, RunMismatch
+from dht.errors import BadInput, Declined, RunMismatch
 from peer.network.link.cluster_invite import issue_in
 from peer.schema.spec import RunSpec, dump, load
 from tui.command_line import Argument, Command, Option, words_of
+from tui.commands.consent import YES
 from tui.commands.options import LISTEN, PeerCommand
-from tui.folders import data_root, default_directory, namesakes
+from tui.folders import data_root, default_directory, is_at_work, namesakes
 from tui.output.output import open_output
 from tui.processes.children import Output, python_module
 from tui.processes.one_shot import answer
@@ -166,19 +167,25 @@ class MembersCommand(OrganiserCommand):
     peer: Annotated[str | None, Argument("its id, 12D3Koo…; none: list all, and until when", "PEER")] = None
     end: Annotated[str, Option("let it stay until its admission ends, and why", "TEXT", either="what")] = ""
     renew: Annotated[bool, Option("take that back", either="what")] = False
+    promote: Annotated[bool, Option("let it vote like a founder: it is no stranger any more", either="what")] = False
+    demote: Annotated[bool, Option("take that back", either="what")] = False
 
     def run(self) -> int:
-        from bootstrap.organiser import end_admission, list_members, renew_admission
+        from bootstrap.organiser import demote_peer, end_admission, list_members, promote_peer, renew_admission
 
         directory = self.find()
         if self.peer is None:
             print(list_members(directory))
         elif self.renew:
             print(renew_admission(directory, self.peer))
+        elif self.promote:
+            print(promote_peer(directory, self.peer))
+        elif self.demote:
+            print(demote_peer(directory, self.peer))
         elif self.end.strip():
             print(end_admission(directory, self.peer, self.end))
         else:
-            raise BadInput("--end is missing: say why, its owner reads it; or --renew to take that back")
+            raise BadInput("say what: --end and why, which its owner reads, --renew, --promote or --demote")
         return 0
 
 
@@ -201,6 +208,44 @@ class QuarantineCommand(OrganiserCommand):
         else:
             raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
         return 0
+
+
+GIVEN_UP = """\
+Fewer go on than half of those whom the organiser knows, and you give this up:
+  - an update that the others decided among themselves may be lost to them;
+  - whoever of them comes back begins anew from the newest snapshot, with its work counted as carried.
+If they will come back, wait: nothing is lost by waiting, each peer trains on alone."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class RestartRunCommand(OrganiserCommand):
+    place: Annotated[Path | None, Argument("the same as --dir", "DIR")] = None
+    yes: Annotated[bool, Option("do not ask")] = False
+
+    def run(self) -> int:
+        from bootstrap.restarts import let_go_on, read_waiting
+
+        directory = self.place or self.find()
+        if not is_at_work(directory):
+            raise BadInput(f"no node runs in {directory}, so nobody can come to it; start it, and wait for a minute")
+        waiting = read_waiting(directory)
+        if not waiting.abouts:
+            print("nobody waits: no voter has said to this node that its run has lost its quorum")
+            return 0
+        print("\n".join((*waiting.lines, GIVEN_UP)))
+        if not self.yes:
+            _require_yes("Let those go on who came? [y/N] ")
+        print(let_go_on(directory, waiting))
+        return 0
+
+
+def _require_yes(question: str) -> None:
+    """Raises Declined, and BadInput where nobody can be asked."""
+    if not (sys.stdin.isatty() and sys.stdout.isatty()):
+        raise BadInput("nobody can be asked here, since there is no terminal; add --yes")
+    print(question, end="", flush=True)
+    if sys.stdin.readline().strip().lower() not in YES:
+        raise Declined("nobody is let go on; all of it is as it was")
 
 
 @dataclass(frozen=True, kw_only=True)

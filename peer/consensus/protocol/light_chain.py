@@ -16,19 +16,20 @@ from peer.consensus.protocol.validation import after_restarts, fault_of_votes
 
 def follow(rules: Rules, genesis: ChainHead, way: Sequence[Block]) -> tuple[str, ...]:
     """Who votes after the last of these blocks. Raises ValueError if one is not decided by those before it."""
-    electorate, round = genesis.electorate, genesis.round
+    electorate, round, roster = genesis.electorate, genesis.round, genesis.roster
     for block in way:
         update = block.update
         if update.round <= round:
             raise ValueError("its blocks are not in order")
         before = ChainHead(
-            anchor=update.parent, round=update.round - 1, weight=0, electorate=electorate, members=electorate
+            anchor=update.parent, round=update.round - 1, weight=0, electorate=electorate, members=electorate,
+            roster=roster,
         )  # fmt: skip
         before, phase, fault = after_restarts(rules.keys, rules.organiser, before, block)
         fault = fault or fault_of_votes(rules.keys, before, block.votes, update.digest, phase, led=False)
         if fault:
             raise ValueError(f"round {update.round}: {fault}")
-        electorate, round = update.elect, update.round
+        electorate, round, roster = update.elect, update.round, update.roster
     return electorate
 
 

@@ -9,21 +9,51 @@ an electorate that never was means nothing to anybody.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import dataclass
 
 from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.electorate import may_restart, named
-from peer.consensus.protocol.encoding import Keys
+from peer.consensus.protocol.encoding import Keys, pack, row, unpack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.validation import fault_of_stuck
 
+QUESTION = "restart"
+"""Under this name the node is asked whether it is there, with nothing, or shown a `Stuck`. It answers with nothing, or
+with the Restart by which that voter goes on."""
+MAX_QUESTION_BYTES = 1 << 15
+"""Names, votes and lists of 64 voters take less."""
+MAX_RESTART_BYTES = 1 << 21
 WAIT_S = 45.0
 """So long after the first that is stuck others may still come."""
-INSTANCES_MOST = 64
-"""Agreements of which something is kept; the one heard of longest ago makes room."""
+HEARD_S = 30.0
+"""Who waits asks six times as often."""
+STRANGERS_MOST = 64
+"""Voters of which something is kept though the organiser does not know them; who asked longest ago makes room. They
+never go on unless a person says so."""
+RESTARTS_MOST = 4096
+"""Signed for those who ask, over all. A run loses its quorum now and then; only a liar makes agreements up."""
+
+
+@dataclass(frozen=True, slots=True)
+class Standstill:
+    """An agreement that has lost its quorum: who has come to the node, and which of its voters have not."""
+
+    about: bytes
+    came: tuple[str, ...]
+    missing: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class _Came:
+    stuck: Stuck
+    roster: Roster
+    since: float
+    """When it first came for this agreement."""
+    heard_at: float
 
 
 class RestartDesk:
-    """Collects `Stuck`s and signs Restarts, one for an anchor, electorate and number.
+    """Collects `Stuck`s and signs Restarts, one for an anchor, electorate and number. A voter is stuck in one place.
 
     `save` has to have a Restart on disk when it returns; `signed` are those that it saved in earlier lives.
     """
@@ -32,15 +62,17 @@ class RestartDesk:
         self, keys: Keys, save: Callable[[Restart], None], signed: Iterable[Restart] = (), *, wait_s: float = WAIT_S
     ) -> None:
         self.roster = Roster()
+        """The newest; what counts for an agreement is the one that its chain has."""
         self._keys, self._save, self._wait_s = keys, save, wait_s
         self._signed = {restart.stuck[0].about: restart for restart in signed}
-        self._came: dict[bytes, dict[str, Stuck]] = {}
-        self._first_at: dict[bytes, float] = {}
+        self._came: dict[str, _Came] = {}
+        """By voter; who was heard longest ago is the first."""
 
-    def show(self, stuck: Stuck, now: float) -> Restart | None:
-        """Take note of one that is stuck; returns the Restart by which it goes on, once there is one.
+    def show(self, stuck: Stuck, now: float, roster: Roster | None = None) -> Restart | None:
+        """Take note of one that is stuck; returns the Restart by which it goes on, once there is one. `roster` is that
+        of its chain, if it is not the newest.
 
-        Raises ValueError for one that cannot be.
+        Raises ValueError for one that cannot be, and whatever `save` raises: then nothing is signed.
         """
         about = stuck.about
         if about in self._signed:
@@ -51,41 +83,71 @@ class RestartDesk:
         fault = fault_of_stuck(self._keys, head, stuck)
         if fault:
             raise ValueError(fault)
-        if about not in self._came and len(self._came) >= INSTANCES_MOST:
-            oldest = min(self._first_at, key=self._first_at.__getitem__)
-            del self._came[oldest], self._first_at[oldest]
-        self._came.setdefault(about, {})[stuck.voter] = stuck
-        self._first_at.setdefault(about, now)
+        self._note(stuck, self.roster if roster is None else roster, now)
         return self._sign_if_due(about, now)
 
-    def waiting(self) -> dict[str, tuple[str, ...]]:
-        """For each round that stands still, by its anchor in hex, which voters have come of which electorate."""
-        return {
-            stucks[voter].anchor.hex(): tuple(sorted(stucks))
-            for stucks in self._came.values()
-            for voter in list(stucks)[:1]
-        }
+    def standing(self, now: float) -> list[Standstill]:
+        """The agreements for which a voter has asked lately."""
+        heard = {came.stuck.about: came.stuck for came in self._came.values() if now - came.heard_at < HEARD_S}
+        return [
+            Standstill(about, came, tuple(sorted({*stuck.electorate} - {*came})))
+            for about, stuck in heard.items()
+            for came in [tuple(sorted(self._stuck_in(about)))]
+        ]
 
-    def force(self) -> list[Restart]:
-        """Let those who have come go on though they are too few: a person says so."""
-        return [self._sign(about, sorted(stucks), forced=True) for about, stucks in list(self._came.items())]
+    def force(self, about: bytes) -> Restart | None:
+        """Let those who have come go on though they are too few: a person says so. None if nobody has come."""
+        return self._sign(about, sorted(self._stuck_in(about)), forced=True) if self._stuck_in(about) else None
+
+    def _note(self, stuck: Stuck, roster: Roster, now: float) -> None:
+        before = self._came.pop(stuck.voter, None)
+        since = before.since if before is not None and before.stuck.about == stuck.about else now
+        self._came[stuck.voter] = _Came(stuck, roster, since, now)
+        strangers = [voter for voter in self._came if voter not in self.roster.known]
+        for voter in strangers[: max(0, len(strangers) - STRANGERS_MOST)]:
+            del self._came[voter]
+
+    def _stuck_in(self, about: bytes) -> dict[str, _Came]:
+        return {voter: came for voter, came in self._came.items() if came.stuck.about == about}
 
     def _sign_if_due(self, about: bytes, now: float) -> Restart | None:
-        came = self._came[about]
-        voters = next(iter(came.values())).electorate
-        trusted = named(voters, self.roster.known)
+        came = self._stuck_in(about)
+        voters = next(iter(came.values())).stuck.electorate
+        # Of the list of their chain there is one word each: what is right by all of them their peers will not refuse.
+        lists = {tuple(came[peer].roster.known) for peer in named(tuple(came), self.roster.known)}
+        trusted = [peer for peer in voters if all(peer in named(voters, known) for known in lists)]
         left = sorted(came.keys() & set(trusted))
-        if not left or not may_restart(voters, self.roster.known, left):
+        if not lists or not left or len(self._signed) >= RESTARTS_MOST:
             return None
-        if len(left) < len(trusted) and now - self._first_at[about] < self._wait_s:
+        if not all(may_restart(voters, known, left) for known in lists):
+            return None
+        if len(left) < len(trusted) and now - min(came[peer].since for peer in left) < self._wait_s:
             return None
         return self._sign(about, left, forced=False)
 
     def _sign(self, about: bytes, left: list[str], *, forced: bool) -> Restart:
-        came = self._came.pop(about)
-        del self._first_at[about]
-        first = came[left[0]]
-        restart = Restart(first.anchor, first.number, tuple(came[peer] for peer in left), forced).signed(self._keys)
+        came = self._stuck_in(about)
+        first = came[left[0]].stuck
+        stuck = tuple(came[peer].stuck for peer in left)
+        restart = Restart(first.anchor, first.number, stuck, forced).signed(self._keys)
         self._save(restart)
         self._signed[about] = restart
+        for voter in came:
+            del self._came[voter]
         return restart
+
+
+def packed_question(stuck: Stuck | None, roster: Roster) -> bytes:
+    """`roster` is that of the asker's chain."""
+    return b"" if stuck is None else pack((stuck.packed(), roster.packed()))
+
+
+def read_question(packed: bytes) -> tuple[Stuck, Roster]:
+    """Raises ValueError."""
+    stuck, roster = row(unpack(packed), 2)
+    return Stuck.unpacked(stuck), Roster.unpacked(roster)
+
+
+def read_restart(packed: bytes) -> Restart:
+    """Raises ValueError."""
+    return Restart.unpacked(unpack(packed))

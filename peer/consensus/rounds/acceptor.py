@@ -90,7 +90,7 @@ def _pledge(turn: Transition) -> None:
     turn.moved()
     turn.say_head()
     if unanswered is not None:
-        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered)
+        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered, was_due=True)
 
 
 def on_paused(turn: Transition, header: ContributionHeader) -> None:
@@ -139,7 +139,8 @@ def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote,
 # ---- promise ----
 
 
-def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
+def on_prepare(turn: Transition, sender: str, message: Prepare, *, was_due: bool = False) -> None:
+    """Promise a ballot whose turn it is, or `was_due` when it was asked for, before I was ready."""
     if message.place.instance != turn.state.instance:
         restart.tell(turn, sender)
         return
@@ -159,7 +160,7 @@ def on_prepare(turn: Transition, sender: str, message: Prepare) -> None:
     if ballot < acceptor.promised:
         turn.send((sender,), Nack(message.place, acceptor.promised))
         return
-    if ballot > acceptor.promised and not coordinator.is_in_turn(turn, ballot):
+    if ballot > acceptor.promised and not was_due and not coordinator.is_in_turn(turn, ballot):
         _postpone(turn, message)
         return
     if _freezing_first(turn):
@@ -444,9 +445,14 @@ def prepare_if_checked(turn: Transition) -> None:
     state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
     if proposal is None or key is None or turn.me in state.prepared.get(key, {}):
         return
-    gave = {header.peer for header in proposal.update.members if header.root}
-    silent = {peer for peer in gave - state.checks.get(key, {}).keys() if not timeouts.is_gone(state, peer, turn.now)}
-    if silent and turn.now < state.checked_at + timeouts.at(state, key[0]).ack_s:
+    said = state.checks.get(key, {})
+    silent = [
+        header for header in proposal.update.members
+        if header.root and header.peer not in said and not timeouts.is_gone(state, header.peer, turn.now)
+    ]  # fmt: skip
+    # What a lead says goes to its homes and back before.
+    hops = 3 if any(header.delegates for header in silent) else 1
+    if silent and turn.now < state.checked_at + hops * timeouts.at(state, key[0]).ack_s:
         return
     if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
         return

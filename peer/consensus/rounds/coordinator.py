@@ -81,7 +81,9 @@ def is_in_turn(turn: Transition, ballot: int) -> bool:
     state, early_s = turn.state, turn.rules.stagger_s / 2
     if state.acceptor.promised < 0:
         skipped_s = _skipped_s(turn, ballot)
-        return (not skipped_s and _all_ready(turn)) or turn.now >= timeouts.begins_at(state) + skipped_s - early_s
+        if not skipped_s and _all_ready(turn, but_the_lost=True):
+            return True
+        return turn.now >= timeouts.begins_at(state) + skipped_s - early_s
     due_at = _given_up_at(turn, state.ballot_at) + _skipped_s(turn, ballot)
     return turn.now >= due_at - early_s
 
@@ -110,13 +112,15 @@ def _may_lead(turn: Transition, peer: str) -> bool:
     return all(peer != liar for liar, *_ in turn.state.head.caught)
 
 
-def _all_ready(turn: Transition) -> bool:
+def _all_ready(turn: Transition, *, but_the_lost: bool = False) -> bool:
+    """Whether all voters are, by what I hear; `but_the_lost`, of whom I hear nothing, for which others have to wait."""
     heard, anchor = turn.state.heard, turn.state.head.anchor
     return all(
         peer == turn.me
         or (peer in heard and heard[peer][0].anchor == anchor and heard[peer][0].ready)
         or turn.has_left(peer)
         or timeouts.is_gone(turn.state, peer, turn.now)
+        or (but_the_lost and timeouts.lost_at(turn.state, peer) <= turn.now)
         for peer in turn.state.electorate
     )
 

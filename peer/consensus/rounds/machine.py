@@ -84,6 +84,7 @@ from peer.consensus.rounds.interface import (
     Quarantined,
     Received,
     Resumed,
+    RosterHeard,
     RowChecked,
     SendObjects,
     Submitted,
@@ -208,6 +209,8 @@ def _take(turn: Transition, event: Input) -> None:
             acceptor.on_resumed(turn)
         case Applied(_, anchor, digest):
             _applied(turn, anchor, digest)
+        case RosterHeard(_, roster):
+            acceptor.on_roster(turn, turn.me, RosterSaid(roster))
         case Quarantined(_, peers):
             turn.set(quarantined=peers - {turn.me})
         case PeersUnreachable(_, peers):

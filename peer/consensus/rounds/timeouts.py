@@ -343,8 +343,13 @@ def lost_at(state: State, peer: str) -> float:
 
 
 def away(state: State, now: float) -> tuple[str, ...]:
-    """The voters that I, if I am one, have not heard for SILENT_S; of who was never heard that counts from my start."""
-    return silent_voters(state, now) if state.rules.me in state.head.electorate else ()
+    """The voters that I, if I am one, have not heard for SILENT_S, or that said to me that they leave; of who was never
+    heard silence counts from my start."""
+    if state.rules.me not in state.head.electorate:
+        return ()
+    silent = silent_voters(state, now)
+    left = (peer for peer in state.head.electorate if peer in state.heard and state.heard[peer][0].leaving)
+    return tuple(sorted({*silent, *left}))
 
 
 def silent_voters(state: State, now: float) -> tuple[str, ...]:

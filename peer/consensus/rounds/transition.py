@@ -127,8 +127,8 @@ class Transition:
 
     @property
     def roster(self) -> Roster:
-        """The organiser's newest list that I know of."""
-        return max(self.state.roster, self.state.head.roster, key=lambda item: item.number)
+        """The organiser's newest list that I know of; of two alike the chain's, which may be the founders alone."""
+        return max(self.state.head.roster, self.state.roster, key=lambda item: item.number)
 
     def skip_to(self, ballot: int) -> None:
         """Nobody leads those between this one and the last that I promised."""

@@ -29,7 +29,7 @@ from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
 from dht.errors import HomefiresError
-from dht.identity import Identity, verify
+from dht.identity import Identity, RunKeys
 from dht.invite import Invite, parse_for, read_text
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import die_with_parent
@@ -238,27 +238,13 @@ async def _follow_chain(
             disk = chains.open()
             pipe.send(AdoptSnapshot(manifest.round, manifest.anchor, disk.head.members))
         pipe.send(ResumeAt(disk.head.anchor))
-        link = Participation(node, pipe, notices, disk, rules, chains.executor, role)
+        link = Participation(node, pipe, notices, disk, rules, chains.executor, chains.directory, role)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         with chains.within_quota(disk):
             why = await link.take_part()
         donor.disk = None
         if not why:
             return
-
-
-@dataclasses.dataclass(frozen=True)
-class RunKeys:
-    """`peer.consensus.protocol.encoding.Keys` with this machine's identity."""
-
-    identity: Identity
-    run: bytes
-
-    def sign(self, kind: str, payload: bytes) -> bytes:
-        return self.identity.sign(self.run, kind, payload)
-
-    def verify(self, peer: str, kind: str, payload: bytes, signature: bytes) -> bool:
-        return verify(peer, self.run, kind, payload, signature)
 
 
 @dataclasses.dataclass(frozen=True)

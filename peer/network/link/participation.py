@@ -14,18 +14,20 @@ from typing import Any, TypeVar, assert_never
 
 from dht.errors import BadInput
 from dht.node import Node
-from peer.consensus.protocol.block import Block, ContributionHeader
+from peer.consensus.protocol.block import Block, ContributionHeader, Roster
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver, trainer_input
-from peer.consensus.rounds.interface import Leaving, Quarantined, Tick
+from peer.consensus.rounds.interface import Leaving, Quarantined, RosterHeard, Tick
 from peer.consensus.rounds.machine import TICK_S, begin
 from peer.network.link.channel import LinkEnd, LinkLost
 from peer.network.link.cluster_role import ClusterRole
 from peer.network.link.discovery import Announcer, PeerDiscovery, TrainingFigures
 from peer.network.link.network_stats import NetworkStats
+from peer.network.link.organiser_line import OrganiserLine
 from peer.network.link.reduction import ReductionWorker
+from peer.network.link.roster_line import RosterLine
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.node.store.chunked_file import damaged_chunks
@@ -47,7 +49,7 @@ class Participation:
 
     def __init__(
         self, node: Node, pipe: LinkEnd, notices: Announcer, disk: ChainStore, rules: Rules, executor: Executor,
-        role: ClusterRole | None = None,
+        directory: Path, role: ClusterRole | None = None,
     ) -> None:  # fmt: skip
         """`role`: of a home of a cluster."""
         self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
@@ -70,10 +72,15 @@ class Participation:
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         arithmetic = ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe)
+        self._line = OrganiserLine(node, rules.organiser, lambda: self._driver.state.head.roster)
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
-            homes=None if role is None else role.homes(disk),
+            homes=None if role is None else role.homes(disk), organiser=self._line if self._is_member else None,
+        )  # fmt: skip
+        self._list = RosterLine(
+            node, rules.organiser, directory, self._newest_roster,
+            lambda found: self._driver.deliver(RosterHeard(time.monotonic(), found)),
         )  # fmt: skip
         self._on_frame = self._driver.on_frame if role is None else role.on_frame
         if role is not None:
@@ -83,6 +90,7 @@ class Participation:
         """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
         self._node.streams.listen(self._on_frame)
         self._obey()
+        self._list.load()
         driver, report = self._driver, self._pipe.report
         discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
         stats = NetworkStats(
@@ -94,6 +102,8 @@ class Participation:
                 tasks.create_task(discovery.follow(), name="neighbours"),
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
+                tasks.create_task(self._line.follow(), name="organiser"),
+                tasks.create_task(self._list.follow(), name="list"),
                 tasks.create_task(stats.follow(), name="network"),
             ]
             hearing = asyncio.create_task(self._hear_trainer())
@@ -109,6 +119,10 @@ class Participation:
                 for task in running:
                     task.cancel()
         return ""
+
+    def _newest_roster(self) -> Roster:
+        state = self._driver.state
+        return max(state.head.roster, state.roster, key=lambda item: item.number)
 
     def is_exchanging(self) -> bool:
         return self._driver.state.exchange is not None
@@ -156,6 +170,7 @@ class Participation:
             self._obey()
             self._driver.deliver(Tick(time.monotonic(), time.time() - time.monotonic()))
             self._tell_if_in_step()
+            self._list.keep()
             if self._others_are_here():
                 self._all_here.set()
             await asyncio.sleep(TICK_S)

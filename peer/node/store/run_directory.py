@@ -20,7 +20,7 @@ from dht.errors import BadInput, RunMismatch
 from dht.protocol_version import require_this_version
 from dht.records import Genesis, unpack_body
 from dht.records import unpack as unpack_record
-from peer.consensus.protocol.block import Block, Update
+from peer.consensus.protocol.block import Block, Roster, Update
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
 
@@ -66,9 +66,12 @@ class StoredChain:
 
 
 def genesis_head(genesis: Genesis) -> ChainHead:
-    """Where every chain of the run begins: the founders are its electorate."""
+    """Where every chain of the run begins: the founders are its electorate, and whom the organiser knows."""
     anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
-    return ChainHead(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
+    return ChainHead(
+        anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders,
+        roster=Roster(0, genesis.founders),
+    )  # fmt: skip
 
 
 def head_after(update: Update) -> ChainHead:

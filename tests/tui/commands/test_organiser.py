@@ -5,16 +5,21 @@ from __future__ import annotations
 import os
 import subprocess
 import sys
+import threading
 import time
 from pathlib import Path
 
 import pytest
 
 from bootstrap.members import AdmissionBook, save_names
+from bootstrap.restarts import RestartBook
 from dht.admission import QuarantineList
 from dht.errors import BadInput
-from dht.identity import Identity, fingerprint_words
+from dht.identity import Identity, RunKeys, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
+from dht.process import lock_directory
+from peer.consensus.protocol.block import Roster, Stuck
+from peer.consensus.protocol.restart_desk import packed_question
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.organiser import OrganiserCommand
@@ -126,3 +131,53 @@ def test_the_key_of_a_folder_is_shown_with_its_words(folder: Path) -> None:
     told = subprocess.run(command, capture_output=True, text=True, check=True, timeout=HANG_S).stdout
     mine = Identity.load_or_create(folder / "identity.key").peer_id
     assert told == f"{mine}\n{fingerprint_words(mine)}\n"
+
+
+def test_restart_run_needs_a_node_that_runs_and_voters_that_wait(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert main(["restart-run", str(folder)]) == BadInput.exit_code
+    assert "no node runs in" in capsys.readouterr().err
+    with lock_directory(folder):
+        assert main(["restart-run", str(folder)]) == 0
+    assert "nobody waits" in capsys.readouterr().out
+
+
+def test_restart_run_says_who_waits_and_what_is_given_up_and_asks(
+    folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Where nobody can be asked it wants the word on the command line; then a node that reads it lets them go on."""
+    voters, organiser = (PEER, "other"), Identity.load_or_create(folder / "identity.key")
+    book = RestartBook(folder, organiser, RUN, lambda event: None)
+    roster = Roster(0, tuple(sorted(voters)))
+    book.know(roster.known, roster)
+    stuck = Stuck(PEER, bytes(32), tuple(sorted(voters)), 1).signed(RunKeys(Identity.from_seed(b"p" * 32), RUN))
+    assert book.answer(PEER, packed_question(stuck, roster), lambda *refused: None) == b""
+    book.look()
+    with lock_directory(folder):
+        assert main(["restart-run", str(folder)]) == BadInput.exit_code
+        said = capsys.readouterr()
+        assert f"{PEER} came here, other did not" in said.out
+        assert "may be lost to them" in said.out
+        assert "add --yes" in said.err
+        person = threading.Thread(target=lambda: codes.append(main(["restart-run", str(folder), "--yes"])))
+        codes: list[int] = []
+        person.start()
+        while person.is_alive():
+            book.look()
+    assert codes == [0]
+    assert "they go on" in capsys.readouterr().out
+    assert book.answer(PEER, packed_question(stuck, roster), lambda *refused: None) != b""
+
+
+def test_a_peer_is_promoted_listed_and_demoted_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        assert main(["members", *words, "--dir", str(folder)]) == 0
+        return capsys.readouterr().out
+
+    assert "no stranger any more" in said(PEER, "--promote")
+    assert f"{PEER}  promoted by hand on" in said()
+    assert "not promoted any more" in said(PEER, "--demote")
+    assert "promoted" not in said()
+    assert main(["members", PEER, "--dir", str(folder)]) == BadInput.exit_code
+    assert "say what" in capsys.readouterr().err

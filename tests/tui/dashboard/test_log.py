@@ -48,13 +48,13 @@ async def test_a_change_of_state_without_a_reason_says_its_state() -> None:
 
 
 async def test_one_kind_of_entry_is_explained_above_the_log() -> None:
-    app = shown(Canned(swarm_with(entry(1, "warning", "RESTART"), entry(2))))
+    app = shown(Canned(swarm_with(entry(1, "warning", "STUCK"), entry(2))))
     async with opened(app, size=(100, 30)) as pilot:
         await press(pilot, "6")
-        assert "lets those go on who are left" not in text_of(app)
+        assert "no quorum of voters is there" not in text_of(app)
         await press(pilot, "c", "c")
-        assert "lets those go on who are left" in text_of(app)
-        assert "Look at the network of those that are gone." in text_of(app)
+        assert "no quorum of voters is there" in text_of(app)
+        assert "Bring those back whom the line names." in text_of(app)
 
 
 @pytest.mark.slow

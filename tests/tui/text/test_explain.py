@@ -160,7 +160,7 @@ def test_an_exit_code_is_explained_by_its_number() -> None:
     assert explain("3")[0] == "3 (exit code): nobody answered in time"
 
 
-@pytest.mark.parametrize(("code", "hint"), [("ANOMLY", "ANOMALY"), ("SNOZED", "SNOOZED"), ("restrt", "RESTART")])
+@pytest.mark.parametrize(("code", "hint"), [("ANOMLY", "ANOMALY"), ("SNOZED", "SNOOZED"), ("restrat", "RESTART")])
 def test_a_misspelt_code_gets_the_closest(code: str, hint: str, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["explain", code]) == 2
     assert f"there is no code '{code}'; did you mean {hint}?" in capsys.readouterr().err

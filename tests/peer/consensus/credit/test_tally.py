@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 from peer.consensus.credit.tally import Counting, Credit, Tally, read_tally, tally_path, total
 from peer.consensus.protocol.block import VOID, WEIGHT_ONE
-from tests.peer.consensus.rounds.build import HEAD, NAMES, PARTS, header, measured_by_all, update
+from tests.peer.consensus.rounds.build import HEAD, NAMES, PARTS, header, update
 
 COUNTING = Counting(parts=(PARTS,), tokens_cap=10**9)
 EVERYBODY = 0b111
 
 
 def of(*members, contributors=(EVERYBODY,) * 3, cap=10**9, **changes):  # type: ignore[no-untyped-def]
-    made = update(members=members, contributors=contributors, measured=measured_by_all(members), **changes)
+    made = update(members=members, contributors=contributors, **changes)
     return dataclasses.replace(COUNTING, tokens_cap=cap).of(made)
 
 

@@ -10,10 +10,13 @@ import pytest
 
 from peer.consensus.delegates.delegate_driver import FETCHES_MOST, MEANS_MOST
 from peer.consensus.delegates.worker_messages import (
+    CompareMean,
     FetchMeans,
     GiveMean,
     GiveObjects,
     GiveParts,
+    GiveRow,
+    MeanCompared,
     MeanHeld,
     MeasureOwn,
     OwnMeasured,
@@ -30,15 +33,22 @@ from peer.consensus.protocol.messages import (
     Message,
     ObjectData,
     PartData,
+    RowDispute,
     decode,
     encode,
 )
+from peer.consensus.rounds.interface import ROW, SUM
 from peer.testing.memory_cluster import LogicalLead, LogicalWorker
-from peer.testing.memory_peer import ModelKeys, encoded
+from peer.testing.memory_peer import ModelKeys, decoded, encoded
 from peer.testing.memory_swarm import World
 
 LEAD, WORKER, LAYER = "p0", "p0.1", 2
 OTHER = "p1"
+
+
+def whole(number: int) -> bytes:
+    """A mean of one contributor, with its row."""
+    return encoded(16 * number) + encoded(number)
 
 
 class Home:
@@ -70,7 +80,7 @@ class Home:
         return BallotId(head.anchor, head.instance, 0)
 
     def mean(self, number: int = 1, reducer: str = OTHER, **changes: object) -> MeanData:
-        payload = encoded(number)
+        payload = whole(number)
         mean = MeanData(self.place, 0, LAYER, reducer, 1, digest_of(payload), b"", payload)
         return replace(mean, **changes).signed(ModelKeys(reducer))  # type: ignore[arg-type]
 
@@ -85,17 +95,21 @@ def test_a_mean_of_its_layer_is_stored_and_its_lead_is_told(home: Home) -> None:
     mean = home.mean()
     home.hear(OTHER, mean)
     assert home.worker.disk.load(mean.digest) == mean.payload
-    assert home.said(MeanHeld) == [(LEAD, MeanHeld(mean.digest, 8, replace(mean, payload=b"")))]
+    assert home.said(MeanHeld) == [(LEAD, MeanHeld(mean.digest, 16, replace(mean, payload=b"")))]
     assert mean.digest in home.worker.driver.state.held
 
 
-@pytest.mark.parametrize("spoil", ["digest", "size", "layer", "part", "anchor", "unsigned", "empty"])
+@pytest.mark.parametrize(
+    "spoil", ["digest", "size", "no rows", "rows of others", "layer", "part", "anchor", "unsigned", "empty"]
+)
 def test_no_other_mean_is_taken(home: Home, spoil: str) -> None:
     """Nothing is written, and nobody is told."""
     honest = home.mean()
     bad: dict[str, Callable[[], MeanData]] = {
         "digest": lambda: home.mean(digest=digest_of(b"another")),
-        "size": lambda: home.mean(payload=b"x" * 9, digest=digest_of(b"x" * 9)),
+        "size": lambda: home.mean(payload=b"x" * 17, digest=digest_of(b"x" * 17)),
+        "no rows": lambda: home.mean(payload=b"x" * 8, digest=digest_of(b"x" * 8)),
+        "rows of others": lambda: home.mean(contributors=3),
         "layer": lambda: home.mean(part=LAYER - 1),
         "part": lambda: home.mean(part=65_536),
         "anchor": lambda: home.mean(place=replace(home.place, anchor=bytes(32))),
@@ -135,24 +149,54 @@ def test_it_sends_the_parts_that_its_lead_orders(home: Home) -> None:
     mine = home.worker.disk.offered(anchor)
     assert mine is not None
     assert part == PartData(home.place, 0, LAYER, path, mine[LAYER])
-    home.hear(LEAD, MeasureOwn(home.place, LAYER, b""))
+    home.hear(LEAD, MeasureOwn(anchor, LAYER, b""))
     (measured,) = home.said(OwnMeasured)
-    assert measured[0] == LEAD
+    square = float(decoded(mine[LAYER])) ** 2
+    assert measured == (LEAD, OwnMeasured(anchor, LAYER, square, 0.0, None))
+    home.hear(LEAD, GiveRow(("p1", WORKER, "p2"), home.place, LAYER, bytes(32), 3, path))
+    shown = RowDispute(home.place, LAYER, bytes(32), 3, path, mine[LAYER], LEAD)
+    assert home.said(RowDispute) == [("p1", shown), ("p2", shown)]
+
+
+@pytest.mark.parametrize("change", [0, 1, 1 << 20])
+def test_it_compares_a_mean_that_its_lead_cannot_see(home: Home, change: int) -> None:
+    """With its rows, and the row about us with what we gave; of a mean that is not here it says nothing."""
+    home.world.network.drops = None
+    while not home.worker.disk.contributions or home.worker.disk.offered(home.worker.disk.head.anchor) is None:
+        home.world.scheduler.run_until(home.world.now + 0.1)
+    home.world.network.drops = home._note
+    mine = home.worker.disk.offered(home.place.anchor)
+    assert mine is not None
+    value = decoded(mine[LAYER]) + change
+    payload = encoded(16 * value) + encoded(value)
+    digest = digest_of(payload)
+    order = CompareMean(
+        digest, LAYER, 1, (LEAD,), (65_536,), (float(abs(value)),), home.place.anchor, 0, 65_536, 0, b""
+    )  # fmt: skip
+    home.hear(LEAD, order)
+    assert home.said(MeanCompared) == []
+    home.worker.disk.objects[digest] = payload
+    home.hear(LEAD, order)
+    assert home.said(MeanCompared) == [(LEAD, MeanCompared(digest, LAYER, 1, ROW if change else ""))]
+    swollen = encoded(16 * value + 64) + encoded(value)
+    home.worker.disk.objects[digest_of(swollen)] = swollen
+    home.hear(LEAD, replace(order, digest=digest_of(swollen)))
+    assert home.said(MeanCompared)[1:] == [(LEAD, MeanCompared(digest_of(swollen), LAYER, 1, SUM))]
 
 
 def test_it_fetches_what_its_lead_wants_and_says_so(home: Home) -> None:
     """At once what is there; the rest once somebody gives it."""
     there = next(iter(home.worker.disk.objects))
-    payload = encoded(77)
+    payload = whole(77)
     digest = digest_of(payload)
     home.hear(LEAD, FetchMeans(OTHER, (there, digest)))
-    assert home.said(MeanHeld) == [(LEAD, MeanHeld(there, 8))]
+    assert home.said(MeanHeld) == [(LEAD, MeanHeld(there, len(home.worker.disk.objects[there])))]
     assert home.said(GetObjects) == [(OTHER, GetObjects((digest,)))]
-    for bad in (b"x" * 8, b"x" * 9):
+    for bad in (b"x" * 16, b"x" * 17):
         home.hear(OTHER, ObjectData(b"", bad))
     assert len(home.said(MeanHeld)) == 1
     home.hear("p2", ObjectData(b"", payload))
-    assert home.said(MeanHeld)[1:] == [(LEAD, MeanHeld(digest, 8))]
+    assert home.said(MeanHeld)[1:] == [(LEAD, MeanHeld(digest, 16))]
 
 
 def test_it_gives_what_its_lead_was_asked_for(home: Home) -> None:
@@ -171,11 +215,13 @@ def test_it_obeys_its_lead_alone(home: Home, sender: str) -> None:
     digest = next(iter(home.worker.disk.objects))
     for order in (
         FetchMeans(OTHER, (digest,)), GiveObjects("p2", (digest,)), GiveMean("p2", home.mean(payload=b"")),
-        GiveParts("p2", home.place, 0, ((LAYER, ()),)), MeasureOwn(home.place, LAYER, b""), MeanHeld(digest, 8),
+        GiveParts("p2", home.place, 0, ((LAYER, ()),)), MeasureOwn(home.place.anchor, LAYER, b""), MeanHeld(digest, 8),
+        GiveRow(("p2",), home.place, LAYER, digest, 1, ()), MeanCompared(digest, LAYER, 1, ""),
+        CompareMean(digest, LAYER, 1, ("p0",), (1,), (1.0,), home.place.anchor, 0, 0, 0, b""),
     ):  # fmt: skip
         home.hear(sender, order)
     assert home.sent == []
-    assert home.worker.delegate.bad_frames == 6  # type: ignore[attr-defined]
+    assert home.worker.delegate.bad_frames == 9  # type: ignore[attr-defined]
 
 
 def test_orders_have_bounds_too(home: Home) -> None:
@@ -195,9 +241,11 @@ def test_no_bytes_stop_a_home(home: Home, to_lead: bool) -> None:
     dice = Random(3)
     mean = home.mean()
     orders: tuple[WorkerRequest, ...] = (
-        GiveParts("p2", home.place, 0, ((LAYER, (bytes(32),)),)), MeasureOwn(home.place, LAYER, bytes(32)),
+        GiveParts("p2", home.place, 0, ((LAYER, (bytes(32),)),)), MeasureOwn(bytes(32), LAYER, bytes(32)),
         FetchMeans(OTHER, (bytes(32),)), GiveObjects("p2", (bytes(32),)), GiveMean("p2", mean),
-        MeanHeld(bytes(32), 8, mean), OwnMeasured(home.place, LAYER, 1.0, 0.5, None),
+        MeanHeld(bytes(32), 8, mean), OwnMeasured(home.place.anchor, LAYER, 1.0, 0.5, None),
+        CompareMean(bytes(32), LAYER, 1, ("p0",), (1,), (1.0,), bytes(32), 0, 0, 0, b""),
+        GiveRow(("p2",), home.place, LAYER, bytes(32), 1, ()), MeanCompared(bytes(32), LAYER, 1, "false"),
     )  # fmt: skip
     peer, sender = (home.lead, WORKER) if to_lead else (home.worker, LEAD)
     for frame in map(encode_request, orders):

@@ -9,29 +9,34 @@ from typing import Any, cast
 import pytest
 
 from peer.consensus.delegates.lead_driver import ASK_AGAIN_S, LeadChainPort, LeadEffects
-from peer.consensus.delegates.worker_messages import MeanHeld, OwnMeasured, encode_request
+from peer.consensus.delegates.worker_messages import MeanCompared, MeanHeld, OwnMeasured, encode_request
 from peer.consensus.delegates.worker_port import WorkerOrders
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetObjects, MeanData, ObjectData
-from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.norms import PartNorms, judgement_of
+from peer.consensus.rounds import interface
 from peer.consensus.rounds.interface import (
+    ROW,
+    CheckMean,
+    CheckRow,
     CommitBlock,
     DelegateHolds,
     Effect,
     Input,
-    MeasurePart,
-    PartMeasured,
+    MeasureOwn,
     ReducePart,
     Send,
     SendMean,
     SendObjects,
     SendParts,
+    ShowRow,
 )
 from peer.consensus.rounds.state import MemberState, Proposal, State
-from tests.peer.consensus.rounds.build import HEAD, NAMES, PAYLOADS, block, header, place, state_of, update
+from tests.peer.consensus.rounds.build import HEAD, NAMES, PAYLOADS, block, header, place, rules, state_of, update
 
 ME, WORKER = "p0", "w0"
 DELEGATES = ((1, 2, WORKER),)
+JUDGEMENT = judgement_of(rules(ME), HEAD, tuple(map(header, NAMES)))
 MEANS = tuple(digest_of(payload) for payload in PAYLOADS)
 
 
@@ -60,9 +65,11 @@ class Hands:
 def made() -> tuple[LeadEffects, Hands, State]:
     hands = Hands()
     members = (header(ME, delegates=DELEGATES), *map(header, NAMES[1:]))
-    exchange = MemberState(place=place(), members=members, reducers=NAMES, received={}, closes_at=9.0, repeat_at=9.0)
+    exchange = MemberState(
+        place=place(), members=members, reducers=NAMES, received={}, closes_at=9.0, judgement=JUDGEMENT
+    )
     known = {update().digest: Proposal(0, update(), b"")}
-    state = state_of(ME, exchange=exchange, delegates=DELEGATES, proposals=known)
+    state = state_of(ME, exchange=exchange, delegates=DELEGATES, proposals=known, offered=members[0])
     lead = LeadEffects(cast("LeadChainPort", hands), cast("Any", hands), lambda: hands.now)
     return lead, hands, state
 
@@ -70,19 +77,47 @@ def made() -> tuple[LeadEffects, Hands, State]:
 def test_my_parts_are_sent_by_whoever_has_them() -> None:
     """Also to me, with their paths."""
     lead, hands, state = made()
-    effect = SendParts("p1", place(), (0, 1, 2), attempt=2)
-    assert lead.own(effect, state) == (SendParts("p1", place(), (0,), 2),)
-    assert hands.asked == [("give_parts", WORKER, "p1", place(), 2, ((1, (b"path 1",)), (2, (b"path 2",))))]
+    effect = SendParts("p1", place(), (0, 1, 2), attempt=1)
+    assert lead.own(effect, state) == (SendParts("p1", place(), (0,), 1),)
+    assert hands.asked == [("give_parts", WORKER, "p1", place(), 1, ((1, (b"path 1",)), (2, (b"path 2",))))]
     assert lead.own(SendParts(ME, place(), (1,)), state) == ()
     assert lead.own(SendParts("p1", place(7), (1,)), state) == (SendParts("p1", place(7), (1,)),)  # it is over
 
 
 def test_my_parts_are_measured_by_whoever_has_them() -> None:
     lead, hands, state = made()
-    mine, theirs = (MeasurePart(place(), ME, part, b"", MEANS[part]) for part in (0, 1))
+    mine, theirs = (MeasureOwn(HEAD.anchor, part, MEANS[part]) for part in (0, 1))
     assert lead.own(mine, state) == (mine,)
     assert lead.own(theirs, state) == ()
-    assert hands.asked == [("measure", WORKER, place(), 1, MEANS[1])]
+    assert hands.asked == [("measure", WORKER, HEAD.anchor, 1, MEANS[1])]
+
+
+def test_a_mean_is_compared_by_whoever_keeps_its_layer() -> None:
+    """Unless its bytes are here; its worker also shows what we gave, with our path."""
+    lead, hands, state = made()
+    mine, theirs = (CheckMean(MEANS[part], part, 7, NAMES, (1, 1, 1), (1.0,) * 3, HEAD.anchor) for part in (0, 1))
+    assert lead.own(mine, state) == (mine,)
+    assert lead.own(theirs, state) == ()
+    shows_mine, shows_theirs = (ShowRow(("p1",), place(), part, MEANS[part], 7) for part in (0, 1))
+    assert lead.own(shows_mine, state) == (shows_mine,)
+    assert lead.own(shows_theirs, state) == ()
+    assert hands.asked == [("check", WORKER, theirs), ("show_row", WORKER, shows_theirs, (b"path 1",))]
+    hands.objects[MEANS[1]] = PAYLOADS[1]
+    assert lead.own(theirs, state) == (theirs,)
+
+
+def test_what_another_shows_waits_for_the_mean_that_a_worker_keeps() -> None:
+    """Anybody may show that a mean misquotes it; a lead judges that as everybody does."""
+    lead, hands, state = made()
+    performed: list[Effect] = []
+    lead.begin(performed.append)
+    shown = CheckRow("p1", MEANS[1], 1, 7, 1, b"payload!", 1.0, HEAD.anchor)
+    assert lead.own(shown, state) == ()
+    assert hands.asked == [("bring", WORKER, MEANS[1])]
+    lead.on_message(ObjectData(b"", PAYLOADS[1]))
+    assert performed == [shown]
+    here = replace(shown, digest=MEANS[0], part=0)
+    assert lead.own(here, state) == (here,)
 
 
 def test_what_needs_the_last_mean_waits_until_its_worker_has_sent_it() -> None:
@@ -90,7 +125,7 @@ def test_what_needs_the_last_mean_waits_until_its_worker_has_sent_it() -> None:
     lead, hands, state = made()
     performed: list[Effect] = []
     lead.begin(performed.append)
-    measure = MeasurePart(place(), "p1", 1, b"payload!", MEANS[1])
+    measure = MeasureOwn(HEAD.anchor, 0, MEANS[1])
     reduce = ReducePart(place(), 1, 7, NAMES, (1, 1, 1), pull=3, direction=MEANS[1])
     assert lead.own(measure, state) == lead.own(reduce, state) == ()
     assert hands.asked == [("bring", WORKER, MEANS[1])]
@@ -104,7 +139,7 @@ def test_what_needs_the_last_mean_waits_until_its_worker_has_sent_it() -> None:
     assert lead.own(measure, state) == (measure,)
     plain = replace(reduce, pull=0, direction=MEANS[2])
     assert lead.own(plain, state) == (plain,)
-    own = MeasurePart(place(), "p1", 0, b"payload!", MEANS[0])
+    own = MeasureOwn(HEAD.anchor, 0, MEANS[0])
     assert lead.own(own, state) == (own,)
 
 
@@ -112,7 +147,7 @@ def test_a_commit_ends_what_waits() -> None:
     lead, hands, state = made()
     performed: list[Effect] = []
     lead.begin(performed.append)
-    lead.own(MeasurePart(place(), "p1", 1, b"payload!", MEANS[1]), state)
+    lead.own(MeasureOwn(HEAD.anchor, 0, MEANS[1]), state)
     commit = CommitBlock(block(), HEAD.after(update()))
     assert lead.own(commit, state) == (commit,)
     lead.on_message(ObjectData(b"", PAYLOADS[1]))
@@ -154,16 +189,24 @@ def test_answers_become_inputs() -> None:
     """Of a measurement only from whom it was asked, once."""
     heard: list[Input] = []
     sent: list[tuple[str, bytes]] = []
-    orders = WorkerOrders(ME, lambda to, frame: sent.append((to, frame)), heard.append, lambda: 3.0)
+    orders = WorkerOrders(lambda to, frame: sent.append((to, frame)), heard.append, lambda: 3.0)
     orders.on_frame(WORKER, encode_request(MeanHeld(MEANS[1], 8)))
     assert heard == [DelegateHolds(3.0, WORKER, MEANS[1], 8, None)]
-    figures = OwnMeasured(place(), 1, 4.0, 2.0, None)
-    orders.measure(WORKER, place(), 1, b"")
+    figures = OwnMeasured(HEAD.anchor, 1, 4.0, 2.0, None)
+    orders.measure(WORKER, HEAD.anchor, 1, b"")
     with pytest.raises(ValueError, match="no answer"):
         orders.on_frame("w1", encode_request(figures))
     orders.on_frame(WORKER, encode_request(figures))
-    assert heard[1:] == [PartMeasured(3.0, place(), ME, 1, PartNorms(4.0, 2.0))]
+    assert heard[1:] == [interface.OwnMeasured(3.0, HEAD.anchor, 1, PartNorms(4.0, 2.0))]
     with pytest.raises(ValueError, match="no answer"):
         orders.on_frame(WORKER, encode_request(figures))
+    compared = MeanCompared(MEANS[1], 1, 7, ROW)
+    orders.check(WORKER, CheckMean(MEANS[1], 1, 7, NAMES, (1, 1, 1), (1.0,) * 3, HEAD.anchor))
+    with pytest.raises(ValueError, match="no answer"):
+        orders.on_frame("w1", encode_request(compared))
+    orders.on_frame(WORKER, encode_request(compared))
+    assert heard[2:] == [interface.MeanChecked(3.0, MEANS[1], 1, 7, ROW)]
+    with pytest.raises(ValueError, match="no answer"):
+        orders.on_frame(WORKER, encode_request(compared))
     orders.bring(WORKER, MEANS[1])
-    assert [to for to, _ in sent] == [WORKER, WORKER]
+    assert [to for to, _ in sent] == [WORKER] * 3

@@ -33,7 +33,7 @@ def test_a_header_without_delegates_is_packed_as_if_there_were_no_such_field() -
     plain = header("p0")
     fields = (
         plain.peer, plain.anchor, plain.root, plain.tokens, plain.steps, plain.bandwidth_bps, plain.leaving,
-        plain.ranges, plain.staleness, plain.reports,
+        plain.ranges, plain.staleness, plain.reports, plain.away, plain.norms,
     )  # fmt: skip
     assert pack(plain.packed()) == pack((*fields, plain.signature))
     assert plain.signature == ModelKeys("p0").sign("header", pack(fields[1:]))

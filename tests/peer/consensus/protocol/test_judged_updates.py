@@ -9,69 +9,90 @@ from typing import Any
 import pytest
 
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
-from peer.consensus.protocol.block import VOID, WEIGHT_ONE, PartOutcome, SignedNorms, Update, part_outcomes
+from peer.consensus.protocol import norms
+from peer.consensus.protocol.block import (
+    VOID,
+    WEIGHT_ONE,
+    ContributionHeader,
+    PartOutcome,
+    Update,
+    part_outcomes,
+)
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.messages import Propose
-from peer.consensus.protocol.norms import bits_of
-from peer.consensus.rounds.interface import Input, ObjectStored, PartReduced, Received, ReducePart, Tick
+from peer.consensus.protocol.layout import divide
+from peer.consensus.protocol.messages import Promise, Propose
+from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.interface import (
+    MeasureOwn,
+    OwnMeasured,
+    PartMeasured,
+    PartReduced,
+    Received,
+    ReducePart,
+    Submitted,
+    Tick,
+)
+from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.reassignment import reduce
 from peer.consensus.rounds.state import BallotPhase, State
 from peer.consensus.rounds.transition import Transition
-from peer.testing.memory_peer import Ledger, encoded
+from peer.testing.memory_peer import Ledger, ModelKeys, encoded
 from tests.peer.consensus.rounds.ballot import (
     FIGURES,
     LEADER,
     OTHERS,
     PLACE,
     figures_for,
-    gathering,
     mean_of,
-    measuring,
     mine,
-    norms_of,
     part_from,
     run,
 )
 from tests.peer.consensus.rounds.build import (
     HEAD,
     NAMES,
-    ONE,
     PARTS,
     PAYLOADS,
     block,
     fault_of,
     header,
-    measured_by_all,
     proposal_signature,
+    rules,
     state_of,
     update,
 )
 
 ALL = tuple(header(name) for name in NAMES)
 EDIT = AggregationRules(rule="edit", warmup_rounds=1)
-NAN = bits_of(float("nan"))
+NAN = float("nan")
 SPOILT = 1
 """The layer that is rolled back in the tests below."""
 
 
 def judged(aggregation: AggregationRules = EDIT, **changes: Any) -> Update:
-    """An honest update of three members of whom everything was measured."""
-    fields: dict[str, Any] = {"measured": measured_by_all(ALL), "contributors": (7, 7, 7)} | changes
-    return update(members=ALL, aggregation=aggregation, **fields)
+    """An honest update of three members whose every part came."""
+    fields: dict[str, Any] = {"members": ALL, "contributors": (7, 7, 7)} | changes
+    return update(aggregation=aggregation, **fields)
 
 
-def all_spoilt(*layers: int) -> tuple[SignedNorms, ...]:
-    """Measurements in which these layers are not numbers, whoever gave them."""
-    found = measured_by_all(ALL)
-    spoilt = measured_by_all(ALL, squares=(NAN,) * 3)
-    return tuple(bad if bad.rows[0].layer in layers else good for good, bad in zip(found, spoilt, strict=True))
+def norms_with(layers: tuple[int, ...], square: float) -> bytes:
+    """What a header declares of whom these layers have another square than 1."""
+    fragment = divide(PARTS, 1)[0]
+    return norms.declare(
+        fragment, {part: PartNorms(square if part in layers else 1.0) for part in range(len(PARTS))}
+    )  # fmt: skip
+
+
+def all_spoilt(*layers: int) -> tuple[ContributionHeader, ...]:
+    """Members who all declare that these layers of theirs are no numbers."""
+    return tuple(header(name, norms=norms_with(layers, NAN)) for name in NAMES)
 
 
 def rolled_back(*layers: int, **changes: Any) -> Update:
     """An honest update in which these layers are rolled back."""
     parts = tuple(VOID if part in layers else digest_of(payload) for part, payload in enumerate(PAYLOADS))
-    return judged(**{"measured": all_spoilt(*layers), "parts": parts} | changes)
+    return judged(**{"members": all_spoilt(*layers), "parts": parts} | changes)
 
 
 def voter(aggregation: AggregationRules = EDIT, head: ChainHead = HEAD) -> State:
@@ -95,14 +116,13 @@ def penny(item: Update) -> tuple[int, ...]:
     return (first - 1, second + 1, *rest)
 
 
-WEIGHTS = "its weights are not those that its measurements give"
+WEIGHTS = "its weights are not those that its headers give"
 RECORDS = "its records do not follow from those before"
 CONTRIBUTORS = "its contributors do not fit its parts, headers and weights"
 PENALTIES = "its penalties are not those that are due"
-PARTS_LISTED, LAYERS_LISTED, SIGNED = "the parts that it reduces", "the layers that it reduces", "has not signed"
+SIGNED = "it is not signed by its author"
+SIZES = "bytes of norms"
 STAT = judged().records[0].stats[0]
-FIRST = judged().measured[0]
-ROW = FIRST.rows[0]
 FOUND = rolled_back(SPOILT).penalties
 
 TAMPERED: dict[str, tuple[Callable[[], Update], str]] = {
@@ -125,14 +145,20 @@ TAMPERED: dict[str, tuple[Callable[[], Update], str]] = {
     ),
     "another root in a record": (lambda: with_record(roots=b"8 bytes."), RECORDS),
     "a record of another round": (lambda: with_record(seen=5), RECORDS),
-    "no measurements": (changed(measured=()), WEIGHTS + "|" + RECORDS),
-    "measurements of one reducer less": (lambda: replace(judged(), measured=judged().measured[1:]), RECORDS),
-    "measurements out of order": (lambda: replace(judged(), measured=judged().measured[::-1]), "not in order"),
-    "measurements with another square": (lambda: with_measured(rows=(replace(ROW, squares=(0, 0, 0)),)), SIGNED),
-    "measurements with another list": (lambda: with_measured(received=((FIRST.received[0][0], 3),)), "does not hold"),
-    "measurements of a part more": (lambda: with_measured(received=((0, 7), (1, 7), (2, 7))), PARTS_LISTED),
-    "measurements without rows": (lambda: with_measured(rows=()), LAYERS_LISTED),
-    "measurements of another ballot": (lambda: replace(judged(), measured=measured_by_all(ALL, 3)), "reduces|signed"),
+    "a smaller norm than was declared": (
+        lambda: with_member(replace(ALL[0], norms=norms_with((0,), 0.5))),
+        SIGNED,
+    ),
+    "no norms": (lambda: with_member(header("p0", norms=b"")), SIZES),
+    "norms of a layer less": (lambda: with_member(header("p0", norms=ALL[0].norms[:-12])), SIZES),
+    "norms of who gave nothing": (
+        lambda: with_member(replace(header("p0", root=b""), norms=ALL[0].norms).signed(ModelKeys("p0"))),
+        SIZES,
+    ),
+    "the weights of what others had declared": (
+        lambda: replace(judged(), members=all_spoilt(SPOILT)),
+        WEIGHTS,
+    ),
     "a penalty that nobody found": (changed(penalties=(("p1", "ANOMALY", 0, 2, -1, "I say so"),)), PENALTIES),
     "no penalty where one was found": (lambda: replace(rolled_back(SPOILT), penalties=()), PENALTIES),
     "a milder penalty": (
@@ -154,8 +180,9 @@ def with_record(**changes: Any) -> Update:
     return replace(judged(), records=(replace(first, **changes), *rest))
 
 
-def with_measured(**changes: Any) -> Update:
-    return replace(judged(), measured=(replace(FIRST, **changes), *judged().measured[1:]))
+def with_member(item: ContributionHeader) -> Update:
+    """An update with this header in place of the first one."""
+    return replace(judged(), members=(item, *ALL[1:]))
 
 
 def test_honest_judged_updates_are_valid() -> None:
@@ -171,7 +198,7 @@ def test_honest_judged_updates_are_valid() -> None:
 
 @pytest.mark.parametrize("what", TAMPERED)
 def test_a_tampered_update_is_refused_with_its_own_words(what: str) -> None:
-    """Weights, scales, pulls, records, measurements and penalties follow from each other."""
+    """Weights, scales, pulls, records and penalties follow from the headers, and these are signed."""
     make, words = TAMPERED[what]
     found = fault(make())
     assert any(word in found for word in words.split("|")), found
@@ -196,7 +223,7 @@ def test_nobody_votes_for_a_tampered_update() -> None:
         name = next(name for name in NAMES if name != LEADER)
         state = state_of(name, held={digest_of(payload): len(payload) for payload in PAYLOADS})
         state = replace(state, rules=replace(state.rules, aggregation=EDIT))
-        state, _ = run(state, Received(1.0, LEADER, Propose(PLACE, item, proposal_signature(item))))
+        state, _ = run(state, Received(4.0, LEADER, Propose(PLACE, item, proposal_signature(item))))
         assert (state.acceptor.checked is not None) == bool(votes)
 
 
@@ -235,23 +262,33 @@ def test_a_round_in_which_all_was_refused_is_a_round() -> None:
 # ---- how the coordinator makes them ----
 
 
-def led(*spoilt: int, aggregation: AggregationRules = EDIT) -> tuple[State, list[object]]:
-    """The coordinator with all NORMS; those of the `spoilt` layers are not numbers."""
-    state = gathering()
-    state = replace(state, rules=replace(state.rules, aggregation=aggregation))
-    events: list[Input] = []
-    for name in OTHERS:
-        received = tuple((part, 7) for part in mine(state, name))
-        events.append(norms_of(state, name, received, squares=(NAN if received[0][0] in spoilt else ONE,) * 3))
+def led(*spoilt: int, liar: str = "", aggregation: AggregationRules = EDIT) -> State:
+    """The coordinator after START, where all, or only this one, declare that the `spoilt` layers are no numbers."""
+
+    def theirs(name: str) -> ContributionHeader:
+        return header(name, norms=norms_with(spoilt if name == liar or not liar else (), NAN))
+
+    mine_says = theirs(LEADER)
+    state, asked = step(
+        state_of(LEADER, rules=replace(rules(LEADER), aggregation=aggregation)), Submitted(0.0, mine_says)
+    )
+    for effect in asked:
+        if isinstance(effect, MeasureOwn):
+            square, _, _ = norms.declared(mine_says, effect.part)
+            state, _ = run(state, OwnMeasured(0.0, effect.anchor, effect.part, PartNorms(square)))
+    state, _ = run(state, Tick(4.0), *(Received(4.0, name, Promise(PLACE, theirs(name))) for name in OTHERS))
     assert state.exchange is not None
-    (own,) = mine(state, LEADER)
-    assert own not in spoilt
-    state, effects = measuring(state, *(part_from(name, own) for name in OTHERS), *events)
-    return replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS}), effects
+    return replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
+
+
+def with_all_parts(state: State, own: int) -> tuple[State, list[object]]:
+    """The same once all that is its to reduce has come and was measured."""
+    begun, asked = run(state, *(part_from(name, own) for name in OTHERS))
+    return run(begun, *figures_for(asked), PartMeasured(4.1, PLACE, LEADER, own, FIGURES.square), Tick(4.2))
 
 
 def others_parts() -> tuple[int, ...]:
-    return tuple(part for name in OTHERS for part in mine(gathering(), name))
+    return tuple(part for name in OTHERS for part in mine(led(), name))
 
 
 def proposed(state: State) -> Update:
@@ -265,8 +302,8 @@ def proposed(state: State) -> Update:
 def test_a_rolled_back_part_is_not_waited_for() -> None:
     """No mean of it can come; the update names all whose bytes were refused, and nobody is asked again."""
     spoilt, sound = others_parts()
-    (own,) = mine(gathering(), LEADER)
-    state, effects = led(spoilt)
+    (own,) = mine(led(), LEADER)
+    state, effects = with_all_parts(led(spoilt), own)
     assert state.lead is not None
     assert state.lead.expected == {own, sound}
     assert [item.part for item in effects if isinstance(item, ReducePart)] == [own]
@@ -281,8 +318,8 @@ def test_a_rolled_back_part_is_not_waited_for() -> None:
 def test_a_mean_of_what_was_refused_is_not_proposed() -> None:
     """A reducer that averages what counts nothing would else make every proposal invalid."""
     spoilt, sound = others_parts()
-    (own,) = mine(gathering(), LEADER)
-    state, _ = led(spoilt)
+    (own,) = mine(led(), LEADER)
+    state, _ = with_all_parts(led(spoilt), own)
     state, _ = run(
         state, mean_of(state, spoilt, 7), PartReduced(4.4, PLACE, own, 7, digest_of(PAYLOADS[own])),
         mean_of(state, sound, 7),
@@ -292,35 +329,41 @@ def test_a_mean_of_what_was_refused_is_not_proposed() -> None:
 
 def test_what_one_gives_is_refused_alone() -> None:
     """Its weight in that layer is 0, it stays among the contributors, and the mean is that of the others."""
-    state = gathering()
-    state = replace(state, rules=replace(state.rules, aggregation=EDIT))
-    (own,) = mine(state, LEADER)
-    norms = []
-    for name in OTHERS:
-        received = tuple((part, 7) for part in mine(state, name))
-        norms.append(norms_of(state, name, received))
+    (own,) = mine(led(), LEADER)
     honest, liar = OTHERS
-    state, asked = run(state, *(part_from(name, own) for name in OTHERS))
-    bad = replace(FIGURES, square=float("inf"))
-    for answer in figures_for(asked):
-        state, _ = run(state, replace(answer, figures=bad if answer.giver == liar else FIGURES))
-    state, effects = run(state, *norms)
+    state, effects = with_all_parts(led(own, liar=liar), own)
     (reduction,) = (item for item in effects if isinstance(item, ReducePart))
     assert sorted(reduction.members) == sorted((LEADER, honest))
     assert reduction.contributors == 7
+    assert reduction.rows == NAMES, "a row of each is shown, so that it can object"
     assert reduction.missing == 0
     assert state.exchange is not None
-    assert state.exchange.judgement is not None
     row = state.exchange.judgement.weights[PARTS[own].layer]
     assert [weight > 0 for weight in row] == [name != liar for name in NAMES]
     assert {(found.peer, found.code) for found in state.exchange.judgement.findings} == {(liar, "NONFINITE")}
 
 
+@pytest.mark.parametrize("square", [0.99, 1.01, NAN, float("inf")])
+def test_who_gives_something_else_than_it_declared_is_left_out(square: float) -> None:
+    """Of one part of a layer that is all of it: neither less nor more counts, and what is missing is owed."""
+    (own,) = mine(led(), LEADER)
+    honest, liar = OTHERS
+    state, asked = run(led(), *(part_from(name, own) for name in OTHERS))
+    assert len(asked) == 4
+    measured = {liar: square, honest: FIGURES.square, LEADER: FIGURES.square}
+    state, effects = run(state, *(PartMeasured(4.1, PLACE, giver, own, found) for giver, found in measured.items()))
+    (reduction,) = (item for item in effects if isinstance(item, ReducePart))
+    assert sorted(reduction.members) == sorted((LEADER, honest))
+    assert reduction.missing > 0
+    assert state.exchange is not None
+    index = state.exchange.index_of(liar)
+    assert state.exchange.refused == {own: 1 << (index or 0)}
+
+
 def test_a_joiner_that_lacks_the_last_mean_does_not_reduce_with_it() -> None:
     """Centered clip pulls towards it: who came by a snapshot leaves such parts to others, or it would seem to lie."""
-    state, _ = led(aggregation=MEAN_ONLY)
+    state = led(aggregation=MEAN_ONLY)
     assert state.exchange is not None
-    assert state.exchange.judgement is not None
     pulled = replace(state.exchange.judgement, pulls=(WEIGHT_ONE // 2,) * 3)
     (own,) = mine(state, LEADER)
 
@@ -336,13 +379,12 @@ def test_a_joiner_that_lacks_the_last_mean_does_not_reduce_with_it() -> None:
 
 def test_a_ballot_in_which_nothing_that_counts_arrived_ends() -> None:
     """Its update would be valid for nobody; another ballot, or more time, may bring something."""
-    state, _ = led()
-    assert state.lead is not None
+    liar = OTHERS[0]
+    state = led(0, 1, 2, liar=liar)
     assert state.exchange is not None
-    nothing = replace(
-        state.exchange, listed=dict.fromkeys(range(3), 0), means={},
-        judgement=replace(state.exchange.judgement, weights=((0, 0, 0),) * 3),  # type: ignore[type-var]
-    )  # fmt: skip
-    lead = replace(state.lead, expected=frozenset())
-    state, _ = run(replace(state, exchange=nothing, lead=lead), Tick(5.0), ObjectStored(5.0, digest_of(b"x"), 1))
+    alone = 1 << (state.exchange.index_of(liar) or 0)
+    means: dict[int, Any] = {part: mean_of(state, part, alone).message for part in range(3)}
+    exchange = replace(state.exchange, means=means, mean_at=dict.fromkeys(NAMES, 4.3))
+    state, _ = run(replace(state, exchange=exchange), Tick(5.0))
     assert state.lead is None
+    assert state.attempts.failure == "nothing that counts arrived"

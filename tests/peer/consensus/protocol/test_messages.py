@@ -14,40 +14,43 @@ from dht.protocol_version import PROTOCOL_VERSION
 from peer.consensus.aggregation.peer_history import NOTHING, NormStats, PeerHistory
 from peer.consensus.protocol.block import (
     ALL_MEMBERS,
-    FLOAT_BITS,
+    MAX_DELEGATES,
     MAX_EVIDENCE,
+    MAX_NORMS,
     MAX_RECORDS,
     MAX_REPORTS,
-    POSITIVE,
+    MAX_RESTARTS,
     Block,
-    NormRow,
     Penalty,
-    SignedNorms,
+    Restart,
+    Roster,
+    Stuck,
     Update,
 )
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import (
     FETCH_MOST,
     Blocks,
+    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
-    Norms,
-    NormTable,
     ObjectData,
+    Objection,
     PartData,
     Prepare,
     Promise,
     Propose,
     Reassign,
-    ShowInputs,
+    Restarted,
+    RosterSaid,
+    RowDispute,
     Start,
+    StuckSaid,
     VoteCast,
     decode,
     encode,
@@ -57,7 +60,6 @@ from tests.peer.consensus.rounds.build import (
     NAMES,
     block,
     header,
-    measurements,
     place,
     proposal_signature,
     update,
@@ -65,43 +67,46 @@ from tests.peer.consensus.rounds.build import (
 )
 
 MEMBERS = tuple(header(name) for name in NAMES)
-RICH = NormRow(0, (0, 1, POSITIVE), (0, FLOAT_BITS, 1 << 31), 7)
-"""Nothing, the least float, a NaN; as inner products also a negative NaN and -0."""
-MEASURED = replace(measurements("p1", MEMBERS, ((1, 0b111), (2, 0))), rows=(RICH, NormRow(65_536, ())))
-NORMS = Norms(place(), MEASURED)
 RECORD = PeerHistory("p0", 3, (NormStats(1.0, 0.25, 4, 1), NOTHING), b"8 bytes.8 more..")
+ROSTER = Roster(7, NAMES, ("x0", "x1"), b"s" * 64)
 JUDGED = replace(
-    update(), members=(header("p0", reports=(("p1", "it lied"), ("p2", "it too"))), *MEMBERS[1:]), measured=(MEASURED,),
+    update(), members=(header("p0", reports=(("p1", "it lied"), ("p2", "it too")), away=("p1", "p2")), *MEMBERS[1:]),
     records=(RECORD,), scales=(65_536, 0, 1), pulls=(0, 1, 65_536), weights=((65_536, 0, 0), (0, 0, 0), (1, 2, 3)),
     penalties=(("p0", "MISDECLARED", 0, 9, -1, "2 of 3 members caught it"), ("p1", "ANOMALY", 65_536, 2, 65_536, "é")),
+    roster=ROSTER,
 )  # fmt: skip
 MEAN = MeanData(place(), 0, 1, "p1", ALL_MEMBERS, digest_of(b"m"), b"s" * 64, b"mean")
+PREPARED = tuple(vote(name, update(), phase=1) for name in NAMES[:2])
+"""The votes of a quorum that has checked an update."""
+STUCK = Stuck("p0", HEAD.anchor, NAMES, 1, (0, update().digest), PREPARED, b"s" * 64)
+RESTART = Restart(HEAD.anchor, 1, (STUCK, replace(STUCK, voter="p1", accepted=None, certificate=())), True, b"s" * 64)
 MESSAGES: tuple[Message, ...] = (
     Prepare(place(3)),
     Promise(place(), header("p0")),
-    Promise(place(1), header("p1", root=b"", ranges=()), (0, digest_of(b"u")), (5, digest_of(b"v"))),
+    Promise(place(1), header("p1", root=b"", ranges=()), (0, update().digest), PREPARED),
     Nack(place(), 7),
     Start(place(), tuple(header(name) for name in NAMES)),
     PartData(place(), 1, 2, (digest_of(b"l"), digest_of(b"r")), b"payload"),
-    PartData(place(), 2, 2, (), b"payload", "p2"),
-    NORMS,
-    NormTable(place(), (MEASURED, replace(MEASURED, reducer="p2"))),
     MEAN,
-    MeanConflict(place(), replace(MEAN, payload=b"")),
-    NormDispute(place(), MEASURED, 65_536),
     GetMeans(place(), (0, 2)),
     Reassign(place(), ((0, "p1"), (2, "p2"))),
-    ShowInputs(place(), 2),
     Propose(place(), update(), proposal_signature(update())),
-    Propose(place(), JUDGED, proposal_signature(JUDGED)),
-    VoteCast(place(), vote("p0", update())),
+    Propose(place(1), JUDGED, proposal_signature(JUDGED), PREPARED),
+    *(VoteCast(place(), vote("p0", update(), phase=phase)) for phase in range(3)),
     GetObjects((digest_of(b"a"), digest_of(b"b"))),
     GetBlocks((HEAD.anchor,)),
-    Blocks((block(),)),
+    Blocks((block(), replace(block(), restarts=(RESTART,)))),
     Blocks(()),
     Heartbeat(HEAD.anchor, 3, 9, digest_of(b"s"), True, 100, 10, False),
     Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, True),
     Heartbeat(HEAD.anchor, 0, 0, b"", False, 0, 0, False, "a name", 4, (1 << 64) - 1),
+    EquivocationProof(place(), (digest_of(b"one"), b"s" * 64), (digest_of(b"other"), b"t" * 64)),
+    RowDispute(place(), 2, digest_of(b"m"), ALL_MEMBERS, (digest_of(b"l"),), b"payload"),
+    RowDispute(place(), 0, digest_of(b"m"), 1, (), b"payload", "p2"),
+    Objection(place(), 2, digest_of(b"m"), ALL_MEMBERS),
+    StuckSaid(STUCK),
+    Restarted(RESTART),
+    RosterSaid(ROSTER),
 )
 
 
@@ -123,6 +128,8 @@ def test_an_update_and_a_block_survive_the_disk() -> None:
     assert Update.from_bytes(update().to_bytes()) == update()
     assert Update.from_bytes(JUDGED.to_bytes()) == JUDGED
     assert Block.from_bytes(block().to_bytes()) == block()
+    restarted = replace(block(), restarts=(RESTART,))
+    assert Block.from_bytes(restarted.to_bytes()) == restarted
 
 
 def test_an_update_has_one_spelling() -> None:
@@ -203,21 +210,28 @@ def proposing(**changes: object) -> Propose:
     return Propose(place(), replace(update(), **changes), b"s" * 64)  # type: ignore[arg-type]
 
 
-def norms_with(**changes: object) -> Norms:
-    return Norms(place(), replace(MEASURED, **changes))  # type: ignore[arg-type]
+def promising(**changes: object) -> Promise:
+    return Promise(place(), header("p0", **changes))
+
+
+def stuck_with(**changes: object) -> StuckSaid:
+    return StuckSaid(replace(STUCK, **changes))  # type: ignore[arg-type]
+
+
+def row_dispute(**changes: object) -> RowDispute:
+    plain = RowDispute(place(), 2, digest_of(b"m"), 7, (), b"payload")
+    return replace(plain, **changes)  # type: ignore[arg-type]
 
 
 @pytest.mark.parametrize(
     "spoil",
     [
         lambda: Nack(place(), 1 << 32),
-        lambda: PartData(place(), 3, 0, (), b""),
+        lambda: PartData(place(), 2, 0, (), b""),
         lambda: PartData(place(), 0, 1 << 17, (), b""),
         lambda: PartData(place(), 0, 0, (digest_of(b""),) * 18, b""),
-        lambda: PartData(place(), 1, 0, (), b"", "p" * 65),
         lambda: Reassign(place(), ((1 << 17, "p1"),)),
         lambda: Reassign(place(), ((0, "p" * 65),)),
-        lambda: ShowInputs(place(), 1 << 17),
         lambda: GetMeans(place(), (-1,)),
         lambda: GetMeans(replace(place(), anchor=b"short"), ()),
         lambda: GetObjects((digest_of(b""),) * (FETCH_MOST + 1)),
@@ -241,7 +255,11 @@ def norms_with(**changes: object) -> Norms:
         lambda: proposing(scales=(65_537,)),
         lambda: proposing(scales=(-1,)),
         lambda: proposing(pulls=(1.0,)),
-        lambda: proposing(measured=(MEASURED,) * 65),
+        lambda: proposing(roster=replace(ROSTER, number=-1)),
+        lambda: proposing(roster=replace(ROSTER, known=NAMES[::-1])),
+        lambda: proposing(roster=replace(ROSTER, out=("x0", "x0"))),
+        lambda: proposing(roster=replace(ROSTER, signature=b"s" * 65)),
+        lambda: replace(proposing(), certificate=PREPARED[:1] * 65),
         lambda: proposing(records=(RECORD,) * (MAX_RECORDS + 1)),
         lambda: proposing(records=(replace(RECORD, stats=(NormStats(float("nan"), 0.0, 1, 0),)),)),
         lambda: proposing(records=(replace(RECORD, stats=(NormStats(1.0, float("inf"), 1, 0),)),)),
@@ -249,26 +267,41 @@ def norms_with(**changes: object) -> Norms:
         lambda: proposing(records=(replace(RECORD, roots=b"short"),)),
         lambda: proposing(records=(replace(RECORD, seen=-1),)),
         lambda: proposing(records=(replace(RECORD, peer="p" * 65),)),
-        lambda: norms_with(reducer="p" * 65),
-        lambda: norms_with(received=((1 << 17, 0),)),
-        lambda: norms_with(received=((0, -1),)),
-        lambda: norms_with(signature=b"short"),
-        lambda: norms_with(rows=(replace(RICH, layer=-1),)),
-        lambda: norms_with(rows=(replace(RICH, squares=(POSITIVE + 1,)),)),
-        lambda: norms_with(rows=(replace(RICH, squares=(1.0,)),)),
-        lambda: norms_with(rows=(replace(RICH, squares=(0,) * 65),)),
-        lambda: norms_with(rows=(replace(RICH, dots=(FLOAT_BITS + 1,)),)),
-        lambda: norms_with(rows=(replace(RICH, dots=(-1,)),)),
-        lambda: norms_with(rows=(replace(RICH, direction=POSITIVE + 1),)),
-        lambda: NormTable(place(), (MEASURED,) * 65),
         lambda: Promise(place(), header("p0", reports=(("p1", "a line\n"),))),
         lambda: Promise(place(), header("p0", reports=(("p1", "e" * (MAX_EVIDENCE + 1)),))),
         lambda: Promise(place(), header("p0", reports=(("p" * 65, "it lied"),))),
         lambda: Promise(place(), header("p0", reports=(("p2", "it lied"), ("p1", "it lied")))),
         lambda: Promise(place(), header("p0", reports=(("p1", "it lied"), ("p1", "twice")))),
         lambda: Promise(place(), header("p0", reports=tuple((f"p{i:02}", "") for i in range(MAX_REPORTS + 1)))),
-        lambda: NormDispute(place(), replace(MEASURED, reducer="p" * 65), 0),
-        lambda: NormDispute(place(), MEASURED, -1),
+        lambda: promising(away=("p2", "p1")),
+        lambda: promising(away=("p1", "p1")),
+        lambda: Start(place(), (header("p0", norms=b"n" * (MAX_NORMS + 1)),)),
+        lambda: replace(promising(), accepted=(-1, digest_of(b"u"))),
+        lambda: replace(promising(), accepted=(0, b"short")),
+        lambda: replace(promising(), certificate=PREPARED[:1] * 65),
+        lambda: VoteCast(place(), vote("p0", update(), phase=3)),
+        lambda: VoteCast(place(), vote("p0", update(), phase=-1)),
+        lambda: row_dispute(part=1 << 17),
+        lambda: row_dispute(digest=b"short"),
+        lambda: row_dispute(contributors=-1),
+        lambda: row_dispute(path=(digest_of(b""),) * 18),
+        lambda: row_dispute(giver="p" * 65),
+        lambda: Objection(place(), -1, digest_of(b"m"), 7),
+        lambda: Objection(place(), 0, b"", 7),
+        lambda: Objection(place(), 0, digest_of(b"m"), -1),
+        lambda: stuck_with(voter="p" * 65),
+        lambda: stuck_with(electorate=NAMES[::-1]),
+        lambda: stuck_with(number=0),
+        lambda: stuck_with(number=MAX_RESTARTS + 1),
+        lambda: stuck_with(accepted=(0, b"short")),
+        lambda: stuck_with(certificate=PREPARED[:1] * 65),
+        lambda: stuck_with(signature=b"short"),
+        lambda: Restarted(replace(RESTART, stuck=())),
+        lambda: Restarted(replace(RESTART, stuck=(STUCK,) * 65)),
+        lambda: Restarted(replace(RESTART, signature=b"")),
+        lambda: RosterSaid(replace(ROSTER, number=-1)),
+        lambda: RosterSaid(replace(ROSTER, known=tuple(f"p{i:02}" for i in range(65)))),
+        lambda: Blocks((replace(block(), restarts=(RESTART,) * (MAX_RESTARTS + 1)),)),
         lambda: Heartbeat(HEAD.anchor, -1, 0, b"", False, 0, 0, False),
         lambda: Heartbeat(HEAD.anchor, 1, 0, b"s" * 33, False, 0, 0, False),
         lambda: Heartbeat(HEAD.anchor, 1, 0, b"", False, 0, 0, False, unreachable=-1),
@@ -294,19 +327,27 @@ def test_the_largest_honest_start_fits() -> None:
     assert decode(encode(largest)) == largest
 
 
-def test_a_conflict_carries_no_bytes_of_a_mean() -> None:
-    """What it shows are two signatures."""
-    frame = encode(MeanConflict(place(), MEAN))
-    assert decode(frame) == MeanConflict(place(), replace(MEAN, payload=b""))
-    packed = bytes((PROTOCOL_VERSION, MeanConflict.code)) + msgpack.packb((place().packed(), MEAN.packed()))
-    with pytest.raises(ValueError, match="expected"):
-        decode(packed)
+def test_the_largest_honest_promise_and_stuck_fit() -> None:
+    """Certificates of 64 voters, 1,024 ranges of data, 16 reports, 63 voters away, 32 delegates, 2,048 layers."""
+    names = tuple(f"Qm{index:044}" for index in range(64))
+    votes, accepted = tuple(vote(name, update(), phase=1) for name in names), (0, update().digest)
+    largest = header(
+        names[0], ranges=tuple((2**40 + index, 2**40, 2**41) for index in range(1024)), away=names[1:],
+        reports=tuple((name, "e" * MAX_EVIDENCE) for name in names[:MAX_REPORTS]), norms=b"n" * 12 * 2048,
+        delegates=tuple((2**40, 2**40, name) for name in names[:MAX_DELEGATES]),
+    )  # fmt: skip
+    promise = Promise(place(), largest, accepted, votes)
+    assert decode(encode(promise)) == promise
+    start = Start(place(), (largest,) * 64)
+    assert decode(encode(start)) == start
+    stuck = replace(STUCK, electorate=names, certificate=votes)
+    assert decode(encode(StuckSaid(stuck))) == StuckSaid(stuck)
+    restarted = Restarted(replace(RESTART, stuck=(stuck,) * 64))
+    assert decode(encode(restarted)) == restarted
 
 
-def test_the_largest_honest_table_fits() -> None:
-    """64 members who reduce a model of 2,048 layers, each some parts of 33 of them: 64 inner products in a row."""
-    rows = tuple(NormRow(layer, (POSITIVE,) * 64, (FLOAT_BITS,) * 64, POSITIVE) for layer in range(33))
-    received = tuple((60_000 + part, ALL_MEMBERS) for part in range(33))
-    found = tuple(SignedNorms("Qm" + "m" * 44, received, rows, b"s" * 64) for _ in range(64))
-    assert decode(encode(NormTable(place(), found))) == NormTable(place(), found)
-    assert decode(encode(Norms(place(), replace(found[0], rows=rows * 62)))) is not None
+def test_the_largest_honest_list_fits() -> None:
+    """64 names that are known, and 64 that are kept out."""
+    names = tuple(f"Qm{index:044}" for index in range(64))
+    said = RosterSaid(Roster(1, names, names, b"s" * 64))
+    assert decode(encode(said)) == said

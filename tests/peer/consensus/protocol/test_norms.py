@@ -1,10 +1,10 @@
-"""From signed rows to norms of layers, what may not be counted, and who is convicted of lying."""
+"""From what headers declare to norms of layers and the judgement of a round, and who is convicted of lying."""
 
 from __future__ import annotations
 
 import math
 import struct
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -16,31 +16,32 @@ from peer.consensus.aggregation.aggregate import AggregationResult, aggregate
 from peer.consensus.aggregation.evidence import AggregationRules, Contributor, LayerNorms
 from peer.consensus.protocol import norms, penalties
 from peer.consensus.protocol.block import (
-    FLOAT_BITS,
     MAX_EVIDENCE,
     MAX_REPORTS,
-    POSITIVE,
     WEIGHT_ONE,
     ContributionHeader,
-    NormRow,
-    SignedNorms,
     Update,
     givers,
 )
 from peer.consensus.protocol.head import MISDECLARED, ChainHead
-from peer.consensus.protocol.layout import Part
+from peer.consensus.protocol.layout import Part, divide
 from peer.consensus.protocol.norms import (
+    NOT_A_NUMBER,
     PartNorms,
-    bits_of,
     caught,
-    fault_of_measurements,
-    float_of,
+    declare,
+    declared,
+    declared_norm,
+    declared_of_layer,
+    fault_of_declared,
     judgement_of,
     shard_owners,
 )
+from peer.consensus.protocol.refusals import NORMS
 from peer.consensus.protocol.rules import Rules
+from peer.consensus.protocol.validation import fault_of_header
 from peer.testing.memory_peer import ModelKeys
-from tests.peer.consensus.rounds.build import HEAD, NAMES, header, measured_by_all, place, rules, update
+from tests.peer.consensus.rounds.build import HEAD, NAMES, header, place, rules, update
 
 ALL = tuple(header(name) for name in NAMES)
 WIDE = replace(
@@ -48,81 +49,112 @@ WIDE = replace(
 )
 """Two layers of eight elements, each in two parts."""
 NAN = float("nan")
+Said = tuple[float, float, float]
+"""Square, inner product and square of the last mean of one layer."""
 
-# ---- numbers as bits ----
+# ---- what a contributor declares ----
+
+
+def row(value: float) -> float:
+    """What is left of a number that was declared."""
+    return declared(replace(ALL[0], norms=declare(divide(WIDE.parts[:1], 1)[0], {0: PartNorms(value)})), 0)[0]
 
 
 @given(st.floats(width=32, allow_nan=False))
-def test_a_float32_survives_as_bits(value: float) -> None:
-    """Zeros keep their sign, and infinity is itself."""
-    assert float_of(bits_of(value)) == value
-    assert math.copysign(1, float_of(bits_of(value))) == math.copysign(1, value)
+def test_a_float32_survives(value: float) -> None:
+    """Zeros are zero, and infinity is itself."""
+    assert row(value) == value
 
 
 @given(st.floats())
-def test_any_float_has_bits(value: float) -> None:
-    """Beyond float32 it is infinite on its side; there is one NaN, which a square may be."""
-    bits = bits_of(value)
-    assert 0 <= bits <= FLOAT_BITS
+def test_any_float_can_be_declared(value: float) -> None:
+    """Beyond float32 it is infinite on its side."""
     if math.isnan(value):
-        assert bits == 0x7FC00000
-        assert bits <= POSITIVE
+        assert math.isnan(row(value))
     elif abs(value) > 3.5e38:
-        assert float_of(bits) == math.copysign(math.inf, value)
+        assert row(value) == math.copysign(math.inf, value)
     else:
-        assert float_of(bits) == pytest.approx(value, rel=1e-7, abs=1e-44)
+        assert row(value) == pytest.approx(value, rel=1e-7, abs=1e-44)
 
 
-def test_a_nan_with_a_sign_makes_no_square_that_is_refused() -> None:
-    """A contributor chooses the bits of its NaN; its reducer's NORMS must come through all the same."""
+def test_there_is_one_nan() -> None:
+    """Those of different processors differ in their sign: the same contribution has the same header everywhere."""
     (signed,) = struct.unpack("<d", struct.pack("<Q", 0xFFF8 << 48))
     assert math.copysign(1, signed) == -1
-    found = measured({0: {0: PartNorms(signed)}})
-    assert found.rows[0].squares[0] <= POSITIVE
-    assert NormRow.unpacked(found.rows[0].packed()) == found.rows[0]
+    fragment = divide(WIDE.parts, 1)[0]
+    found = {declare(fragment, dict.fromkeys(range(4), PartNorms(value, value, value))) for value in (signed, NAN)}
+    assert found == {NOT_A_NUMBER * 6}
 
 
-# ---- what a reducer signs ----
-
-
-def measured(figures: dict[int, dict[int, PartNorms]], parts: tuple[int, ...] = ()) -> SignedNorms:
-    """What a reducer says that measured this, by part and member."""
-    received = {part: sum(1 << index for index in figures.get(part, {})) for part in parts or figures}
-    return norms.measurements(WIDE, 0, len(ALL), received, figures)
-
-
-def test_a_row_sums_the_parts_of_a_layer() -> None:
-    """One row per layer; the direction counts once for each part, whoever gave it."""
+def test_a_layer_is_the_sum_of_its_parts() -> None:
+    """Three float32 for each layer, big-endian; 0 where there is nothing to compare with."""
     figures = {
-        0: {0: PartNorms(1.0, 0.5, 4.0), 2: PartNorms(9.0, -2.0, 4.0)},
-        1: {2: PartNorms(16.0, 1.0, 5.0)},
-        3: {1: PartNorms(2.0)},
-    }
-    found = measured(figures, parts=(0, 1, 3))
-    assert found.received == ((0, 0b101), (1, 0b100), (3, 0b010))
-    first, second = found.rows
-    assert (first.layer, second.layer) == (0, 1)
-    assert [float_of(bits) for bits in first.squares] == [1.0, 0.0, 25.0]
-    assert [float_of(bits) for bits in first.dots] == [0.5, 0.0, -1.0]
-    assert float_of(first.direction) == 9.0
-    assert second == NormRow(1, (0, bits_of(2.0), 0)), "nothing to compare with"
+        0: PartNorms(1.0, 0.5, 4.0), 1: PartNorms(16.0, -2.0, 5.0), 2: PartNorms(2.0), 3: PartNorms(7.0),
+    }  # fmt: skip
+    found = declare(divide(WIDE.parts, 1)[0], figures)
+    assert found == struct.pack(">6f", 17.0, -1.5, 9.0, 9.0, 0.0, 0.0)
+    whole = replace(ALL[0], norms=found)
+    assert declared(whole, 0) == (17.0, -1.5, 9.0)
+    assert declared(whole, 1) == (9.0, 0.0, 0.0)
+    assert declared_of_layer(whole, 0) == math.sqrt(17.0)
+    assert declared_norm(whole) == math.sqrt(26.0)
 
 
-def test_a_reducer_that_received_nothing_says_so() -> None:
-    """It lists its parts all the same, or others would wait for them."""
-    found = measured({}, parts=(2, 3))
-    assert found.received == ((2, 0), (3, 0))
-    assert found.rows == (NormRow(1, (0, 0, 0)),)
+def test_of_a_fragment_its_own_layers_are_declared() -> None:
+    """The second of two fragments: one layer, the parts of which are numbered from 0 there."""
+    fragment = divide(WIDE.parts, 2)[1]
+    assert len(declare(fragment, dict.fromkeys(range(len(fragment.parts)), PartNorms(1.0)))) == 12
+
+
+def test_a_negative_square_is_no_norm() -> None:
+    """It is a NaN, which nobody counts."""
+    said = header("p0", norms=said_by((-1.0, 0.0, 0.0), (1.0, 0.0, 0.0)))
+    assert math.isnan(declared_of_layer(said, 0))
+    assert declared_of_layer(said, 1) == 1.0
+    assert math.isnan(declared_norm(header("p0", norms=said_by((-9.0, 0.0, 0.0), (1.0, 0.0, 0.0)))))
+
+
+def test_who_gives_nothing_declares_nothing() -> None:
+    nothing = header("p0", root=b"")
+    assert fault_of_declared(WIDE, HEAD, nothing) == ""
+    assert (declared_of_layer(nothing, 0), declared_norm(nothing)) == (0.0, 0.0)
+    with_norms = replace(nothing, norms=said_by((1.0, 0.0, 0.0)))
+    assert fault_of_declared(WIDE, HEAD, with_norms) == "it declares 12 bytes of norms, not 0"
+
+
+@pytest.mark.parametrize("size", [0, 12, 23, 25, 36])
+def test_a_header_declares_every_layer_that_is_averaged_and_no_other(size: int) -> None:
+    """Whoever signs another number of them is no member."""
+    item = header("p0", norms=b"\x00" * size)
+    assert fault_of_declared(WIDE, HEAD, item) == f"it declares {size} bytes of norms, not 24"
+    assert fault_of_header(WIDE, HEAD, item)[0] == NORMS
+    assert fault_of_header(WIDE, HEAD, header("p0", norms=b"\x00" * 24, ranges=())) == ("", "")
+
+
+def test_what_is_declared_is_signed() -> None:
+    assert not replace(ALL[0], norms=said_by((4.0, 0.0, 0.0), (1.0, 0.0, 0.0))).genuine(ModelKeys("p1"))
 
 
 # ---- norms of layers ----
 
 
-@pytest.fixture
-def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Contributor], list[LayerNorms]]]:
-    """What reaches `peer.consensus.aggregation` of these rules, members and measurements."""
+def said_by(*layers: Said) -> bytes:
+    """A header's norms with these figures of each layer."""
+    return b"".join(struct.pack(">3f", *layer) for layer in layers)
 
-    def look(rules: Rules, members: tuple[ContributionHeader, ...], *measured: SignedNorms) -> tuple[Any, Any]:
+
+def saying(peer: str, *layers: Said, **changes: Any) -> ContributionHeader:
+    return header(peer, norms=said_by(*layers), **changes)
+
+
+Judged = Callable[..., tuple[list[Contributor], list[LayerNorms]]]
+
+
+@pytest.fixture
+def judged(monkeypatch: pytest.MonkeyPatch) -> Judged:
+    """What reaches `peer.consensus.aggregation` of these rules and members."""
+
+    def look(rules: Rules, members: Sequence[ContributionHeader]) -> tuple[Any, Any]:
         asked: list[Any] = []
 
         def noting(*args: Any) -> AggregationResult:
@@ -130,67 +162,56 @@ def judged(monkeypatch: pytest.MonkeyPatch) -> Callable[..., tuple[list[Contribu
             return aggregate(*args)
 
         monkeypatch.setattr(norms, "aggregate", noting)
-        judgement_of(rules, HEAD, members, measured)
+        judgement_of(rules, HEAD, tuple(members))
         return asked[0][3], asked[0][4]
 
     return look
 
 
-Judged = Callable[..., tuple[list[Contributor], list[LayerNorms]]]
+def test_norms_of_a_layer_are_those_that_are_declared(judged: Judged) -> None:
+    """In the order of members; the last mean's norm is the median of what voters say of it."""
+    members = (
+        saying("p0", (9, 1, 25), (25, 0, 0)), saying("p1", (16, 2, 24), (4, 0, 0)), saying("p2", (9, 4, 36), (0, 0, 0)),
+    )  # fmt: skip
+    _, (zero, one) = judged(WIDE, members)
+    assert zero == LayerNorms((3.0, 4.0, 3.0), (1.0, 2.0, 4.0), 5.0)
+    assert one == LayerNorms((5.0, 2.0, 0.0), (None,) * 3, None), "nobody has a last mean of it"
 
 
-def said(reducer: str, received: tuple[tuple[int, int], ...], *rows: NormRow) -> SignedNorms:
-    return SignedNorms(reducer, received, rows)
+def test_one_voter_cannot_move_the_norm_of_the_last_mean(judged: Judged) -> None:
+    """Nor can any number of those who have not earned a vote, nor what is no number, nor who knows none."""
+    honest = [saying(name, (1, 0, 4), (1, 0, 4)) for name in ("p0", "p1")]
+    for lie in (1e-30, 1e30, math.inf, NAN, -4.0, 0.0):
+        liars = [saying("p2", (1, 0, lie), (1, 0, lie)), *(saying(f"x{i}", (1, 0, lie), (1, 0, lie)) for i in range(9))]
+        _, (zero, _) = judged(WIDE, [*honest, *liars])
+        assert zero.direction == 2.0
 
 
-def squares(layer: int, *values: float, dots: tuple[float, ...] = (), direction: float = 0.0) -> NormRow:
-    return NormRow(layer, tuple(map(bits_of, values)), tuple(map(bits_of, dots)), bits_of(direction))
-
-
-def test_norms_of_a_layer_add_up_over_its_reducers(judged: Judged) -> None:
-    """√ of the sum of squares, and sums of inner products."""
-    first = said("p0", ((0, 7),), squares(0, 1, 4, 9, dots=(1, 2, 3), direction=9))
-    second = said("p1", ((1, 7), (2, 7)), squares(0, 8, 12, 0, dots=(-1, 0, 1), direction=16), squares(1, 25, 1, 0))
-    third = said("p2", ((3, 7),), squares(1, 0, 3, 0))
-    _, (zero, one) = judged(WIDE, ALL, first, second, third)
-    assert zero == LayerNorms((3.0, 4.0, 3.0), (0.0, 2.0, 4.0), 5.0)
-    assert one == LayerNorms((5.0, 2.0, 0.0), (None, None, None), None)
-
-
-def test_what_is_missing_of_a_layer_is_like_what_is_there(judged: Judged) -> None:
-    """A member of whom a quarter of the layer came has four times that square; who gave none has no norm."""
-    first = said("p0", ((0, 0b011),), squares(0, 1, 4, 0, dots=(1, 2, 0), direction=9))
-    second = said("p1", ((1, 0b010),), squares(0, 0, 12, 0, dots=(0, 6, 0), direction=16))
-    _, (zero, one) = judged(WIDE, ALL, first, second)
-    assert zero.norms == (2.0, 4.0, None)
-    assert zero.dots == (4.0, 8.0, None)
-    assert zero.direction == 5.0
-    assert one == LayerNorms((None,) * 3, (None,) * 3, None), "its reducers said nothing"
-    _, (zero, _) = judged(WIDE, ALL, first)
-    assert zero.norms == (2.0, 4.0, None)
-    assert zero.direction == 6.0
+def test_who_says_nothing_of_a_layer_has_no_norm(judged: Judged) -> None:
+    """Who gives nothing; its inner product is none, while another that leaves it out has 0."""
+    members = (saying("p0", (1, 3, 4), (1, 0, 0)), header("p1", root=b""), saying("p2", (4, 0, 0), (1, 0, 0)))
+    _, (zero, _) = judged(WIDE, members)
+    assert zero == LayerNorms((1.0, None, 2.0), (3.0, None, 0.0), 2.0)
 
 
 def test_what_is_not_a_number_stays_none(judged: Judged) -> None:
     """NaN and infinity reach the judge, who decides."""
-    found = said("p0", ((0, 7), (1, 7)), squares(0, NAN, math.inf, 1, dots=(NAN, -math.inf, 0), direction=NAN))
-    _, (zero, _) = judged(WIDE, ALL, found)
+    members = (
+        saying("p0", (NAN, NAN, NAN), (1, 0, 0)), saying("p1", (math.inf, -math.inf, NAN), (1, 0, 0)),
+        saying("p2", (1, 0, NAN), (1, 0, 0)),
+    )  # fmt: skip
+    _, (zero, _) = judged(WIDE, members)
     assert zero.norms[1:] == (math.inf, 1.0)
     assert math.isnan(zero.norms[0] or 0.0)
     assert zero.direction is None
 
 
-def test_a_direction_of_a_layer_of_which_nothing_came_is_none(judged: Judged) -> None:
-    """A reducer may say so; a round must not fall over it."""
-    found = said("p0", ((0, 0), (1, 0)), squares(0, 0, 0, 0, dots=(0, 0, 0), direction=9))
-    _, (zero, _) = judged(WIDE, ALL, found)
-    assert zero == LayerNorms((None,) * 3, (None,) * 3, None)
-
-
 def test_claims_are_capped(judged: Judged) -> None:
     """Tokens and steps that no peer can have made count as what it can; age discounts; idle members share nothing."""
+    one = (1.0, 0.0, 0.0)
     members = (
-        header("p0", tokens=10**12, steps=10**9), header("p1", staleness=8, steps=0), header("p2", root=b"", tokens=5),
+        saying("p0", one, one, tokens=10**12, steps=10**9), saying("p1", one, one, staleness=8, steps=0),
+        header("p2", root=b"", tokens=5),
     )  # fmt: skip
     claims, _ = judged(replace(WIDE, steps_cap=50), members)
     assert [claim.steps for claim in claims] == [50, 1, 10]
@@ -198,30 +219,21 @@ def test_claims_are_capped(judged: Judged) -> None:
     assert [claim.root for claim in claims] == [member.root for member in members]
 
 
-bits = st.integers(0, FLOAT_BITS)
-positive = st.integers(0, POSITIVE) | st.sampled_from((0, bits_of(1.0), bits_of(math.inf), bits_of(NAN), POSITIVE))
+numbers = st.floats(width=32) | st.sampled_from((0.0, 1.0, -1.0, math.inf, NAN, 3e38))
 
 
 @given(
     reducer=st.sampled_from(("mean", "edit", "centered-clip", "agreement")),
-    received=st.lists(st.integers(0, 7), min_size=4, max_size=4),
-    numbers=st.lists(st.tuples(positive, bits, positive), min_size=6, max_size=6),
-    compared=st.booleans(),
+    said=st.lists(st.tuples(numbers, numbers, numbers), min_size=6, max_size=6),
     rounds=st.integers(1, 3),
 )
-def test_no_bits_stop_a_round(
-    reducer: str, received: list[int], numbers: list[tuple[int, int, int]], compared: bool, rounds: int
-) -> None:
-    """Whatever a reducer signs that passes the checks is judged, to a table whose integers fit an update."""
+def test_no_numbers_stop_a_round(reducer: str, said: list[Said], rounds: int) -> None:
+    """Whatever members declare is judged, to a table whose integers fit an update."""
     standards = AggregationRules(rule=reducer, warmup_rounds=1)
-    rows = tuple(
-        NormRow(layer, tuple(item[0] for item in part), tuple(item[1] for item in part) if compared else (), part[0][2])
-        for layer, part in enumerate((numbers[:3], numbers[3:]))
-    )
-    found = SignedNorms("p0", tuple(enumerate(received)), rows)
+    members = tuple(saying(name, *said[2 * i : 2 * i + 2], ranges=()) for i, name in enumerate(NAMES))
     head = HEAD
     for _ in range(rounds):
-        judgement = judgement_of(replace(WIDE, aggregation=standards), head, ALL, (found,))
+        judgement = judgement_of(replace(WIDE, aggregation=standards), head, members)
         weights, scales, pulls = norms.table_of(judgement)
         assert {len(row) for row in weights} == {3}
         assert all(0 <= value <= WEIGHT_ONE for row in (*weights, scales, pulls) for value in row)
@@ -231,98 +243,6 @@ def test_no_bits_stop_a_round(
         item = replace(item, penalties=penalties.due(WIDE, head, item, judgement.findings))
         assert Update.from_bytes(item.to_bytes()) == item
         head = replace(head, round=head.round + 1, records=judgement.records)
-
-
-# ---- what cannot be counted ----
-
-MEASURED = measured_by_all(ALL)
-FIRST = MEASURED[0]
-LISTS, LAYERS, SIGNED, ORDER = "the parts that it reduces", "the layers that it reduces", "has not signed", "in order"
-
-
-def signed(found: SignedNorms, **changes: Any) -> SignedNorms:
-    """The same with changes, signed by its reducer."""
-    changed = replace(found, **changes)
-    return changed.signed(ModelKeys(changed.reducer), HEAD.anchor, 0, ALL)
-
-
-def fault(*measured: SignedNorms) -> str:
-    return fault_of_measurements(rules("p0"), HEAD, ALL, 0, measured)
-
-
-def with_row(**changes: Any) -> SignedNorms:
-    return signed(FIRST, rows=(replace(FIRST.rows[0], **changes),))
-
-
-def test_honest_measurements_are_counted() -> None:
-    """Of all reducers, or of those that answered; also if nothing came of anybody."""
-    assert fault(*MEASURED) == ""
-    assert fault(FIRST) == ""
-    assert fault() == ""
-    nothing = with_row(squares=(0, 0, 0), dots=(), direction=0)
-    assert fault(signed(nothing, received=((FIRST.received[0][0], 0),))) == ""
-    assert fault(with_row(squares=(POSITIVE,) * 3, dots=(FLOAT_BITS,) * 3, direction=POSITIVE)) == ""
-
-
-OTHER_PART = MEASURED[1].received[0][0]
-WRONG: dict[str, tuple[Callable[[], SignedNorms], str]] = {
-    "of a stranger": (lambda: signed(FIRST, reducer="x"), LISTS),
-    "without its parts": (lambda: signed(FIRST, received=(), rows=()), LISTS),
-    "of another's part": (lambda: signed(FIRST, received=((OTHER_PART, 7),)), LISTS),
-    "of a part more": (lambda: signed(FIRST, received=(*FIRST.received, (OTHER_PART, 7))), LISTS),
-    "of a part twice": (lambda: signed(FIRST, received=FIRST.received * 2), LISTS),
-    "of a part that is not there": (lambda: signed(FIRST, received=((65_536, 7),)), LISTS),
-    "of a member that is not there": (lambda: signed(FIRST, received=((FIRST.received[0][0], 15),)), LISTS),
-    "of a member of whom it has nothing": (
-        lambda: signed(FIRST, received=((FIRST.received[0][0], 3),)),
-        "does not hold",
-    ),
-    "without a row": (lambda: signed(FIRST, rows=()), LAYERS),
-    "with a row twice": (lambda: signed(FIRST, rows=FIRST.rows * 2), LAYERS),
-    "of another layer": (lambda: with_row(layer=MEASURED[1].rows[0].layer), LAYERS),
-    "of a layer that is not there": (lambda: with_row(layer=65_536), LAYERS),
-    "with a member less": (lambda: with_row(squares=(0, 0)), LAYERS),
-    "with a member more": (lambda: with_row(squares=(0,) * 4), LAYERS),
-    "with no squares": (lambda: with_row(squares=()), LAYERS),
-    "with a product less": (lambda: with_row(dots=(0, 0)), LAYERS),
-    "with a product more": (lambda: with_row(dots=(0,) * 4), LAYERS),
-    "unsigned": (lambda: replace(FIRST, signature=b"\x01" * 64), SIGNED),
-    "changed after signing": (lambda: replace(FIRST, rows=(replace(FIRST.rows[0], squares=(1, 1, 1)),)), SIGNED),
-    "signed by another": (lambda: replace(FIRST, signature=MEASURED[1].signature), SIGNED),
-    "of another ballot": (lambda: FIRST.signed(ModelKeys(FIRST.reducer), HEAD.anchor, 3, ALL), SIGNED),
-    "of another anchor": (lambda: FIRST.signed(ModelKeys(FIRST.reducer), b"a" * 32, 0, ALL), SIGNED),
-    "of other members": (lambda: FIRST.signed(ModelKeys(FIRST.reducer), HEAD.anchor, 0, ALL[:2]), SIGNED),
-    "of another contribution": (
-        lambda: FIRST.signed(ModelKeys(FIRST.reducer), HEAD.anchor, 0, (header("p0", root=b"r" * 32), *ALL[1:])),
-        SIGNED,
-    ),
-}
-
-
-@pytest.mark.parametrize("what", WRONG)
-def test_measurements_that_cannot_be_counted_are_refused(what: str) -> None:
-    """Each with its own words, wherever they stand among honest ones."""
-    make, words = WRONG[what]
-    wrong = make()
-    assert words in fault(wrong)
-    assert words in fault(wrong, *MEASURED[1:])
-    assert wrong.reducer in fault(*MEASURED, wrong)
-
-
-def test_measurements_come_in_order_and_once() -> None:
-    """Or one update could be spelled in two ways, and a norm counted twice."""
-    assert ORDER in fault(*MEASURED[::-1])
-    assert ORDER in fault(FIRST, FIRST)
-
-
-def test_nothing_is_listed_of_who_gave_nothing() -> None:
-    """A member without a root has no bytes."""
-    members = (header("p0", root=b""), *ALL[1:])
-    honest = measured_by_all(members)
-    assert fault_of_measurements(rules("p0"), HEAD, members, 0, honest) == ""
-    part = honest[0].received[0][0]
-    lying = replace(honest[0], received=((part, 7),)).signed(ModelKeys(honest[0].reducer), HEAD.anchor, 0, members)
-    assert LISTS in fault_of_measurements(rules("p0"), HEAD, members, 0, (lying,))
 
 
 # ---- who is convicted ----
@@ -371,7 +291,7 @@ def test_who_is_not_there_can_be_convicted_too() -> None:
 def decided(head: ChainHead, members: tuple[ContributionHeader, ...], cooldown: int) -> Update:
     """What an honest coordinator would propose after this head."""
     theirs = replace(rules("p0"), aggregation=AggregationRules(rule="mean", cooldown_rounds=cooldown))
-    judgement = judgement_of(theirs, head, members, ())
+    judgement = judgement_of(theirs, head, members)
     weights, scales, pulls = norms.table_of(judgement)
     gave = givers(members)
     plain = replace(
@@ -420,7 +340,7 @@ def test_if_all_are_guilty_somebody_reduces_all_the_same() -> None:
     members = tuple(header(name, reports=accused) for name in NAMES)
     assert set(caught(HEAD, members)) == set(NAMES)
     assert set(shard_owners(rules("p0"), HEAD, members, 0)) <= set(NAMES)
-    assert judgement_of(rules("p0"), HEAD, members, ()).weights[0] == (0, 0, 0)
+    assert judgement_of(rules("p0"), HEAD, members).weights[0] == (0, 0, 0)
 
 
 def test_a_verdict_fits_its_line() -> None:

@@ -142,8 +142,10 @@ def rows_of(run: LogicalSwarm, peer: int) -> list[Penalty]:
 @pytest.mark.parametrize(("bytes_per_s", "counted"), [(10.0, {0}), (200.0, {1, 2})])
 def test_a_throttled_peer_is_late_for_all_to_see_and_holds_no_round(bytes_per_s: float, counted: set[int]) -> None:
     """For thirty seconds most of its parts do not come through: rounds take no longer than their deadlines, it is
-    LATE with the share that came (of three parts), what did not count is owed, and afterwards it counts again."""
-    run = LogicalSwarm(peers=4, seed=1)
+    LATE with the share that came (of three parts), what did not count is owed, and afterwards it counts again.
+
+    Its votes wait behind its parts on that line, so it is ABSENT from the round after that."""
+    run = LogicalSwarm(peers=4, seed=4)
     rules = run.world.rules("p0")
     run.until_round(2, within_s=60)
     head = next(head for head in run.world.peers[0].disk.heads if head.round == 2)
@@ -157,6 +159,7 @@ def test_a_throttled_peer_is_late_for_all_to_see_and_holds_no_round(bytes_per_s:
         assert (code, until) == ("LATE", 4)
         assert factor in {WEIGHT_ONE * parts // 3 for parts in counted}
         assert {row[0] for row in rows_of(run, peer)} == {"p1"}
+        assert rows_of(run, peer)[1][:2] == ("p1", penalties.ABSENT)
     others = [run.committed(peer) for peer in (0, 2, 3)]
     ends = [min(commits[index].at_s for commits in others) for index in range(9)]
     longest_s = 6.0 + rules.gather_s + 3 * (rules.exchange_s + rules.ack_s)

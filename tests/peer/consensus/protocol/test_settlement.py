@@ -18,7 +18,7 @@ COUNTED, MISSED, UNTOUCHED = PartOutcome.COUNTED, PartOutcome.MISSED, PartOutcom
 def token_weights(members: tuple[ContributionHeader, ...]) -> tuple[int, ...]:
     """The weights of every layer, by tokens alone."""
     head = replace(HEAD, electorate=tuple(header.peer for header in members))
-    weights = judgement_of(replace(rules("p0"), tokens_cap=TOKENS_CAP), head, members, ()).weights
+    weights = judgement_of(replace(rules("p0"), tokens_cap=TOKENS_CAP), head, members).weights
     assert len(set(weights)) == 1
     return weights[0]
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from typing import Any
 
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.encoding import digest_of
@@ -38,11 +39,16 @@ PLACE = place(0)
 FIGURES = PartNorms(1.0)
 
 
-def run(state: State, *events: Input) -> tuple[State, list[object]]:
-    effects: list[object] = []
+def run(state: State, *events: Input) -> tuple[State, list[Any]]:
+    """What comes of these events. What the machine asks to be measured of its own contribution is measured at once."""
+    effects: list[Any] = []
     for event in events:
         state, more = step(state, event)
         effects += more
+        own = [OwnMeasured(event.now, item.anchor, item.part, FIGURES) for item in more if isinstance(item, MeasureOwn)]
+        if own:
+            state, more = run(state, *own)
+            effects += more
     return state, effects
 
 
@@ -52,8 +58,6 @@ def figures_for(effects: Iterable[object], figures: PartNorms = FIGURES) -> list
     for effect in effects:
         if isinstance(effect, MeasurePart):
             answers.append(PartMeasured(4.05, effect.place, effect.giver, effect.part, figures.square))
-        elif isinstance(effect, MeasureOwn):
-            answers.append(OwnMeasured(0.0, effect.anchor, effect.part, figures))
     return answers
 
 

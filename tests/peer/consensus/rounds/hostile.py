@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import struct
 from collections import Counter, deque
 from dataclasses import replace
 from random import Random
@@ -16,10 +17,8 @@ from peer.consensus.protocol.block import (
     VOID,
     Block,
     ContributionHeader,
-    NormRow,
     Restart,
     Roster,
-    SignedNorms,
     Stuck,
     Update,
     Vote,
@@ -35,9 +34,6 @@ from peer.consensus.protocol.messages import (
     MeanData,
     Message,
     Nack,
-    NormDispute,
-    Norms,
-    NormTable,
     ObjectData,
     Objection,
     PartData,
@@ -63,8 +59,10 @@ from peer.consensus.rounds.interface import (
     Effect,
     Input,
     Leaving,
+    MeasureOwn,
     MeasurePart,
     ObjectStored,
+    OwnMeasured,
     PartMeasured,
     PartReduced,
     Received,
@@ -80,7 +78,6 @@ from peer.consensus.rounds.interface import (
     TrainingProgress,
 )
 from peer.consensus.rounds.machine import step
-from peer.consensus.rounds.misconduct import DISPUTES_MOST
 from peer.consensus.rounds.soundness import SHOWN_MOST
 from peer.consensus.rounds.state import MemberState, State
 from peer.schema.events import MessageRefused
@@ -88,13 +85,11 @@ from peer.testing.memory_peer import ModelKeys
 from tests.peer.consensus.rounds.build import (
     HEAD,
     NAMES,
-    ONE,
+    NORMS,
     PART_BYTES,
     PAYLOADS,
     header,
     leaves_of,
-    measured_by_all,
-    measurements,
     part_of,
     state_of,
     update,
@@ -107,9 +102,7 @@ GARBAGE = (b"", b"\xc1", b"8 bytes.", b"four", b"\x9c" + b"\xc0" * 12, *PAYLOADS
 HUGE = (1 << 63) - 1
 COUNT = len(PART_BYTES)
 ODD = (0.0, 1.0, 3e38, 1e300, float("inf"), float("nan"), -float("nan"))
-ODD_BITS = (0, 1, ONE, 0x7F7FFFFF, 0x7F800000, 0x7FC00000, 0x7FFFFFFF)
-"""Zero, the least float, one, the largest, infinity, NaNs."""
-SIGN = 1 << 31
+ODD_NORMS = struct.pack(">9f", 0.0, 1.0, 3e38, -1.0, float("inf"), -float("inf"), float("nan"), 1e-45, -0.0)
 JUDGES = (
     MEAN_ONLY,
     *(AggregationRules(rule=name, warmup_rounds=1) for name in ("edit", "centered-clip", "agreement")),
@@ -146,6 +139,9 @@ class Hostile:
                 self.answers.append(ObjectStored(self.now, effect.digest, len(effect.payload)))
             elif isinstance(effect, MeasurePart):
                 self.answers.append(self._measured(effect))
+            elif isinstance(effect, MeasureOwn):
+                figures = PartNorms(1.0, 0.5, 1.0 if effect.direction != VOID else None)
+                self.answers.append(OwnMeasured(self.now, effect.anchor, effect.part, figures))
             elif isinstance(effect, ReducePart):
                 assert sum(effect.weights) > 0
                 digest, bits = digest_of(PAYLOADS[effect.part]), effect.contributors
@@ -157,11 +153,8 @@ class Hostile:
         check_bounds(self.state)
 
     def _measured(self, effect: MeasurePart) -> PartMeasured:
-        figures = PartNorms(1.0, 0.5, 1.0 if effect.direction != VOID else None)
-        if self.dice.random() < 0.2:
-            square, dot = self.dice.choice(ODD), self.dice.choice(ODD)
-            figures = PartNorms(square, self.dice.choice((dot, -dot)), self.dice.choice((None, *ODD)))
-        return PartMeasured(self.now, effect.place, effect.giver, effect.part, figures, effect.evidence)
+        square = self.dice.choice(ODD) if self.dice.random() < 0.2 else 1.0
+        return PartMeasured(self.now, effect.place, effect.giver, effect.part, square)
 
     def _honest_replies(self, peer: str, message: Message) -> list[Message]:
         """What an honest peer would say, mostly, so that the hostile ones meet rounds in all their stages."""
@@ -174,16 +167,10 @@ class Hostile:
                 return [Promise(place, header(peer, anchor=place.anchor), (0, update().digest), certificate)]
             case Start(place) if exchange is not None:
                 mine = [part for part, owner in enumerate(exchange.reducers) if owner == ME]
-                theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
                 parts = [PartData(place, 0, i, merkle.path(leaves_of(peer), i), part_of(peer, i)) for i in mine]
-                members, squares = exchange.members, tuple(self.dice.choice((ONE, ONE, *ODD_BITS)) for _ in range(3))
-                rows = {"squares": squares} if len(members) == 3 and self.dice.random() < 0.3 else {}
-                found = measurements(peer, members, theirs, anchor=place.anchor, ballot=place.ballot, **rows)
-                return [*parts, Norms(place, found)]
-            case NormTable(place) if exchange is not None:
-                theirs = tuple((part, 7) for part, owner in enumerate(exchange.reducers) if owner == peer)
-                means = [MeanData(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i, _ in theirs]
-                return [mean.signed(ModelKeys(peer)) for mean in means]
+                theirs = [part for part, owner in enumerate(exchange.reducers) if owner == peer]
+                means = [MeanData(place, 0, i, peer, 7, digest_of(PAYLOADS[i]), b"", PAYLOADS[i]) for i in theirs]
+                return [*parts, *(mean.signed(ModelKeys(peer)) for mean in means)]
             case Propose(place, item, signature):
                 name = self.state.head.instance
                 plain = [Vote(peer, name, place.ballot, item.digest, signature, phase=phase) for phase in range(3)]
@@ -239,11 +226,7 @@ class Hostile:
                 return Start(place, self._pledges())
             case 4 | 21 | 22:
                 return self._part(place)
-            case 5:
-                return self._norms(place)
-            case 6:
-                return NormTable(place, self._measurements(place))
-            case 7:
+            case 5 | 6 | 7:
                 return self._mean(place)
             case 8:
                 return GetMeans(place, tuple(dice.choice((0, 1, 2, 2, 65536)) for _ in range(dice.randrange(9))))
@@ -267,10 +250,11 @@ class Hostile:
             case 16:
                 return Objection(place, *self._mean_named())
             case 17:
-                return RowDispute(place, *self._mean_named(), (), dice.choice(GARBAGE), dice.choice(("", *CROWD)))
-            case 18 | 23:
-                return self._objection(place)
-            case 19:
+                part, digest, bits = self._mean_named()
+                giver, known = dice.choice(NAMES), min(part, COUNT - 1)
+                path, payload = merkle.path(leaves_of(giver), known), dice.choice((part_of(giver, known), b"other"))
+                return RowDispute(place, part, digest, bits, path, payload, giver)
+            case 18 | 19 | 23:
                 return dice.choice((StuckSaid(self._stuck()), Restarted(self._restart()), RosterSaid(self._roster())))
             case _:
                 return self._head()
@@ -297,6 +281,7 @@ class Hostile:
         return header(
             peer, anchor=anchor, root=root, tokens=tokens, bandwidth_bps=bandwidth, steps=HUGE,
             leaving=dice.random() < 0.2, ranges=((HUGE, HUGE, 0),), reports=self._reports(),
+            away=dice.choice(((), NAMES[:1], CROWD)), norms=dice.choice((NORMS, NORMS, b"", bytes(24), ODD_NORMS)),
         )  # fmt: skip
 
     def _reports(self) -> tuple[tuple[str, str], ...]:
@@ -322,17 +307,7 @@ class Hostile:
             part = self.dice.choice((part, *exchange.received, *exchange.received))
         known = min(part, COUNT - 1)
         payload = self.dice.choice((part_of(peer, known), self.dice.choice(GARBAGE)))
-        giver = self.dice.choice((*[""] * 6, *CROWD))
-        return PartData(
-            place, self.dice.choice((0, 0, 1, 2)), part, merkle.path(leaves_of(peer), known), payload, giver
-        )
-
-    def _objection(self, place: BallotId) -> NormDispute:
-        about = [(self._norms(place).measurements, self.dice.choice((0, 1, 2, 65535)))]
-        for exchange in (self.state.past, self.state.exchange):
-            if exchange is not None and exchange.place == place:
-                about += [(item, row.layer) for item in exchange.measured for row in item.rows] * 3
-        return NormDispute(place, *self.dice.choice(about))
+        return PartData(place, self.dice.choice((0, 0, 1)), part, merkle.path(leaves_of(peer), known), payload)
 
     def _mean_named(self) -> tuple[int, bytes, int]:
         """(part, digest, contributors) of a mean that was proposed, or of none."""
@@ -358,34 +333,6 @@ class Hostile:
     def _roster(self) -> Roster:
         return Roster(self.dice.choice((0, 5, HUGE)), CROWD, NAMES).signed(ModelKeys(self.dice.choice(CROWD)))
 
-    def _norms(self, place: BallotId) -> Norms:
-        reducer = self.dice.choice(CROWD)
-        parts = [self.dice.randrange(5) for _ in range(3)]
-        members = tuple(header(name) for name in NAMES)
-        exchange = self.state.exchange
-        if exchange is not None and self.dice.random() < 0.7:
-            members = exchange.members
-            parts = [part for part, owner in enumerate(exchange.reducers) if owner == reducer]
-        received = tuple((part, self.dice.choice((0, 1, 3, 7, 1 << 63))) for part in parts)
-        plain = measurements(reducer, members, received, anchor=place.anchor, ballot=place.ballot)
-        spoilt = replace(plain, rows=tuple(self._row(row, len(members)) for row in plain.rows))
-        return Norms(place, spoilt.signed(ModelKeys(reducer), place.anchor, place.ballot, members))
-
-    def _row(self, row: NormRow, members: int) -> NormRow:
-        dice = self.dice
-        dots = tuple(dice.choice(ODD_BITS) | dice.choice((0, SIGN)) for _ in range(members))
-        return NormRow(
-            dice.choice((row.layer, row.layer, row.layer, 65_536)),
-            tuple(dice.choice(ODD_BITS) for _ in range(dice.choice((members, members, members, 0, 64)))),
-            dice.choice(((), dots, dots, dots[1:])), dice.choice(ODD_BITS),
-        )  # fmt: skip
-
-    def _measurements(self, place: BallotId) -> tuple[SignedNorms, ...]:
-        found = [self._norms(place).measurements for _ in range(self.dice.randrange(4))]
-        if self.dice.random() < 0.7:
-            found = list({item.reducer: item for item in sorted(found, key=lambda item: item.reducer)}.values())
-        return tuple(found)
-
     def _mean(self, place: BallotId) -> MeanData:
         exchange, part = self.state.exchange, self.dice.randrange(COUNT)
         reducer = self.dice.choice(CROWD) if exchange is None else exchange.reducers[part]
@@ -398,13 +345,12 @@ class Hostile:
     def _update(self, ballot: int) -> Update:
         head, rules, dice, ballot = self.state.head, self.state.rules, self.dice, ballot % MAX_BALLOT
         members = tuple(header(name, anchor=head.anchor, reports=self._reports()) for name in NAMES)
-        measured = dice.choice(((), measured_by_all(members, ballot, head)))
-        judgement = norms.judgement_of(rules, head, members, measured)
+        judgement = norms.judgement_of(rules, head, members)
         weights, scales, pulls = norms.table_of(judgement)
         leader = head.leader(ballot)
         honest = replace(
             update(), members=members, parent=head.anchor, round=head.round + 1, weight=head.weight + 3,
-            coordinator=leader, time=dice.randrange(3), ballot=ballot, measured=measured, weights=weights,
+            coordinator=leader, time=dice.randrange(3), ballot=ballot, weights=weights,
             scales=scales, pulls=pulls, records=judgement.records,
         )  # fmt: skip
         honest = replace(honest, penalties=penalties.due(rules, head, honest, judgement.findings))
@@ -423,9 +369,6 @@ class Hostile:
                 ("elect", ()),
                 ("members", ()),
                 ("members", tuple(self._pledge() for _ in range(3))),
-                ("measured", self._measurements(BallotId(head.anchor, head.instance, ballot))),
-                ("measured", self._measurements(BallotId(head.anchor, head.instance, ballot))),
-                ("measured", (SignedNorms("p0", ((65_536, 1),), (NormRow(65_536, (), (), 0),), b"s" * 64),)),
                 ("records", (RECORD,) * dice.randrange(3)),
                 ("scales", (0,) * dice.randrange(4)),
                 ("pulls", (65_536,) * dice.randrange(4)),
@@ -471,8 +414,6 @@ def check_bounds(state: State) -> None:
     assert len(state.held) <= 64
     assert len(state.wanted.digests) <= max(COUNT, 1)
     assert len(state.head.electorate) <= 64
-    assert len(state.disputes) <= DISPUTES_MOST
-    assert sum(len(dispute.figures) for dispute in state.disputes.values()) <= DISPUTES_MOST * COUNT
     assert len(state.head.caught) <= len(CROWD)
     assert set(state.seen_lying) <= set(CROWD)
     if state.exchange is not None:
@@ -487,8 +428,6 @@ def check_bounds(state: State) -> None:
 
 def check_figures(exchange: MemberState) -> None:
     """Each part of each member is measured once."""
-    assert len(exchange.mine) <= COUNT
-    assert len(exchange.measured) <= len(exchange.members)
     assert set(exchange.taken) | set(exchange.refused) | set(exchange.figures) <= set(exchange.received)
     for part, bits in exchange.received.items():
-        assert sum(1 << index for index in exchange.figures.get(part, {})) == bits
+        assert sum(1 << index for index in exchange.figures.get(part, {})) & bits == bits

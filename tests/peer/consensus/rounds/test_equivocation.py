@@ -36,8 +36,8 @@ def holding() -> State:
 
 
 def convicted() -> tuple[State, tuple[Effect, ...]]:
-    state, _ = step(holding(), Received(1.0, COORDINATOR, propose(FIRST)))
-    return step(state, Received(1.1, COORDINATOR, propose(SECOND)))
+    state, _ = step(holding(), Received(4.0, COORDINATOR, propose(FIRST)))
+    return step(state, Received(4.1, COORDINATOR, propose(SECOND)))
 
 
 def test_two_proposals_are_a_proof_that_everybody_gets() -> None:
@@ -52,9 +52,9 @@ def test_two_proposals_are_a_proof_that_everybody_gets() -> None:
 
 def test_a_vote_for_another_update_than_was_proposed_here_is_the_same_proof() -> None:
     """Each voter may have seen one proposal only: the votes carry the coordinator's signature."""
-    state, _ = step(holding(), Received(1.0, COORDINATOR, propose(FIRST)))
+    state, _ = step(holding(), Received(4.0, COORDINATOR, propose(FIRST)))
     third = next(name for name in NAMES if name not in (VOTER, COORDINATOR))
-    _, effects = step(state, Received(1.1, third, VoteCast(place(), vote(third, SECOND))))
+    _, effects = step(state, Received(4.1, third, VoteCast(place(), vote(third, SECOND))))
     assert alerts(effects) == ["EQUIVOCATION"]
     assert messages(effects, EquivocationProof)
 
@@ -98,7 +98,7 @@ def test_what_proves_nothing_convicts_nobody(forged: EquivocationProof) -> None:
 
 def test_the_same_proposal_again_is_no_crime() -> None:
     """Proposals are repeated until they are answered."""
-    state, _ = step(holding(), Received(1.0, COORDINATOR, propose(FIRST)))
-    state, effects = step(state, Received(2.0, COORDINATOR, propose(FIRST)))
+    state, _ = step(holding(), Received(4.0, COORDINATOR, propose(FIRST)))
+    state, effects = step(state, Received(5.0, COORDINATOR, propose(FIRST)))
     assert messages(effects, VoteCast)
     assert not state.banned

@@ -17,6 +17,7 @@ from peer.consensus.rounds.interface import Received, Send, Submitted, Tick
 from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import State
 from peer.testing.memory_peer import ModelKeys
+from tests.peer.consensus.rounds.ballot import run
 from tests.peer.consensus.rounds.build import HEAD, header, state_of, update, vote
 from tests.peer.consensus.rounds.hostile import ME, Hostile, check_bounds
 
@@ -32,8 +33,9 @@ def test_nothing_that_arrives_stops_or_fills_a_peer(seed: int) -> None:
 def test_the_hostile_hand_reaches_every_corner() -> None:
     """The test above is worth something only if its peers lead, exchange, vote, fetch and commit."""
     corners = {
-        "PREPARING", "ADOPTING", "GATHERING", "REDUCING", "PROPOSING", "exchange", "mean", "accepted", "fetching",
-        "early", "committed", "redo", "checked", "prepared", "stuck", "records", "tabled", "refused", "dispute", "lied", "caught",
+        "PREPARING", "ADOPTING", "REDUCING", "PROPOSING", "exchange", "mean", "accepted", "fetching",
+        "early", "committed", "redo", "checked", "prepared", "stuck", "records", "refused", "shown",
+        "lied", "caught",
     }  # fmt: skip
     seen: set[str] = set()
     for seed in (62, 9, 39, *range(80)):  # three that were enough when it was last looked
@@ -60,9 +62,8 @@ def corners_of(state: State) -> set[str]:
     seen |= {"early"} if state.early else set()
     seen |= {"committed"} if state.head.round else set()
     seen |= {"records"} if state.head.records else set()
-    seen |= {"tabled"} if state.exchange is not None and state.exchange.measured else set()
     seen |= {"refused"} if state.exchange is not None and state.exchange.refused else set()
-    seen |= {"dispute"} if state.disputes else set()
+    seen |= {"shown"} if state.shown else set()
     seen |= {"lied"} if state.seen_lying else set()
     seen |= {"caught"} if state.head.caught else set()
     return seen
@@ -113,7 +114,7 @@ def test_repeating_itself_does_not_hold_the_next_coordinator_back() -> None:
     ballot = next(ballot for ballot in range(3) if HEAD.leader(ballot) == "p2")
     place, item = BallotId(HEAD.anchor, HEAD.instance, ballot), update(ballot)
     signature = ModelKeys("p2").sign("propose", pack((place.packed(), item.digest)))
-    state, _ = step(state, Submitted(0.0, header(ME)))
+    state, _ = run(state, Submitted(0.0, header(ME)))
     for number in range(300):
         now = 0.1 * number
         state, _ = step(state, Received(now, "p2", Propose(place, item, signature)))

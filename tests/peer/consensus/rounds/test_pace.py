@@ -30,6 +30,7 @@ from peer.schema.spec import RunSpec, from_mapping
 from peer.testing.faults import Crash, Fault, Partition, Stall
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import LogicalSwarm, World
+from tests.peer.consensus.rounds.ballot import run
 from tests.peer.consensus.rounds.build import HEAD, header, rules, state_of
 
 STEPS = 20
@@ -216,7 +217,7 @@ def waiting(min_steps: int, *others: tuple[str, int], mine: int = 10) -> State:
     """The first coordinator, ready after 5 s in a round that waits 10 s for the late ones and 60 s at most."""
     table = replace(rules(FIRST), gather_s=60.0, ack_s=8.0, exchange_s=120.0, min_steps=min_steps)
     state = state_of(FIRST, rules=table, deadlines=Deadlines(10.0, 2.0, 3.0, 3.0))
-    state, _ = step(state, Submitted(5.0, replace(header(FIRST), steps=mine)))
+    state, _ = run(state, Submitted(5.0, replace(header(FIRST), steps=mine)))
     for peer, steps in others:
         state, _ = step(state, says(peer, steps))
     return state

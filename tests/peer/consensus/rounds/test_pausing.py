@@ -8,14 +8,15 @@ import pytest
 
 from peer.consensus.protocol.block import NOT_AWAITED, ContributionHeader
 from peer.consensus.protocol.messages import Heartbeat, Prepare, Promise
-from peer.consensus.rounds.interface import Input, Paused, Received, Resumed, Send, Submitted, Tick, TrainingProgress
-from peer.consensus.rounds.machine import step
-from peer.consensus.rounds.state import MemberState, State
+from peer.consensus.protocol.norms import judgement_of
+from peer.consensus.rounds.interface import Paused, Received, Resumed, Send, Submitted, Tick, TrainingProgress
+from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.timeouts import asks_at, measure
 from peer.node.lifecycle.inputs_effects import OwnerChanged
 from peer.node.limits.policy import Hold
 from peer.testing.memory_swarm import LogicalSwarm
-from tests.peer.consensus.rounds.build import HEAD, header, place, state_of
+from tests.peer.consensus.rounds.ballot import run
+from tests.peer.consensus.rounds.build import HEAD, NAMES, header, place, state_of
 
 FIRST, SECOND, THIRD = HEAD.order
 WAIT_S = 600.0
@@ -32,14 +33,6 @@ def says(peer: str, at_s: float, *, tokens: int = 0, steps: int = 0, ready: bool
     return Received(at_s, peer, head)
 
 
-def after(state: State, *events: Input) -> tuple[State, list[object]]:
-    effects: list[object] = []
-    for event in events:
-        state, more = step(state, event)
-        effects += more
-    return state, effects
-
-
 def heads(effects: list[object]) -> list[Heartbeat]:
     return [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Heartbeat)]
 
@@ -47,7 +40,7 @@ def heads(effects: list[object]) -> list[Heartbeat]:
 def test_it_says_that_it_is_ready_without_steps() -> None:
     """Whatever it gives: ready after 0 steps means that it sits out."""
     for given, tokens in ((nothing(FIRST), 0), (header(FIRST), 100)):
-        state, effects = after(state_of(FIRST), Paused(1.0, given))
+        state, effects = run(state_of(FIRST), Paused(1.0, given))
         (head,) = heads(effects)
         assert (head.ready, head.tokens, head.steps) == (True, tokens, 0)
         assert state.sits_out
@@ -55,64 +48,70 @@ def test_it_says_that_it_is_ready_without_steps() -> None:
 
 def test_it_answers_at_once_with_what_it_has() -> None:
     """Its vote is kept; a peer in training past the half would be asked to freeze first."""
-    state, _ = after(state_of(SECOND), TrainingProgress(0.5, 0.9), Paused(1.0, nothing(SECOND)))
-    _, effects = after(state, Received(2.0, FIRST, Prepare(place(0))))
+    state, _ = run(
+        state_of(SECOND),
+        TrainingProgress(0.5, 0.9),
+        Paused(1.0, nothing(SECOND)),
+        says(FIRST, 1.0, steps=10),
+        says(THIRD, 1.0, steps=10),
+    )
+    _, effects = run(state, Received(4.0, FIRST, Prepare(place(0))))
     promises = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
     assert [promise.header.root for promise in promises] == [b""]
 
 
 def test_a_coordinator_that_sits_out_begins_when_the_others_are_ready() -> None:
     """Not `gather_s` after its own pause, which hurries those who train; and not later."""
-    state, _ = after(state_of(FIRST), Paused(0.0, nothing(FIRST)), Tick(WAIT_S))
+    state, _ = run(state_of(FIRST), Paused(0.0, nothing(FIRST)), Tick(WAIT_S))
     assert state.lead is None
-    state, _ = after(state, says(SECOND, WAIT_S + 1.0, tokens=100, steps=10), Tick(WAIT_S + 2.0))
+    state, _ = run(state, says(SECOND, WAIT_S + 1.0, tokens=100, steps=10), Tick(WAIT_S + 2.0))
     assert state.lead is None
-    state, _ = after(state, says(THIRD, WAIT_S + 3.0, tokens=100, steps=10))
+    state, _ = run(state, says(THIRD, WAIT_S + 3.0, tokens=100, steps=10))
     assert state.lead is not None
 
 
 def test_from_the_first_that_trained_the_wait_is_as_ever() -> None:
     """One of the others is lost."""
-    state, _ = after(state_of(FIRST), Paused(0.0, nothing(FIRST)), says(SECOND, WAIT_S, tokens=100, steps=10))
+    state, _ = run(state_of(FIRST), Paused(0.0, nothing(FIRST)), says(SECOND, WAIT_S, tokens=100, steps=10))
     due = WAIT_S + state.rules.gather_s
     assert asks_at(state) == due
-    state, _ = after(state, Tick(due - 0.1))
+    state, _ = run(state, Tick(due - 0.1))
     assert state.lead is None
-    state, _ = after(state, Tick(due))
+    state, _ = run(state, Tick(due))
     assert state.lead is not None
 
 
 def test_the_next_coordinators_do_not_take_over_from_those_who_train() -> None:
     """Nothing is overdue as long as nobody who trains is ready."""
     for me in (SECOND, THIRD):
-        state, _ = after(state_of(me), Paused(0.0, nothing(me)), Tick(WAIT_S), Tick(2 * WAIT_S))
+        state, _ = run(state_of(me), Paused(0.0, nothing(me)), Tick(WAIT_S), Tick(2 * WAIT_S))
         assert state.lead is None
         assert state.acceptor.promised == -1
 
 
 def test_nobody_waits_for_one_that_sits_out() -> None:
     """The coordinator asks as soon as the others who train are ready."""
-    state, _ = after(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Submitted(9.0, header(FIRST)))
+    state, _ = run(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Submitted(9.0, header(FIRST)))
     assert state.lead is not None
 
 
 def test_a_run_of_which_all_sit_out_stands_still() -> None:
     """And goes on when one gives what it has."""
-    state, _ = after(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Paused(1.0, nothing(FIRST)), Tick(WAIT_S))
+    state, _ = run(state_of(FIRST), says(SECOND, 0.0), says(THIRD, 0.0), Paused(1.0, nothing(FIRST)), Tick(WAIT_S))
     assert state.lead is None
-    state, _ = after(state, says(SECOND, WAIT_S + 1.0, tokens=50))
+    state, _ = run(state, says(SECOND, WAIT_S + 1.0, tokens=50))
     assert state.lead is not None
 
 
 def test_who_sits_out_is_not_measured() -> None:
     """It was ready before anybody could be: that would stretch what is learned of all others."""
     ready = says(SECOND, 20.0, tokens=100, steps=10)
-    state, _ = after(state_of(FIRST), says(THIRD, 0.0), ready, Submitted(21.0, header(FIRST)))
+    state, _ = run(state_of(FIRST), says(THIRD, 0.0), ready, Submitted(21.0, header(FIRST)))
     assert dict(state.ready_at) == {SECOND: 20.0}
     assert state.lead is not None
     exchange = MemberState(
         place=place(), members=tuple(header(peer) for peer in (FIRST, SECOND, THIRD)), reducers=(FIRST,) * 3,
-        received={}, closes_at=0.0, repeat_at=0.0,
+        received={}, closes_at=0.0, judgement=judgement_of(state.rules, HEAD, tuple(map(header, NAMES))),
     )  # fmt: skip
     waits = [row[0] for row in measure(state, state.lead, exchange)[1]]
     assert waits == [1000, 0, NOT_AWAITED]
@@ -120,9 +119,9 @@ def test_who_sits_out_is_not_measured() -> None:
 
 def test_after_a_pause_without_steps_it_is_not_ready_any_more() -> None:
     """And may freeze what it makes then; the others wait for it as for anybody."""
-    state, effects = after(state_of(SECOND), Paused(0.0, nothing(SECOND)), Resumed(5.0))
+    state, effects = run(state_of(SECOND), Paused(0.0, nothing(SECOND)), Resumed(5.0))
     assert [head.ready for head in heads(effects)] == [True, False]
-    state, effects = after(state, Submitted(9.0, header(SECOND)))
+    state, effects = run(state, Submitted(9.0, header(SECOND)))
     (head,) = heads(effects)
     assert (head.ready, head.steps > 0) == (True, True)
     assert state.header is not None
@@ -131,7 +130,7 @@ def test_after_a_pause_without_steps_it_is_not_ready_any_more() -> None:
 
 def test_what_was_given_before_a_pause_stays_given() -> None:
     """One contribution per anchor; it still hurries nobody."""
-    state, effects = after(state_of(SECOND), Paused(0.0, header(SECOND)), Resumed(5.0))
+    state, effects = run(state_of(SECOND), Paused(0.0, header(SECOND)), Resumed(5.0))
     assert len(heads(effects)) == 1
     assert state.sits_out
     assert state.header is not None
@@ -139,46 +138,46 @@ def test_what_was_given_before_a_pause_stays_given() -> None:
 
 def test_who_trains_again_after_it_gave_waits_like_anybody() -> None:
     """The others may be gone: from the resume on the cap counts, and so does the time until a takeover."""
-    first, _ = after(state_of(FIRST), Paused(0.0, header(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
+    first, _ = run(state_of(FIRST), Paused(0.0, header(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
     due = WAIT_S + first.rules.gather_s
     assert asks_at(first) == due
-    assert after(first, Tick(due - 0.1))[0].lead is None
-    assert after(first, Tick(due))[0].lead is not None
-    second, _ = after(state_of(SECOND), Paused(0.0, header(SECOND)), Resumed(WAIT_S))
-    assert [head.stuck_s for head in heads(after(second, Tick(WAIT_S + 50.0))[1])][-1:] == [50]
-    again, _ = after(second, Paused(WAIT_S + 60.0, header(SECOND)))
-    assert heads(after(again, Tick(2 * WAIT_S))[1])[-1].stuck_s == 0
+    assert run(first, Tick(due - 0.1))[0].lead is None
+    assert run(first, Tick(due))[0].lead is not None
+    second, _ = run(state_of(SECOND), Paused(0.0, header(SECOND)), Resumed(WAIT_S))
+    assert [head.stuck_s for head in heads(run(second, Tick(WAIT_S + 50.0))[1])][-1:] == [50]
+    again, _ = run(second, Paused(WAIT_S + 60.0, header(SECOND)))
+    assert heads(run(again, Tick(2 * WAIT_S))[1])[-1].stuck_s == 0
 
 
 def test_with_nothing_given_no_ballot_follows_another() -> None:
     """One who had something asked, and is gone: those who sit out do not ask each other again and again."""
     gone = says(FIRST, 1.0, tokens=100, steps=10)
-    state, _ = after(state_of(SECOND), says(THIRD, 0.0), Paused(0.0, nothing(SECOND)), gone)
-    state, _ = after(state, Received(2.0, FIRST, Prepare(place(0))))
+    state, _ = run(state_of(SECOND), says(THIRD, 0.0), Paused(0.0, nothing(SECOND)), gone)
+    state, _ = run(state, Received(WAIT_S, FIRST, Prepare(place(0))))
     assert state.acceptor.promised == 0
     for at_s in range(3, 4000):
-        state, _ = after(state, says(THIRD, at_s), Tick(at_s + 0.5))
+        state, _ = run(state, says(THIRD, at_s), Tick(at_s + 0.5))
     assert state.acceptor.promised < 10
     stranger = says("stranger", 4000.0, tokens=5)
-    assert after(state, stranger, Tick(4001.0))[0].acceptor.promised == state.acceptor.promised
+    assert run(state, stranger, Tick(4001.0))[0].acceptor.promised == state.acceptor.promised
 
 
 def test_a_ballot_of_somebody_who_just_trains_again_measures_nothing_of_the_pause() -> None:
-    state, _ = after(state_of(FIRST), Paused(0.0, nothing(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
+    state, _ = run(state_of(FIRST), Paused(0.0, nothing(FIRST)), Tick(WAIT_S), Resumed(WAIT_S))
     assert state.submitted_at == WAIT_S
 
 
 def test_a_pause_after_the_freeze_changes_nothing() -> None:
     """The others heard that it is ready, with its steps."""
-    frozen, _ = after(state_of(SECOND), Submitted(1.0, header(SECOND)))
-    state, effects = after(frozen, Paused(2.0, header(SECOND)), Resumed(3.0))
+    frozen, _ = run(state_of(SECOND), Submitted(1.0, header(SECOND)))
+    state, effects = run(frozen, Paused(2.0, header(SECOND)), Resumed(3.0))
     assert (state.sits_out, state.header) == (False, frozen.header)
     assert heads(effects) == []
 
 
 def test_a_pause_at_another_anchor_is_ignored() -> None:
     """The round was decided meanwhile: the trainer says it again for the next one."""
-    state, _ = after(state_of(SECOND), Paused(1.0, replace(nothing(SECOND), anchor=b"x" * 32)))
+    state, _ = run(state_of(SECOND), Paused(1.0, replace(nothing(SECOND), anchor=b"x" * 32)))
     assert (state.sits_out, state.header) == (False, None)
 
 

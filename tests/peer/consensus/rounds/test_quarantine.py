@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 
+from peer.consensus.protocol.membership import VOTES_AFTER
 from peer.consensus.rounds.interface import Quarantined
 from peer.testing.faults import Crash
 from peer.testing.memory_swarm import LogicalSwarm
@@ -78,7 +79,7 @@ def test_as_soon_as_a_third_peer_is_there_a_run_of_two_is_rid_of_it() -> None:
     keep_out(swarm)
     swarm.join()
     keep_out(swarm)
-    swarm.until_round(newest(swarm) + 6, within_s=240)
+    swarm.until_round(newest(swarm) + VOTES_AFTER + 3, within_s=400)
     assert swarm.group(newest(swarm)) == {1, 2}
     swarm.assert_agreement()
 

@@ -41,6 +41,7 @@ from peer.planning.simulate.memory_network import LinkModel
 from peer.schema.events import AlertRaised, PeerStateChanged, TransferProgressed
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
+from tests.peer.consensus.rounds.ballot import run
 from tests.peer.consensus.rounds.build import (
     HEAD,
     NAMES,
@@ -143,9 +144,9 @@ def test_a_joiner_says_how_far_it_is() -> None:
     transfers = [event for event in late.reports if isinstance(event, TransferProgressed)]
     assert [event.bytes_done for event in transfers] == sorted(event.bytes_done for event in transfers)
     assert all(event.bytes_done <= event.bytes_total for event in transfers)
-    different = {part for block in late.disk.blocks for part in block.update.parts}
+    different = {part: late.disk.objects[part] for block in late.disk.blocks for part in block.update.parts}
     assert transfers[-1].bytes_done == transfers[-1].bytes_total
-    assert transfers[-1].bytes_done == pytest.approx(8 * len(different), rel=0.05)
+    assert transfers[-1].bytes_done == pytest.approx(sum(map(len, different.values())), rel=0.05)
     assert len(words) <= world.now - LATE_S + 1
 
 
@@ -334,7 +335,7 @@ def alerts(effects: tuple[Effect, ...]) -> list[AlertRaised]:
 
 def test_a_newcomer_answers_no_coordinator_until_it_is_in_step() -> None:
     """One voter with the same bits at the same anchor is enough to begin."""
-    asked = Received(1.0, owner(), Prepare(place()))
+    asked = Received(4.0, owner(), Prepare(place()))
     state, effects = step(joiner(), asked)
     assert not sent(effects, Promise)
     state, _ = step(state, Received(1.0, "p1", head_of()))
@@ -347,7 +348,7 @@ def test_a_voter_answers_before_it_has_compared_its_bits() -> None:
     """A vote needs the bytes, not the tensors: a swarm that restarts as a whole must be able to go on."""
     voter = next(name for name in NAMES if name != owner())
     state = replace(state_of(voter), in_step=False)
-    _, effects = step(state, Received(1.0, owner(), Prepare(place())))
+    _, effects = step(state, Received(4.0, owner(), Prepare(place())))
     assert sent(effects, Promise)
 
 
@@ -382,10 +383,11 @@ def test_a_newcomer_asks_the_voters_for_their_bits() -> None:
 
 def test_a_coordinator_asks_only_newcomers_with_the_same_bits() -> None:
     """Who has not computed the anchor yet, or computed something else, is not waited for."""
-    state = replace(state_of(owner(), head=replace(HEAD, round=1)), state_digest=BITS)
+    later = replace(HEAD, round=1)
+    state = replace(state_of(later.leader(0), head=later), state_digest=BITS)
     for peer, bits in (("x", BITS), ("y", b""), ("z", OTHER_BITS)):
         state, _ = step(state, Received(1.0, peer, head_of(state=bits)))
-    state, _ = step(state, Submitted(1.5, header(owner())))
+    state, _ = run(state, Submitted(1.5, header(later.leader(0))))
     state, effects = step(state, Tick(1.5 + state.rules.gather_s))
     ((to, _),) = sent(effects, Prepare)
     assert "x" in to
@@ -500,7 +502,8 @@ def test_a_vote_that_comes_after_the_blocks_has_nothing_asked_for_twice() -> Non
     state, asked = late.driver.state, Counter[bytes]()
     found = [first, (others[0].name, Blocks(blocks)), last]
     events = [Received(world.now, sender, message) for sender, message in found]
-    held = [ObjectStored(world.now, part, 8) for block in blocks for part in dict.fromkeys(block.update.parts)]
+    sizes = {part: len(others[0].disk.objects[part]) for block in blocks for part in block.update.parts}
+    held = [ObjectStored(world.now, part, size) for part, size in sizes.items()]
     for event in (*events, *held):
         state, effects = step(state, event)
         asked.update(digest for _, message in sent(effects, GetObjects) for digest in message.digests)  # type: ignore[attr-defined]

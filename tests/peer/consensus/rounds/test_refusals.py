@@ -14,13 +14,12 @@ from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.messages import Blocks, Message, Prepare, Promise, Propose, Start, VoteCast
 from peer.consensus.protocol.refusals import BLOCK, HEADER, MEMBERS, NORMS, PLACE, RANGES, TABLES, TIME, VOTES
 from peer.consensus.rounds.interface import Input, Received, Submitted, Tell, Tick
-from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import Attempts, State
 from peer.consensus.rounds.transition import REFUSALS_MOST
 from peer.schema.events import AlertRaised, Event, MessageRefused, RoundStalled
 from peer.testing.memory_peer import LogicalPeer
 from peer.testing.memory_swarm import World
-from tests.peer.consensus.rounds.ballot import LEADER, OTHERS, gathering, mine, norms_of
+from tests.peer.consensus.rounds.ballot import LEADER, OTHERS, run
 from tests.peer.consensus.rounds.ballot import PLACE as AT
 from tests.peer.consensus.rounds.build import (
     HEAD,
@@ -48,7 +47,7 @@ def told(state: State, *events: Input) -> tuple[State, list[Event]]:
     """What people are told of these events."""
     found: list[Event] = []
     for event in events:
-        state, effects = step(state, event)
+        state, effects = run(state, event)
         found += [effect.event for effect in effects if isinstance(effect, Tell)]
     return state, found
 
@@ -123,19 +122,16 @@ def test_whose_header_is_refused_is_not_waited_for() -> None:
 
 
 def test_norms_that_cannot_be_are_told_by_the_coordinator() -> None:
-    state = gathering()
-    found = norms_of(state, VOTER, tuple((part, 7) for part in mine(state, VOTER)))
-    forged = replace(found.message, measurements=replace(found.message.measurements, signature=FORGED))
-    _, events = told(state, replace(found, message=forged))
+    """Of another number of layers than the round averages."""
+    state, _ = told(state_of(LEADER), Submitted(0.0, header(LEADER)), Tick(4.0))
+    _, events = told(state, Received(4.0, VOTER, Promise(AT, header(VOTER, norms=bytes(24)))))
     assert refusals(events) == [(VOTER, NORMS)]
 
 
-def test_a_fork_that_breaks_a_rule_is_told() -> None:
-    """Of blocks that leave my chain, and of one whose date lies ahead of my clock: that is its coordinator's."""
-    state = state_of(VOTER)
-    state = replace(state, rules=replace(state.rules, min_round_s=1, wall_offset_s=100.0))
-    mine_, late = block(update(time=50)), block(update(time=HOUR_S))
-    state = replace(state, head=HEAD.after(mine_.update), trail=(ChainEntry(HEAD, mine_),))
+def test_a_block_that_breaks_a_rule_is_told() -> None:
+    """Of who sends it; of one whose date lies ahead of my clock its coordinator."""
+    state = replace(state_of(VOTER), rules=replace(rules(VOTER), min_round_s=1, wall_offset_s=100.0))
+    late = block(update(time=HOUR_S))
     for other, expected in (
         (block(update(time=60), voters=NAMES[:1]), ("elsewhere", BLOCK)),
         (late, (late.update.coordinator, TIME)),

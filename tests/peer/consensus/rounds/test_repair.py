@@ -9,8 +9,7 @@ import pytest
 
 from peer.consensus.protocol.block import VOID, Block
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import GetMeans, MeanData, NormTable, Reassign, decode
-from peer.consensus.protocol.norms import judgement_of
+from peer.consensus.protocol.messages import GetMeans, MeanData, Reassign, decode
 from peer.consensus.rounds.interface import (
     BufferPart,
     Input,
@@ -30,12 +29,11 @@ from tests.peer.consensus.rounds.ballot import (
     LEADER,
     OTHERS,
     PLACE,
-    gathering,
     mean_of,
     measuring,
     mine,
-    norms_of,
     part_from,
+    reducing,
     run,
 )
 from tests.peer.consensus.rounds.build import NAMES, PAYLOADS, rules
@@ -100,10 +98,10 @@ def committed(world: World, hit: list[LogicalPeer]) -> tuple[Block, float]:
 @pytest.mark.slow
 @pytest.mark.parametrize("strike", [die, stall])
 @pytest.mark.parametrize(("phase", "peers", "victims"), [
-    ("weigh", 3, 1), ("weigh", 4, 1), ("weigh", 5, 2), ("reduce", 3, 1), ("reduce", 4, 1), ("reduce", 5, 2),
+    ("exchange", 3, 1), ("exchange", 4, 1), ("exchange", 7, 2), ("reduce", 3, 1), ("reduce", 4, 1), ("reduce", 7, 2),
 ])  # fmt: skip
 def test_a_round_survives_its_reducers(strike: Strike, phase: str, peers: int, victims: int) -> None:
-    """Before and after NORMS: the ballot they were in commits every part, within its deadlines."""
+    """Before and after the parts have come: the ballot they were in commits every part, within its deadlines."""
     for seed in SEEDS[:2]:
         world, hit = struck(seed, peers, phase, strike, victims)
         waits = world.rules("p0")
@@ -112,7 +110,7 @@ def test_a_round_survives_its_reducers(strike: Strike, phase: str, peers: int, v
         assert block.votes[0].ballot == block.update.ballot
         assert VOID not in block.update.parts
         # Train and gather; then the waits for parts, for the silent, for means and for those who have them; repair.
-        assert took_s < 6.0 + waits.gather_s + 3 * waits.exchange_s + 2 * waits.ack_s
+        assert took_s < 6.0 + waits.gather_s + 3 * waits.exchange_s + 4 * waits.ack_s
         newest = max(peer.disk.head.round for peer in world.peers)
         assert all(peer.disk.head.round >= newest - 1 for peer in world.peers if peer.alive)
 
@@ -138,7 +136,7 @@ def test_what_a_dead_reducer_had_sent_is_used(peers: int) -> None:
 def test_the_work_of_the_living_is_in_every_repaired_part() -> None:
     """And that of the dead where it had arrived."""
     for seed in SEEDS:
-        world, hit = struck(seed, 4, "weigh", die)
+        world, hit = struck(seed, 4, "reduce", die)
         update = committed(world, hit)[0].update
         for peer in world.peers:
             parts = [part for part in range(len(update.parts)) if update.contributed(peer.name, part)]
@@ -158,7 +156,7 @@ def test_a_part_that_nobody_can_give_is_void_and_stays_in_the_balance() -> None:
 
         def look(peer: LogicalPeer, entered: str, round: int, hit: list[LogicalPeer] = hit) -> None:
             exchange = peer.driver.state.exchange
-            if (entered, round, len(hit)) != ("weigh", ROUND, 0) or exchange is None:
+            if (entered, round, len(hit)) != ("reduce", ROUND, 0) or exchange is None:
                 return
             if peer.driver.state.lead is None and exchange.received:
                 hit.append(peer)
@@ -180,33 +178,40 @@ def orders_in(effects: list[object]) -> list[Reassign]:
     return [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Reassign)]
 
 
-def closed(silent: str, now: float = 8.0) -> tuple[State, list[object]]:
-    """All but one have sent NORMS when the time for them is over."""
-    state = gathering()
-    (lead_part,), lively = mine(state, LEADER), next(name for name in OTHERS if name != silent)
+def closed(silent: str) -> tuple[State, list[object]]:
+    """All but one have sent their means when the time for them is over, and nobody has those that are missing."""
+    state = reducing()
+    (own,), lively = mine(state, LEADER), next(name for name in OTHERS if name != silent)
     (part,) = mine(state, lively)
-    parts = [part_from(name, lead_part) for name in OTHERS]
-    return measuring(state, *parts, norms_of(state, lively, ((part, 7),)), Tick(now))
+    state, _ = measuring(state, *(part_from(name, own) for name in OTHERS))
+    state, _ = run(state, PartReduced(4.5, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, part, 7))
+    state = replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
+    effects: list[object] = []
+    for tenth in range(50, 200):
+        state, more = run(state, Tick(tenth / 10))
+        effects += more
+        if orders_in(more):
+            return state, effects
+    raise AssertionError("nothing is given to another")
 
 
-def test_the_parts_of_a_reducer_without_norms_are_given_to_others_at_once() -> None:
-    """With the TABLE, to members that have shown life and were not their reducers."""
+def test_the_parts_of_a_silent_reducer_are_given_to_others() -> None:
+    """Once nobody has them: to members that have shown life and were not their reducers."""
     state, effects = closed(OTHERS[1])
     (redo,) = orders_in(effects)
     assert [part for part, _ in redo.parts] == list(mine(state, OTHERS[1]))
     assert all(peer in (LEADER, OTHERS[0]) for _, peer in redo.parts)
     kinds = [type(item.message) for item in effects if isinstance(item, Send)]
-    assert kinds.index(NormTable) < kinds.index(Reassign)
+    assert kinds.index(GetMeans) < kinds.index(Reassign)
     assert state.lead is not None
     assert state.lead.stage is BallotPhase.REDUCING
 
 
 def test_a_missing_mean_is_asked_for_and_then_reduced_again() -> None:
     """Once each; then the part is void."""
-    state = gathering()
+    state = reducing()
     (own,), (one,), (other,) = (mine(state, name) for name in (LEADER, *OTHERS))
-    norms = [norms_of(state, OTHERS[0], ((one, 7),)), norms_of(state, OTHERS[1], ((other, 7),))]
-    state, _ = measuring(state, *[part_from(name, own) for name in OTHERS], *norms)
+    state, _ = measuring(state, *[part_from(name, own) for name in OTHERS])
     state, _ = run(state, PartReduced(4.5, PLACE, own, 7, digest_of(PAYLOADS[own])), mean_of(state, one, 7))
     state = replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
     asked: list[tuple[str, object]] = []
@@ -230,11 +235,7 @@ def test_a_mean_that_comes_late_is_as_good_as_a_repaired_one() -> None:
     state, effects = closed(OTHERS[1])
     (redo,) = orders_in(effects)
     ((part, _),) = redo.parts
-    (own,), (one,) = mine(state, LEADER), mine(state, OTHERS[0])
-    done = PartReduced(8.1, PLACE, own, 7, digest_of(PAYLOADS[own]))
-    state, _ = run(state, done, mean_of(state, one, 7, now=8.1))
-    state = replace(state, held={digest_of(payload): len(payload) for payload in PAYLOADS})
-    state, _ = run(state, mean_of(state, part, 5, now=8.2))
+    state, _ = run(state, mean_of(state, part, 5, now=15.2))
     (proposal,) = state.proposals.values()
     assert proposal.update.parts[part] == digest_of(PAYLOADS[part])
     assert proposal.update.contributors[part] == 5
@@ -246,33 +247,23 @@ def test_a_repaired_mean_is_taken_from_who_was_asked_only() -> None:
     (redo,) = orders_in(effects)
     ((part, reducer),) = redo.parts
     for stranger in set(NAMES) - {reducer}:
-        after, _ = run(state, mean_of(state, part, 7, reducer=stranger, attempt=1, now=8.2))
+        after, _ = run(state, mean_of(state, part, 7, reducer=stranger, attempt=1, now=15.2))
         assert after.exchange is not None
         assert part not in after.exchange.means
     if reducer != LEADER:
-        after, _ = run(state, mean_of(state, part, 7, reducer=reducer, attempt=1, now=8.2))
+        after, _ = run(state, mean_of(state, part, 7, reducer=reducer, attempt=1, now=15.2))
         assert after.exchange is not None
         assert after.exchange.means[part].attempt == 1
-
-
-def test_without_a_quorum_there_is_nothing_to_repair() -> None:
-    """Both others are silent: the ballot ends, and work is not decided without them."""
-    state, effects = run(gathering(), Tick(8.0))
-    assert orders_in(effects) == []
-    assert state.lead is None
 
 
 # ---- a member, step by step ----
 
 
 def member(me: str) -> State:
-    """The same ballot as one of the others sees it, after the TABLE; its part of the means is to come."""
-    state = gathering()
+    """The same ballot as one of the others sees it, once the parts have come; its part of the means is to come."""
+    state = reducing()
     assert state.exchange is not None
-    judgement = judgement_of(state.rules, state.head, state.exchange.members, ())
-    exchange = replace(
-        state.exchange, received=dict.fromkeys(mine(state, me), 7), closed=True, tabled=True, judgement=judgement
-    )
+    exchange = replace(state.exchange, received=dict.fromkeys(mine(state, me), 7), closed=True)
     state = replace(state, rules=rules(me), lead=None, exchange=exchange)
     return replace(state, header=next(item for item in exchange.members if item.peer == me))
 
@@ -283,7 +274,7 @@ def redo_of(*parts: tuple[int, str], now: float = 5.0) -> Received:
 
 def test_a_member_sends_a_part_again_once() -> None:
     """Only when the coordinator asks, only to members, and not for ever, however often it asks."""
-    me, (part,) = OTHERS[0], mine(gathering(), OTHERS[1])
+    me, (part,) = OTHERS[0], mine(reducing(), OTHERS[1])
     state = member(me)
     for refused in (
         Received(5.0, OTHERS[1], Reassign(PLACE, ((part, LEADER),))),
@@ -305,7 +296,7 @@ def test_a_member_sends_a_part_again_once() -> None:
 
 def repairing() -> tuple[State, int, list[object]]:
     """A member that reduces a part in place of the other."""
-    (part,) = mine(gathering(), OTHERS[1])
+    (part,) = mine(reducing(), OTHERS[1])
     state, effects = run(member(OTHERS[0]), redo_of((part, OTHERS[0])))
     return state, part, effects
 
@@ -341,7 +332,7 @@ def test_a_repair_is_reduced_at_once_when_all_gave() -> None:
 
 def test_a_part_that_overtakes_its_redo_counts() -> None:
     """Streams of different peers are not ordered among each other."""
-    (part,) = mine(gathering(), OTHERS[1])
+    (part,) = mine(reducing(), OTHERS[1])
     early: list[Input] = [part_from(name, part, attempt=1, now=4.9) for name in (LEADER, OTHERS[1])]
     state, effects = run(member(OTHERS[0]), *early)
     assert effects == []
@@ -352,7 +343,7 @@ def test_a_part_that_overtakes_its_redo_counts() -> None:
 
 def test_no_more_repairs_are_taken_on_than_there_is_memory_for() -> None:
     """Two contributions, or 16 MiB: a coordinator may name one reducer for all parts."""
-    me, (own,) = OTHERS[0], mine(gathering(), OTHERS[0])
+    me, (own,) = OTHERS[0], mine(reducing(), OTHERS[0])
     sizes = tuple((1 if part == own else 20) << 20 for part in range(3))
     state = member(me)
     state = replace(state, rules=replace(state.rules, part_bytes=sizes))

@@ -31,7 +31,7 @@ def test_the_round_keeps_its_promises(kind: str, restart_s: float) -> None:
     messages. Targeted: an adversary that aims at promises, proposals and votes, first committers and coordinators."""
     worlds = [run_schedule(FIRST + seed, kind, restart_s=restart_s, watched=True) for seed in range(SCHEDULES)]
     assert sum(world.commits for world in worlds) > 10 * SCHEDULES
-    assert kind != "random" or sum(world.counts["came back"] for world in worlds) > SCHEDULES
+    assert kind != "random" or sum(world.counts["came back"] for world in worlds) > SCHEDULES / 2
 
 
 @pytest.mark.parametrize(

@@ -7,14 +7,14 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.block import VOID, Block, Update
+from peer.consensus.protocol.block import VOID, Block, Update, Vote
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetObjects, Message, Nack, ObjectData, Prepare, Promise, Propose, VoteCast
+from peer.consensus.protocol.refusals import VOTES
 from peer.consensus.protocol.validation import check_block, vote_valid
 from peer.consensus.rounds.interface import (
     CommitBlock,
     Effect,
-    Input,
     ObjectStored,
     PersistAcceptor,
     Received,
@@ -25,10 +25,10 @@ from peer.consensus.rounds.interface import (
     Tick,
     TrainingProgress,
 )
-from peer.consensus.rounds.machine import step
 from peer.consensus.rounds.state import State
 from peer.consensus.rounds.transition import ON_THEIR_WAY_S
 from peer.testing.memory_peer import ModelKeys
+from tests.peer.consensus.rounds.ballot import run
 from tests.peer.consensus.rounds.build import (
     HEAD,
     NAMES,
@@ -111,7 +111,7 @@ def test_a_weight_that_is_off_by_one_is_refused() -> None:
 
 def test_a_genuine_vote_is_valid() -> None:
     """In the ballot of the proposal."""
-    assert vote_valid(rules("p0").keys, HEAD, NAMES, vote("p1", update(2), 2))
+    assert vote_valid(rules("p0").keys, HEAD, vote("p1", update(2), 2))
 
 
 @pytest.mark.parametrize(
@@ -120,17 +120,18 @@ def test_a_genuine_vote_is_valid() -> None:
         lambda honest: replace(honest, voter="p2"),
         lambda honest: replace(honest, signature=FORGED),
         lambda honest: replace(honest, update=digest_of(b"other")),
-        lambda honest: vote("p1", update(), instance=digest_of(b"takeover")),
+        lambda honest: vote("p1", update(), instance=digest_of(b"elsewhere")),
         lambda honest: vote("x", update()),
         lambda honest: vote("p1", update(), proposal_signature=FORGED),
         lambda honest: vote("p1", update(), proposal_signature=proposal_signature(update(), 1)),
         lambda honest: replace(honest, ballot=1).signed(ModelKeys("p1")),
+        lambda honest: replace(honest, phase=1),
     ],
 )
 def test_a_forged_vote_is_refused(forge: Callable[..., object]) -> None:
     """Another voter, content, instance or ballot, or a proposal that its coordinator never signed."""
     forged = forge(vote("p1", update()))
-    assert not vote_valid(rules("p0").keys, HEAD, NAMES, forged)  # type: ignore[arg-type]
+    assert not vote_valid(rules("p0").keys, HEAD, forged)  # type: ignore[arg-type]
 
 
 def test_a_certificate_is_the_votes_of_a_quorum() -> None:
@@ -160,16 +161,20 @@ def test_a_certificate_that_is_none_is_refused(forged: Block) -> None:
 # ---- voting ----
 
 
-def proposed(item: Update, ballot: int = 0, now: float = 1.0) -> Received:
+def proposed(item: Update, ballot: int = 0, now: float = 4.0) -> Received:
     return Received(now, owner(ballot), Propose(place(ballot), item, proposal_signature(item, ballot)))
 
 
-def run(state: State, *events: Input) -> tuple[State, list[Effect]]:
-    effects: list[Effect] = []
-    for event in events:
-        state, more = step(state, event)
-        effects += more
-    return state, effects
+def certificate(item: Update, ballot: int) -> tuple[Vote, ...]:
+    """The second votes of a quorum."""
+    return tuple(vote(name, item, ballot, phase=1) for name in NAMES[:2])
+
+
+def cast(phase: int, item: Update | None = None, ballot: int = 0) -> list[Received]:
+    """The votes of all others in one phase."""
+    others = (name for name in NAMES if name != voter())
+    item = item or update(ballot)
+    return [Received(4.2, name, VoteCast(place(ballot), vote(name, item, ballot, phase=phase))) for name in others]
 
 
 def sent(effects: list[Effect], kind: type[Message]) -> list[Send]:
@@ -182,14 +187,44 @@ def voter() -> str:
 
 
 def test_a_vote_is_on_disk_before_it_is_sent() -> None:
-    """The update and the acceptor, then the vote."""
+    """The update and the acceptor, then the vote: in the first phase and, with a quorum of the second, in the third."""
     state, effects = run(state_of(voter(), held=HELD), proposed(update()))
-    written, vote_sent = (
-        effects.index(PersistAcceptor(state.acceptor, update())),
-        effects.index(sent(effects, VoteCast)[0]),
-    )
-    assert written < vote_sent
+    (checked,) = sent(effects, VoteCast)
+    assert effects.index(PersistAcceptor(state.acceptor, update())) < effects.index(checked)
+    assert (checked.message.vote.phase, state.acceptor.checked) == (0, (0, update().digest))
+    assert state.acceptor.accepted is None
+    state, effects = run(state, *cast(0), *cast(1))
+    prepared, accepted = sent(effects, VoteCast)
+    assert (prepared.message.vote.phase, accepted.message.vote.phase) == (1, 2)
+    assert effects.index(PersistAcceptor(state.acceptor, update())) < effects.index(accepted)
     assert state.acceptor.accepted == (0, update().digest)
+    assert len(state.acceptor.certificate) == 2
+
+
+def test_who_gave_has_time_to_object_before_anybody_prepares() -> None:
+    """The second phase waits for the first votes of all contributors, or for `ack_s`."""
+    state, effects = run(state_of(voter(), held=HELD), proposed(update()), *cast(0)[:1])
+    assert [item.message.vote.phase for item in sent(effects, VoteCast)] == [0]
+    _, effects = run(state, Tick(4.2 + state.rules.ack_s + 0.1))
+    assert [item.message.vote.phase for item in sent(effects, VoteCast)] == [1]
+
+
+def test_a_minority_that_has_prepared_locks_nobody() -> None:
+    state, _ = run(state_of(voter(), held=HELD), proposed(update()), *cast(1)[:1])
+    assert state.acceptor.accepted is None
+
+
+def test_a_locked_voter_follows_another_update_only_with_a_newer_certificate() -> None:
+    """Else two quorums of different ballots could decide two things."""
+    locked, _ = run(state_of(voter(), held=HELD), proposed(update()), *cast(0), *cast(1))
+    later = next(ballot for ballot in (1, 2, 3) if owner(ballot) != voter())
+    bare = proposed(update(later), later, TURN_OVER_S)
+    state, effects = run(locked, bare)
+    assert not sent(effects, VoteCast)
+    again = replace(bare.message, certificate=certificate(update(later), later - 1))  # type: ignore[call-arg]
+    state, effects = run(state, replace(bare, now=TURN_OVER_S + 1, message=again))
+    if later > 1:
+        assert state.acceptor.checked == (later, update(later).digest)
 
 
 def test_nobody_votes_for_what_it_does_not_hold() -> None:
@@ -197,7 +232,7 @@ def test_nobody_votes_for_what_it_does_not_hold() -> None:
     *most, last = HELD
     state, effects = run(state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()))
     assert not sent(effects, VoteCast)
-    state, effects = run(state, ObjectStored(2.0, last, HELD[last]))
+    state, effects = run(state, ObjectStored(4.5, last, HELD[last]))
     assert sent(effects, VoteCast)
 
 
@@ -205,12 +240,12 @@ def test_bytes_that_are_on_their_way_are_not_asked_for_at_once() -> None:
     """A mean may arrive, or reach the disk, a moment after the proposal that names it: asking costs its bytes again."""
     *most, last = HELD
     state, effects = run(
-        state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()), Tick(1.0 + ON_THEIR_WAY_S / 2)
+        state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()), Tick(4.0 + ON_THEIR_WAY_S / 2)
     )
     assert not sent(effects, GetObjects)
-    _, effects = run(state, Tick(1.1 + ON_THEIR_WAY_S))
+    _, effects = run(state, Tick(4.1 + ON_THEIR_WAY_S))
     assert [send.message for send in sent(effects, GetObjects)] == [GetObjects((last,))]
-    _, effects = run(state, ObjectStored(1.2, last, HELD[last]), Tick(1.1 + ON_THEIR_WAY_S))
+    _, effects = run(state, ObjectStored(4.2, last, HELD[last]), Tick(4.1 + ON_THEIR_WAY_S))
     assert not sent(effects, GetObjects)
 
 
@@ -228,27 +263,32 @@ def test_nobody_votes_for_bytes_of_the_wrong_size() -> None:
 def test_one_vote_per_ballot() -> None:
     """A coordinator that proposes two updates in one ballot gets a vote for the first."""
     state, effects = run(state_of(voter(), held=HELD), proposed(update()), proposed(update(time=9)))
-    assert [send.message.vote.update for send in sent(effects, VoteCast)] == [update().digest]  # type: ignore[attr-defined]
+    assert [send.message.vote.update for send in sent(effects, VoteCast)] == [update().digest]
     state, effects = run(replace(state, proposals={}), proposed(update(time=9)))
     assert not sent(effects, VoteCast)
 
 
 def test_a_lower_ballot_is_refused() -> None:
     """NACK with what was promised; a proposal of it is ignored."""
-    state, _ = run(state_of(voter(), held=HELD), Received(1.0, owner(4), Prepare(place(4))))
+    state, _ = run(state_of(voter(), held=HELD), Received(TURN_OVER_S, owner(4), Prepare(place(4))))
     lower = next(ballot for ballot in (1, 2, 3) if owner(ballot) != voter())
-    _, effects = run(state, Received(2.0, owner(lower), Prepare(place(lower))), proposed(update(lower), lower))
+    _, effects = run(
+        state,
+        Received(TURN_OVER_S + 1, owner(lower), Prepare(place(lower))),
+        proposed(update(lower), lower, TURN_OVER_S + 1),
+    )
     assert [send.message for send in sent(effects, Nack)] == [Nack(place(lower), 4)]
     assert not sent(effects, VoteCast)
 
 
 def test_a_promise_tells_what_was_accepted() -> None:
     """So that the next coordinator finishes it."""
-    state, _ = run(state_of(voter(), held=HELD), proposed(update()))
+    state, _ = run(state_of(voter(), held=HELD), proposed(update()), *cast(0), *cast(1))
     later = next(ballot for ballot in (1, 2, 3) if owner(ballot) != voter())
     state, effects = run(state, Received(TURN_OVER_S, owner(later), Prepare(place(later))))
     (promise,) = sent(effects, Promise)
-    assert promise.message.accepted == (0, update().digest)  # type: ignore[attr-defined]
+    assert promise.message.accepted == (0, update().digest)
+    assert promise.message.certificate == state.acceptor.certificate
     assert effects.index(PersistAcceptor(state.acceptor)) < effects.index(promise)
 
 
@@ -265,10 +305,10 @@ def test_only_the_owner_of_a_ballot_is_answered() -> None:
 
 def test_a_question_that_waits_for_the_freeze_is_answered_with_it() -> None:
     """At once: until the coordinator asks again the list of members may be closed."""
-    asked = Received(1.0, owner(), Prepare(place()))
+    asked = Received(4.0, owner(), Prepare(place()))
     state, effects = run(state_of(voter(), in_step=True), TrainingProgress(0.5, 0.6), asked)
     assert [type(effect) for effect in effects] == [RequestSubmit]
-    _, effects = run(state, Submitted(1.1, header(voter())))
+    _, effects = run(state, Submitted(4.1, header(voter())))
     (promise,) = [item.message for item in effects if isinstance(item, Send) and isinstance(item.message, Promise)]
     assert promise.header == header(voter())
 
@@ -283,7 +323,7 @@ def test_nobody_uses_the_ballots_up() -> None:
 
 def test_a_quorum_of_votes_commits_once_the_bytes_are_held() -> None:
     """Two of three, wherever they come from."""
-    votes = [Received(1.0, "p2", VoteCast(place(), vote(name, update()))) for name in NAMES[:2]]
+    votes = [Received(4.1, "p2", VoteCast(place(), vote(name, update()))) for name in NAMES[:2]]
     state, effects = run(state_of(voter(), held=HELD), proposed(update()), *votes)
     (commit,) = [effect for effect in effects if isinstance(effect, CommitBlock)]
     assert commit.head == HEAD.after(update()) == state.head
@@ -302,54 +342,60 @@ def test_a_minority_of_votes_commits_nothing() -> None:
 # ---- coordinating among liars ----
 
 
-def leader_with_promises(**accepted: tuple[int, bytes]) -> tuple[State, list[Effect]]:
-    """The coordinator of ballot 3 after all have promised; `accepted` by name is what some claim."""
+def leader_with_promises(**accepted: Promise) -> tuple[State, list[Effect]]:
+    """The coordinator of ballot 3 after all have promised; `accepted` by name are the promises of some."""
     me = owner(3)
     state = state_of(me, held=HELD)
     state = replace(state, acceptor=replace(state.acceptor, promised=2))
-    state, _ = run(state, Submitted(0.0, header(me)), Tick(5.0))
+    state, _ = run(state, Submitted(0.0, header(me)), Tick(9.0))
     assert state.lead is not None
     assert state.lead.ballot == 3
     others = [name for name in NAMES if name != me]
     promises = [
-        Received(5.1, name, Promise(place(3), header(name), accepted.get(f"liar{index}")))
+        Received(
+            9.1, name, replace(accepted.get(f"other{index}", Promise(place(3), header(name))), header=header(name))
+        )
         for index, name in enumerate(others)
     ]
     return run(state, *promises)
 
 
-def test_one_liar_about_an_accepted_update_does_not_stop_the_round() -> None:
-    """The bytes never come; a quorum of the other promises chooses without it, in the same ballot."""
-    state, _ = leader_with_promises(liar0=(2, digest_of(b"never was")))
+def accepts(item: Update, ballot: int, certificate: tuple[Vote, ...]) -> Promise:
+    return Promise(place(3), header(NAMES[0]), (ballot, item.digest), certificate)
+
+
+@pytest.mark.parametrize("votes", [0, 1], ids=["without a certificate", "with the vote of one"])
+def test_a_liar_about_an_accepted_update_is_refused(votes: int) -> None:
+    """Nobody can invent an acceptance: it comes with the votes of a quorum, or the promise counts for nothing."""
+    lie = accepts(update(2), 2, certificate(update(2), 2)[:votes])
+    state, _ = leader_with_promises(other0=lie)
     assert state.lead is not None
-    assert state.lead.update == digest_of(b"never was")
-    state, _ = run(state, Tick(6.2))
-    assert state.exchange is not None
-    assert len(state.exchange.members) == 2
+    assert len(state.lead.promises) == 2
+    assert state.lead.update == b""
+    assert [refusal.rule for refusal in state.attempts.refusals] == [VOTES]
 
 
-def test_what_a_quorum_accepted_is_not_chosen_around() -> None:
-    """If too few promises are left without it, it may be decided: the coordinator steps back."""
-    lost = digest_of(b"perhaps decided")
-    state, _ = leader_with_promises(liar0=(2, lost), liar1=(2, lost))
-    state, _ = run(state, Tick(6.2))
-    assert state.lead is None
-    assert state.exchange is None
+def test_what_a_quorum_has_checked_is_finished() -> None:
+    """Whoever reports it, and with the votes that prove it."""
+    state, effects = leader_with_promises(other0=accepts(update(2), 2, certificate(update(2), 2)))
+    assert state.lead is not None
+    assert state.lead.update == update(2).digest
+    assert sent(effects, GetObjects)
 
 
 def test_of_two_accepted_updates_the_later_one_is_finished() -> None:
     """That of the earlier ballot was not decided, or else nobody could have accepted another one after it."""
-    earlier, later = sorted((digest_of(b"one"), digest_of(b"another")), reverse=True)
-    state, _ = leader_with_promises(liar0=(1, earlier), liar1=(2, later))
+    one, other = (accepts(update(ballot), ballot, certificate(update(ballot), ballot)) for ballot in (1, 2))
+    state, _ = leader_with_promises(other0=one, other1=other)
     assert state.lead is not None
-    assert state.lead.update == later
+    assert state.lead.update == update(2).digest
 
 
 def test_garbage_under_a_promised_digest_is_no_update() -> None:
     """Whoever reports an accepted update chooses the digest, and so the bytes behind it."""
     garbage = b"\xc1 not msgpack"
-    state, _ = leader_with_promises(liar0=(2, digest_of(garbage)))
-    state, effects = run(state, Received(5.2, "p0", ObjectData(b"", garbage)))
+    state, _ = leader_with_promises(other0=accepts(update(2), 2, certificate(update(2), 2)))
+    state, effects = run(state, Received(9.2, "p0", ObjectData(b"", garbage)))
     assert state.proposals == {}
     assert not any(isinstance(effect, StoreObject) for effect in effects)
 
@@ -368,7 +414,7 @@ def test_no_single_peer_can_nack_a_ballot_away() -> None:
     state, _ = leader_with_promises()
     first, second = (name for name in NAMES if name != state.rules.me)
     for sender in ("x", first, first):
-        state, _ = run(state, Received(5.2, sender, Nack(place(3), 9)))
+        state, _ = run(state, Received(9.2, sender, Nack(place(3), 9)))
         assert state.lead is not None
-    state, _ = run(state, Received(5.3, second, Nack(place(3), 9)))
+    state, _ = run(state, Received(9.3, second, Nack(place(3), 9)))
     assert state.lead is None
