@@ -283,7 +283,7 @@ class RoundTable(StrictTable):
     max_staleness: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Rounds after which what a peer learned is no longer taken."""
     restart_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
-    """Voters that waited this long for a quorum ask the organiser's node whether those who are left may go on; 0: never."""
+    """Voters that waited so long for a quorum ask the organiser's node whether those left may go on; 0: never."""
     min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
     """No round is shorter, so that nobody dates many rounds in no time. 0: only among people you trust."""
     audit: Annotated[float, Bounds(0, 1)] = 0.02
