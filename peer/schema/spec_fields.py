@@ -283,10 +283,9 @@ class RoundTable(StrictTable):
     max_staleness: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Rounds after which what a peer learned is no longer taken."""
     restart_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
-    """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
+    """Voters that waited so long for a quorum ask the organiser's node whether those left may go on; 0: never."""
     min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
-    """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a
-    round divided by the peers. 0: only among people you trust."""
+    """No round is shorter, so that nobody dates many rounds in no time. 0: only among people you trust."""
     audit: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of the parts that are reduced a second time by another peer."""
     snapshot_rounds: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16

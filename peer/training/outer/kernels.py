@@ -1,8 +1,8 @@
 """The arithmetic of a round, on one layer where the model is: learned, encoded, counted, given up, gone on from.
 
 A peer's residual is what it has produced minus what decided updates counted. Never sending, never voting: only a
-decided update moves work out, so that a missed commit, a void part, a crash and a fork all end with the right amount
-owed. Everything is single float32 multiplications, additions and subtractions in a fixed order: equal bits everywhere.
+decided update moves work out, so that a missed commit, a void part and a crash all end with the right amount owed.
+Everything is single float32 multiplications, additions and subtractions in a fixed order: equal bits everywhere.
 """
 
 from __future__ import annotations

@@ -127,7 +127,10 @@ def judged(update: Update, head: ChainHead, spec: RunSpec, layout: Sequence[Part
     rules = rules_of(spec, layout, ModelKeys(""))
     judgement = norms.judgement_of(rules, head, update.members)
     weights, scales, pulls = norms.table_of(judgement)
-    update = dataclasses.replace(update, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
+    update = dataclasses.replace(
+        update, weights=weights, scales=scales, pulls=pulls, records=judgement.records,
+        coordinator=head.leader(update.ballot),
+    )  # fmt: skip
     update = dataclasses.replace(update, tenures=validation.tenures_due(rules, head, update))
     return dataclasses.replace(update, penalties=penalties.due(rules, head, update, judgement.findings))
 
