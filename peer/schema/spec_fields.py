@@ -276,7 +276,7 @@ class RoundTable(StrictTable):
     stagger_s: Annotated[float, Bounds(0.05, YEAR_S)] = 5.0
     """Further wait per skipped coordinator."""
     keep_rounds: Annotated[int, Bounds(1, 10_000)] = 8
-    """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
+    """For so many rounds a peer keeps its own encoded contributions and its votes, and catches up by blocks."""
     gamma: Annotated[float, Bounds(0, 1)] = 1.0
     """What is left of a contribution after each round that missed it. 1: a peer goes on from its own parameters and
     owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""

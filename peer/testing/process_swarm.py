@@ -169,7 +169,7 @@ class RealSwarm(Swarm):
         return list(self._peers[peer].lines)
 
     def committed(self, peer: int) -> Sequence[Committed]:
-        """What the peer has reported as committed, in order of rounds, each once; nothing that it has undone."""
+        """What the peer has reported as committed, in order of rounds, each once."""
         self._require_peer(peer)
         self._drain()
         commits = self._peers[peer].commits
@@ -469,7 +469,7 @@ class RealSwarm(Swarm):
         if peer is None:
             return
         peer.lines.append(line)
-        if isinstance(line.event, AlertRaised) and line.event.code in ("FORK", "RESYNC"):
+        if isinstance(line.event, AlertRaised) and line.event.code == "RESYNC":
             peer.changes_over = True
         if isinstance(line.event, RoundCommitted):
             event = line.event

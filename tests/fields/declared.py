@@ -12,7 +12,7 @@ from dataclasses import dataclass, is_dataclass
 from functools import cache
 from typing import Any, Union, get_args, get_origin, get_type_hints
 
-from peer.consensus.protocol.block import ContributionHeader, SignedNorms, Update
+from peer.consensus.protocol.block import ContributionHeader, Update
 from peer.consensus.protocol.messages import _TYPES, ObjectData
 
 EACH = "*"
@@ -32,7 +32,7 @@ class Step:
 
 NOT_ON_THE_WIRE = {(ObjectData, "digest")}
 """Computed by whoever receives it."""
-SAID_AT_HOME: tuple[type, ...] = (ContributionHeader, SignedNorms, Update)
+SAID_AT_HOME: tuple[type, ...] = (ContributionHeader, Update)
 """Structures about which a peer can lie before anything is said, so that all it says agrees with the lie."""
 
 

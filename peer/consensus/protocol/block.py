@@ -54,9 +54,6 @@ BALLOT = partial(integer, low=0, high=MAX_BALLOT)
 PART = partial(integer, low=0, high=MAX_PARTS)
 MEMBER_BITS = partial(integer, low=0, high=ALL_MEMBERS)
 WEIGHT_ONE = 65_536
-FLOAT_BITS = (1 << 32) - 1
-POSITIVE = FLOAT_BITS >> 1
-"""Bits of float32 values without a sign, NaN included."""
 VOID = b""
 """Stands for the digest of a part for which no mean could be agreed; it is zero for everybody."""
 
@@ -222,8 +219,8 @@ class Update:
     `contributors` holds per part one bit per member; `weights` has one row for all layers, or one
     per layer that the round averages, of integers over 65,536 in the order of `members`; `weight` is the
     chain's W. A void part with contributors is rolled back: all that came for its layer was refused. `scales`
-    and `pulls` are per layer what `peer.consensus.aggregation` says of them, `measured` is what it was computed from,
-    `records` what is known of every peer's norms afterwards, and `tenures` who has earned a vote, or is about to.
+    and `pulls` are per layer what `peer.consensus.aggregation` says of them, `records` what is known of every peer's
+    norms afterwards, `tenures` who has earned a vote, or is about to, and `roster` whom the organiser knows.
     Neither the instance nor the deciding ballot stands in it, so a value that is proposed again
     in a later ballot is the same update. `waited` and `took` are what its coordinator measured:
     the deadlines, and for each member when it came (`peer.consensus.rounds.timeouts`).
@@ -321,7 +318,7 @@ class Update:
 
 @dataclass(frozen=True, slots=True)
 class Vote(Packed):
-    """`voter` holds the bytes of `update` and accepted it in `ballot`.
+    """`voter` holds the bytes of `update` and stands to it in `ballot`, as far as `phase` says.
 
     The coordinator's signature over its proposal travels along, so that two conflicting proposals
     of one ballot are seen by everybody.

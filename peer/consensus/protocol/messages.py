@@ -1,8 +1,8 @@
 """What peers say to each other in a round.
 
 Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
-raises ValueError and nothing more. Whatever is passed on to third parties (headers, norms, means,
-proposals, votes) carries its author's signature; the rest is authenticated by the stream.
+raises ValueError and nothing more. Whatever is passed on to third parties (headers, means,
+proposals, votes, lists) carries its author's signature; the rest is authenticated by the stream.
 """
 
 from __future__ import annotations
@@ -25,7 +25,6 @@ from peer.consensus.protocol.block import (  # fmt: skip
     Stuck,
     Update,
     Vote,
-    peers,
 )
 from peer.consensus.protocol.encoding import (
     COUNT,
@@ -78,16 +77,12 @@ class Message(Packed):
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?
-
-    `electorate` is empty for the electorate of the chain; in a takeover it names the peers that take over.
-    """
+    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?"""
 
     code = 1
-    cap_bytes = 1 << 13
-    readers = (BallotId.unpacked, peers)
+    cap_bytes = 1 << 10
+    readers = (BallotId.unpacked,)
     place: BallotId
-    electorate: tuple[str, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +204,7 @@ class Propose(Message):
 
 @dataclass(frozen=True, slots=True)
 class VoteCast(Message):
-    """A voter holds the bytes and accepts the update."""
+    """A voter or contributor says how far it has come with an update: the phases are those of `Vote`."""
 
     code = 11
     cap_bytes = 1 << 12

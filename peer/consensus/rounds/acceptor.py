@@ -445,9 +445,14 @@ def prepare_if_checked(turn: Transition) -> None:
     state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
     if proposal is None or key is None or turn.me in state.prepared.get(key, {}):
         return
-    gave = {header.peer for header in proposal.update.members if header.root}
-    silent = {peer for peer in gave - state.checks.get(key, {}).keys() if not timeouts.is_gone(state, peer, turn.now)}
-    if silent and turn.now < state.checked_at + timeouts.at(state, key[0]).ack_s:
+    said = state.checks.get(key, {})
+    silent = [
+        header for header in proposal.update.members
+        if header.root and header.peer not in said and not timeouts.is_gone(state, header.peer, turn.now)
+    ]  # fmt: skip
+    # What a lead says goes to its homes and back before.
+    hops = 3 if any(header.delegates for header in silent) else 1
+    if silent and turn.now < state.checked_at + hops * timeouts.at(state, key[0]).ack_s:
         return
     if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
         return

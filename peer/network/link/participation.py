@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -262,10 +262,6 @@ class Participation:
         self._counted_received += received
         self._pipe.send(ipc.BlockCommitted(block.to_bytes(), head.anchor, sent, received, time.monotonic()))
 
-    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
-        self._pipe.send(_rewind(blocks, head))
-
     def _hear_speeds(self, speeds: Mapping[str, float]) -> None:
         self._pipe.send(ipc.OthersSpeeds(dict(speeds)))
 
@@ -289,31 +285,26 @@ T = TypeVar("T")
 def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: ChainHead, at: bytes) -> bool:
     """Have the trainer, which stands at anchor `at` (empty: at its first parameters), come to the head of the chain.
 
-    It replays what was decided since. From a branch that was left it goes back first, and where it has
-    no way to the chain it goes on from a snapshot. Returns False if there is none on this disk.
+    It replays what was decided since. Where it does not stand on the chain it goes on from a snapshot. Returns False
+    if there is none on this disk.
     """
-    undone = disk.undone(at or genesis.anchor)
-    if undone is None and (stands := _newest_snapshot(disk, directory)) is not None:
-        pipe.send(ipc.BeginAt(at or genesis.anchor, stands.members))
+    at = at or genesis.anchor
+    if at in disk.ancestors:
+        stands = disk.head_at(at)
+        pipe.send(ipc.BeginAt(at, stands.members))
+    elif (newest := _newest_snapshot(disk, directory)) is not None:
+        stands = newest
+        pipe.send(ipc.BeginAt(at, stands.members))
         pipe.send(ipc.AdoptSnapshot(stands.round, stands.anchor, stands.members))
-    elif undone is None and disk.base.before:
-        pipe.send(ipc.BeginAt(at or genesis.anchor, disk.head.members))
+    elif disk.base.before:
+        pipe.send(ipc.BeginAt(at, disk.head.members))
         return False
-    elif undone is None:
+    else:
         stands = genesis
         pipe.send(ipc.BeginAt(genesis.anchor, genesis.members))
-    else:
-        stands = disk.head_at(undone[-1].update.parent if undone else at or genesis.anchor)
-        pipe.send(ipc.BeginAt(at or genesis.anchor, stands.members))
-        if undone:
-            pipe.send(_rewind(undone, stands))
     for block in disk.blocks[stands.round - disk.base.head.round :]:
         pipe.send(ipc.ReplayBlock(block.to_bytes(), disk.head.round))
     return True
-
-
-def _rewind(undone: Sequence[Block], head: ChainHead) -> ipc.RewindTo:
-    return ipc.RewindTo(tuple(block.to_bytes() for block in undone), head.anchor, head.members)
 
 
 def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:

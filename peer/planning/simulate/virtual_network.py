@@ -32,6 +32,7 @@ from peer.consensus.protocol.messages import (
     Promise,
     Propose,
     Reassign,
+    RowDispute,
     Start,
     VoteCast,
 )
@@ -250,14 +251,16 @@ class Sizes:
                 return PLACE + PEER + 2 * DIGEST + SIGNATURE + 16 + (whole if payload else 0)
             case ObjectData(payload=payload):
                 return 5 + (self._usual_bytes if len(payload) == self._token_bytes else len(payload))
-            case Prepare(electorate=electorate):
-                return PLACE + 4 + PEER * len(electorate)
-            case Promise(header=header):
-                return PLACE + 6 + _pledge(header)
+            case Prepare():
+                return PLACE + 4
+            case Promise(header=header, certificate=votes):
+                return PLACE + 6 + _pledge(header) + VOTE * len(votes)
             case Start(headers=headers):
                 return PLACE + 6 + sum(map(_pledge, headers))
-            case Propose(update=update):
-                return PLACE + SIGNATURE + self._update(update)
+            case Propose(update=update, certificate=votes):
+                return PLACE + SIGNATURE + self._update(update) + VOTE * len(votes)
+            case RowDispute(part=part, path=path):
+                return PLACE + 6 + DIGEST * (len(path) + 1) + self._part_bytes[part]
             case Blocks(blocks=blocks):
                 return 4 + sum(self._update(block.update) + VOTE * len(block.votes) for block in blocks)
             case GetObjects(digests=named) | GetBlocks(anchors=named):

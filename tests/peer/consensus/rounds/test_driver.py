@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any, get_args
 
 import pytest
 
 from dht.streams.base import MakeFrame
-from peer.consensus.protocol.block import Block, ContributionHeader
+from peer.consensus.protocol.block import Block, ContributionHeader, Restart, Stuck
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
@@ -25,20 +25,29 @@ from peer.consensus.protocol.messages import (
     PartData,
     Prepare,
     Promise,
+    RowDispute,
     decode,
     encode,
 )
-from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.protocol.norms import PartNorms, judgement_of
 from peer.consensus.rounds import driver as drivers
 from peer.consensus.rounds.driver import Driver, trainer_input
 from peer.consensus.rounds.interface import (
+    ROW,
     Applied,
+    AskOrganiser,
     BufferPart,
+    CheckMean,
+    CheckRow,
     CommitBlock,
     Effect,
     Input,
+    MeanChecked,
+    MeasureOwn,
     MeasurePart,
     ObjectStored,
+    OrganiserAnswered,
+    OwnMeasured,
     PartMeasured,
     PartReduced,
     Paused,
@@ -46,12 +55,13 @@ from peer.consensus.rounds.interface import (
     ReducePart,
     RequestSubmit,
     Resumed,
+    RowChecked,
     Send,
     SendBlocks,
-    SendInputs,
     SendMean,
     SendObjects,
     SendParts,
+    ShowRow,
     StoreObject,
     Submitted,
     Tell,
@@ -82,12 +92,14 @@ from peer.schema.ipc import (
     StartLooked,
     StepsGoOn,
 )
-from tests.peer.consensus.rounds.build import HEAD, NAMES, block, header, owner, place, state_of, update
+from tests.peer.consensus.rounds.build import HEAD, NAMES, block, header, owner, place, rules, state_of, update
 
 HEARD = Transition(state_of("p0"), 0.0).my_head()
 
 MINE = b"mine"
 FOUND = PartNorms(1.0, 2.0, 3.0)
+JUDGEMENT = judgement_of(rules("p0"), HEAD, tuple(map(header, NAMES)))
+STUCK = Stuck("p0", HEAD.anchor, NAMES, 1, None)
 MEAN = MeanData(place(), 0, 0, "p0", 7, digest_of(b"mean"), b"s" * 64)
 
 
@@ -145,6 +157,18 @@ class Hands:
         self.note("reduce", effect.part)
         self.reducing.append(done)
 
+    def check(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None, done: Callable[[str], None]) -> None:
+        self.note("check", effect.part, me, whole, mine)
+        self.later.append(lambda: done(ROW))
+
+    def check_row(self, effect: CheckRow, whole: bytes, done: Callable[[bool], None]) -> None:
+        self.note("check row", effect.giver, whole)
+        self.later.append(lambda: done(False))
+
+    def ask(self, stuck: Stuck | None, answered: Callable[[Restart | None], None]) -> None:
+        self.note("ask", stuck)
+        self.later.append(lambda: answered(None))
+
     def forget(self) -> None:
         self.note("forget")
 
@@ -176,7 +200,9 @@ def make(state: State, hands: Hands, **more: Any) -> Driver:
 def perform(monkeypatch: pytest.MonkeyPatch, hands: Hands, *effects: Effect, ballot: int = 0) -> list[Input]:
     """Let the machine ask for `effects` once, in the exchange of `ballot`; the events that come back."""
     asked, events = list(effects), []
-    exchange = MemberState(place=place(ballot), members=(), reducers=(), received={}, closes_at=9.0, repeat_at=9.0)
+    exchange = MemberState(
+        place=place(ballot), members=(), reducers=(), received={}, closes_at=9.0, judgement=JUDGEMENT
+    )  # fmt: skip
     state = state_of("p0", exchange=exchange)
 
     def step(_: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
@@ -185,7 +211,7 @@ def perform(monkeypatch: pytest.MonkeyPatch, hands: Hands, *effects: Effect, bal
         return state, now
 
     monkeypatch.setattr(drivers, "step", step)
-    make(state, hands).deliver(Tick(0.0))
+    make(state, hands, organiser=hands).deliver(Tick(0.0))
     while hands.later or hands.reducing or hands.measuring:
         if hands.later:
             hands.later.pop(0)()
@@ -291,28 +317,62 @@ def test_a_part_is_measured_and_told(monkeypatch: pytest.MonkeyPatch) -> None:
     """Of another's the bytes that came; of mine those on disk, and nothing if they are gone."""
     hands = Hands()
     asked = (
-        MeasurePart(place(), "p1", 2, b"theirs", digest_of(b"last")),
-        MeasurePart(place(), "p2", 1, b"theirs", evidence=True),
+        MeasurePart(place(), "p1", 2, b"theirs"),
         MeasurePart(place(), "p0", 0, b""),
+        MeasureOwn(HEAD.anchor, 1, digest_of(b"last")),
     )
     assert perform(monkeypatch, hands, *asked) == [
-        PartMeasured(7.0, place(), "p1", 2, FOUND),
-        PartMeasured(7.0, place(), "p2", 1, FOUND, evidence=True),
-        PartMeasured(7.0, place(), "p0", 0, FOUND),
+        PartMeasured(7.0, place(), "p1", 2, FOUND.square),
+        PartMeasured(7.0, place(), "p0", 0, FOUND.square),
+        OwnMeasured(7.0, HEAD.anchor, 1, FOUND),
     ]
     assert hands.done == [
-        ("measure", b"theirs", digest_of(b"last")),
         ("measure", b"theirs", b""),
         ("measure", MINE, b""),
+        ("measure", MINE, digest_of(b"last")),
     ]
-    assert perform(monkeypatch, Hands(has_part=False), asked[2]) == []
+    assert perform(monkeypatch, Hands(has_part=False), *asked[1:]) == []
 
 
-def test_evidence_is_sent_with_the_name_of_its_giver(monkeypatch: pytest.MonkeyPatch) -> None:
-    """As far as it is still here."""
+def test_a_mean_is_compared_with_what_is_here(monkeypatch: pytest.MonkeyPatch) -> None:
+    """And with what I gave, if I am behind it; a mean that is not here with nothing."""
+    digest = digest_of(b"mean")
+    hands = Hands(objects={digest: b"mean"})
+    about = CheckMean(digest, 2, 3, ("p0", "p1"), (1, 1), (1.0, 1.0), HEAD.anchor)
+    without = replace(about, part=1, names=("p1", "p2"))
+    gone = replace(about, digest=digest_of(b"gone"))
+    shown = CheckRow("p1", digest, 2, 3, 1, b"theirs", 1.0, HEAD.anchor)
+    assert perform(
+        monkeypatch, hands, about, without, gone, shown, replace(shown, digest=digest_of(b"gone"))
+    ) == [
+        MeanChecked(7.0, digest, 2, 3, ROW),
+        MeanChecked(7.0, digest, 1, 3, ROW),
+        RowChecked(7.0, "p1", digest, 2, 3, right=False),
+    ]  # fmt: skip
+    assert hands.done == [
+        ("check", 2, "p0", b"mean", MINE),
+        ("check", 1, "p0", b"mean", None),
+        ("check row", "p1", b"mean"),
+    ]
+
+
+def test_what_i_gave_is_shown_with_its_path(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As long as it is here."""
+    effect = ShowRow(("p1", "p2"), place(), 2, MEAN.digest, 7)
     hands = Hands()
-    perform(monkeypatch, hands, SendInputs("p1", place(), 2, ("p0", "stranger")))
-    assert hands.done == [("send", "p1", PartData(place(), 1, 2, (), MINE, "p0"))]
+    perform(monkeypatch, hands, effect)
+    shown = RowDispute(place(), 2, MEAN.digest, 7, (), MINE)
+    assert hands.done == [("send", "p1", shown), ("send", "p2", shown)]
+    without = Hands(has_part=False)
+    perform(monkeypatch, without, effect)
+    assert without.done == []
+
+
+def test_the_organisers_answer_comes_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is stuck is shown to its node."""
+    hands = Hands()
+    assert perform(monkeypatch, hands, AskOrganiser(STUCK)) == [OrganiserAnswered(7.0, None)]
+    assert hands.done == [("ask", STUCK)]
 
 
 def test_parts_go_to_their_reducer_and_mine_stay_here(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -374,6 +434,8 @@ def test_heads_are_published_also_when_nobody_is_known(monkeypatch: pytest.Monke
     hands, published = Hands(), []
     peer = make(state_of("p0"), hands, publish=published.append)
     peer.deliver(Submitted(7.0, header("p0")))
+    while hands.measuring:
+        hands.measuring.pop(0)(FOUND)
     heads = [message for what, *_, message in hands.done if what == "send" and isinstance(message, Heartbeat)]
     assert heads[0].ready
     assert published == heads[:1]
