@@ -365,7 +365,7 @@ class Transition:
         else:
             count = len(state.electorate)
             parts = [state.attempts.failure, f"{count - len(silent)} of {count} voters are heard"]
-        return "; ".join(filter(None, (*parts, silent and f"not heard: {self.named(silent)}")))
+        return "; ".join(filter(None, (*parts, f"not heard: {self.named(silent)}" if silent else "")))
 
     def named(self, peers: Sequence[str]) -> str:
         """As people know them, the first few."""
