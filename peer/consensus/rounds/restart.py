@@ -62,9 +62,9 @@ def _seal(turn: Transition) -> None:
     mine = replace(mine, stuck=plain.signed(turn.rules.keys))
     turn.emit(PersistAcceptor(mine))
     turn.set(acceptor=mine, lead=None, stuck_said_at=-inf)
-    turn.alert(
-        "warning", "STUCK", f"no quorum was heard for {turn.rules.restart_s:.0f} s: the organiser is asked to go on"
-    )
+    missing = turn.named(timeouts.silent_voters(turn.state, turn.now)) or "those who do not vote"
+    text = f"round {head.round + 1} waits for {missing}; the organiser's node is asked to let the others go on"
+    turn.alert("warning", "STUCK", text)
 
 
 def _say(turn: Transition) -> None:
