@@ -346,6 +346,7 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
             member.on_want(turn, sender, message)
         case Reassign():
             if reassignment.on_redo(turn, sender, message):
+                soundness.check_replaced(turn, message)
                 member.replay_early(turn)
         case Propose():
             acceptor.on_propose(turn, sender, message)
