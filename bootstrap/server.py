@@ -21,6 +21,7 @@ from bootstrap.invites import InviteIssuer
 from bootstrap.members import AdmissionBook, load_table
 from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
+from bootstrap.promotion import Promoter
 from bootstrap.restarts import RestartBook
 from bootstrap.roster import RosterFile
 from bootstrap.status_page import Health
@@ -61,6 +62,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
         restarts = RestartBook(config.directory, identity, config.run, report)
         roster = RosterFile(config.directory, identity, config.run, report)
+        promoter = Promoter(config.directory, identity, config.run, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
         report.listener = health.note
@@ -81,7 +83,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await _found(config, node, file, report, stop, around, issuer)
                 if file.genesis is not None:
                     health.begin()
-                await _stay(node, file, stop, orders, around, issuer, restarts, roster)
+                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter)
         report(PeerStopped(why="asked to stop"))
 
 
@@ -239,15 +241,17 @@ def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
 
 async def _stay(
     node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer,
-    restarts: RestartBook, roster: RosterFile,
+    restarts: RestartBook, roster: RosterFile, promoter: Promoter,
 ) -> None:  # fmt: skip
     """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
     due_at = 0.0
     while not stop.is_set():
         assert file.genesis is not None
         founders = file.genesis.founders
-        restarts.know(founders, roster.look(founders, around.members(), orders.look().quarantined))
+        newest = roster.look(founders, around.members(), orders.look().quarantined)
+        restarts.know(founders, newest)
         restarts.look()
+        await promoter.look(node, file.genesis, around.heads_let_in, newest.known)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None

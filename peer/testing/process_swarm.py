@@ -39,7 +39,7 @@ from peer.testing.short_waits import PACED, write_hurry
 from peer.testing.swarm_contract import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
-NODE_MODULE = "peer.testing.hurried_node"
+NODE_MODULE = "peer.testing.short_waits"
 OF_NODES = ("bootstrap.", "peer.consensus.protocol.")
 """Where the constants are that an organiser's node has, too."""
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import pytest
 
 from bootstrap.organiser import promote_peer
+from bootstrap.promotion import ROUNDS
+from bootstrap.roster import load_promoted
 from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.membership import VOTES_AFTER
 from peer.node.store.run_directory import block_path
@@ -40,4 +42,19 @@ def test_a_stranger_gives_and_votes_once_it_is_promoted_and_the_list_outlives_a_
     run.until_round(run.committed(0)[-1].round + 1)
     assert roster_number(run, 0) == number
     assert run.electorate(run.committed(0)[-1].round) == {0, 1, stranger}
+    run.assert_agreement()
+
+
+def test_the_node_promotes_by_itself_whose_work_the_voters_have_counted(swarm: StartSwarm) -> None:
+    """It follows their chain; the word of the stranger itself counts for nothing."""
+    hurry = {"bootstrap.promotion.LOOK_S": 0.2}
+    run = swarm(peers=2, real=True, sets=SETS, settings=RESTING, organiser=("--promote", "0.1m"), hurry=hurry)
+    run.until_round(1)
+    stranger = run.join()
+    folder = run.directory / "bootstrap"
+    run.until(lambda: run.id_of(stranger) in load_promoted(folder), "nobody is promoted")
+    assert load_promoted(folder)[run.id_of(stranger)].endswith("from 127.0.0.0/24")
+    counted = sum(stranger in commit.group for commit in run.committed(0))
+    assert counted >= ROUNDS
+    run.until(lambda: stranger in run.electorate(run.committed(0)[-1].round), "whom the organiser knows has no vote")
     run.assert_agreement()

@@ -36,6 +36,8 @@ def test_one_pulls_the_plug_and_the_other_goes_on_with_the_organisers_node(swarm
     asked = run.wait_for(STAYS, lambda line: is_alert(line, "STUCK"))
     told = run.wait_for(STAYS, lambda line: is_alert(line, "RESTART"))
     assert asked.t < told.t
+    assert isinstance(asked.event, AlertRaised)
+    assert run.id_of(LEAVES)[-6:] in asked.event.text
     run.until_round(stood_at + 3, by=(STAYS,))
     assert run.group(newest(run, STAYS)) == {STAYS}
     run.restart(LEAVES)

@@ -47,6 +47,7 @@ class NodeOptions:
     also: Also = ()
     founder: Annotated[tuple[str, ...], Option("may found the run; repeatable (default: who comes first)", "PEER")] = ()
     members_for: Annotated[str, Option("how long an admission lasts before it is renewed (default 30d)", "TIME")] = ""
+    promote: Annotated[str, Option("promote strangers after so long and 20 rounds (default 24h)", "TIME|never")] = ""
     health_port: Annotated[int, Option("serve a health page and metrics on this port of loopback", "PORT")] = 0
     invite: InviteOptions = field(default_factory=InviteOptions)
 

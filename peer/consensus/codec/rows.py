@@ -37,6 +37,8 @@ ROUNDING = 1.6
 """How many times the expected error of the mean's own encoding the rows may be off."""
 HALF_ULP, HALF_SUBNORMAL = 2.0**-11, 2.0**-25
 """Of float16: relative, and absolute."""
+NEARLY_NOTHING = 1e-15
+"""A norm whose square is lost in the float32 of a header: what is smaller may be anything."""
 SUMS_DIFFER = 1e-5
 """Of float32 sums in another order, relative to what was summed."""
 
@@ -137,13 +139,17 @@ def sum_is_right(
     error = float(np.linalg.norm(found - expected))
     halves = HALF_ULP * np.linalg.norm(rows, axis=1) + HALF_SUBNORMAL * math.sqrt(BUCKETS)
     bound = ROUNDING * math.sqrt(codec.of_means.rounding_square(mean, values)) + float(np.abs(shares) @ halves)
-    return error <= bound + SUMS_DIFFER * float(np.linalg.norm(found))
+    bound += NEARLY_NOTHING * formula.factor * sum(formula.weights)
+    # An infinite row would be an infinite bound.
+    return math.isfinite(bound) and error <= bound + SUMS_DIFFER * float(np.linalg.norm(found))
 
 
 def norms_are_declared(rows: Sums, formula: MeanFormula) -> bool:
     """Whether no row is larger than its contributor declared."""
     counted = [index for index, weight in enumerate(formula.weights) if weight]
-    return bool((np.linalg.norm(rows[counted], axis=1) <= 1.0 + DEVIATIONS).all())
+    declared = _finite(formula.declared)[counted]
+    shown = np.linalg.norm(rows[counted], axis=1) * declared
+    return bool((shown <= declared * (1.0 + DEVIATIONS) + NEARLY_NOTHING).all())
 
 
 def row_is_right(row: bytes, mine: bytes, *, tolerances: float = 1.0) -> bool:

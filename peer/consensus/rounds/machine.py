@@ -194,19 +194,19 @@ def _take(turn: Transition, event: Input) -> None:
         case PartMeasured():
             member.on_measured(turn, event)
         case OwnMeasured():
-            acceptor.on_own_measured(turn, event)
+            member.on_own_measured(turn, event)
             coordinator.poll(turn)
         case TrainingProgress(_, share):
             first = turn.state.first_progress or (turn.now, share)
             turn.set(progress=share, first_progress=first, train_s=timeouts.train_s(first, (turn.now, share)))
         case Submitted(_, header):
-            acceptor.on_submitted(turn, header)
+            member.on_submitted(turn, header)
             coordinator.poll(turn)
         case Paused(_, header):
-            acceptor.on_paused(turn, header)
+            member.on_paused(turn, header)
             coordinator.poll(turn)
         case Resumed():
-            acceptor.on_resumed(turn)
+            member.on_resumed(turn)
         case Applied(_, anchor, digest):
             _applied(turn, anchor, digest)
         case RosterHeard(_, roster):
@@ -247,7 +247,7 @@ def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
 
 
 def _tick(turn: Transition) -> None:
-    acceptor.measure_again(turn)
+    member.measure_again(turn)
     coordinator.poll(turn)
     member.poll(turn)
     reassignment.poll(turn)
@@ -346,6 +346,7 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
             member.on_want(turn, sender, message)
         case Reassign():
             if reassignment.on_redo(turn, sender, message):
+                soundness.check_replaced(turn, message)
                 member.replay_early(turn)
         case Propose():
             acceptor.on_propose(turn, sender, message)

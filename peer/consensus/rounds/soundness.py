@@ -14,7 +14,7 @@ from peer.consensus.protocol import merkle, norms, validation
 from peer.consensus.protocol.block import VOID, WEIGHT_ONE, ContributionHeader, Update, Vote
 from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import MeanData, Objection, RowDispute
+from peer.consensus.protocol.messages import MeanData, Objection, Reassign, RowDispute
 from peer.consensus.rounds import misconduct, reassignment, timeouts
 from peer.consensus.rounds.interface import ROW, CheckMean, CheckRow, MeanChecked, RowChecked, ShowRow
 from peer.consensus.rounds.state import BallotPhase
@@ -82,6 +82,19 @@ def have_checked(turn: Transition, members: tuple[ContributionHeader, ...], tabl
 
 def table_of(update: Update) -> Table:
     return update.weights, update.scales, update.pulls
+
+
+def check_replaced(turn: Transition, order: Reassign) -> None:
+    """What is reduced again may be false, not missing: who has it compares it, so that not its coordinator alone knows
+    who made it."""
+    exchange = turn.state.exchange
+    if not turn.rules.row_bytes or exchange is None:
+        return
+    table = norms.table_of(exchange.judgement)
+    for part, _ in order.parts:
+        mean = exchange.means.get(part)
+        if mean is not None and not mean.attempt and mean.digest in turn.state.held:
+            have_checked(turn, exchange.members, table, (mean.digest, part, mean.contributors))
 
 
 def check_late(turn: Transition, update: Update) -> None:
@@ -221,7 +234,7 @@ def _proof_s(turn: Transition, header: ContributionHeader, part: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MeanOrigin:
     """Where a mean is from."""
 
     members: tuple[ContributionHeader, ...]
@@ -230,16 +243,16 @@ class Source:
     """Of that anchor."""
 
 
-def _where(turn: Transition, key: tuple[bytes, int, int]) -> Source | None:
+def _where(turn: Transition, key: tuple[bytes, int, int]) -> MeanOrigin | None:
     """The proposal, the update that was decided last, or the exchange, in which this mean is."""
     state, (digest, part, bits) = turn.state, key
     decided = (step.block.update for step in state.trail[-1:])
     for update in (*(proposal.update for proposal in state.proposals.values()), *decided):
         if part < len(update.parts) and (update.parts[part], update.contributors[part]) == (digest, bits):
-            return Source(update.members, update.parent, update.round - 1)
+            return MeanOrigin(update.members, update.parent, update.round - 1)
     if state.exchange is None:
         return None
-    return Source(state.exchange.members, state.head.anchor, state.head.round)
+    return MeanOrigin(state.exchange.members, state.head.anchor, state.head.round)
 
 
 def _mean(turn: Transition, key: tuple[bytes, int, int]) -> MeanData | None:

@@ -72,7 +72,7 @@ class Participation:
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         arithmetic = ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe)
-        self._line = OrganiserLine(node, rules.organiser, lambda: self._driver.state.head.roster)
+        self._line = OrganiserLine(node, rules.organiser, lambda: self._driver.state.head.roster, pipe.report)
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,

@@ -30,8 +30,7 @@ import numpy as np
 from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.consensus.codec.blockwise import Floats
-from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
-from peer.consensus.protocol.state_digest import (
+from peer.consensus.codec.state_digest import (
     CHUNK_BYTES,
     FLOAT32_BYTES,
     chunk_places,
@@ -39,6 +38,7 @@ from peer.consensus.protocol.state_digest import (
     layer_digest,
     state_digest,
 )
+from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
 from peer.node.store.chunked_file import chunk_at, read_chunk
 from peer.node.store.run_directory import ChainBase
 

@@ -250,7 +250,7 @@ class LocalTrainer:
 
     def state_digest(self, anchor: bytes) -> bytes:
         """H(θ, m) of where this peer stands, by the chain `anchor`; empty for a worker of a cluster, whose lead
-        knows it. See `peer.consensus.protocol.state_digest`."""
+        knows it. See `peer.consensus.codec.state_digest`."""
         if self.span is None:
             return self.anchor.state_digest()
         return self.span.homes.state_digest(

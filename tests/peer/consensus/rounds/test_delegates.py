@@ -9,15 +9,21 @@ import pytest
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import Delegate
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import Heartbeat, MeanData, PartData, Promise, Propose
-from peer.consensus.rounds import misconduct, takeover
+from peer.consensus.protocol.messages import Heartbeat, MeanData, PartData, Promise, Propose, RowDispute
+from peer.consensus.rounds.acceptor import MEASURE_S
 from peer.consensus.rounds.interface import (
+    SUM,
     BufferPart,
+    CheckMean,
+    CheckRow,
     DelegateHolds,
     DelegatesChanged,
     Input,
+    MeanChecked,
+    MeasureOwn,
     MeasurePart,
     ObjectStored,
+    OwnMeasured,
     PartMeasured,
     PartReduced,
     Received,
@@ -28,7 +34,9 @@ from peer.consensus.rounds.interface import (
     Tell,
     Tick,
 )
-from peer.consensus.rounds.state import Dispute, Proposal, State
+from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.soundness import CHECK_AGAIN_S
+from peer.consensus.rounds.state import Proposal, State
 from peer.consensus.rounds.transition import Transition
 from peer.schema.events import RoundAborted
 from peer.testing.memory_peer import ModelKeys
@@ -37,23 +45,23 @@ from tests.peer.consensus.rounds.ballot import (
     LEADER,
     OTHERS,
     PLACE,
-    gathering,
     mean_of,
     measuring,
     mine,
-    norms_of,
     part_from,
+    reducing,
     run,
-    table_of,
 )
 from tests.peer.consensus.rounds.build import (
     HEAD,
+    NAMES,
+    NORMS,
     PART_BYTES,
     PAYLOADS,
-    block,
     header,
     leaves_of,
     part_of,
+    proposal_signature,
     state_of,
     update,
 )
@@ -64,11 +72,11 @@ ALL: Delegate = (0, 2, WORKER)
 
 def of_second(*delegates: Delegate) -> State:
     """The coordinator's exchange, in which the second of the others has these delegates."""
-    return gathering(delegates=delegates)  # type: ignore[arg-type]
+    return reducing(delegates=delegates)  # type: ignore[arg-type]
 
 
-def from_worker(part: int, *, of: str = OTHERS[1], sender: str = WORKER, attempt: int = 0, giver: str = "") -> Received:
-    message = PartData(PLACE, attempt, part, merkle.path(leaves_of(of), part), part_of(of, part), giver)
+def from_worker(part: int, *, of: str = OTHERS[1], sender: str = WORKER, attempt: int = 0) -> Received:
+    message = PartData(PLACE, attempt, part, merkle.path(leaves_of(of), part), part_of(of, part))
     return Received(4.1, sender, message)
 
 
@@ -88,9 +96,9 @@ def test_a_part_from_a_delegate_is_its_members() -> None:
     assert state.exchange.received[part] >> index & 1
 
 
-@pytest.mark.parametrize("spoil", ["layer", "member", "stranger", "giver", "part"])
+@pytest.mark.parametrize("spoil", ["layer", "member", "stranger", "part"])
 def test_a_delegate_speaks_for_nothing_else(spoil: str) -> None:
-    """Frames for other layers, other members, of strangers, in an auditor's name, of parts that are not."""
+    """Frames for other layers, other members, of strangers, of parts that are not."""
     (part,) = mine(of_second(ALL), LEADER)
     elsewhere = next(layer for layer in range(3) if layer != part)
     state = of_second((elsewhere, elsewhere, WORKER) if spoil == "layer" else ALL)
@@ -98,7 +106,6 @@ def test_a_delegate_speaks_for_nothing_else(spoil: str) -> None:
         "layer": from_worker(part),
         "member": from_worker(part, of=OTHERS[0]),
         "stranger": from_worker(part, sender="w1"),
-        "giver": from_worker(part, giver=OTHERS[1]),
         "part": replace(from_worker(part), message=PartData(PLACE, 0, 65_536, (), b"x" * 8)),
     }
     _, effects = measuring(state, bad[spoil])
@@ -150,26 +157,21 @@ def test_means_go_to_delegates() -> None:
     state = of_second(ALL)
     (part,) = mine(state, LEADER)
     state, _ = measuring(state, part_from(OTHERS[0], part), from_worker(part))
-    norms = [norms_of(state, peer, tuple((other, 7) for other in mine(state, peer))) for peer in OTHERS]
-    state, _ = run(state, *norms)
     _, effects = run(state, PartReduced(5.0, PLACE, part, 7, digest_of(PAYLOADS[part])))
     (sent,) = [effect for effect in effects if isinstance(effect, SendMean)]
     assert set(sent.to) == {OTHERS[0], WORKER}
 
 
-def test_evidence_of_a_delegate_is_its_members() -> None:
-    """It goes to the dispute of the member, and no other."""
-    state = of_second(ALL)
-    assert state.exchange is not None
-    row = norms_of(state, OTHERS[0], ((0, 7),)).message.measurements.rows[0]  # type: ignore[attr-defined]
-    dispute = Dispute(OTHERS[0], state.exchange.names.index(OTHERS[1]), row, (0,))
-    state = replace(state, disputes={(PLACE, OTHERS[1]): dispute})
-    shown = from_worker(0, attempt=misconduct.DISPUTE)
-    _, effects = run(state, replace(shown, sender="w1"), from_worker(0, of=OTHERS[0], attempt=misconduct.DISPUTE))
+def test_what_a_delegate_shows_is_its_members() -> None:
+    """A home proves in its lead's name that a mean misquotes it; what is proven by a pledge anybody may show."""
+    item = update(members=tuple(header(name, delegates=(ALL,) if name == OTHERS[1] else ()) for name in NAMES))
+    state = state_of(LEADER, proposals={item.digest: Proposal(0, item, b"s" * 64)})
+    path, payload = merkle.path(leaves_of(OTHERS[1]), 0), part_of(OTHERS[1], 0)
+    shown = RowDispute(PLACE, 0, item.parts[0], item.contributors[0], path, payload, OTHERS[1])
+    _, effects = run(state, Received(4.5, WORKER, shown))
+    assert [effect.giver for effect in effects if isinstance(effect, CheckRow)] == [OTHERS[1]]
+    _, effects = run(state, Received(4.5, WORKER, replace(shown, giver="")))
     assert effects == []
-    after, effects = run(state, shown, shown)
-    assert [(item.giver, item.evidence) for item in effects if isinstance(item, MeasurePart)] == [(OTHERS[1], True)]
-    assert after.disputes[PLACE, OTHERS[1]].taken == {0}
 
 
 # ---- a lead ----
@@ -182,12 +184,6 @@ def lead_state(*delegates: Delegate) -> State:
     changed = DelegatesChanged(0.0, delegates)
     state, _ = measuring(state_of(LEADER), changed, mine_says, Tick(4.0), *promises)
     assert state.exchange is not None
-    return state
-
-
-def tabled(state: State) -> State:
-    norms = [norms_of(state, peer, tuple((part, 7) for part in mine(state, peer))) for peer in (LEADER, *OTHERS)]
-    state, _ = run(state, table_of(state, *norms))
     return state
 
 
@@ -204,7 +200,7 @@ def holds(state: State, part: int, worker: str = WORKER, mean: MeanData | None =
 
 def test_what_a_worker_holds_its_lead_holds() -> None:
     """The mean is known, its bytes count as held, and nothing is stored here."""
-    state = tabled(lead_state(ALL))
+    state = lead_state(ALL)
     (part,) = mine(state, OTHERS[0])
     after, effects = run(state, holds(state, part))
     assert after.exchange is not None
@@ -216,12 +212,12 @@ def test_what_a_worker_holds_its_lead_holds() -> None:
 @pytest.mark.parametrize("spoil", ["worker", "layer", "size", "unsigned", "digest", "contributors", "payload"])
 def test_a_worker_is_believed_of_its_layers_alone(spoil: str) -> None:
     """And only what its reducer signed."""
-    state = tabled(lead_state(ALL))
+    state = lead_state(ALL)
     (part,) = mine(state, OTHERS[0])
     word = bare(state, part)
     if spoil == "layer":
         elsewhere = (part + 1) % 3
-        state = tabled(lead_state((elsewhere, elsewhere, WORKER)))
+        state = lead_state((elsewhere, elsewhere, WORKER))
     bad: dict[str, Input] = {
         "worker": holds(state, part, "w1"),
         "layer": holds(state, part),
@@ -239,7 +235,7 @@ def test_a_worker_is_believed_of_its_layers_alone(spoil: str) -> None:
 
 def test_a_worker_cannot_fill_its_lead() -> None:
     """Of bytes that no update names nothing is remembered, nor are words of other ballots without end."""
-    state = tabled(lead_state(ALL))
+    state = lead_state(ALL)
     for number in range(200):
         digest = digest_of(str(number).encode())
         mean = replace(bare(state, 0), digest=digest, place=replace(PLACE, ballot=1 + number % 3))
@@ -252,7 +248,7 @@ def test_a_worker_cannot_fill_its_lead() -> None:
 def test_a_lead_stores_itself_what_its_own_layer_needs() -> None:
     """Also where a worker's layer has the same bytes."""
     mine_is, theirs = 0, 1
-    state = tabled(lead_state((theirs, theirs, WORKER)))
+    state = lead_state((theirs, theirs, WORKER))
     digest, reducer = digest_of(PAYLOADS[mine_is]), state.exchange.reducers[theirs]  # type: ignore[union-attr]
     word = MeanData(PLACE, 0, theirs, reducer, 7, digest, b"").signed(ModelKeys(reducer))
     state, _ = run(state, DelegateHolds(5.1, WORKER, digest, PART_BYTES[theirs], word))
@@ -267,12 +263,13 @@ def test_a_part_of_my_worker_counts_once_it_is_here() -> None:
     (part,) = mine(state, LEADER)
     assert state.exchange is not None
     index = state.exchange.names.index(LEADER)
-    assert not state.exchange.received[part] >> index & 1
+    told, _ = run(state, PartMeasured(4.2, PLACE, LEADER, part, 1.0))
+    assert told.exchange is not None
+    assert not told.exchange.received[part] >> index & 1
     state, effects = measuring(state, from_worker(part, of=LEADER))
     assert givers(effects) == [LEADER]
     assert state.exchange is not None
     assert state.exchange.received[part] >> index & 1
-    assert state.exchange.mine[part] == FIGURES
 
 
 def test_a_home_that_keeps_some_layers_decides_nothing() -> None:
@@ -283,19 +280,6 @@ def test_a_home_that_keeps_some_layers_decides_nothing() -> None:
     assert after.header is None
     assert after.lead is None
     assert after.acceptor.promised == -1
-
-
-def test_what_was_measured_elsewhere_does_not_count_here() -> None:
-    """It is asked of nobody at the start, for the bytes come; and an answer alone does not make them be here."""
-    promises = [Received(4.0, peer, Promise(PLACE, header(peer))) for peer in OTHERS]
-    said = Submitted(0.0, header(LEADER, delegates=(ALL,)))
-    state, effects = run(state_of(LEADER), said, Tick(4.0), *promises)
-    assert not [effect for effect in effects if isinstance(effect, MeasurePart)]
-    (part,) = mine(state, LEADER)
-    state, _ = run(state, PartMeasured(4.2, PLACE, LEADER, part, FIGURES))
-    assert state.exchange is not None
-    assert state.exchange.mine[part] == FIGURES
-    assert not state.exchange.received[part]
 
 
 def test_a_workers_word_is_not_enough_for_a_layer_of_mine() -> None:
@@ -315,18 +299,45 @@ def test_a_workers_word_is_not_enough_for_a_layer_of_mine() -> None:
     assert same not in Transition(theirs, 1.0).missing(item)
 
 
-def test_a_lead_that_its_home_has_left_behind_holds_no_takeover_up() -> None:
-    """Alone it has the majority, but it is not at work: it can make no round without its home."""
-    alone = replace(HEAD, electorate=(LEADER,))
-    weak = replace(block(), electorate=OTHERS)
-    state = replace(
-        state_of(LEADER), head=alone, delegates=(ALL,), rules=replace(state_of(LEADER).rules, restart_s=12.0)
-    )  # fmt: skip
-    here = Heartbeat(alone.anchor, 0, 0, b"", False, 0, 0, False)
-    gone = Heartbeat(b"a" * 32, 1, 3, b"", False, 0, 0, False)
-    for said, premature in ((here, True), (gone, False)):
-        heard = replace(state, heard={WORKER: (said, 1.0)})
-        assert takeover.is_premature(Transition(heard, 2.0), alone, weak) is premature
+def test_a_home_that_says_nothing_is_asked_again_what_our_part_comes_to() -> None:
+    """Its lead is not ready before it knows; what it knows it does not ask for."""
+    state = state_of(LEADER, delegates=((1, 2, WORKER),))
+    offered = Submitted(0.0, header(LEADER, delegates=((1, 2, WORKER),)))
+    state, asked = step(state, offered)
+    assert [effect.part for effect in asked if isinstance(effect, MeasureOwn)] == [0, 1, 2]
+    for part in (0, 1):
+        state, _ = step(state, OwnMeasured(0.1, HEAD.anchor, part, FIGURES))
+    assert state.header is None
+    state, asked = step(state, Tick(MEASURE_S - 0.1))
+    assert not [effect for effect in asked if isinstance(effect, MeasureOwn)]
+    state, asked = step(state, Tick(MEASURE_S))
+    assert [effect.part for effect in asked if isinstance(effect, MeasureOwn)] == [2]
+    state, _ = step(state, OwnMeasured(MEASURE_S + 0.1, HEAD.anchor, 2, FIGURES))
+    assert state.header is not None
+    assert state.header.norms == NORMS
+
+
+def test_what_a_home_found_false_its_lead_does_not_vote_for() -> None:
+    """It asks the home that keeps the layer, and again if nothing comes; the lead speaks once all of them have."""
+    held = {digest_of(payload): len(payload) + 8 * bits for payload, bits in zip(PAYLOADS, (3, 2, 1), strict=True)}
+    state = state_of(OTHERS[0], delegates=(ALL,), held=held, afar=frozenset(held))
+    state = replace(state, rules=replace(state.rules, row_bytes=8))
+    item = update()
+    proposed = Received(4.0, LEADER, Propose(PLACE, item, proposal_signature(item)))
+    state, effects = run(state, proposed)
+    asked = [effect for effect in effects if isinstance(effect, CheckMean)]
+    assert [(effect.part, effect.names) for effect in asked] == [(0, NAMES), (1, NAMES[:2]), (2, NAMES[:1])]
+    answers = [MeanChecked(4.1, check.digest, check.part, check.contributors, "") for check in asked]
+    state, _ = run(state, *answers[:2])
+    assert state.acceptor.checked is None
+    state, effects = run(state, replace(proposed, now=4.0 + CHECK_AGAIN_S / 2))
+    assert not [effect for effect in effects if isinstance(effect, CheckMean)]
+    state, effects = run(state, replace(proposed, now=4.1 + CHECK_AGAIN_S))
+    assert [effect.part for effect in effects if isinstance(effect, CheckMean)] == [2]
+    fine, _ = run(state, replace(answers[2], now=7.5))
+    assert fine.acceptor.checked == (0, item.digest)
+    false, _ = run(state, replace(answers[2], now=7.5, fault=SUM))
+    assert false.acceptor.checked is None
 
 
 @pytest.mark.parametrize("delegates", [(), (ALL,)])
@@ -334,10 +345,9 @@ def test_a_lead_steps_back_rather_than_void_what_its_home_has_not(delegates: tup
     """It cannot tell whether the mean or its home is missing; the next coordinator can."""
     state = lead_state(*delegates)
     (part,) = mine(state, LEADER)
-    norms = [norms_of(state, peer, tuple((other, 7) for other in mine(state, peer))) for peer in (LEADER, *OTHERS)]
-    state, effects = run(state, *norms, PartReduced(5.0, PLACE, part, 7, digest_of(PAYLOADS[part])))
-    for step in range(60):
-        state, more = run(state, Tick(5.5 + step / 2))
+    state, effects = run(state, PartReduced(5.0, PLACE, part, 7, digest_of(PAYLOADS[part])))
+    for number in range(60):
+        state, more = run(state, Tick(5.5 + number / 2))
         effects += more
     told = [effect.event for effect in effects if isinstance(effect, Tell)]
     aborted = [event.why for event in told if isinstance(event, RoundAborted) and event.ballot == 0]

@@ -1,4 +1,4 @@
-"""What one peer catches another at is told by its headers; two signed means of a part convince everybody."""
+"""What one peer catches another at is told by its headers, for some rounds; more than half of the others convict."""
 
 from __future__ import annotations
 
@@ -14,10 +14,9 @@ from peer.consensus.protocol.messages import MeanData, encode
 from peer.consensus.rounds import collector
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Effect, SendMean
-from peer.consensus.rounds.misconduct import REPORT_ROUNDS
-from peer.consensus.rounds.transition import Transition
-from peer.schema.events import AlertRaised, PenaltyImposed
-from peer.testing.memory_peer import decoded, encoded
+from peer.consensus.rounds.transition import REPORT_ROUNDS, Transition
+from peer.schema.events import AlertRaised
+from peer.testing.memory_peer import PART_BYTES, decoded, encoded
 from peer.testing.memory_swarm import World
 
 LIAR = "p1"
@@ -26,7 +25,8 @@ SECONDS = 120.0
 
 @pytest.fixture
 def two_means(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Called with a number: from now on LIAR sends so many of the receivers another mean than the rest."""
+    """Called with a number: from now on LIAR sends so many of the receivers another mean than the rest. Both are right:
+    they differ in what encoding loses."""
 
     def lie(others: int) -> None:
         perform = Driver._perform
@@ -48,7 +48,7 @@ def two_means(monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
 def another(driver: Driver, mean: MeanData) -> MeanData:
     payload = driver._disk.load(mean.digest)
     assert payload is not None
-    other = encoded(decoded(payload) + 16)
+    other = encoded(decoded(payload) ^ 1) + payload[PART_BYTES:]
     driver._disk.save_object(digest_of(other), other)
     return replace(mean, digest=digest_of(other)).signed(driver.state.rules.keys)
 
@@ -68,28 +68,20 @@ def liars_on_chain(world: World) -> set[str]:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(("peers", "others"), [(3, 1), (4, 1), (4, 2), (6, 1), (6, 3)])
-def test_a_reducer_that_sends_two_means_is_convicted(peers: int, others: int, two_means: Callable[[int], None]) -> None:
-    """However many got which: everybody has both before long. All digests of committed rounds are equal."""
+def test_two_right_means_of_a_part_cost_nothing(peers: int, others: int, two_means: Callable[[int], None]) -> None:
+    """However many got which: what is proposed all fetch, all apply the same, and nobody is accused."""
     two_means(others)
     world = run(peers)
-    assert liars_on_chain(world) == {LIAR}
-    witnesses = {
-        peer.name
-        for peer in world.peers
-        for event in peer.reports
-        if isinstance(event, PenaltyImposed) and "two means of part" in event.evidence and event.about == LIAR
-    }
-    assert witnesses >= {peer.name for peer in world.peers} - {LIAR}
+    assert liars_on_chain(world) == set()
     newest = min(peer.disk.head.round for peer in world.peers)
+    usual = World(3, peers)
+    usual.scheduler.run_until(SECONDS)
+    assert newest >= 0.8 * min(peer.disk.head.round for peer in usual.peers)
     assert len({peer.disk.heads[newest - 1].anchor for peer in world.peers}) == 1
 
 
-@pytest.mark.slow
-@pytest.mark.parametrize(("peers", "weight"), [(3, 1), (5, -1), (5, 65_537), (3, 1 << 62)])
-def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
-    peers: int, weight: int, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Nobody votes for it, everybody reports it; the next ballot commits."""
+def proposes_weights(monkeypatch: pytest.MonkeyPatch, weight: int) -> None:
+    """From now on LIAR gives everybody this weight in what it proposes."""
     honest = collector.make_update
 
     def make(turn: Transition, *more: object) -> Update:
@@ -99,6 +91,15 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
         return replace(update, weights=(tuple(weight for _ in update.members),))
 
     monkeypatch.setattr("peer.consensus.rounds.collector.make_update", make)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("peers", "weight"), [(3, 1), (5, -1), (5, 65_537), (3, 1 << 62)])
+def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
+    peers: int, weight: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Nobody votes for it, everybody reports it; the next ballot commits."""
+    proposes_weights(monkeypatch, weight)
     world = run(peers)
     assert liars_on_chain(world) == {LIAR}
     texts = [event.text for peer in world.peers for event in peer.reports if isinstance(event, AlertRaised)]
@@ -106,9 +107,9 @@ def test_a_coordinator_whose_update_is_not_what_is_computed_is_convicted(
     assert all(block.update.coordinator != LIAR for block in world.peers[0].disk.blocks)
 
 
-def test_a_report_is_repeated_for_some_rounds_and_then_forgotten(two_means: Callable[[int], None]) -> None:
+def test_a_report_is_repeated_for_some_rounds_and_then_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
     """So that it arrives though a header comes too late, and so that an old lie does not follow a peer for ever."""
-    two_means(1)
+    proposes_weights(monkeypatch, 1)
     world = run(4)
     blocks = world.peers[0].disk.blocks
     reporting = [

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import replace
 
 from peer.consensus.protocol.block import NO_ROSTER, Roster
-from peer.consensus.rounds.interface import RosterHeard
+from peer.consensus.rounds.interface import Leaving, RosterHeard
 from peer.testing.memory_peer import LogicalPeer, ModelKeys
 from peer.testing.memory_swarm import ORGANISER, World
 
@@ -52,13 +52,49 @@ def test_who_is_kept_out_votes_no_more() -> None:
 
 def test_founders_are_known_from_the_genesis_on_though_a_peer_has_heard_of_no_list() -> None:
     """A list of number 0 is signed by nobody; it stands in the head where every chain begins."""
-    world = World(3, 3)
-    world.genesis = replace(world.genesis, roster=Roster(0, FOUNDERS))
-    for founder in world.peers:
-        state = founder.driver.state
-        founder.driver.state = replace(state, head=replace(state.head, roster=world.genesis.roster))
+    world = of_known_founders(3)
     stranger = world.join()
     world.scheduler.run_until(200.0)
     heads = [peer.driver.state.head for peer in world.peers]
     assert all(head.roster == Roster(0, FOUNDERS) for head in heads)
     assert all(head.electorate == (*FOUNDERS, stranger.name) for head in heads)
+
+
+def test_founders_leave_one_by_one_and_who_is_left_of_the_known_goes_on() -> None:
+    """A stranger stays to the end and has no vote once a single founder is left; promoted, it goes on without that. Of
+    two the one that is left may need the organiser's word, where no round was made while the other said goodbye."""
+    world = of_known_founders(4)
+    stranger = world.join()
+    world.scheduler.run_until(200.0)
+    for number, leaver in enumerate(world.peers[:2]):
+        say_goodbye(world, leaver)
+        world.scheduler.run_until(260.0 + 60.0 * number)
+    last = world.peers[2]
+    head = last.driver.state.head
+    assert head.electorate == ("p2",)
+    assert stranger.name in head.members
+    world.desk.roster = signed(1, (*FOUNDERS, stranger.name))
+    hear(world, last, world.desk.roster)
+    world.scheduler.run_until(360.0)
+    assert last.driver.state.head.electorate == ("p2", stranger.name)
+    say_goodbye(world, last)
+    world.scheduler.run_until(600.0)
+    head = stranger.driver.state.head
+    assert (head.electorate, head.round > last.driver.state.head.round) == ((stranger.name,), True)
+    world.check()
+
+
+def of_known_founders(seed: int) -> World:
+    """Whose genesis is the first list, as in every real run."""
+    world = World(seed, 3, restart_s=10.0)
+    world.desk.roster = Roster(0, FOUNDERS)
+    world.genesis = replace(world.genesis, roster=Roster(0, FOUNDERS))
+    for founder in world.peers:
+        state = founder.driver.state
+        founder.driver.state = replace(state, head=replace(state.head, roster=world.genesis.roster))
+    return world
+
+
+def say_goodbye(world: World, peer: LogicalPeer) -> None:
+    peer.driver.deliver(Leaving(world.now))
+    peer.later(20.0, peer.crash)

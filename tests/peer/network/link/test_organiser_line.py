@@ -16,7 +16,8 @@ from dht.node import Node
 from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.encoding import digest, pack
 from peer.consensus.protocol.restart_desk import QUESTION, packed_question
-from peer.network.link.organiser_line import OrganiserLine
+from peer.network.link.organiser_line import TELL_S, OrganiserLine
+from peer.schema.events import AlertRaised, Event
 
 RUN, ORGANISER, ANCHOR = b"r" * 32, "organiser", digest("anchor")
 ALICE = Identity.from_seed(b"a" * 32)
@@ -33,12 +34,15 @@ class Organiser:
         self.refused: list[RejectCode] = []
         self.refusals.hear = lambda code, who, why: self.refused.append(code)
         self.requests: list[bytes] = []
+        self.events: list[Event] = []
+        self.now = 0.0
         self.is_asked, self.is_done = asyncio.Event(), asyncio.Event()
         self._answers = list(answers)
 
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes | None:
         assert (peer, name) == (ORGANISER, QUESTION)
         self.requests.append(request)
+        self.now += 5.0
         self.is_asked.set()
         given = self._answers.pop(0)
         if not self._answers:
@@ -50,7 +54,9 @@ class Organiser:
 
 @asynccontextmanager
 async def line_to(organiser: Organiser) -> AsyncIterator[OrganiserLine]:
-    line = OrganiserLine(cast(Node, organiser), ORGANISER, lambda: ROSTER)
+    line = OrganiserLine(
+        cast(Node, organiser), ORGANISER, lambda: ROSTER, organiser.events.append, lambda: organiser.now
+    )
     task = asyncio.create_task(line.follow())
     yield line
     task.cancel()
@@ -100,3 +106,17 @@ async def test_only_the_newest_question_is_put() -> None:
         async with asyncio.timeout(5):
             await organiser.is_done.wait()
     assert organiser.requests == [packed_question(STUCK, ROSTER)]
+
+
+async def test_people_are_told_once_what_the_run_waits_for_where_no_node_answers() -> None:
+    away = Unreachable("nobody answers")
+    few = int(TELL_S / 5.0) - 1
+    organiser = Organiser(*[away] * few)
+    await heard(organiser, *[None] * few)
+    assert organiser.events == []
+    organiser = Organiser(*[away] * 3 * few, b"")
+    await heard(organiser, *[None] * (3 * few + 1))
+    (event,) = organiser.events
+    assert isinstance(event, AlertRaised)
+    assert event.code == "NO_NODE"
+    assert "homefires bootstrap" in event.text
