@@ -64,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--expires", default="", metavar="TIME", help="how long invites last, such as 7d or 12h")
     text = "how long an admission lasts until it is renewed, such as 30d"
     parser.add_argument("--members-for", default="", metavar="TIME", help=text)
+    text = "promote strangers whose work was counted for so long, in 20 rounds, or never (default 24h)"
+    parser.add_argument("--promote", default="24h", metavar="TIME|never", help=text)
     text = "serve a health page and metrics on this port of loopback"
     parser.add_argument("--health-port", type=int, default=0, metavar="PORT", help=text)
     text = "check these words, make the key, print the organiser's words, and end"
@@ -77,11 +79,13 @@ def _config(options: argparse.Namespace) -> BootstrapConfig:
     announce = tuple(check_announce(address) for address in options.announce)
     lasts_s = parse_duration_s("--expires", options.expires) if options.expires else 0.0
     member_s = parse_duration_s("--members-for", options.members_for) if options.members_for else LASTS_S
+    promote_s = None if options.promote == "never" else parse_duration_s("--promote", options.promote)
     spec = specs.load(str(options.spec))
     terms = InviteTerms(admits=spec.admission.policy == "invited", single=options.invites, lasts_s=lasts_s)
     return BootstrapConfig(
         directory=options.dir, spec=spec, listen=listen or ALL_INTERFACES, announce=announce, terms=terms,
         health_port=options.health_port, member_s=member_s, founders=tuple(options.founder),
+        promote_s=promote_s,
         also=tuple(check_dial(address) for address in options.also),
     )  # fmt: skip
 

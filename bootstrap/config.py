@@ -59,6 +59,8 @@ class BootstrapConfig:
     """Of loopback; 0 serves no health page."""
     member_s: float = LASTS_S
     """How long an admission lasts."""
+    promote_s: float | None = None
+    """For how long the voters must have counted a stranger's work before the node promotes it; None: it never does."""
 
     def __post_init__(self) -> None:
         count = self.spec.run.founders

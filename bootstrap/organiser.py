@@ -12,6 +12,7 @@ from pathlib import Path
 
 from bootstrap.config import InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, read_book, renew
+from bootstrap.roster import demote, load_promoted, promote
 from dht.access import RejectCode
 from dht.addresses import check_dial
 from dht.admission import FOR_EVER, QuarantineList, load_quarantine, save_quarantine, sign_quarantine
@@ -58,7 +59,7 @@ def list_quarantine(directory: Path) -> str:
 
 
 def list_members(directory: Path) -> str:
-    """Who is admitted, how it is called, and until when. Raises BadInput."""
+    """Who is admitted, how it is called, and until when; and who is promoted. Raises BadInput."""
     organiser, last = _open(directory)
     now_s, ended, names = time.time(), load_ended(directory), load_names(directory)
     until = {row["peer"]: row["until"] for row in read_book(directory)}  # of a peer the newest line counts
@@ -67,7 +68,8 @@ def list_members(directory: Path) -> str:
         f"{f'; not renewed: {ended[peer]}' if peer in ended else ''}"
         for peer in sorted(until)
     ]
-    return "\n".join(lines or [f"nobody was admitted to {last.run} of {fingerprint_words(organiser.peer_id)}"])
+    lines = lines or [f"nobody was admitted to {last.run} of {fingerprint_words(organiser.peer_id)}"]
+    return "\n".join((*lines, *(f"{peer}  promoted {how}" for peer, how in sorted(load_promoted(directory).items()))))
 
 
 def _when(until: float, now_s: float) -> str:
@@ -89,6 +91,20 @@ def renew_admission(directory: Path, peer: str) -> str:
     _open(directory)
     renew(directory, peer)
     return f"the admission of {peer} is renewed again"
+
+
+def promote_peer(directory: Path, peer: str) -> str:
+    """Have a peer be known to the organiser like a founder. Raises BadInput, DiskFull."""
+    _open(directory)
+    promote(directory, peer, time.strftime("by hand on %Y-%m-%d", time.gmtime()))
+    return f"{peer} is promoted: no stranger any more; peers know it once the bootstrap node has told them"
+
+
+def demote_peer(directory: Path, peer: str) -> str:
+    """Take that back. Raises BadInput, DiskFull."""
+    _open(directory)
+    demote(directory, peer)
+    return f"{peer} is not promoted any more; peers know it once the bootstrap node has told them"
 
 
 def _open(directory: Path) -> tuple[Identity, Invite]:

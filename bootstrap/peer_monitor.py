@@ -79,6 +79,9 @@ class PeerMonitor:
             peer: head for peer, head in heads.items() if peer not in kept_out and (members is None or peer in members)
         }
 
+    async def heads_let_in(self) -> dict[str, PeerRecord]:
+        return self.let_in(await self.heads())
+
     async def meet_again(self) -> None:
         """Dial everybody who was met in an earlier life; who does not answer within DIAL_S is tried again later."""
         await asyncio.gather(*map(self._reach, self._in_turn))
@@ -87,7 +90,7 @@ class PeerMonitor:
         """See who is there, if that was LOOK_S ago: show it, remember some of them, dial one of those met earlier."""
         if time.monotonic() < self._look_at:
             return
-        heads = self.let_in(await self.heads())
+        heads = await self.heads_let_in()
         await self._remember(heads)
         self._note_names(heads)
         self._in_turn.rotate(-1)
@@ -126,6 +129,10 @@ class PeerMonitor:
             log.warning("what members call themselves is not on disk: %s", error)
             return
         self._names = names
+
+    def members(self) -> frozenset[str]:
+        """Whom the organiser has admitted; nobody where everybody may take part."""
+        return self._members() or frozenset()
 
     def _members(self) -> frozenset[str] | None:
         """None where everybody may take part."""

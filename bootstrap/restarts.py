@@ -17,9 +17,9 @@ from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull
 from dht.identity import Identity, RunKeys
 from peer.consensus.protocol import restart_desk
-from peer.consensus.protocol.block import Restart
+from peer.consensus.protocol.block import Restart, Roster
 from peer.consensus.protocol.encoding import pack
-from peer.consensus.protocol.restart_desk import RestartDesk, Standstill, read_restart, read_stuck
+from peer.consensus.protocol.restart_desk import RestartDesk, Standstill, read_question, read_restart
 from peer.schema.events import AlertRaised, Event
 
 FOLDER = "restarts"
@@ -37,21 +37,26 @@ class RestartBook:
     def __init__(self, directory: Path, identity: Identity, run: bytes, report: Callable[[Event], None]) -> None:
         self._directory, self._report = directory, report
         self._told: list[Standstill] = []
-        self.desk = RestartDesk(
-            RunKeys(identity, run), self._save, _load(directory / FOLDER), wait_s=restart_desk.WAIT_S
-        )
+        self._keys, self._founders, self._trouble = RunKeys(identity, run), Roster(), ""
+        self.desk = RestartDesk(self._keys, self._save, _load(directory / FOLDER), wait_s=restart_desk.WAIT_S)
         _write_waiting(directory, [])  # what lies there is of an earlier life
         (directory / ORDER_FILE).unlink(missing_ok=True)
+
+    def know(self, founders: tuple[str, ...], newest: Roster) -> None:
+        """Whom the organiser knows: at first, and now."""
+        self._founders, self.desk.roster = Roster(0, founders), newest
 
     def answer(self, peer: str, request: bytes, refuse: Refuse) -> bytes | None:
         """To `restart_desk.QUESTION`; None if nothing can be said to this."""
         if not request or not self.desk.roster.known:
             return b""
         try:
-            stuck = read_stuck(request)
+            stuck, roster = read_question(request)
             if stuck.voter != peer:
                 raise ValueError("it shows what another has signed")
-            restart = self.desk.show(stuck, time.monotonic())
+            if roster != self._founders and not self._is_mine(roster):
+                raise ValueError("its list is none that this organiser has signed")
+            restart = self.desk.show(stuck, time.monotonic(), roster)
         except DiskFull as error:
             self._report(AlertRaised(level="error", code="DISK", text=f"a run stands still for want of room: {error}"))
             return None
@@ -61,7 +66,15 @@ class RestartBook:
         return b"" if restart is None else pack(restart.packed())
 
     def look(self) -> None:
-        """Tell who waits, where that has changed; and do what the organiser has ordered. Raises DiskFull."""
+        """Tell who waits, where that has changed, and do what the organiser has ordered; when the disk has room."""
+        try:
+            self._look()
+        except DiskFull as error:
+            if str(error) != self._trouble:
+                self._report(AlertRaised(level="error", code="DISK", text=str(error)))
+            self._trouble = str(error)
+
+    def _look(self) -> None:
         order = self._directory / ORDER_FILE
         if order.exists():
             self._obey(order)
@@ -74,6 +87,9 @@ class RestartBook:
             if item not in self._told:
                 self._report(AlertRaised(level="warning", code="STUCK", text=words_of(item)))
         self._told = standing
+
+    def _is_mine(self, roster: Roster) -> bool:
+        return self._keys.verify(self._keys.identity.peer_id, "roster", roster.payload(), roster.signature)
 
     def _obey(self, order: Path) -> None:
         try:

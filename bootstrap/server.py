@@ -21,7 +21,9 @@ from bootstrap.invites import InviteIssuer
 from bootstrap.members import AdmissionBook, load_table
 from bootstrap.organiser import OrdersFile
 from bootstrap.peer_monitor import PeerMonitor, is_relayed
+from bootstrap.promotion import Promoter
 from bootstrap.restarts import RestartBook
+from bootstrap.roster import RosterFile
 from bootstrap.status_page import Health
 from dht.access import AccessList, RejectCode
 from dht.addresses import are_loopback
@@ -34,8 +36,7 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
-from peer.consensus.protocol.block import Roster
-from peer.consensus.protocol.restart_desk import QUESTION
+from peer.consensus.protocol import restart_desk, rosters
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.http import serving
 from peer.schema import spec as specs
@@ -60,6 +61,8 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         file = GenesisFile(config.directory / "genesis", identity, config.run)
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
         restarts = RestartBook(config.directory, identity, config.run, report)
+        roster = RosterFile(config.directory, identity, config.run, report)
+        promoter = Promoter(config.directory, identity, config.run, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
         report.listener = health.note
@@ -72,6 +75,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
             async with _open(config, report) as node, _giving_start(config, node):
                 _answer(config, node, file, orders, book, report)
                 _answer_stuck(node, orders, restarts)
+                node.answer(rosters.QUESTION, roster.answer)
                 issuer = InviteIssuer(config, identity, node, report)
                 await issuer.issue()
                 around = PeerMonitor(node, config.directory, book, orders, health)
@@ -79,7 +83,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await _found(config, node, file, report, stop, around, issuer)
                 if file.genesis is not None:
                     health.begin()
-                await _stay(node, file, stop, orders, around, issuer, restarts)
+                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter)
         report(PeerStopped(why="asked to stop"))
 
 
@@ -170,7 +174,7 @@ def _answer_stuck(node: Node, orders: OrdersFile, restarts: RestartBook) -> None
         kept_out = peer in orders.look().quarantined
         return None if kept_out else restarts.answer(peer, request, node.refusals)
 
-    node.answer(QUESTION, answer)
+    node.answer(restart_desk.QUESTION, answer)
 
 
 def _take_in_guests(node: Node, guests: AccessList) -> None:
@@ -237,15 +241,17 @@ def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
 
 async def _stay(
     node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer,
-    restarts: RestartBook,
+    restarts: RestartBook, roster: RosterFile, promoter: Promoter,
 ) -> None:  # fmt: skip
     """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
     due_at = 0.0
-    if file.genesis is not None:
-        restarts.desk.roster = Roster(0, file.genesis.founders)
     while not stop.is_set():
-        orders.look()
+        assert file.genesis is not None
+        founders = file.genesis.founders
+        newest = roster.look(founders, around.members(), orders.look().quarantined)
+        restarts.know(founders, newest)
         restarts.look()
+        await promoter.look(node, file.genesis, around.heads_let_in, newest.known)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None

@@ -199,7 +199,7 @@ def _audit(args: argparse.Namespace) -> int:
         report = audit(args.dir, say)
     except BadLink as fault:
         if args.json:
-            print(json.dumps({"verified": False, "round": fault.round, "file": str(fault.path), "why": fault.why}))
+            print(json.dumps({"sound": False, "round": fault.round, "file": str(fault.path), "why": fault.why}))
         raise
     print(json.dumps(report.to_json()) if args.json else report.sentence())
     return 0

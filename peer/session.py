@@ -49,7 +49,6 @@ from peer.node.lifecycle.inputs_effects import (
     Positioned,
     Reconnect,
     Replayed,
-    Rewound,
     RoundDecided,
     Say,
     SnapshotTaken,
@@ -437,8 +436,6 @@ def heard(message: AnyToTrainer, now: float) -> LifeInput:
             return Positioned(now, anchor)
         case ipc.BlockCommitted(block, anchor, sent, received, agreed_at):
             return RoundDecided(now, Block.from_bytes(block).update, anchor, sent, received, agreed_at)
-        case ipc.RewindTo(blocks, anchor, members):
-            return Rewound(now, tuple(Block.from_bytes(block).update for block in blocks), anchor, members)
         case ipc.AdoptSnapshot(round, anchor, members):
             return SnapshotTaken(now, round, anchor, members)
         case ipc.InStep(here):

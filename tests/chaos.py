@@ -154,7 +154,8 @@ def deadline_s(rules: Rules, case: Case) -> float:
     """
     ack_s, exchange_s = rules.ack_s, rules.exchange_s
     means_s = 2 * exchange_s
-    ballot_s = (ack_s + exchange_s) + (means_s + ack_s) + (exchange_s + ack_s + exchange_s) + 2 * ack_s + STAGES * LOOK_S
+    repair_s, votes_s = exchange_s + ack_s + exchange_s, 2 * ack_s
+    ballot_s = (ack_s + exchange_s) + (means_s + ack_s) + repair_s + votes_s + STAGES * LOOK_S
     patience_s = means_s + 2 * ack_s + rules.stagger_s
     round_s = TRAIN_S[1] + APPLY_S + rules.gather_s + ballot_s + patience_s + ballot_s
     return round_s if case.peers > 2 else round_s + LONG_S + SILENT_S + rules.restart_s + VOTES_S

@@ -33,8 +33,8 @@ SWARM = "tests/swarm/"
 SWARMS_END = 0.8
 """Where in the run the last of them begins, so that nobody waits for it at the end."""
 LONGEST = (
-    "test_chaos", "test_split", "test_limits", "test_dashboard", "test_three_peers", "test_trust", "test_catch_up",
-    "test_join_by_snapshot",
+    "test_chaos", "test_split", "test_two_friends", "test_limits", "test_dashboard", "test_three_peers", "test_trust",
+    "test_catch_up", "test_join_by_snapshot",
 )  # fmt: skip
 """Those of them that begin."""
 WORKERS_PER_CORE = 2.0

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Collection, Sequence
 from concurrent.futures import Executor, Future
@@ -12,13 +13,12 @@ from peer.consensus.aggregation.aggregate import AggregationResult
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol import norms
-from peer.consensus.protocol.block import VOID, ContributionHeader, SignedNorms, Update
+from peer.consensus.protocol.block import VOID, ContributionHeader, Update
 from peer.consensus.protocol.head import ChainHead, next_anchor
 from peer.consensus.protocol.messages import BallotId
 from peer.consensus.protocol.norms import PartNorms
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.interface import BufferPart, ReducePart
-from peer.consensus.rounds.state import MemberState
 from peer.network.link.reduction import ReductionWorker
 from peer.node.store.contributions import Contribution
 from peer.testing.memory_peer import ModelKeys
@@ -49,7 +49,7 @@ class DecidedRound:
     """The encoded means by digest."""
     judgement: AggregationResult
     measuring_s: float
-    """Seconds of processor time to measure all contributions, as the reducers do together."""
+    """Seconds of processor time to measure all contributions, as their givers do together."""
     judging_s: float
     """The same to judge them once."""
 
@@ -76,9 +76,9 @@ class DecidedRound:
         bench = Bench(rules, Codec(first.spec.codec.wire), head, members, offers, present, self._last(rules.fragments))
 
         began_at = time.process_time()
-        measured = bench.measure()
+        members = bench.declare()
         self.measuring_s = time.process_time() - began_at
-        self.judgement = norms.judgement_of(rules, head, members, (measured,))
+        self.judgement = norms.judgement_of(rules, head, members)
         self.judging_s = time.process_time() - began_at - self.measuring_s
 
         parts = range(len(rules.fragment(head.round).parts))
@@ -91,7 +91,7 @@ class DecidedRound:
             contributors=tuple(means[part][1] if part in means else 0 for part in parts),
             weights=weights, penalties=(), weight=len(members), ballot=0,
             coordinator=head.leader(0), scales=scales,
-            pulls=pulls, measured=(measured,), records=self.judgement.records,
+            pulls=pulls, records=self.judgement.records,
         )  # fmt: skip
 
     def _last(self, fragments: int) -> DecidedRound | None:
@@ -133,17 +133,16 @@ class Bench:
         self.objects = Memory(last.objects if last else {})
         self._reducer = ReductionWorker(codec, self.objects, AtOnce(), lambda call: call())
 
-    def measure(self) -> SignedNorms:
-        """What it signs of all that it holds."""
+    def declare(self) -> tuple[ContributionHeader, ...]:
+        """The members, each with what it says of its own contribution."""
         parts = range(len(self._fragment.parts))
-        exchange = MemberState(
-            place=self._place, round=self._round, members=self._members, reducers=(self._rules.me,) * len(parts),
-            received=dict.fromkeys(parts, self._present), closes_at=0.0, repeat_at=0.0,
-            figures={part: {index: self._figures(part, index) for index in self._chosen} for part in parts},
-        )  # fmt: skip
-        return norms.measurements(
-            self._rules, exchange.round, len(exchange.members), exchange.received, exchange.figures
+        self._members = tuple(
+            dataclasses.replace(
+                header, norms=norms.declare(self._fragment, {part: self._figures(part, index) for part in parts})
+            )
+            for index, header in enumerate(self._members)
         )
+        return self._members
 
     def _figures(self, part: int, index: int) -> PartNorms:
         found: list[PartNorms] = []
@@ -161,14 +160,16 @@ class Bench:
         if not counting:
             return VOID, 0 if any(row) else self._present
         names = tuple(self._members[index].peer for index in counting)
-        for name, index in zip(names, counting, strict=True):
-            self._reducer.keep(BufferPart(self._place, name, part, self._offers[index].payload(part)))
         weights = tuple(row[index] for index in counting)
+        behind = [self._members[index] for index in self._chosen]
+        for header, index in zip(behind, self._chosen, strict=True):
+            self._reducer.keep(BufferPart(self._place, header.peer, part, self._offers[index].payload(part)))
         digests: list[bytes] = []
         self._reducer.reduce(
             ReducePart(
                 self._place, part, self._present, names, weights, 0, sum(row) - sum(weights), judgement.scales[layer],
-                judgement.pulls[layer], self._directions[part],
+                judgement.pulls[layer], self._directions[part], tuple(header.peer for header in behind),
+                tuple(norms.declared_of_layer(header, layer) for header in behind),
             ),
             digests.append,
         )  # fmt: skip

@@ -46,8 +46,9 @@ from peer.consensus.protocol.block import (
     VOID,
     Block,
     ContributionHeader,
-    NormRow,
-    SignedNorms,
+    Restart,
+    Roster,
+    Stuck,
     Update,
     Vote,
     discount,
@@ -68,25 +69,26 @@ from peer.consensus.protocol.messages import (
     GetMeans,
     GetObjects,
     Heartbeat,
-    MeanConflict,
     MeanData,
     Message,
     Nack,
-    NormDispute,
-    Norms,
-    NormTable,
     ObjectData,
+    Objection,
     PartData,
     Prepare,
     Promise,
     Propose,
     Reassign,
-    ShowInputs,
+    Restarted,
+    RosterSaid,
+    RowDispute,
     Start,
+    StuckSaid,
     VoteCast,
     decode,
     encode,
 )
+from peer.consensus.protocol.norms import PartNorms, declare
 from peer.consensus.rounds.interface import BufferPart, ReducePart
 from peer.consensus.rounds.state import Acceptor
 from peer.network.link.gatekeeper import ADMISSION, ADMIT, ORDERS
@@ -158,8 +160,8 @@ from peer.training.outer.outer_step import advance
 from peer.training.train.autotune_result import Tuned, TuneKey
 from peer.training.train.round_vectors import RoundVectors
 from peer.training.train.trainer import LocalTrainer
+from tests.peer.consensus.rounds.build import PARTS as MODEL_PARTS
 from tests.peer.consensus.rounds.build import header as model_pledge
-from tests.peer.consensus.rounds.build import measured_by_all
 from tests.peer.consensus.rounds.build import update as model_update
 from tests.peer.network.sync.donors import AtOnce
 from tests.stepping import step
@@ -241,10 +243,10 @@ def layouts(folder: Path) -> Any:
         "cut": str([(part.layer, part.start, part.size) for part in parts]),
         "divide": [str((item.numbers, item.layers, item.rows)) for item in divide(parts, 3)],
         "assign": [
-            str([NAMES.index(name) for name in assign(parts, NAMES, shares_of((0, 5_000, 90_000)), anchor, 0)])
-            for anchor in (START.anchor, digest("a"), digest("c"))
+            str([NAMES.index(name) for name in assign(parts, NAMES, shares_of((0, 5_000, 90_000)), turn)])
+            for turn in range(3)
         ],
-        "order": str([NAMES.index(name) for name in ballots(START.anchor, NAMES)]),
+        "order": str([NAMES.index(name) for name in ballots(dict(zip(NAMES, (2, 0, 0), strict=True)))]),
         "genesis": genesis_anchor(RUN, NAMES, digest("state")).hex(),
         "next": next_anchor(START.anchor, digest("update")).hex(),
         "instance": instance_of(START.anchor, NAMES[:2]).hex(),
@@ -401,11 +403,15 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
             contributors=tuple(contributors), weights=((30_000, 20_000, 15_536),), penalties=(), weight=3 * round,
             ballot=0, coordinator=NAMES[0],
         )  # fmt: skip
+        bare = {
+            named: codec.without_rows(means.payloads[named], piece.size)
+            for named, piece in zip(names, pieces, strict=True) if named != VOID
+        }  # fmt: skip
         at_once = copy.deepcopy(sites[0].vectors.anchor)
         advance(at_once, update, spec, parts, means.payloads.__getitem__)
         for site, mine in zip(sites, offers, strict=True):
             LayerUpdate(
-                spec=spec, update=update, means=means.payloads, mine=mine,
+                spec=spec, update=update, means=bare, mine=mine,
                 outcomes=part_outcomes(update, site.me, True), parts=pieces,
                 layers=range(len(site.vectors.flat.layers)), layer=site.vectors.layer,
                 kernels=TorchKernels(codec), own=own,
@@ -434,6 +440,7 @@ def mean_of(
         ReducePart(
             PLACE, part, contributors, tuple(NAMES[index] for index in here), tuple(weights[index] for index in here),
             missing=missing, scale=60_000 if last else 65_536, pull=3_000 if last else 0, direction=last,
+            rows=tuple(NAMES[index] for index in here), declared=(8.0,) * len(here),
         ),
         done.append,
     )  # fmt: skip
@@ -517,20 +524,25 @@ def doors(folder: Path) -> Any:
 # ---- what is decided ----
 
 
+def norms_of(parts: tuple[Part, ...], square: float, dot: float, direction: float) -> bytes:
+    """What somebody declares whose parts all come to this."""
+    figures = dict.fromkeys(range(len(parts)), PartNorms(square, dot, direction))
+    return declare(divide(parts, 1)[0], figures)
+
+
 def header(index: int, **changes: Any) -> ContributionHeader:
     leaves = [digest(NAMES[index], part) for part in range(len(PARTS))]
     plain = ContributionHeader(
-        NAMES[index], START.anchor, merkle_root(leaves), 1000 + index, 40, 10**7, False, ((index, 0, 5),), 1
-    )
+        NAMES[index], START.anchor, merkle_root(leaves), 1000 + index, 40, 10**7, False, ((index, 0, 5),), 1,
+        norms=norms_of(PARTS, 1.0 + index, 0.25 * index, 4.0),
+    )  # fmt: skip
     return dataclasses.replace(plain, **changes).signed(KEYS[index])
 
 
 MEMBERS = (
-    header(0), header(1, root=b"", ranges=(), leaving=True), header(2, reports=((NAMES[1], "es log"),)),
+    header(0), header(1, root=b"", ranges=(), leaving=True, norms=b"", away=(NAMES[2],)),
+    header(2, reports=((NAMES[1], "es log"),)),
 )  # fmt: skip
-MEASURED = SignedNorms(
-    NAMES[0], ((0, 0b101), (1, 0b001)), (NormRow(0, (1 << 30, 0, 7), (5, 0, 1 << 31), 9), NormRow(1, (3, 0, 0)))
-).signed(KEYS[0], START.anchor, 2, MEMBERS)
 MEAN = MeanData(
     PLACE, 1, 2, NAMES[0], 0b101, digest_of(PAYLOADS[2]), b"", PAYLOADS[2], digest("basis")
 ).signed(KEYS[0])  # fmt: skip
@@ -551,7 +563,6 @@ UPDATE = Update(
     took=((1, 2, 3, 4), (5, (1 << 32) - 1, (1 << 32) - 2, 0), (9, 9, 9, 9)),
     scales=(65_536, 1, 0),
     pulls=(0, 0, 4096),
-    measured=(MEASURED,),
     records=(PeerHistory(NAMES[0], 1, (NormStats(1.5, 0.25, 4, 1), NOTHING, NOTHING), b"8 bytes."),),
 )
 PROPOSED = KEYS[0].sign("propose", pack((PLACE.packed(), UPDATE.digest)))
@@ -563,37 +574,40 @@ def vote(index: int, **changes: Any) -> Vote:
 
 
 BLOCK = Block(UPDATE, (vote(0), vote(2)))
+PREPARED = (vote(0, phase=1), vote(2, phase=1))
+STUCK = Stuck(NAMES[0], START.anchor, START.electorate, 1, (2, UPDATE.digest), PREPARED).signed(KEYS[0])
+RESTART = Restart(START.anchor, 1, (STUCK,), forced=True).signed(RunKeys(ORGANISER, RUN))
+ROSTER = Roster(3, NAMES[:2], NAMES[2:], b"s" * 64)
 
 
 def decisions(folder: Path) -> Any:
-    """Pledges, measurements, means, an update and its certificate."""
+    """Pledges, means, an update and its certificate."""
     assert all(member.genuine(KEYS[0]) for member in MEMBERS)
-    assert MEASURED.genuine(KEYS[1], START.anchor, 2, MEMBERS)
     assert MEAN.genuine(KEYS[1])
     assert all(item.genuine(KEYS[1]) for item in BLOCK.votes)
     assert Update.from_bytes(UPDATE.to_bytes()) == UPDATE
     assert Block.from_bytes(BLOCK.to_bytes()) == BLOCK
     return {
         "headers": [[told(member.payload()), member.signature.hex()] for member in MEMBERS],
-        "measurements": [told(MEASURED.payload(START.anchor, 2, MEMBERS)), MEASURED.signature.hex()],
         "mean": [told(MEAN.signed_payload()), MEAN.signature.hex()], "proposal": PROPOSED.hex(),
         "update": [UPDATE.to_bytes().hex(), UPDATE.digest.hex()],
         "votes": [[told(item.payload()), item.signature.hex()] for item in BLOCK.votes],
         "block": told(BLOCK.to_bytes()), "anchor": START.after(UPDATE).anchor.hex(),
-        "weak block": told(dataclasses.replace(BLOCK, electorate=NAMES[1:]).to_bytes()),
+        "stuck": [told(STUCK.payload()), STUCK.signature.hex()],
+        "restarted block": told(Block(UPDATE, PREPARED, (RESTART,)).to_bytes()),
     }  # fmt: skip
 
 
 def judged(folder: Path) -> Any:
-    """What each reducer of the spec makes of the same measurements: weights, scales, pulls, records, penalties."""
-    members = tuple(model_pledge(name, tokens=100 * (number + 1)) for number, name in enumerate(("p0", "p1", "p2")))
-    rows = {"squares": (1 << 30, (1 << 30) - (1 << 22), (1 << 30) + (1 << 25)), "dots": (1 << 29, 1 << 29, 3 << 30)}
-    measured = measured_by_all(members, **rows, direction=1 << 30)
+    """What each reducer of the spec makes of the same norms: weights, scales, pulls, records, penalties."""
+    said = ((1.0, 0.5), (0.996, 0.5), (1.03, 3.0))
+    members = tuple(
+        model_pledge(f"p{number}", tokens=100 * (number + 1), norms=norms_of(MODEL_PARTS, square, dot, 1.0))
+        for number, (square, dot) in enumerate(said)
+    )
     found = {}
     for reducer in ("mean", "edit", "centered-clip", "agreement"):
-        made = model_update(
-            members=members, measured=measured, aggregation=AggregationRules(rule=reducer, warmup_rounds=1)
-        )
+        made = model_update(members=members, aggregation=AggregationRules(rule=reducer, warmup_rounds=1))
         found[reducer] = [str((made.weights, made.scales, made.pulls)), str(made.penalties), made.digest.hex()]
     return found
 
@@ -601,20 +615,17 @@ def judged(folder: Path) -> Any:
 ONE_MORE = dataclasses.replace(UPDATE, time=0)
 MESSAGES: tuple[Message, ...] = (
     Prepare(PLACE),
-    Prepare(PLACE, NAMES[:2]),
     Promise(PLACE, MEMBERS[0]),
-    Promise(PLACE, MEMBERS[1], (1, UPDATE.digest), (0, digest("other"))),
+    Promise(PLACE, MEMBERS[1], (1, UPDATE.digest), PREPARED),
     Nack(PLACE, 7),
     Start(PLACE, MEMBERS),
     PartData(PLACE, 0, 2, (digest("l"), digest("r")), b"payload"),
-    PartData(PLACE, 2, 1, (), b"payload", NAMES[2]),
-    Norms(PLACE, MEASURED),
-    NormTable(PLACE, (MEASURED,)),
+    PartData(PLACE, 1, 1, (), b"payload"),
     MEAN,
     GetMeans(PLACE, (0, 2)),
     Reassign(PLACE, ((0, NAMES[1]),)),
-    ShowInputs(PLACE, 2),
     Propose(PLACE, UPDATE, PROPOSED),
+    Propose(PLACE, UPDATE, PROPOSED, PREPARED),
     VoteCast(PLACE, vote(0)),
     GetObjects((digest("a"), digest("b"))),
     ObjectData(b"", b"payload"),
@@ -623,8 +634,11 @@ MESSAGES: tuple[Message, ...] = (
     Blocks(()),
     Heartbeat(START.anchor, 3, 9, digest("s"), True, 100, 10, False, "älice", 4, 0b101, 70),
     EquivocationProof(PLACE, (UPDATE.digest, PROPOSED), (ONE_MORE.digest, b"s" * 64)),
-    MeanConflict(PLACE, dataclasses.replace(MEAN, payload=b"")),
-    NormDispute(PLACE, MEASURED, 1),
+    RowDispute(PLACE, 1, MEAN.digest, 0b101, (digest("l"), digest("r")), b"payload", NAMES[2]),
+    Objection(PLACE, 1, MEAN.digest, 0b101),
+    StuckSaid(STUCK),
+    Restarted(RESTART),
+    RosterSaid(ROSTER),
 )
 
 
@@ -658,9 +672,8 @@ def chains(folder: Path) -> Any:
             disk.save_object(digest_of(payload), payload)
         disk.commit(Block(follows, BLOCK.votes), disk.head.after(follows), frozenset())
     disk.save_object(UPDATE.digest, UPDATE.to_bytes())
-    disk.save_acceptor(Acceptor(disk.head.anchor, disk.head.instance, 4, (3, UPDATE.digest)))
-    disk.save_acceptor(Acceptor(disk.head.anchor, digest("takeover"), 1, None, NAMES[:2]))
-    disk.undo(disk.head_at(disk.blocks[-1].update.parent))
+    disk.save_acceptor(Acceptor(disk.head.anchor, disk.head.instance, 4, accepted=(3, UPDATE.digest), stuck=STUCK))
+    disk.save_acceptor(Acceptor(disk.head.anchor, digest("restarted"), 1, restarts=(RESTART,)))
     return told_files(folder)
 
 

@@ -210,7 +210,7 @@ class TrainingPeer(LifeHost):
             case Evaluate() | Save():  # the swarm measures
                 return None
             case _:
-                raise AssertionError(f"{self.name} shall {work}, though nothing forks and nobody pauses here")
+                raise AssertionError(f"{self.name} shall {work}, though nobody is left behind or pauses here")
         return None
 
     def tell(self, event: Event) -> None:

@@ -48,7 +48,7 @@ MODULES = (
     "bootstrap", "peer", "peer.network.link.link", "peer.tools.doctor.kernel_probe", "peer.parallel.autotune",
     "peer.parallel.fsdp.rank",
     "peer.testing.small_memory_rank",
-    "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.testing.hurried_node",
+    "peer.testing.faulty_link", "peer.testing.faulty_peer", "peer.testing.short_waits",
     "tests.benchmarks.allreduce_crew",
     "tests.benchmarks.cuda_child", "tests.benchmarks.pipeline_stage", "tests.benchmarks.rivals.ddp",
     "tests.benchmarks.rivals.open_diloco", "tests.benchmarks.rivals.switch", "tests.bootstrap.impatient",

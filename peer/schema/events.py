@@ -112,7 +112,7 @@ class RoundStarted(Event):
 
 @dataclass(frozen=True, kw_only=True)
 class PhaseEntered(Event):
-    """The round moved on: submit, prepare, exchange, weigh, reduce, commit, apply. `RoundStarted` says that it trains.
+    """The round moved on: submit, prepare, exchange, reduce, commit, apply. `RoundStarted` says that it trains.
 
     `deadline` is Unix time or None; `coordinator` is the peer that leads this ballot.
     """

@@ -249,14 +249,6 @@ class BlockCommitted(ToTrainer, frozen=True):
     agreed_at: Seconds
 
 
-class RewindTo(ToTrainer, frozen=True):
-    """The others' branch won: stand at `anchor` again. These blocks, newest first, no longer count."""
-
-    blocks: Annotated[tuple[Packed, ...], Meta(min_length=1, max_length=1 << 16)]
-    anchor: Digest
-    members: Members
-
-
 class AdoptSnapshot(ToTrainer, frozen=True):
     """Stand where a snapshot on this disk was taken, wherever the trainer stood before; its work goes along."""
 
@@ -319,7 +311,7 @@ AnyToLink = (
     | LossMeasured | Leave | AssignStages | LayersHeld | StartLooked | SeekWork
 )  # fmt: skip
 AnyToTrainer = (
-    SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | RewindTo | AdoptSnapshot | InStep
+    SpecText | Waiting | BeginAt | ReplayBlock | ResumeAt | BlockCommitted | AdoptSnapshot | InStep
     | AskSubmit | OthersSpeeds | ReportEvent | HomesOffered | StagesAssigned | HomeLost | LinkFailed | StartBrought
 )  # fmt: skip
 

@@ -71,7 +71,7 @@ class PeerSettings(StrictTable):
     listen: tuple[str, ...] = ("/ip4/0.0.0.0/tcp/0",)
     """Addresses to listen on; port 0 takes a free one. `none`: others reach this peer through the bootstrap node."""
     chain_mb: int = 4000
-    """Room on disk for updates that others may need; what no fork and no newcomer can need any more goes first."""
+    """Room on disk for updates that others may need; what nobody who catches up can need any more goes first."""
     upload_mbps: float = 0.0
     """Megabits per second that this peer sends at most, to all others together; 0 means no cap. A little less than the
     line carries leaves room for whoever else uses it."""

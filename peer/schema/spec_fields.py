@@ -276,17 +276,16 @@ class RoundTable(StrictTable):
     stagger_s: Annotated[float, Bounds(0.05, YEAR_S)] = 5.0
     """Further wait per skipped coordinator."""
     keep_rounds: Annotated[int, Bounds(1, 10_000)] = 8
-    """Rounds that a fork can undo: for so long a peer keeps its own encoded contributions and its votes."""
+    """For so many rounds a peer keeps its own encoded contributions and its votes, and catches up by blocks."""
     gamma: Annotated[float, Bounds(0, 1)] = 1.0
     """What is left of a contribution after each round that missed it. 1: a peer goes on from its own parameters and
     owes all that it has learned, as in DiLoCo (arXiv:2311.08105); from three rounds on that weighs less by its age."""
     max_staleness: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Rounds after which what a peer learned is no longer taken."""
     restart_s: Annotated[float, Bounds(0, YEAR_S)] = 600.0
-    """Peers that waited this long for a lost majority go on without it, which may fork; 0 means never."""
+    """Voters that waited so long for a quorum ask the organiser's node whether those left may go on; 0: never."""
     min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
-    """No round is shorter, so that a few who take over cannot make a heavy chain in no time: more than the length of a
-    round divided by the peers. 0: only among people you trust."""
+    """No round is shorter, so that nobody dates many rounds in no time. 0: only among people you trust."""
     audit: Annotated[float, Bounds(0, 1)] = 0.02
     """Fraction of the parts that are reduced a second time by another peer."""
     snapshot_rounds: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16

@@ -20,7 +20,7 @@ from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.block import Block, PartOutcome, part_outcomes
 from peer.consensus.protocol.layout import Part, cut
 from peer.node.store.contributions import Contribution
-from peer.node.store.run_directory import genesis_head, read_chain_files, read_genesis, read_undone
+from peer.node.store.run_directory import genesis_head, read_chain_files, read_genesis
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
 from peer.training.model.build import build
@@ -49,7 +49,7 @@ class BookedKernels:
         self._kernels, self._codec, self._look = kernels, codec, look
         self.produced, self.discounted = (torch.zeros(size, dtype=torch.float64) for _ in range(2))
         self.encode, self.begin, self.keep_start = kernels.encode, kernels.begin, kernels.keep_start
-        self.counted, self.returned = kernels.counted, kernels.returned
+        self.counted = kernels.counted
 
     def progress(self, t: LayerTensors) -> None:
         self._produce(t, slice(0, t.elements))
@@ -124,8 +124,6 @@ class Audited:
     produced: float
     missing: float
     """The largest element of what is neither counted, nor owed, nor discounted: what rounding leaves."""
-    undone: tuple[float, ...]
-    """The largest element of each contribution that a branch had counted which was left."""
 
 
 def audit_books(directory: Path, spec: RunSpec, me: str) -> Audited:
@@ -139,10 +137,7 @@ def audit_books(directory: Path, spec: RunSpec, me: str) -> Audited:
     contributions = _Contributions(directory, spec, me)
     counted = contributions.sum_of(chain[:at])
     missing = produced - counted - discounted - owed.double()
-    undone = (contributions.sum_of([block]) for block in read_undone(directory).values())
-    return Audited(
-        anchor=anchor, produced=_largest(produced), missing=_largest(missing), undone=tuple(map(_largest, undone))
-    )
+    return Audited(anchor=anchor, produced=_largest(produced), missing=_largest(missing))
 
 
 def _largest(vector: Tensor) -> float:

@@ -36,7 +36,6 @@ from peer.node.lifecycle.inputs_effects import (
     Moved,
     Result,
     Resume,
-    Rewind,
     RoundDecided,
     Stepped,
     Submit,
@@ -80,9 +79,6 @@ class LogicalWorld(PeerWorld, Protocol):
     def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         """The peer is about to append a block to its chain."""
 
-    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """The peer is about to take these blocks off its chain and to stand at `head` again."""
-
     def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
         """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
 
@@ -94,9 +90,6 @@ class LogicalWorld(PeerWorld, Protocol):
 
     def offered(self, peer: LogicalPeer, anchor: bytes, payloads: list[bytes]) -> None:
         """The peer has written what it gives for an anchor."""
-
-    def undone(self, peer: LogicalPeer, update: Update) -> None:
-        """The peer stands before the outer step of an update again."""
 
     def applied(self, peer: LogicalPeer, update: Update) -> None:
         """The peer has taken the outer step of an update, perhaps again after a crash."""
@@ -168,19 +161,6 @@ class Ledger:
             self.forgotten |= {update.parent}
         self.anchor, self.round = next_anchor(self.anchor, update.digest), update.round
 
-    def undo(self, me: str, update: Update, mine: list[bytes] | None, objects: dict[bytes, bytes]) -> None:
-        """The newest update is not on my chain any more: what it counted is owed again. Discounts stay."""
-        self.anchor, self.round = update.parent, update.round - 1
-        for at, part in enumerate(self.averaged()):
-            if not self.keeps(part):
-                continue
-            if update.parts[at] != VOID:
-                self.theta[part] -= decoded(objects[update.parts[at]])
-            if update.contributed(me, at) and update.parent not in self.forgotten:
-                assert mine is not None, f"{me} has forgotten what it gave for round {update.round}"
-                self.residual[part] += decoded(mine[at])
-                self.counted[part] -= decoded(mine[at])
-
 
 @dataclass(kw_only=True)
 class IntegerDisk(MemoryDisk):
@@ -210,7 +190,6 @@ class LogicalPeer(SwarmPeer):
         disk = self.disk_type(
             self, world.genesis, world.rules(name).keep_rounds,
             on_commit=lambda block, head: world.committing(self, block, head),
-            on_undo=lambda blocks, head: world.undoing(self, blocks, head),
             ledger=Ledger.empty(world.genesis.anchor, world.parts, world.fragments, layers),
         )  # fmt: skip
         super().__init__(world, name, disk)
@@ -266,12 +245,8 @@ class LogicalPeer(SwarmPeer):
         return self.world.rng.random()
 
     def _follow_the_chain(self) -> None:
-        """Bring the ledger to the newest anchor on disk; a crash may have left it behind, or on a branch left since."""
-        disk = self.disk
-        on_chain = {disk.genesis.anchor, *(head.anchor for head in disk.heads)}
-        while self.ledger.anchor not in on_chain:
-            self._undo(disk.undone[self.ledger.anchor].update)
-        for block in disk.blocks[self.ledger.round :]:
+        """Bring the ledger to the newest anchor on disk; a crash may have left it behind."""
+        for block in self.disk.blocks[self.ledger.round :]:
             self._apply(block.update)
 
     def crash(self) -> None:
@@ -349,8 +324,6 @@ class LogicalPeer(SwarmPeer):
         match work, self.life.moving:
             case Apply(), RoundDecided(agreed_at=agreed_at):
                 return agreed_at + APPLY_S - self.now
-            case Rewind(), _:
-                return APPLY_S
         return 0.0
 
     def do(self, work: Work) -> Result:
@@ -360,10 +333,6 @@ class LogicalPeer(SwarmPeer):
                 return None
             case Apply(update=update):
                 self._apply(update)
-            case Rewind(updates=updates, anchor=anchor):
-                for update in updates:
-                    self._undo(update)
-                assert self.ledger.anchor == anchor
             case Resume(anchor=anchor):
                 self._offered = self.disk.header(anchor) is not None
         self.burn()
@@ -371,7 +340,7 @@ class LogicalPeer(SwarmPeer):
         return Moved(state=self.state_digest())
 
     def _submit(self, anchor: bytes) -> None:
-        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
+        """Written once per anchor: a peer that stands here again after a crash offers the same bytes."""
         self._offered = True
         if self.disk.header(anchor) is not None:
             return
@@ -417,11 +386,6 @@ class LogicalPeer(SwarmPeer):
         self._step, self._offered = 0, False
         self.ledger.apply(self.member, update, self.disk.offered(update.parent), self.disk.objects)
         self.world.applied(self, update)
-
-    def _undo(self, update: Update) -> None:
-        self._step, self._offered = 0, False
-        self.ledger.undo(self.member, update, self.disk.offered(update.parent), self.disk.objects)
-        self.world.undone(self, update)
 
 
 class FusedStreams:

@@ -90,7 +90,7 @@ class World:
         self.contributions: dict[tuple[str, bytes], list[bytes]] = {}
         """What each peer offered for each anchor."""
         self.written_off: set[tuple[str, bytes]] = set()
-        """Which of them their peers have forgotten, with a branch that was too old to be undone."""
+        """Which of them their peers have forgotten, with a chain that they gave up."""
         self.liars: set[str] = set()
         """Peers that do not keep to the protocol, in tests that make some."""
         self.counts: Counter[str] = Counter()
@@ -190,15 +190,6 @@ class World:
         self.counts["rolled back"] += sum(map(block.update.rolled_back, range(len(block.update.parts))))
         self.counts["refused"] += sum(row.count(0) for row in block.update.weights)
 
-    def undoing(self, peer: LogicalPeer, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """A fork is left."""
-        assert self.restart_s, f"{peer.name} undoes round {blocks[0].update.round} where nothing can fork"
-        self.counts["undone"] += len(blocks)
-
-    def undone(self, peer: LogicalPeer, update: Update) -> None:
-        """What the peer has committed is the branch that it goes back to."""
-        del self.history[self.index[peer.name]][update.round - 1 :]
-
     def donor(self, peer: LogicalPeer) -> IntegerDisk | None:
         """The heaviest chain of those whom the peer reaches, if it is heavier than its own."""
         others = [other for other in self.peers if other.alive and not peer.is_cut_off(other.name)]
@@ -206,18 +197,17 @@ class World:
         return heaviest.disk if heaviest.disk.head.weight > peer.disk.head.weight else None
 
     def resyncing(self, peer: LogicalPeer, donor: IntegerDisk) -> None:
-        """Only a fork that is too old to be undone is given up."""
+        """Nobody honest gives up a round that was decided."""
         theirs = {head.anchor for head in donor.heads}
         apart = [head for head in peer.disk.heads if head.anchor not in theirs]
-        old = len(apart) > peer.disk.keep_rounds
-        assert old or not apart, f"{peer.name} gives up {len(apart)} rounds that it could undo"
+        assert not apart or self.liars, f"{peer.name} gives up {len(apart)} rounds"
         for other in self.peers:
             if other.disk is donor:
                 for home in self.homes_of(other.member):
                     peer.disk.objects |= home.disk.objects
 
     def resynced(self, peer: LogicalPeer) -> None:
-        """A branch is left that is too old to be undone: what its updates counted of the peer is written off."""
+        """The peer's chain is given up: what its updates counted of it is written off."""
         self.counts["resynced"] += 1
         self.history[self.index[peer.name]].clear()
         kept = peer.disk.contributions
@@ -283,12 +273,8 @@ class World:
             assert on_chain == ledger.counted[part], f"{peer.name} part {part}: counted twice or not at all"
 
     def _chain_to(self, disk: IntegerDisk, anchor: bytes) -> Iterator[Block]:
-        """The blocks up to an anchor, newest first: those of the branch that was left, if a crash came in between."""
+        """The blocks up to an anchor, newest first."""
         rounds = {head.anchor: head.round for head in (disk.genesis, *disk.heads)}
-        while anchor not in rounds:
-            block = disk.undone[anchor]
-            yield block
-            anchor = block.update.parent
         yield from reversed(disk.blocks[: rounds[anchor]])
 
 

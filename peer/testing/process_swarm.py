@@ -39,7 +39,7 @@ from peer.testing.short_waits import PACED, write_hurry
 from peer.testing.swarm_contract import Committed, Swarm
 
 LINK_MODULE = "peer.testing.faulty_link"
-NODE_MODULE = "peer.testing.hurried_node"
+NODE_MODULE = "peer.testing.short_waits"
 OF_NODES = ("bootstrap.", "peer.consensus.protocol.")
 """Where the constants are that an organiser's node has, too."""
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
@@ -169,7 +169,7 @@ class RealSwarm(Swarm):
         return list(self._peers[peer].lines)
 
     def committed(self, peer: int) -> Sequence[Committed]:
-        """What the peer has reported as committed, in order of rounds, each once; nothing that it has undone."""
+        """What the peer has reported as committed, in order of rounds, each once."""
         self._require_peer(peer)
         self._drain()
         commits = self._peers[peer].commits
@@ -469,7 +469,7 @@ class RealSwarm(Swarm):
         if peer is None:
             return
         peer.lines.append(line)
-        if isinstance(line.event, AlertRaised) and line.event.code in ("FORK", "RESYNC"):
+        if isinstance(line.event, AlertRaised) and line.event.code == "RESYNC":
             peer.changes_over = True
         if isinstance(line.event, RoundCommitted):
             event = line.event

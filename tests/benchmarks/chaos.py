@@ -1,7 +1,7 @@
 """`python -m tests.benchmarks chaos`: more schedules of faults on the memory swarm than the test suite has time for.
 
 Of every hundred schedules 70 are of the chaos matrix (each fault in each phase of a round, with more seeds),
-10 random, 10 by the targeted adversary, each with takeover on and off in turn and with latecomers, and 10 in
+10 random, 10 by the targeted adversary, each with restarts on and off in turn and with latecomers, and 10 in
 which the network falls apart for long. A schedule is known by its plan and number, whatever else is run: a
 failure is replayed by `--replay PLAN NUMBER`. With `--clusters` some members of every schedule are several homes.
 """

@@ -160,7 +160,7 @@ def _seconds(values: Sequence[float]) -> str:
 
 def measure(directory: Path, step_s: float) -> Figures:
     """Run it all once; some ten minutes."""
-    # No more of the chain than a fork can need, as in an old run: else a newcomer replays the few rounds there are.
+    # No more of the chain than must stay, as in an old run: else a newcomer replays the few rounds there are.
     settings = (f"min_step_s={step_s}", "chain_mb=0")
     with closing(RealSwarm(directory, len(FOUNDERS), spec=str(SPEC), settings=settings)) as swarm:
         swarm.until_round(WARM_ROUND, within_s=BEGIN_S)

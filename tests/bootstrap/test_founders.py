@@ -86,11 +86,12 @@ def test_who_leaves_or_is_not_done_computing_is_no_founder() -> None:
     assert (seen.agreed, seen.odd) == (("c",), ())
 
 
-def test_a_run_that_has_begun_is_not_begun_again() -> None:
-    """The organiser's folder was lost: a second genesis would split the run."""
+def test_who_only_says_that_the_run_has_begun_keeps_nobody_from_founding_it() -> None:
+    """That it has begun its organiser's genesis shows, which a peer gives back (`restore`); keys cost nothing."""
     seen = look({"a": HEAD, "b": replace(HEAD, round=0, anchor=b"a" * 32)})
     assert seen.training == ("b",)
-    assert seen.founders(1) is None
+    assert seen.founders(1) == ("a",)
+    assert seen.founders(2) is None
 
 
 def test_a_genesis_is_on_disk_and_survives_a_restart(tmp_path: Path) -> None:

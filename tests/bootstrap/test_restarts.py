@@ -23,6 +23,7 @@ RUN, ANCHOR = b"r" * 32, digest("anchor")
 ORGANISER = Identity.from_seed(b"o" * 32)
 PEERS = sorted((Identity.from_seed(letter * 32) for letter in (b"a", b"b", b"c")), key=lambda peer: peer.peer_id)
 THREE = tuple(peer.peer_id for peer in PEERS)
+FOUNDERS = Roster(0, THREE)
 
 
 class Node:
@@ -32,7 +33,7 @@ class Node:
         self.events: list[Event] = []
         self.refused: list[tuple[RejectCode, str, str]] = []
         self.book = RestartBook(folder, ORGANISER, RUN, self.events.append)
-        self.book.desk.roster = Roster(0, THREE)
+        self.book.know(THREE, Roster(0, THREE))
 
     def shown(self, peer: Identity, request: bytes) -> bytes | None:
         return self.book.answer(peer.peer_id, request, lambda *refused: self.refused.append(refused))
@@ -41,8 +42,8 @@ class Node:
         return [event.text for event in self.events if isinstance(event, AlertRaised) and event.code == code]
 
 
-def stuck(peer: Identity) -> bytes:
-    return packed_question(Stuck(peer.peer_id, ANCHOR, THREE, 1).signed(RunKeys(peer, RUN)))
+def stuck(peer: Identity, roster: Roster = FOUNDERS) -> bytes:
+    return packed_question(Stuck(peer.peer_id, ANCHOR, THREE, 1).signed(RunKeys(peer, RUN)), roster)
 
 
 def test_who_only_asks_hears_that_the_node_is_there(tmp_path: Path) -> None:
@@ -77,7 +78,9 @@ def test_what_is_no_word_of_the_asker_is_refused_with_its_id(tmp_path: Path) -> 
     node = Node(tmp_path)
     assert node.shown(PEERS[1], stuck(PEERS[0])) is None
     assert node.shown(PEERS[1], b"\xc1") is None
-    assert [(code, who) for code, who, _ in node.refused] == [(RejectCode.RECORD, PEERS[1].peer_id)] * 2
+    assert node.shown(PEERS[1], stuck(PEERS[1], Roster(0, THREE[1:2]))) is None
+    assert node.shown(PEERS[1], stuck(PEERS[1], Roster(1, THREE[1:2]).signed(RunKeys(PEERS[1], RUN)))) is None
+    assert [(code, who) for code, who, _ in node.refused] == [(RejectCode.RECORD, PEERS[1].peer_id)] * 4
 
 
 def test_the_node_says_once_who_waits_for_whom(tmp_path: Path) -> None:

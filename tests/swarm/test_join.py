@@ -11,6 +11,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from bootstrap.organiser import promote_peer
 from dht.errors import BadInput, DirectoryBusy, PortInUse, Unreachable
 from dht.identity import Identity
 from dht.invite import issue
@@ -80,8 +81,9 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_and_nobody_needs_the_node(
     swarm: StartSwarm, tmp_path: Path
 ) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
-    the latest. Once it has earned its vote a founder leaves politely while a round is being made: the others commit it
-    in time. All read a mix of text and conversations. Half of the parts are audited, and nobody is found to lie.
+    the latest. Once it has earned its vote, and the organiser has promoted it, a founder leaves politely while a round
+    is being made: the others commit it in time. All read a mix of text and conversations. Half of the parts are
+    audited, and nobody is found to lie.
 
     Then the bootstrap node is killed. A newcomer has no more than the old invite, which nobody answers, and what a peer
     remembers: spec, genesis, chain and the way to the others come from there.
@@ -96,6 +98,7 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_and_nobody_needs_the_node(
     assert [commit.round for commit in run.committed(late)] == list(range(1, run.committed(late)[-1].round + 1))
     run.assert_agreement()
 
+    promote_peer(run.directory / "bootstrap", run.id_of(late))
     run.until(lambda: late in run.electorate(run.committed(0)[-1].round), "the joiner has no vote")
     newest = run.committed(1)[-1].round
     line = run.wait_for(1, lambda line: starts_after(line, newest))

@@ -9,20 +9,22 @@ from peer.testing.faults import Partition
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import LIGHT, RESTING
 
-pytestmark = pytest.mark.swarm
+pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 SETS = (
     *LIGHT, "round.gather_s=3.0", "round.exchange_s=4.0", "round.ack_s=1.0", "round.stagger_s=1.0",
-    "round.restart_s=8.0", "round.keep_rounds=64", "round.max_staleness=64", "data.eval_every=1000",
+    "round.restart_s=4.0", "round.keep_rounds=64", "round.snapshot_rounds=64", "round.max_staleness=64",
+    "data.eval_every=1000",
 )  # fmt: skip
+HURRY = {"peer.consensus.rounds.timeouts.SILENT_S": 12.0}
 ALONE, OTHERS = 2, (0, 1)
-PARTED = Partition(phase="train", round=2, peers=(ALONE,), seconds=25.0)
+PARTED = Partition(phase="train", round=2, peers=(ALONE,), seconds=40.0)
 
 
 def test_a_minority_waits_and_comes_back(swarm: StartSwarm) -> None:
     """It hears the organiser's node and asks it, but is less than half of those whom the organiser knows. Nothing is
     undone anywhere; once it is back it is a member again."""
-    run = swarm(peers=3, real=True, sets=SETS, settings=RESTING)
+    run = swarm(peers=3, real=True, sets=SETS, settings=RESTING, hurry=HURRY)
     run.inject(PARTED)
     run.until_struck(PARTED)
     parted_at = max(commit.round for commit in run.committed(0))

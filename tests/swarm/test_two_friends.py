@@ -15,7 +15,7 @@ SETS = (
     *LIGHT, "round.gather_s=3.0", "round.exchange_s=4.0", "round.ack_s=1.0", "round.stagger_s=1.0",
     "round.restart_s=6.0",
 )  # fmt: skip
-HURRY = {"peer.consensus.protocol.restart_desk.WAIT_S": 4.0}
+HURRY = {"peer.consensus.protocol.restart_desk.WAIT_S": 4.0, "peer.consensus.rounds.timeouts.SILENT_S": 12.0}
 STAYS, LEAVES = 0, 1
 
 
@@ -36,6 +36,8 @@ def test_one_pulls_the_plug_and_the_other_goes_on_with_the_organisers_node(swarm
     asked = run.wait_for(STAYS, lambda line: is_alert(line, "STUCK"))
     told = run.wait_for(STAYS, lambda line: is_alert(line, "RESTART"))
     assert asked.t < told.t
+    assert isinstance(asked.event, AlertRaised)
+    assert run.id_of(LEAVES)[-6:] in asked.event.text
     run.until_round(stood_at + 3, by=(STAYS,))
     assert run.group(newest(run, STAYS)) == {STAYS}
     run.restart(LEAVES)

@@ -9,7 +9,7 @@ from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.layout import cut
 from peer.schema.events import Event, EventLine, PeerStarted, PeerStateChanged, ReportReceived
 from peer.tools.watch.verified_chain import commit_events
-from tests.peer.consensus.rounds.build import HEAD, block, header, measured_by_all, update
+from tests.peer.consensus.rounds.build import HEAD, block, header, update
 
 ROUND_S = 30.0
 
@@ -24,7 +24,7 @@ def round_told(number: int) -> list[Event]:
     second = header("p1", root=b"", tokens=0, steps=0) if missing else header("p1")
     members = (header("p0"), second, header("p2"))
     contributors = (0b101 if missing else 0b111,) * 3
-    made = update(members=members, contributors=contributors, measured=measured_by_all(members))
+    made = update(members=members, contributors=contributors)
     step = ChainEntry(HEAD, block(replace(made, round=number)))
     return list(commit_events(step, cut((2, 2, 1), 2), lambda anchor: b"\x01"))
 

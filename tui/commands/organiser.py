@@ -47,6 +47,7 @@ class NodeOptions:
     also: Also = ()
     founder: Annotated[tuple[str, ...], Option("may found the run; repeatable (default: who comes first)", "PEER")] = ()
     members_for: Annotated[str, Option("how long an admission lasts before it is renewed (default 30d)", "TIME")] = ""
+    promote: Annotated[str, Option("promote strangers after so long and 20 rounds (default 24h)", "TIME|never")] = ""
     health_port: Annotated[int, Option("serve a health page and metrics on this port of loopback", "PORT")] = 0
     invite: InviteOptions = field(default_factory=InviteOptions)
 
@@ -167,19 +168,25 @@ class MembersCommand(OrganiserCommand):
     peer: Annotated[str | None, Argument("its id, 12D3Koo…; none: list all, and until when", "PEER")] = None
     end: Annotated[str, Option("let it stay until its admission ends, and why", "TEXT", either="what")] = ""
     renew: Annotated[bool, Option("take that back", either="what")] = False
+    promote: Annotated[bool, Option("let it vote like a founder: it is no stranger any more", either="what")] = False
+    demote: Annotated[bool, Option("take that back", either="what")] = False
 
     def run(self) -> int:
-        from bootstrap.organiser import end_admission, list_members, renew_admission
+        from bootstrap.organiser import demote_peer, end_admission, list_members, promote_peer, renew_admission
 
         directory = self.find()
         if self.peer is None:
             print(list_members(directory))
         elif self.renew:
             print(renew_admission(directory, self.peer))
+        elif self.promote:
+            print(promote_peer(directory, self.peer))
+        elif self.demote:
+            print(demote_peer(directory, self.peer))
         elif self.end.strip():
             print(end_admission(directory, self.peer, self.end))
         else:
-            raise BadInput("--end is missing: say why, its owner reads it; or --renew to take that back")
+            raise BadInput("say what: --end and why, which its owner reads, --renew, --promote or --demote")
         return 0
 
 

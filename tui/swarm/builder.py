@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
 from copy import copy
 from dataclasses import replace
 from itertools import islice
@@ -69,10 +68,6 @@ class SnapshotBuilder:
             self._narrator = copy_peer(self._narrator or PeerView(peer=""))
         return self._narrator
 
-    @property
-    def chains(self) -> list[PeerView]:
-        return [*self.peers.values(), *([self._narrator] if self._narrator is not None else [])]
-
     def commit(self, round: int, digest: str, state: str) -> CommittedAnchor:
         """One object for what all peers say alike."""
         key = (round, digest, state)
@@ -86,14 +81,6 @@ class SnapshotBuilder:
         if known is penalty:
             self.penalty_log.append(penalty)
         return known
-
-    def take_back(self, penalties: Collection[PenaltyRecord]) -> None:
-        """As if nobody had told these: the rounds that imposed them were undone."""
-        if not penalties:
-            return
-        keys = {penalty_key(penalty) for penalty in penalties}
-        self.penalty_log = [known for known in self.penalty_log if penalty_key(known) not in keys]
-        self._told = None
 
     def note(self, t: float, level: str, peer: str, code: str, text: str) -> None:
         short = text if len(text) <= MAX_ENTRY_TEXT else f"{text[: MAX_ENTRY_TEXT - 1]}…"

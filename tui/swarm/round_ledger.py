@@ -1,4 +1,4 @@
-"""What lines say of the swarm's rounds: each counts once however many peers report it, and a fork undoes it."""
+"""What lines say of the swarm's rounds: each counts once however many peers report it."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from peer.schema.events import PenaltyImposed, RoundAborted, RoundCommitted
 from tui.swarm.builder import MAX_ROUNDS, SnapshotBuilder
 from tui.swarm.phase_styles import penalty_code
 from tui.swarm.snapshot import PeerView, PenaltyRecord, Point, Round
-from tui.swarm.timeline import SWARM_POINTS, add_span, drop_rounds, mark_tardy
+from tui.swarm.timeline import SWARM_POINTS, add_span, mark_tardy
 from tui.text.event_text import penalty_words
 from tui.text.units import count
 
@@ -27,17 +27,12 @@ def commit(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitt
     told = draft.commit(event.round, event.digest, event.state)
     if peer.commits and peer.commits[-1] == told:
         return
-    changed_over = bool(peer.commits) and peer.commits[-1].round >= event.round
     while peer.commits and peer.commits[-1].round >= event.round:
         peer.commits.pop()
     peer.commits.append(told)
     if len(peer.commits) > MAX_COMMITS:
         del peer.commits[0]
-    if changed_over:
-        draft.round = max(known.commits[-1].round for known in draft.chains if known.commits)
-        _undo_abandoned(draft, event.round)
-    else:
-        draft.round = max(draft.round, event.round)
+    draft.round = max(draft.round, event.round)
     _count_round(draft, peer, t, event)
 
 
@@ -108,28 +103,22 @@ def note_evaluation(draft: SnapshotBuilder, t: float, peer: str, round: int, los
 
 
 def _count_round(draft: SnapshotBuilder, peer: PeerView, t: float, event: RoundCommitted) -> None:
+    """As it was told first: what was decided stays so."""
     known = draft.history.get(event.round)
-    if known is not None and known.digest == event.digest:
-        _take_report(draft, peer, t, event)
-        return
-    if known is None and len(draft.history) >= MAX_ROUNDS and event.round < min(draft.history):
-        return
-    if known is not None:
-        if _standing_on(draft, event.round, event.digest) < _standing_on(draft, event.round, known.digest):
+    if known is None:
+        if len(draft.history) >= MAX_ROUNDS and event.round < min(draft.history):
             return
-        _undo(draft, known)
-    _add_round(draft, peer, t, event)
+        _add_round(draft, peer, t, event)
+    elif known.digest != event.digest:
+        return
     _take_report(draft, peer, t, event)
 
 
 def _with_report(view: Round, peer: PeerView, event: RoundCommitted) -> Round:
-    sent, received = view.traffic.get(peer.peer, (0, 0))
-    traffic = {**view.traffic, peer.peer: (sent + event.bytes_sent, received + event.bytes_received)}
     count = view.reporters + 1
     return replace(
         view, reporters=count, exposed_s=view.exposed_s + (event.exposed_s - view.exposed_s) / count,
         bytes_sent=view.bytes_sent + event.bytes_sent, bytes_received=view.bytes_received + event.bytes_received,
-        traffic=MappingProxyType(traffic),
     )  # fmt: skip
 
 
@@ -239,38 +228,3 @@ def _plot_speed(draft: SnapshotBuilder, t: float, view: Round) -> None:
     if not view.round_s or (draft.speeds and draft.speeds[-1].round >= view.round):
         return
     draft.plot(draft.speeds, t, view.round, view.tokens / view.round_s, SWARM_POINTS)
-
-
-# ---- a fork undoes rounds ----
-
-
-def _standing_on(draft: SnapshotBuilder, round: int, digest: str) -> int:
-    """How many have this anchor on their chain."""
-    return sum(
-        any(known.round == round and known.digest == digest for known in reversed(peer.commits))
-        for peer in draft.chains
-    )
-
-
-def _undo_abandoned(draft: SnapshotBuilder, first: int) -> None:
-    """Forget the rounds after `first` that nobody stands on any more."""
-    for view in [view for view in draft.history.values() if view.round > first]:
-        if not _standing_on(draft, view.round, view.digest):
-            _undo(draft, view)
-
-
-def _undo(draft: SnapshotBuilder, view: Round) -> None:
-    """As if the round had not been: its counts are taken back, and its points in the curves."""
-    del draft.history[view.round]
-    draft.tokens -= view.tokens
-    for who, (sent, received) in view.traffic.items():
-        _add_traffic(draft, draft.peer(who), -sent, -received)
-    kept = {penalty for other in draft.history.values() for penalty in other.penalties}
-    draft.take_back(set(view.penalties) - kept)
-    for points in (draft.training, draft.speeds):
-        drop_rounds(points, view.round)
-    for who, outcome in view.outcomes.items():
-        peer = draft.peer(who)
-        setattr(peer, outcome, getattr(peer, outcome) - 1)
-        peer.tokens -= view.counted[who]
-        drop_rounds(peer.norms, view.round)

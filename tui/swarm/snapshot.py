@@ -68,8 +68,8 @@ class Round:
     `weights` are over 65,536 by member, `norms` the measured L2 norm of each member's pseudo-gradient, `counted` the
     tokens that it counted for each peer and `tokens` their sum, `outcomes` what it counted as
     (`peer.consensus.credit.outcomes`). `round_s` lasts from when the round before was first told, or is what the teller
-    measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their sum and `traffic` what
-    each of them sent and received; a watcher knows neither, and is none. `aborted` counts the tries that ended without
+    measured; 0 if that is not known. `exposed_s` is the mean of all `reporters`, bytes are their sum; a watcher knows
+    neither, and is none. `aborted` counts the tries that ended without
     a decision.
     """
 
@@ -91,7 +91,6 @@ class Round:
     outcomes: Mapping[str, str]
     reporters: int
     median_norm: float | None = None
-    traffic: Mapping[str, tuple[int, int]] = field(default_factory=lambda: MappingProxyType({}))
     live: bool = True
     """Told when it happened, not by a peer that was catching up."""
 

@@ -35,12 +35,6 @@ def add_point(points: list[Point], point: Point, limit: int) -> None:
         points[:] = points[::2]
 
 
-def drop_rounds(points: list[Point], first: int) -> None:
-    """Forget what was measured in round `first` and later ones: they were undone."""
-    while points and points[-1].round >= first:
-        points.pop()
-
-
 def add_span(spans: list[Span], t: float, phase: str, round: int) -> None:
     """From `t` on the peer does this. Nothing if it does so already."""
     if spans:

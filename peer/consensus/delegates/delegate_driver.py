@@ -21,8 +21,8 @@ from peer.consensus.delegates.worker_messages import (
     GiveRow,
     MeanCompared,
     MeanHeld,
-    MeasureOwn,
-    OwnMeasured,
+    MeasureShare,
+    ShareMeasured,
     WorkerRequest,
     decode_request,
     encode_request,
@@ -112,7 +112,7 @@ class DelegateDriver:
         match order:
             case GiveParts():
                 self._give_parts(order)
-            case MeasureOwn():
+            case MeasureShare():
                 self._measure(order)
             case CompareMean():
                 self._compare(order)
@@ -156,14 +156,14 @@ class DelegateDriver:
         found = self._disk.my_part(anchor, part)
         return None if found is None else found[1]
 
-    def _measure(self, order: MeasureOwn) -> None:
+    def _measure(self, order: MeasureShare) -> None:
         payload = self._payload(order.anchor, order.part)
         if payload is not None:
             self._arithmetic.measure(payload, order.direction, partial(self._measured, order))
 
-    def _measured(self, order: MeasureOwn, found: PartNorms) -> None:
+    def _measured(self, order: MeasureShare, found: PartNorms) -> None:
         dot, direction = float(found.dot), None if found.direction is None else float(found.direction)
-        self._answer(OwnMeasured(order.anchor, order.part, float(found.square), dot, direction))
+        self._answer(ShareMeasured(order.anchor, order.part, float(found.square), dot, direction))
 
     def _compare(self, order: CompareMean) -> None:
         whole = self._disk.load(order.digest)

@@ -67,7 +67,7 @@ class GiveParts(WorkerRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class MeasureOwn(WorkerRequest):
+class MeasureShare(WorkerRequest):
     """Lead to worker: what does this part of our contribution come to, also against the mean of this digest?"""
 
     code = 65
@@ -156,7 +156,7 @@ class MeanHeld(WorkerRequest):
 
 
 @dataclass(frozen=True, slots=True)
-class OwnMeasured(WorkerRequest):
+class ShareMeasured(WorkerRequest):
     """Worker to lead: what a part comes to."""
 
     code = 73
@@ -186,7 +186,7 @@ class MeanCompared(WorkerRequest):
 
 _ORDERS: dict[int, type[WorkerRequest]] = {
     kind.code: kind for kind in (
-        GiveParts, MeasureOwn, FetchMeans, GiveObjects, GiveMean, CompareMean, GiveRow, MeanHeld, OwnMeasured,
+        GiveParts, MeasureShare, FetchMeans, GiveObjects, GiveMean, CompareMean, GiveRow, MeanHeld, ShareMeasured,
         MeanCompared,
     )
 }  # fmt: skip

@@ -15,8 +15,8 @@ from peer.consensus.delegates.worker_messages import (
     GiveRow,
     MeanCompared,
     MeanHeld,
-    MeasureOwn,
-    OwnMeasured,
+    MeasureShare,
+    ShareMeasured,
     WorkerRequest,
     decode_request,
     encode_request,
@@ -76,7 +76,7 @@ class WorkerOrders:
 
     def measure(self, worker: str, anchor: bytes, part: int, direction: bytes) -> None:
         self._await((anchor, part), worker)
-        self._order(worker, MeasureOwn(anchor, part, direction))
+        self._order(worker, MeasureShare(anchor, part, direction))
 
     def check(self, worker: str, effect: CheckMean) -> None:
         self._await((effect.digest, effect.part), worker)
@@ -121,7 +121,7 @@ class WorkerOrders:
         match order:
             case MeanHeld(digest, size, mean):
                 self._deliver(DelegateHolds(self._clock(), sender, digest, size, mean))
-            case OwnMeasured(anchor, part) if self._asked.get((anchor, part)) == sender:
+            case ShareMeasured(anchor, part) if self._asked.get((anchor, part)) == sender:
                 del self._asked[anchor, part]
                 self._deliver(interface.OwnMeasured(self._clock(), anchor, part, order.figures))
             case MeanCompared(digest, part, bits, fault) if self._asked.get((digest, part)) == sender:

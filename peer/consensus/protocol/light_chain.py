@@ -1,7 +1,8 @@
-"""What a newcomer believes of a chain that it did not see: certificates from the genesis on, and no headcount.
+"""What somebody believes of a chain that it did not see: certificates from the genesis on, and no headcount.
 
 A vote names its instance, which is H(anchor, electorate): as long as the electorate stays the same one certificate, the
-newest, says all. So the way from the genesis is the blocks that changed the electorate, and the newest block.
+newest, says all. So the way from the genesis is the blocks that changed the electorate, or the organiser's list by
+which restarts are judged, and the newest block.
 """
 
 from __future__ import annotations
@@ -9,34 +10,63 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.encoding import Keys, octets, pack, rows, unpack
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.rules import Rules
 from peer.consensus.protocol.validation import after_restarts, fault_of_votes
 
+QUESTION = "way"
+"""Under this name a peer gives the way from a round, which the request names in so many bytes, to where it stands; or
+nothing, if it has not all of that."""
+NUMBER_BYTES = 8
+MAX_WAY_BYTES = 1 << 21
+MAX_WAY = 1 << 12
+"""Blocks."""
 
-def follow(rules: Rules, genesis: ChainHead, way: Sequence[Block]) -> tuple[str, ...]:
-    """Who votes after the last of these blocks. Raises ValueError if one is not decided by those before it."""
-    electorate, round = genesis.electorate, genesis.round
+
+def follow(keys: Keys, organiser: str, start: ChainHead, way: Sequence[Block]) -> ChainHead:
+    """The head after the last of these blocks, as far as they tell it. Raises ValueError if one is not decided by those
+    before it."""
+    head = start
     for block in way:
         update = block.update
-        if update.round <= round:
+        if update.round <= head.round:
             raise ValueError("its blocks are not in order")
         before = ChainHead(
-            anchor=update.parent, round=update.round - 1, weight=0, electorate=electorate, members=electorate
+            anchor=update.parent, round=update.round - 1, weight=0, electorate=head.electorate, members=(),
+            roster=head.roster,
         )  # fmt: skip
-        before, phase, fault = after_restarts(rules.keys, rules.organiser, before, block)
-        fault = fault or fault_of_votes(rules.keys, before, block.votes, update.digest, phase, led=False)
+        after, phase, fault = after_restarts(keys, organiser, before, block)
+        fault = fault or fault_of_votes(keys, after, block.votes, update.digest, phase, led=False)
         if fault:
             raise ValueError(f"round {update.round}: {fault}")
-        electorate, round = update.elect, update.round
-    return electorate
+        head = before.after(update)
+    return head
 
 
-def way_of(blocks: Sequence[Block], electorate: tuple[str, ...]) -> tuple[Block, ...]:
-    """Those of a chain that a newcomer needs: where the electorate changes, and the newest."""
-    needed = []
+def way_of(blocks: Sequence[Block], start: ChainHead) -> tuple[Block, ...]:
+    """Those of the blocks that follow `start` which somebody needs to follow them."""
+    needed, electorate, roster = [], start.electorate, start.roster
     for block in blocks:
-        if block.update.elect != electorate or block.restarts or block is blocks[-1]:
+        update = block.update
+        if (update.elect, update.roster) != (electorate, roster) or block.restarts or block is blocks[-1]:
             needed.append(block)
-        electorate = block.update.elect
+        electorate, roster = update.elect, update.roster
     return tuple(needed)
+
+
+def packed_way(way: Sequence[Block]) -> bytes:
+    """As many of its first blocks as may travel at once: whoever has followed them asks for the rest."""
+    chosen: list[bytes] = []
+    room = MAX_WAY_BYTES - 64
+    for block in way[:MAX_WAY]:
+        packed = block.to_bytes()
+        room -= len(packed) + 8
+        if chosen and room < 0:
+            break
+        chosen.append(packed)
+    return pack(tuple(chosen))
+
+
+def read_way(packed: bytes) -> tuple[Block, ...]:
+    """Raises ValueError."""
+    return tuple(Block.from_bytes(octets(item)) for item in rows(unpack(packed), MAX_WAY))

@@ -13,15 +13,15 @@ from dataclasses import dataclass
 
 from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.electorate import may_restart, named
-from peer.consensus.protocol.encoding import Keys, pack, unpack
+from peer.consensus.protocol.encoding import Keys, pack, row, unpack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.validation import fault_of_stuck
 
 QUESTION = "restart"
 """Under this name the node is asked whether it is there, with nothing, or shown a `Stuck`. It answers with nothing, or
 with the Restart by which that voter goes on."""
-MAX_STUCK_BYTES = 1 << 15
-"""Names and votes of 64 voters take two thirds of it."""
+MAX_QUESTION_BYTES = 1 << 15
+"""Names, votes and lists of 64 voters take less."""
 MAX_RESTART_BYTES = 1 << 21
 WAIT_S = 45.0
 """So long after the first that is stuck others may still come."""
@@ -46,6 +46,7 @@ class Standstill:
 @dataclass(frozen=True, slots=True)
 class _Came:
     stuck: Stuck
+    roster: Roster
     since: float
     """When it first came for this agreement."""
     heard_at: float
@@ -61,13 +62,15 @@ class RestartDesk:
         self, keys: Keys, save: Callable[[Restart], None], signed: Iterable[Restart] = (), *, wait_s: float = WAIT_S
     ) -> None:
         self.roster = Roster()
+        """The newest; what counts for an agreement is the one that its chain has."""
         self._keys, self._save, self._wait_s = keys, save, wait_s
         self._signed = {restart.stuck[0].about: restart for restart in signed}
         self._came: dict[str, _Came] = {}
         """By voter; who was heard longest ago is the first."""
 
-    def show(self, stuck: Stuck, now: float) -> Restart | None:
-        """Take note of one that is stuck; returns the Restart by which it goes on, once there is one.
+    def show(self, stuck: Stuck, now: float, roster: Roster | None = None) -> Restart | None:
+        """Take note of one that is stuck; returns the Restart by which it goes on, once there is one. `roster` is that
+        of its chain, if it is not the newest.
 
         Raises ValueError for one that cannot be, and whatever `save` raises: then nothing is signed.
         """
@@ -80,7 +83,7 @@ class RestartDesk:
         fault = fault_of_stuck(self._keys, head, stuck)
         if fault:
             raise ValueError(fault)
-        self._note(stuck, now)
+        self._note(stuck, self.roster if roster is None else roster, now)
         return self._sign_if_due(about, now)
 
     def standing(self, now: float) -> list[Standstill]:
@@ -96,10 +99,10 @@ class RestartDesk:
         """Let those who have come go on though they are too few: a person says so. None if nobody has come."""
         return self._sign(about, sorted(self._stuck_in(about)), forced=True) if self._stuck_in(about) else None
 
-    def _note(self, stuck: Stuck, now: float) -> None:
+    def _note(self, stuck: Stuck, roster: Roster, now: float) -> None:
         before = self._came.pop(stuck.voter, None)
         since = before.since if before is not None and before.stuck.about == stuck.about else now
-        self._came[stuck.voter] = _Came(stuck, since, now)
+        self._came[stuck.voter] = _Came(stuck, roster, since, now)
         strangers = [voter for voter in self._came if voter not in self.roster.known]
         for voter in strangers[: max(0, len(strangers) - STRANGERS_MOST)]:
             del self._came[voter]
@@ -110,9 +113,13 @@ class RestartDesk:
     def _sign_if_due(self, about: bytes, now: float) -> Restart | None:
         came = self._stuck_in(about)
         voters = next(iter(came.values())).stuck.electorate
-        trusted = named(voters, self.roster.known)
+        # Of the list of their chain there is one word each: what is right by all of them their peers will not refuse.
+        lists = {tuple(came[peer].roster.known) for peer in named(tuple(came), self.roster.known)}
+        trusted = [peer for peer in voters if all(peer in named(voters, known) for known in lists)]
         left = sorted(came.keys() & set(trusted))
-        if not left or not may_restart(voters, self.roster.known, left) or len(self._signed) >= RESTARTS_MOST:
+        if not lists or not left or len(self._signed) >= RESTARTS_MOST:
+            return None
+        if not all(may_restart(voters, known, left) for known in lists):
             return None
         if len(left) < len(trusted) and now - min(came[peer].since for peer in left) < self._wait_s:
             return None
@@ -130,13 +137,15 @@ class RestartDesk:
         return restart
 
 
-def packed_question(stuck: Stuck | None) -> bytes:
-    return b"" if stuck is None else pack(stuck.packed())
+def packed_question(stuck: Stuck | None, roster: Roster) -> bytes:
+    """`roster` is that of the asker's chain."""
+    return b"" if stuck is None else pack((stuck.packed(), roster.packed()))
 
 
-def read_stuck(packed: bytes) -> Stuck:
+def read_question(packed: bytes) -> tuple[Stuck, Roster]:
     """Raises ValueError."""
-    return Stuck.unpacked(unpack(packed))
+    stuck, roster = row(unpack(packed), 2)
+    return Stuck.unpacked(stuck), Roster.unpacked(roster)
 
 
 def read_restart(packed: bytes) -> Restart:

@@ -6,113 +6,24 @@ what it holds on disk, and moves only on the votes of a quorum of the electorate
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 
-from peer.consensus.protocol import bounds, norms, validation
-from peer.consensus.protocol.block import MAX_SKIPPED, Block, ContributionHeader, Update, Vote
+from peer.consensus.protocol import validation
+from peer.consensus.protocol.block import MAX_SKIPPED, Block, Update, Vote
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
 from peer.consensus.protocol.refusals import MEANS, PLACE, TABLES, TIME, VOTES
-from peer.consensus.rounds import coordinator, misconduct, reassignment, restart, soundness, timeouts
-from peer.consensus.rounds.interface import CommitBlock, MeasureOwn, OwnMeasured, PersistAcceptor, RequestSubmit
+from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
+from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Attempts, Proposal, State
 from peer.consensus.rounds.transition import Transition
 
 HALF = 0.5
-MEASURE_S = 5.0
-"""After so long another home is asked again what a part of mine comes to."""
 POSTPONED_S = 1.5
 """A coordinator that still waits asks again once in a second."""
 PROPOSALS_KEPT = 4
 VOTES_KEPT = 16
-
-
-def on_submitted(turn: Transition, header: ContributionHeader) -> None:
-    """The trainer's contribution for this anchor is on disk; I am ready once I know what it comes to."""
-    state = turn.state
-    if header.anchor != state.head.anchor or state.header is not None or turn.rules.holds is not None:
-        return
-    if state.offered is not None and state.offered.root:
-        return
-    turn.set(offered=bounds.within(turn.rules, header), own={})
-    if header.root:
-        _measure(turn, range(len(turn.fragment.parts)))
-    else:
-        _pledge(turn)
-
-
-def _measure(turn: Transition, parts: Iterable[int]) -> None:
-    turn.set(measured_at=turn.now)
-    for part in parts:
-        turn.emit(MeasureOwn(turn.state.head.anchor, part, reassignment.direction(turn, part)))
-
-
-def measure_again(turn: Transition) -> None:
-    """What was found on disk at the start; and what lies with other homes of mine, which may not have heard."""
-    state, offered = turn.state, turn.state.offered
-    if offered is None or not offered.root or state.header is not None or turn.now < state.measured_at + MEASURE_S:
-        return
-    begins = state.measured_at == float("-inf")
-    _measure(
-        turn,
-        (
-            index for index, part in enumerate(turn.fragment.parts)
-            if index not in state.own and (begins or offered.holder_of(part.layer) != turn.me)
-        ),
-    )  # fmt: skip
-
-
-def on_own_measured(turn: Transition, event: OwnMeasured) -> None:
-    """With the figures of all parts the header is complete."""
-    state, offered = turn.state, turn.state.offered
-    if event.anchor != state.head.anchor or state.header is not None or offered is None or not offered.root:
-        return
-    turn.set(own={**state.own, event.part: event.figures})
-    if len(turn.state.own) == len(turn.fragment.parts):
-        turn.set(offered=replace(offered, norms=norms.declare(turn.fragment, turn.state.own)))
-        _pledge(turn)
-
-
-def _pledge(turn: Transition) -> None:
-    """From now on I am ready."""
-    state, offered = turn.state, turn.state.offered
-    assert offered is not None
-    mine = replace(
-        offered, peer=turn.me, leaving=offered.leaving or state.leaving, reports=turn.caught_lately(),
-        away=timeouts.away(state, turn.now),
-    )  # fmt: skip
-    unanswered = state.unanswered
-    turn.set(
-        header=mine.signed(turn.rules.keys), offered=None, own={}, submitted_at=turn.now, freeze_asked_at=None,
-        unanswered=None,
-    )  # fmt: skip
-    turn.moved()
-    turn.say_head()
-    if unanswered is not None:
-        on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered, was_due=True)
-
-
-def on_paused(turn: Transition, header: ContributionHeader) -> None:
-    """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
-    if header.anchor != turn.state.head.anchor or turn.rules.holds is not None:
-        return
-    turn.set(resumed_at=float("inf"))
-    if turn.state.header is None:
-        turn.set(sits_out=True)
-        on_submitted(turn, header)
-
-
-def on_resumed(turn: Transition) -> None:
-    """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
-    state = turn.state
-    if not state.sits_out or state.header is None:
-        return
-    if state.header.root:
-        turn.set(resumed_at=turn.now)
-        return
-    turn.set(sits_out=False, header=None, submitted_at=turn.now)  # a ballot of mine that goes on measures from here
-    turn.say_head()
 
 
 def on_update(turn: Transition, update: Update) -> None:
@@ -445,9 +356,14 @@ def prepare_if_checked(turn: Transition) -> None:
     state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
     if proposal is None or key is None or turn.me in state.prepared.get(key, {}):
         return
-    gave = {header.peer for header in proposal.update.members if header.root}
-    silent = {peer for peer in gave - state.checks.get(key, {}).keys() if not timeouts.is_gone(state, peer, turn.now)}
-    if silent and turn.now < state.checked_at + timeouts.at(state, key[0]).ack_s:
+    said = state.checks.get(key, {})
+    silent = [
+        header for header in proposal.update.members
+        if header.root and header.peer not in said and not timeouts.is_gone(state, header.peer, turn.now)
+    ]  # fmt: skip
+    # What a lead says goes to its homes and back before.
+    hops = 3 if any(header.delegates for header in silent) else 1
+    if silent and turn.now < state.checked_at + hops * timeouts.at(state, key[0]).ack_s:
         return
     if not proposal.certificate and soundness.is_objected_to(turn, proposal.update):
         return

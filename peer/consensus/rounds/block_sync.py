@@ -24,7 +24,7 @@ from peer.consensus.protocol.messages import (
     ObjectData,
 )
 from peer.consensus.protocol.refusals import BLOCK, TIME
-from peer.consensus.rounds import acceptor, timeouts
+from peer.consensus.rounds import acceptor, restart, timeouts
 from peer.consensus.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
 from peer.consensus.rounds.state import Proposal
 from peer.consensus.rounds.timeouts import HEARD_S
@@ -263,7 +263,9 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
     first = next((i for i, block in enumerate(blocks) if block.update.parent == tip.anchor), None)
     if first is None:
-        return  # a quorum decides once what follows an anchor
+        for block in blocks[:1]:
+            restart.on_other_branch(turn, block)
+        return
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
         fault = validation.check_block(turn.rules, tip, block)

@@ -81,7 +81,9 @@ def is_in_turn(turn: Transition, ballot: int) -> bool:
     state, early_s = turn.state, turn.rules.stagger_s / 2
     if state.acceptor.promised < 0:
         skipped_s = _skipped_s(turn, ballot)
-        return (not skipped_s and _all_ready(turn, but_the_lost=True)) or turn.now >= timeouts.begins_at(state) + skipped_s - early_s
+        if not skipped_s and _all_ready(turn, but_the_lost=True):
+            return True
+        return turn.now >= timeouts.begins_at(state) + skipped_s - early_s
     due_at = _given_up_at(turn, state.ballot_at) + _skipped_s(turn, ballot)
     return turn.now >= due_at - early_s
 

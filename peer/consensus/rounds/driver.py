@@ -99,8 +99,6 @@ class ChainPort(Protocol):
     def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
     def load(self, digest: bytes) -> bytes | None: ...
     def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None: ...
-    def undo(self, head: ChainHead) -> tuple[Block, ...]:
-        """Let the chain end at this earlier head; returns what followed, newest first. It stays on disk for a while."""
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
         """Some of the blocks that follow an anchor; none if they are not here any more."""
@@ -159,8 +157,6 @@ class TrainerPort(Protocol):
     """The owner of the anchor."""
 
     def committed(self, block: Block, head: ChainHead) -> None: ...
-    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """The chain ends at `head` again: these blocks, newest first, no longer count."""
 
     def request_submit(self) -> None: ...
     def resync(self, why: str) -> None:

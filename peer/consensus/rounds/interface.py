@@ -4,7 +4,17 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from peer.consensus.protocol.block import VOID, WEIGHT_ONE, Block, ContributionHeader, Delegate, Restart, Stuck, Update
+from peer.consensus.protocol.block import (
+    VOID,
+    WEIGHT_ONE,
+    Block,
+    ContributionHeader,
+    Delegate,
+    Restart,
+    Roster,
+    Stuck,
+    Update,
+)
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import BallotId, Heartbeat, MeanData, Message
 from peer.consensus.protocol.norms import PartNorms
@@ -146,6 +156,13 @@ class OrganiserAnswered(Input):
     """The organiser's node has answered `AskOrganiser`, with the Restart by which this peer goes on if there is one."""
 
     restart: Restart | None
+
+
+@dataclass(frozen=True, slots=True)
+class RosterHeard(Input):
+    """A list of the organiser, whoever gave it: its signature is checked here."""
+
+    roster: Roster
 
 
 @dataclass(frozen=True, slots=True)

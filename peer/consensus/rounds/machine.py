@@ -84,6 +84,7 @@ from peer.consensus.rounds.interface import (
     Quarantined,
     Received,
     Resumed,
+    RosterHeard,
     RowChecked,
     SendObjects,
     Submitted,
@@ -193,21 +194,23 @@ def _take(turn: Transition, event: Input) -> None:
         case PartMeasured():
             member.on_measured(turn, event)
         case OwnMeasured():
-            acceptor.on_own_measured(turn, event)
+            member.on_own_measured(turn, event)
             coordinator.poll(turn)
         case TrainingProgress(_, share):
             first = turn.state.first_progress or (turn.now, share)
             turn.set(progress=share, first_progress=first, train_s=timeouts.train_s(first, (turn.now, share)))
         case Submitted(_, header):
-            acceptor.on_submitted(turn, header)
+            member.on_submitted(turn, header)
             coordinator.poll(turn)
         case Paused(_, header):
-            acceptor.on_paused(turn, header)
+            member.on_paused(turn, header)
             coordinator.poll(turn)
         case Resumed():
-            acceptor.on_resumed(turn)
+            member.on_resumed(turn)
         case Applied(_, anchor, digest):
             _applied(turn, anchor, digest)
+        case RosterHeard(_, roster):
+            acceptor.on_roster(turn, turn.me, RosterSaid(roster))
         case Quarantined(_, peers):
             turn.set(quarantined=peers - {turn.me})
         case PeersUnreachable(_, peers):
@@ -244,7 +247,7 @@ def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
 
 
 def _tick(turn: Transition) -> None:
-    acceptor.measure_again(turn)
+    member.measure_again(turn)
     coordinator.poll(turn)
     member.poll(turn)
     reassignment.poll(turn)

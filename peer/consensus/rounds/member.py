@@ -1,20 +1,23 @@
-"""A member: send my parts to their reducers, reduce the parts that are mine, send the means to all."""
+"""A member: pledge what I give, send my parts to their reducers, reduce the parts that are mine, send the means."""
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from dataclasses import replace
 from math import inf, sqrt
 
-from peer.consensus.protocol import norms, validation
+from peer.consensus.protocol import bounds, norms, validation
 from peer.consensus.protocol.block import ContributionHeader, givers
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import GetMeans, MeanData, PartData, Start
 from peer.consensus.protocol.refusals import HEADER, MEMBERS, NORMS
-from peer.consensus.rounds import misconduct, reassignment, timeouts
+from peer.consensus.rounds import acceptor, misconduct, reassignment, timeouts
 from peer.consensus.rounds.interface import (
     BufferPart,
+    MeasureOwn,
     MeasurePart,
+    OwnMeasured,
     PartMeasured,
     PartReduced,
     SendMean,
@@ -24,6 +27,8 @@ from peer.consensus.rounds.interface import (
 from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.transition import Transition
 
+MEASURE_S = 5.0
+"""After so long another home is asked again what a part of mine comes to."""
 DECLARED_WITHIN = 1e-3
 """Of the square of a norm: what sums in another order may differ by."""
 SMALLEST = 1e-30
@@ -38,6 +43,96 @@ def poll(turn: Transition) -> None:
     until = min(exchange.closes_at, _done_with_newcomers_at(turn, exchange))
     if turn.now >= until or _only_the_gone_are_missing(turn, exchange):
         _close(turn, exchange)
+
+
+# ---- pledge ----
+
+
+def on_submitted(turn: Transition, header: ContributionHeader) -> None:
+    """The trainer's contribution for this anchor is on disk; I am ready once I know what it comes to."""
+    state = turn.state
+    if header.anchor != state.head.anchor or state.header is not None or turn.rules.holds is not None:
+        return
+    if state.offered is not None and state.offered.root:
+        return
+    turn.set(offered=bounds.within(turn.rules, header), own={})
+    if header.root:
+        _measure(turn, range(len(turn.fragment.parts)))
+    else:
+        _pledge(turn)
+
+
+def _measure(turn: Transition, parts: Iterable[int]) -> None:
+    turn.set(measured_at=turn.now)
+    for part in parts:
+        turn.emit(MeasureOwn(turn.state.head.anchor, part, reassignment.direction(turn, part)))
+
+
+def measure_again(turn: Transition) -> None:
+    """What was found on disk at the start; and what lies with other homes of mine, which may not have heard."""
+    state, offered = turn.state, turn.state.offered
+    if offered is None or not offered.root or state.header is not None or turn.now < state.measured_at + MEASURE_S:
+        return
+    begins = state.measured_at == float("-inf")
+    _measure(
+        turn,
+        (
+            index for index, part in enumerate(turn.fragment.parts)
+            if index not in state.own and (begins or offered.holder_of(part.layer) != turn.me)
+        ),
+    )  # fmt: skip
+
+
+def on_own_measured(turn: Transition, event: OwnMeasured) -> None:
+    """With the figures of all parts the header is complete."""
+    state, offered = turn.state, turn.state.offered
+    if event.anchor != state.head.anchor or state.header is not None or offered is None or not offered.root:
+        return
+    turn.set(own={**state.own, event.part: event.figures})
+    if len(turn.state.own) == len(turn.fragment.parts):
+        turn.set(offered=replace(offered, norms=norms.declare(turn.fragment, turn.state.own)))
+        _pledge(turn)
+
+
+def _pledge(turn: Transition) -> None:
+    """From now on I am ready."""
+    state, offered = turn.state, turn.state.offered
+    assert offered is not None
+    mine = replace(
+        offered, peer=turn.me, leaving=offered.leaving or state.leaving, reports=turn.caught_lately(),
+        away=timeouts.away(state, turn.now),
+    )  # fmt: skip
+    unanswered = state.unanswered
+    turn.set(
+        header=mine.signed(turn.rules.keys), offered=None, own={}, submitted_at=turn.now, freeze_asked_at=None,
+        unanswered=None,
+    )  # fmt: skip
+    turn.moved()
+    turn.say_head()
+    if unanswered is not None:
+        acceptor.on_prepare(turn, turn.owner(unanswered.place.ballot), unanswered, was_due=True)
+
+
+def on_paused(turn: Transition, header: ContributionHeader) -> None:
+    """I make no more steps for this anchor: I keep my vote, hold nobody up and hurry nobody."""
+    if header.anchor != turn.state.head.anchor or turn.rules.holds is not None:
+        return
+    turn.set(resumed_at=float("inf"))
+    if turn.state.header is None:
+        turn.set(sits_out=True)
+        on_submitted(turn, header)
+
+
+def on_resumed(turn: Transition) -> None:
+    """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
+    state = turn.state
+    if not state.sits_out or state.header is None:
+        return
+    if state.header.root:
+        turn.set(resumed_at=turn.now)
+        return
+    turn.set(sits_out=False, header=None, submitted_at=turn.now)  # a ballot of mine that goes on measures from here
+    turn.say_head()
 
 
 # ---- send ----

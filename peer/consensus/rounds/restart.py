@@ -14,10 +14,11 @@ from math import inf
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_RESTARTS, Block, Restart, Stuck
 from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.messages import Restarted, StuckSaid
 from peer.consensus.protocol.refusals import BLOCK
-from peer.consensus.rounds import timeouts
-from peer.consensus.rounds.interface import AskOrganiser, PersistAcceptor
+from peer.consensus.rounds import misconduct, timeouts
+from peer.consensus.rounds.interface import AskOrganiser, NeedSnapshot, PersistAcceptor
 from peer.consensus.rounds.state import Acceptor, Attempts
 from peer.consensus.rounds.transition import Transition
 
@@ -62,9 +63,9 @@ def _seal(turn: Transition) -> None:
     mine = replace(mine, stuck=plain.signed(turn.rules.keys))
     turn.emit(PersistAcceptor(mine))
     turn.set(acceptor=mine, lead=None, stuck_said_at=-inf)
-    turn.alert(
-        "warning", "STUCK", f"no quorum was heard for {turn.rules.restart_s:.0f} s: the organiser is asked to go on"
-    )
+    missing = turn.named(timeouts.silent_voters(turn.state, turn.now)) or "those who do not vote"
+    text = f"round {head.round + 1} waits for {missing}; the organiser's node is asked to let the others go on"
+    turn.alert("warning", "STUCK", text)
 
 
 def _say(turn: Transition) -> None:
@@ -108,6 +109,12 @@ def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
     """On disk before anybody acts on it."""
     restart, state = message.restart, turn.state
     known = state.acceptor.restarts
+    entry = next((item for item in state.trail if item.before.anchor == restart.anchor), None)
+    if entry is not None and not validation.fault_of_restart(
+        turn.rules.keys, turn.rules.organiser, entry.before, restart
+    ):
+        _yield_to(turn, entry, restart)
+        return
     if restart.anchor != state.head.anchor or restart.number != state.head.number + 1 or restart in known:
         return
     if known and known[-1].number == restart.number:
@@ -133,6 +140,40 @@ def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
     turn.moved()
     turn.say_head()
     turn.alert("warning", "RESTART", f"round {head.round + 1} goes on with {', '.join(head.electorate)}")
+
+
+def on_other_branch(turn: Transition, block: Block) -> None:
+    """A block that follows an earlier anchor of mine, and is not mine: those who decided it went on by a Restart, or
+    more voters lie than may."""
+    entry = next((item for item in turn.state.trail if item.before.anchor == block.update.parent), None)
+    if entry is None or entry.block.update.digest == block.update.digest:
+        return
+    if validation.check_block(turn.rules, entry.before, block):
+        return
+    if block.restarts and not entry.block.restarts:
+        _yield_to(turn, entry, block.restarts[0])
+        return
+    both = {vote.voter for vote in block.votes} & {vote.voter for vote in entry.block.votes}
+    turn.alert(
+        "error",
+        "TWO_DECISIONS",
+        f"round {block.update.round} was decided twice; these voted for both: {', '.join(sorted(both)) or 'nobody'}",
+    )
+
+
+def _yield_to(turn: Transition, entry: ChainEntry, restart: Restart) -> None:
+    """A Restart outranks a certificate at its anchor that it does not carry: it was made where a quorum was gone for
+    long, and who held the certificate did not show it. What was learned since is kept, and given again."""
+    made = entry.block
+    if restart in made.restarts or (restart.value is not None and restart.value[1] == made.update.digest):
+        return
+    for stuck in restart.stuck:
+        ballots = [vote.ballot for vote in made.votes if vote.voter == stuck.voter]
+        if ballots and (stuck.accepted is None or stuck.accepted[0] < max(ballots)):
+            misconduct.catch(turn, stuck.voter, -1, f"it hid what it had accepted for round {made.update.round}")
+    why = f"the organiser let {', '.join(restart.electorate)} go on before round {made.update.round} was known to them"
+    turn.alert("warning", "OUTRANKED", f"round {made.update.round} and what follows it do not count: {why}")
+    turn.emit(NeedSnapshot(why))
 
 
 def block_if_decided(turn: Transition) -> Block | None:

@@ -234,7 +234,7 @@ def _proof_s(turn: Transition, header: ContributionHeader, part: int) -> float:
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class MeanOrigin:
     """Where a mean is from."""
 
     members: tuple[ContributionHeader, ...]
@@ -243,16 +243,16 @@ class Source:
     """Of that anchor."""
 
 
-def _where(turn: Transition, key: tuple[bytes, int, int]) -> Source | None:
+def _where(turn: Transition, key: tuple[bytes, int, int]) -> MeanOrigin | None:
     """The proposal, the update that was decided last, or the exchange, in which this mean is."""
     state, (digest, part, bits) = turn.state, key
     decided = (step.block.update for step in state.trail[-1:])
     for update in (*(proposal.update for proposal in state.proposals.values()), *decided):
         if part < len(update.parts) and (update.parts[part], update.contributors[part]) == (digest, bits):
-            return Source(update.members, update.parent, update.round - 1)
+            return MeanOrigin(update.members, update.parent, update.round - 1)
     if state.exchange is None:
         return None
-    return Source(state.exchange.members, state.head.anchor, state.head.round)
+    return MeanOrigin(state.exchange.members, state.head.anchor, state.head.round)
 
 
 def _mean(turn: Transition, key: tuple[bytes, int, int]) -> MeanData | None:

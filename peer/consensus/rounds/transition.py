@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -127,8 +127,8 @@ class Transition:
 
     @property
     def roster(self) -> Roster:
-        """The organiser's newest list that I know of."""
-        return max(self.state.roster, self.state.head.roster, key=lambda item: item.number)
+        """The organiser's newest list that I know of; of two alike the chain's, which may be the founders alone."""
+        return max(self.state.head.roster, self.state.roster, key=lambda item: item.number)
 
     def skip_to(self, ballot: int) -> None:
         """Nobody leads those between this one and the last that I promised."""
@@ -365,9 +365,12 @@ class Transition:
         else:
             count = len(state.electorate)
             parts = [state.attempts.failure, f"{count - len(silent)} of {count} voters are heard"]
-        names = ", ".join(map(self._called, silent[:NAMED_MOST]))
-        more = f" and {len(silent) - NAMED_MOST} more" if len(silent) > NAMED_MOST else ""
-        return "; ".join(filter(None, (*parts, names and f"not heard: {names}{more}")))
+        return "; ".join(filter(None, (*parts, f"not heard: {self.named(silent)}" if silent else "")))
+
+    def named(self, peers: Sequence[str]) -> str:
+        """As people know them, the first few."""
+        names = ", ".join(map(self._called, peers[:NAMED_MOST]))
+        return names + (f" and {len(peers) - NAMED_MOST} more" if len(peers) > NAMED_MOST else "")
 
     def _is_heard(self, peer: str) -> bool:
         return peer in self.state.heard and self.now - self.state.heard[peer][1] < timeouts.HEARD_S

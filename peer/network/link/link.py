@@ -238,7 +238,7 @@ async def _follow_chain(
             disk = chains.open()
             pipe.send(AdoptSnapshot(manifest.round, manifest.anchor, disk.head.members))
         pipe.send(ResumeAt(disk.head.anchor))
-        link = Participation(node, pipe, notices, disk, rules, chains.executor, role)
+        link = Participation(node, pipe, notices, disk, rules, chains.executor, chains.directory, role)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         with chains.within_quota(disk):
             why = await link.take_part()

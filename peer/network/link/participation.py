@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine, Mapping, Sequence
+from collections.abc import Coroutine, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -14,12 +14,12 @@ from typing import Any, TypeVar, assert_never
 
 from dht.errors import BadInput
 from dht.node import Node
-from peer.consensus.protocol.block import Block, ContributionHeader
+from peer.consensus.protocol.block import Block, ContributionHeader, Roster
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver, trainer_input
-from peer.consensus.rounds.interface import Leaving, Quarantined, Tick
+from peer.consensus.rounds.interface import Leaving, Quarantined, RosterHeard, Tick
 from peer.consensus.rounds.machine import TICK_S, begin
 from peer.network.link.channel import LinkEnd, LinkLost
 from peer.network.link.cluster_role import ClusterRole
@@ -27,6 +27,7 @@ from peer.network.link.discovery import Announcer, PeerDiscovery, TrainingFigure
 from peer.network.link.network_stats import NetworkStats
 from peer.network.link.organiser_line import OrganiserLine
 from peer.network.link.reduction import ReductionWorker
+from peer.network.link.roster_line import RosterLine
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.node.store.chunked_file import damaged_chunks
@@ -48,7 +49,7 @@ class Participation:
 
     def __init__(
         self, node: Node, pipe: LinkEnd, notices: Announcer, disk: ChainStore, rules: Rules, executor: Executor,
-        role: ClusterRole | None = None,
+        directory: Path, role: ClusterRole | None = None,
     ) -> None:  # fmt: skip
         """`role`: of a home of a cluster."""
         self._node, self._pipe, self._notices, self._disk = node, pipe, notices, disk
@@ -71,11 +72,15 @@ class Participation:
         )  # fmt: skip
         loop = asyncio.get_running_loop()
         arithmetic = ReductionWorker(disk.codec, disk.objects, executor, loop.call_soon_threadsafe)
-        self._line = OrganiserLine(node, rules.organiser)
+        self._line = OrganiserLine(node, rules.organiser, lambda: self._driver.state.head.roster, pipe.report)
         self._driver = Driver(
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
             homes=None if role is None else role.homes(disk), organiser=self._line if self._is_member else None,
+        )  # fmt: skip
+        self._list = RosterLine(
+            node, rules.organiser, directory, self._newest_roster,
+            lambda found: self._driver.deliver(RosterHeard(time.monotonic(), found)),
         )  # fmt: skip
         self._on_frame = self._driver.on_frame if role is None else role.on_frame
         if role is not None:
@@ -85,6 +90,7 @@ class Participation:
         """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
         self._node.streams.listen(self._on_frame)
         self._obey()
+        self._list.load()
         driver, report = self._driver, self._pipe.report
         discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
         stats = NetworkStats(
@@ -97,6 +103,7 @@ class Participation:
                 tasks.create_task(self._publish_heads(), name="publish"),
                 tasks.create_task(self._hear_orders(), name="orders"),
                 tasks.create_task(self._line.follow(), name="organiser"),
+                tasks.create_task(self._list.follow(), name="list"),
                 tasks.create_task(stats.follow(), name="network"),
             ]
             hearing = asyncio.create_task(self._hear_trainer())
@@ -112,6 +119,10 @@ class Participation:
                 for task in running:
                     task.cancel()
         return ""
+
+    def _newest_roster(self) -> Roster:
+        state = self._driver.state
+        return max(state.head.roster, state.roster, key=lambda item: item.number)
 
     def is_exchanging(self) -> bool:
         return self._driver.state.exchange is not None
@@ -159,6 +170,7 @@ class Participation:
             self._obey()
             self._driver.deliver(Tick(time.monotonic(), time.time() - time.monotonic()))
             self._tell_if_in_step()
+            self._list.keep()
             if self._others_are_here():
                 self._all_here.set()
             await asyncio.sleep(TICK_S)
@@ -250,10 +262,6 @@ class Participation:
         self._counted_received += received
         self._pipe.send(ipc.BlockCommitted(block.to_bytes(), head.anchor, sent, received, time.monotonic()))
 
-    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """Have the trainer stand at `head` again; these blocks, newest first, no longer count."""
-        self._pipe.send(_rewind(blocks, head))
-
     def _hear_speeds(self, speeds: Mapping[str, float]) -> None:
         self._pipe.send(ipc.OthersSpeeds(dict(speeds)))
 
@@ -277,31 +285,26 @@ T = TypeVar("T")
 def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: ChainHead, at: bytes) -> bool:
     """Have the trainer, which stands at anchor `at` (empty: at its first parameters), come to the head of the chain.
 
-    It replays what was decided since. From a branch that was left it goes back first, and where it has
-    no way to the chain it goes on from a snapshot. Returns False if there is none on this disk.
+    It replays what was decided since. Where it does not stand on the chain it goes on from a snapshot. Returns False
+    if there is none on this disk.
     """
-    undone = disk.undone(at or genesis.anchor)
-    if undone is None and (stands := _newest_snapshot(disk, directory)) is not None:
-        pipe.send(ipc.BeginAt(at or genesis.anchor, stands.members))
+    at = at or genesis.anchor
+    if at in disk.ancestors:
+        stands = disk.head_at(at)
+        pipe.send(ipc.BeginAt(at, stands.members))
+    elif (newest := _newest_snapshot(disk, directory)) is not None:
+        stands = newest
+        pipe.send(ipc.BeginAt(at, stands.members))
         pipe.send(ipc.AdoptSnapshot(stands.round, stands.anchor, stands.members))
-    elif undone is None and disk.base.before:
-        pipe.send(ipc.BeginAt(at or genesis.anchor, disk.head.members))
+    elif disk.base.before:
+        pipe.send(ipc.BeginAt(at, disk.head.members))
         return False
-    elif undone is None:
+    else:
         stands = genesis
         pipe.send(ipc.BeginAt(genesis.anchor, genesis.members))
-    else:
-        stands = disk.head_at(undone[-1].update.parent if undone else at or genesis.anchor)
-        pipe.send(ipc.BeginAt(at or genesis.anchor, stands.members))
-        if undone:
-            pipe.send(_rewind(undone, stands))
     for block in disk.blocks[stands.round - disk.base.head.round :]:
         pipe.send(ipc.ReplayBlock(block.to_bytes(), disk.head.round))
     return True
-
-
-def _rewind(undone: Sequence[Block], head: ChainHead) -> ipc.RewindTo:
-    return ipc.RewindTo(tuple(block.to_bytes() for block in undone), head.anchor, head.members)
 
 
 def _newest_snapshot(disk: ChainStore, directory: Path) -> ChainHead | None:

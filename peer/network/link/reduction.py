@@ -42,9 +42,6 @@ class ReductionWorker:
             self._kept.clear()
         self._kept[effect.place, effect.sender, effect.part] = (effect.path, effect.payload)
 
-    def kept(self, place: BallotId, giver: str, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        return self._kept.get((place, giver, part))
-
     def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
         working = self._executor.submit(self._figures, payload, direction)
         working.add_done_callback(lambda _: self._call_soon(lambda: done(working.result())))

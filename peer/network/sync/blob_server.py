@@ -1,4 +1,4 @@
-"""What a peer gives to newcomers: word of its chain, manifests and chunks of its snapshots.
+"""What a peer gives to newcomers: word of its chain, the way along it, manifests and chunks of its snapshots.
 
 It happens on streams of its own, and waits while this peer exchanges parts of a round: giving a
 snapshot must not be felt by those who train.
@@ -17,6 +17,7 @@ from typing import BinaryIO
 
 from dht.errors import BadInput
 from dht.node import Node
+from peer.consensus.protocol import light_chain
 from peer.consensus.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row
 from peer.network.sync.chain_status import (
     ANCHORS_MOST,
@@ -84,6 +85,7 @@ class BlobServer:
 
     def listen(self, node: Node) -> None:
         node.answer(CHAIN_STATUS, self.standing)
+        node.answer(light_chain.QUESTION, self.way)
         node.answer(MANIFEST, self.manifest)
         node.answer(CHUNK, self.chunk)
 
@@ -111,6 +113,15 @@ class BlobServer:
             shared=next((known[anchor] for anchor in anchors if anchor in known), -1),
             offers=tuple(offers if self._upload_bps else ())[-OFFERS_MOST:],
         ).to_bytes()  # fmt: skip
+
+    async def way(self, peer: str, request: bytes) -> bytes | None:
+        """From the round in the request to where this peer stands; nothing if it has not all of that."""
+        if self.disk is None:
+            return None
+        index = int.from_bytes(request[: light_chain.NUMBER_BYTES], "big") - self.disk.base.head.round
+        if not 0 <= index < len(self.disk.blocks):
+            return None
+        return light_chain.packed_way(light_chain.way_of(self.disk.blocks[index:], self.disk.heads[index]))
 
     async def manifest(self, peer: str, request: bytes) -> bytes | None:
         """The manifest with this digest; nothing if others are served."""

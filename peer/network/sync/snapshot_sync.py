@@ -18,9 +18,9 @@ from pathlib import Path
 
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
 from peer.node.store.chain import ChainStore, start_chain_at

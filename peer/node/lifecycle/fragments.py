@@ -40,11 +40,6 @@ class Staleness:
         """An update took what was offered, in every part."""
         self.oldest = self.unoffered
 
-    def returned(self, round: int) -> None:
-        """Work since `round` is owed again, since an update that had counted it was undone."""
-        self.oldest = round if self.oldest is None else min(round, self.oldest)
-        self.unoffered = round if self.unoffered is None else min(round, self.unoffered)
-
     def went_back(self, round: int) -> None:
         """This peer stands at the earlier anchor `round` again: what it made since is made there."""
         self.oldest = None if self.oldest is None else min(round, self.oldest)
@@ -115,10 +110,6 @@ class FragmentSchedule:
         work.tokens += effort.tokens
         work.steps += effort.steps
         work.age = age
-
-    def returned(self, round: int, staleness: int) -> None:
-        """The contribution to anchor `round` is owed again: it was `staleness` turns old then."""
-        self.work(round).age.returned(self.turn(round) - staleness)
 
     def went_back(self, round: int) -> None:
         for fragment, work in enumerate(self._works):

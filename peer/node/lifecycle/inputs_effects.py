@@ -96,13 +96,6 @@ class Replay(Struct, frozen=True):
     update: Update
 
 
-class Rewind(Struct, frozen=True):
-    """Stand at an earlier anchor again: these updates, newest first, no longer count."""
-
-    updates: tuple[Update, ...]
-    anchor: bytes
-
-
 class Adopt(Struct, frozen=True):
     """Stand where the snapshot of `anchor` was taken; `left` names the anchor where the trainer stood before."""
 
@@ -138,8 +131,6 @@ class Save(Struct, frozen=True):
 
     anchor: bytes
     when: Literal["due", "now", "last"]
-    then: tuple[ToLink, ...] = ()
-    """What the link hears once that is done."""
 
 
 class LeaveDevice(Struct, frozen=True):
@@ -151,8 +142,8 @@ class TakeDevice(Struct, frozen=True):
 
 
 Work = (
-    Step | Submit | TakeBack | Apply | Replay | Rewind | Adopt | Resume | Evaluate | ContinuePrompts | Save
-    | LeaveDevice | TakeDevice
+    Step | Submit | TakeBack | Apply | Replay | Adopt | Resume | Evaluate | ContinuePrompts | Save | LeaveDevice
+    | TakeDevice
 )  # fmt: skip
 
 
@@ -177,10 +168,6 @@ class Moved(Struct, frozen=True):
     """Norm of work that was too old, or did not come along; 0 if none."""
     state: bytes | None = None
     """H(θ, m); None while layers are on their way."""
-    returned: int = 0
-    """In how many of the updates that were undone its work was counted, and is owed again."""
-    lost: int = 0
-    """In how many that is not on its disk any more."""
 
 
 class HeldOutLoss(Struct, frozen=True):
@@ -265,14 +252,6 @@ class Replayed(LifeInput, frozen=True):
     last_round: int
 
 
-class Rewound(LifeInput, frozen=True):
-    """The others' branch won: these updates, newest first, are off the chain; it stands at `anchor` again."""
-
-    updates: tuple[Update, ...]
-    anchor: bytes
-    members: tuple[str, ...]
-
-
 class SnapshotTaken(LifeInput, frozen=True):
     """A snapshot is on disk, from which the run goes on."""
 
@@ -287,7 +266,7 @@ class Positioned(LifeInput, frozen=True):
     anchor: bytes
 
 
-Move = RoundDecided | Replayed | Rewound | SnapshotTaken | Positioned
+Move = RoundDecided | Replayed | SnapshotTaken | Positioned
 
 
 class SyncChanged(LifeInput, frozen=True):

@@ -34,8 +34,6 @@ from peer.node.lifecycle.inputs_effects import (
     Replay,
     Replayed,
     Resume,
-    Rewind,
-    Rewound,
     RoundDecided,
     Save,
     Saved,
@@ -110,7 +108,7 @@ def _take_in(turn: Turn, event: LifeInput) -> None:
     match event:
         case Done():
             done(turn, event)
-        case RoundDecided() | Replayed() | Rewound() | SnapshotTaken() | Positioned():
+        case RoundDecided() | Replayed() | SnapshotTaken() | Positioned():
             turn.set(moves=(*turn.life.moves, event), asked_there=False)
             turn.interrupt()
         case SubmitAsked():
@@ -247,8 +245,6 @@ def _move(turn: Turn) -> None:
             turn.do(Apply(move.update, life.run.round.overlap != "none" and follows))
         case Replayed():
             turn.do(Replay(move.update))
-        case Rewound():
-            turn.do(Rewind(move.updates, move.anchor))
         case SnapshotTaken():
             turn.do(Adopt(move.round, move.anchor, life.round.anchor))
         case Positioned():

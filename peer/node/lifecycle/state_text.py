@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
-from peer.consensus.protocol.block import Update
 from peer.node.lifecycle.inputs_effects import Evaluate, Moved
 from peer.node.lifecycle.state import RETRY_S, Joining, Life, Mode, Offline, Open
 from peer.node.limits.policy import until_of, why_of
@@ -75,7 +74,7 @@ def _towards(life: Life) -> str:
 
 
 def _alone(life: Life) -> str:
-    """A peer that goes on without those who were there, as after a takeover, must not look as if all was well."""
+    """A peer that goes on without those who were there, as after a restart, must not look as if all was well."""
     is_alone = life.round.members == (life.me,) and (life.had_others or life.run.run.founders > 1)
     return ", alone: nobody else counts its work until somebody joins" if is_alone else ""
 
@@ -103,17 +102,3 @@ def left_behind(moved: Moved, round: int) -> Iterator[AlertRaised]:
         text = f"this peer goes on at round {round}; of what it had learned, work of norm {moved.given_up:.3g}"
         text = f"{text} may have been counted already or is too old, and is not offered again"
         yield AlertRaised(level="warning", code="RESYNC", text=text)
-
-
-def rewound(moved: Moved, updates: Sequence[Update]) -> AlertRaised:
-    """What a change to the others' branch, which the link announced, did to this peer's own work."""
-    first, last = updates[-1].round, updates[0].round
-    alone = first == last
-    parts = [f"round {last} is undone" if alone else f"rounds {first} to {last} are undone"]
-    if moved.returned:
-        back = "it" if alone else f"{moved.returned} of them"
-        parts.append(f"what this peer had put into {back} is owed again")
-    if moved.lost:
-        gone = "it" if alone else f"{moved.lost} of them"
-        parts.append(f"what it had put into {gone} is not on its disk any more and is lost")
-    return AlertRaised(level="warning" if moved.lost else "info", code="FORK", text="; ".join(parts))

@@ -27,8 +27,6 @@ from peer.node.lifecycle.inputs_effects import (
     Replay,
     Replayed,
     Resume,
-    Rewind,
-    Rewound,
     RoundDecided,
     Save,
     Saved,
@@ -69,7 +67,7 @@ def done(turn: Turn, event: Done) -> None:
             grant_finish(turn)
         case TakeBack(), _:
             turn.set_round(submission=Open())
-        case ((Apply() | Replay() | Rewind() | Adopt() | Resume()), Moved() as moved):
+        case ((Apply() | Replay() | Adopt() | Resume()), Moved() as moved):
             assert move is not None
             _moved(turn, move, moved)
         case Evaluate(round), HeldOutLoss(loss, tokens, by_source):
@@ -89,9 +87,6 @@ def done(turn: Turn, event: Done) -> None:
             turn.warn("DATA", f"{why}; the held-out loss of this round is not measured here")
         case Save(when="last"), _:
             turn.set(saved_last=True)
-        case Save(then=then), _:
-            for message in then:
-                turn.say(message)
 
 
 def _missed(turn: Turn, why: str) -> None:
@@ -137,12 +132,6 @@ def _moved(turn: Turn, move: Move, moved: Moved) -> None:
             turn.add(*map(Emit, state_text.given_up(moved, move.update.round)))
             _stand_at(turn, move.anchor, move.update.staying, turn.life.round.agreed_at)
             _tell_replay(turn, move)
-        case Rewound():
-            assert moved.state is not None
-            turn.add(Emit(state_text.rewound(moved, move.updates)), ForgetForecast())
-            _stand_at(turn, move.anchor, move.members, turn.life.round.agreed_at)
-            # Before anything else happens: what was counted on the other branch is in the residual of no older one.
-            turn.add_chore(Save(move.anchor, "now", (StandsAt(move.anchor, moved.state),)))
         case SnapshotTaken():
             turn.add(*map(Emit, state_text.left_behind(moved, move.round)))
             _stand_at(turn, move.anchor, move.members, turn.life.round.agreed_at)

@@ -34,8 +34,6 @@ from peer.node.store.run_directory import (
     block_path,
     pointer_bytes,
     read_chain_files,
-    read_undone,
-    undone_path,
 )
 
 BLOCKS_PER_ANSWER = 32
@@ -48,7 +46,8 @@ NO_CAP = 1 << 63
 class ChainStore:
     """`peer.consensus.rounds.driver.ChainPort` in a run directory. Raises BadInput if that is damaged.
 
-    `keep_rounds` of the spec is how far a fork can go back; `quota_bytes` is room for updates that others may need.
+    `keep_rounds` of the spec is for how many rounds votes and contributions are remembered; `quota_bytes` is room for
+    updates that others may need.
     """
 
     def __init__(
@@ -60,20 +59,18 @@ class ChainStore:
         self._keep_rounds, self.quota_bytes = keep_rounds, quota_bytes
         self._counting = Counting(parts=tuple(fragment.parts for fragment in self._divided), tokens_cap=tokens_cap)
         self.objects = ObjectStore(directory / "chain" / "objects", executor, call_soon)
-        undone_path(directory, 0, b"").parent.mkdir(exist_ok=True)
         found = read_chain_files(directory, genesis)
         self.base, self.blocks, self.heads = found.base, list(found.blocks), list(found.heads)
         self.tally = read_tally(directory, self.base.head)
         """Of the rounds before the first block."""
         self._rounds = {head.anchor: head.round for head in self.heads}
         self._block_bytes = [len(block.to_bytes()) for block in self.blocks]
-        self._undone = read_undone(directory)
         self._acceptors = read_acceptors(directory)
         self._contribution: Contribution | None = None
         self._accepted: dict[bytes, tuple[bytes, ...]] = {}
         """Updates that this peer remembers to have accepted, each with the digests that it needs."""
         self._remove_leftovers()
-        for block in [*self.blocks, *self._undone.values()]:
+        for block in self.blocks:
             self.objects.name(_means(block.update))
         self._name_accepted()
 
@@ -93,7 +90,7 @@ class ChainStore:
 
     @property
     def trail(self) -> tuple[ChainEntry, ...]:
-        """The newest blocks, oldest first, each with the head before it: as many as a fork may undo."""
+        """The newest `keep_rounds` blocks, oldest first, each with the head before it."""
         steps = [ChainEntry(before, block) for before, block in zip(self.heads, self.blocks, strict=False)]
         return tuple(steps[-self._keep_rounds :])
 
@@ -169,38 +166,7 @@ class ChainStore:
             self._tally_up(dropped)
         self._switch()
         self._drop_blocks(dropped)
-        self._drop_undone(head)
         self.objects.sweep(awaited)
-
-    def undo(self, head: ChainHead) -> tuple[Block, ...]:
-        """Stand at this earlier anchor of the chain again; returns the blocks undone, the newest first."""
-        kept = self._index(head.anchor)
-        for block, made in zip(self.blocks[kept:], self.heads[kept + 1 :], strict=True):
-            write_atomic(undone_path(self._directory, made.round, made.anchor), block.to_bytes())
-            if made.anchor not in self._undone:
-                self._undone[made.anchor] = block
-                self.objects.name(_means(block.update))
-        undone = self.blocks[kept:]
-        for made in self.heads[kept + 1 :]:
-            del self._rounds[made.anchor]
-        del self.blocks[kept:], self._block_bytes[kept:], self.heads[kept + 1 :]
-        self._switch()
-        for block in undone:
-            self.objects.unname(_means(block.update))
-        return tuple(reversed(undone))
-
-    def undone(self, anchor: bytes) -> tuple[Block, ...] | None:
-        """The undone blocks from `anchor` back to the chain, the newest first: none if it is on the chain.
-
-        None if the way is not known: `anchor` was never here, or so long ago that it is forgotten.
-        """
-        way: list[Block] = []
-        while anchor not in self._rounds:
-            if anchor not in self._undone:
-                return None
-            way.append(self._undone[anchor])
-            anchor = way[-1].update.parent
-        return tuple(way)
 
     def head_at(self, anchor: bytes) -> ChainHead:
         return self.heads[self._index(anchor)]
@@ -220,7 +186,7 @@ class ChainStore:
         return tuple(chosen)
 
     def updates_up_to(self, anchor: bytes) -> tuple[Update, ...]:
-        """The newest updates that led to an anchor on the chain, oldest first: one more than a fork can go back."""
+        """The newest updates that led to an anchor on the chain, oldest first: one more than `keep_rounds`."""
         updates = [block.update for block in self.blocks[: self._index(anchor)]]
         return (*self.base.before, *updates)[-self._keep_rounds - 1 :]
 
@@ -231,7 +197,7 @@ class ChainStore:
         return self._rounds[anchor] - self.heads[0].round
 
     def _beyond_quota(self) -> int:
-        """How many of the oldest blocks go: no fork leads back to them, and nobody goes on from a snapshot before."""
+        """How many of the oldest blocks go: their votes are forgotten, and nobody goes on from a snapshot before."""
         total_bytes = self.disk_bytes
         taken = [round for round, anchor in snapshots.names(self._directory) if self._rounds.get(anchor) == round]
         named = snapshots.named_by_checkpoints(self._directory)
@@ -245,7 +211,7 @@ class ChainStore:
         return dropped
 
     def _tally_up(self, count: int) -> None:
-        """Count the oldest blocks, which are dropped: nobody can undo them any more."""
+        """Count the oldest blocks, which are dropped."""
         for block, after in zip(self.blocks[:count], self.heads[1 : count + 1], strict=True):
             self.tally = self.tally.plus(self._counting.of(block.update), after)
         write_atomic(tally_path(self._directory, self.tally.anchor), self.tally.to_bytes())
@@ -258,15 +224,6 @@ class ChainStore:
         if count:
             self._remove_leftovers()
 
-    def _drop_undone(self, head: ChainHead) -> None:
-        """Of what was undone, all that no fork leads back to, and the block that is on the chain again."""
-        oldest = head.round - self._keep_rounds
-        for anchor, block in list(self._undone.items()):
-            if block.update.round < oldest or anchor == head.anchor:
-                undone_path(self._directory, block.update.round, anchor).unlink(missing_ok=True)
-                self.objects.unname(_means(block.update))
-                del self._undone[anchor]
-
     def _remove_leftovers(self) -> None:
         for path in block_files(self._directory):
             if int(path.stem) <= self.base.head.round:
@@ -278,20 +235,15 @@ class ChainStore:
     # ---- my contribution ----
 
     def contribution(self, anchor: bytes) -> Contribution | None:
-        """What the trainer froze for `anchor`; None also if that is on no branch that is known here."""
+        """What the trainer froze for `anchor`; None also if that is not on the chain as it is here."""
         if self._contribution is not None and self._contribution.anchor == anchor:
             return self._contribution
-        round = self._round_of(anchor)
+        round = self._rounds.get(anchor)
         if round is None:
             return None
         parts = self._divided[round % len(self._divided)].parts
         self._contribution = Contribution.find(self._directory / "contributions", anchor, parts, self.codec)
         return self._contribution
-
-    def _round_of(self, anchor: bytes) -> int | None:
-        if anchor in self._undone:
-            return self._undone[anchor].update.round
-        return self._rounds.get(anchor)
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
         mine = self.contribution(anchor)

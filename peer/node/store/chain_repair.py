@@ -20,7 +20,7 @@ from dht.protocol_version import require_this_version
 from dht.records import Genesis, unpack, verify_record
 from peer.consensus.protocol.block import VOID, Block, Update
 from peer.consensus.protocol.encoding import Keys
-from peer.consensus.protocol.head import ChainHead, next_anchor
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.validation import after_restarts, fault_of_votes
 from peer.node.store import snapshots
 from peer.node.store.chain import read_acceptors
@@ -37,7 +37,6 @@ from peer.node.store.run_directory import (
     read_genesis,
     read_organiser,
     read_pointer,
-    undone_path,
 )
 
 VOTES_CHECKED = 256
@@ -60,10 +59,9 @@ def repair_chain(directory: Path, keys: Keys) -> tuple[str, ...]:
     except BadInput as error:
         (directory / "genesis").unlink()
         return (f"{_damage(error)}: it {ASKED}",)
-    said = _drop_damaged_orphans(directory)
     if (directory / "HEAD").exists() or len(block_files(directory)) > 1:
-        said += _repair(directory, genesis, keys)
-    return tuple(said)
+        return tuple(_repair(directory, genesis, keys))
+    return ()
 
 
 def _signed_genesis(directory: Path) -> Genesis:
@@ -174,13 +172,9 @@ def _along(directory: Path, base: ChainBase) -> _Way:
 
 
 def _up_to(directory: Path, way: _Way, anchor: bytes) -> _Way:
-    """Up to HEAD: a block behind it belongs to a commit that did not finish, or to a branch that was left. Where HEAD
-    is lost, up to the first block that lies among those that were left, too."""
+    """Up to HEAD: a block behind it belongs to a commit that did not finish. Where HEAD is lost, all of it."""
     for count, head in enumerate(way.heads):
         if head.anchor == anchor:
-            return way.until(count, "")
-    for count, head in enumerate(way.heads[1:]):
-        if undone_path(directory, head.round, head.anchor).exists():
             return way.until(count, "")
     return way
 
@@ -235,21 +229,6 @@ def _mend_accepted(directory: Path, blocks: Iterable[Block]) -> None:
             load_object(directory, digest)
         except BadInput:
             write_atomic(object_path(directory, digest), decided[digest].to_bytes())
-
-
-def _drop_damaged_orphans(directory: Path) -> list[str]:
-    """Of a branch that was left, nobody needs to know the way back."""
-    said = []
-    for path in sorted((directory / "chain" / "orphans").glob("*.block")):
-        try:
-            with raising_damaged(path):
-                update = Block.from_bytes(path.read_bytes()).update
-                if path != undone_path(directory, update.round, next_anchor(update.parent, update.digest)):
-                    raise ValueError("it made another anchor than its name says")
-        except BadInput as error:
-            path.unlink()
-            said.append(f"{_damage(error)}; it is of a branch that was left, and removed")
-    return said
 
 
 def _damage(error: BadInput) -> str:

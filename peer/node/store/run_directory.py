@@ -1,10 +1,9 @@
-"""The files of the chain, as whoever comes by reads them: the anchor where it begins, its blocks, and undone ones.
+"""The files of the chain, as whoever comes by reads them: the anchor where it begins, and its blocks.
 
 HEAD                          round and anchor of the newest block, and the base's anchor unless that is the genesis:
-                              the one pointer that a commit, an undo and a new base switch
+                              the one pointer that a commit and a new base switch
 chain/000017.block            an update and its certificate
 chain/<anchor hex>.base       the updates that led to the anchor where the blocks begin, the last one to it
-chain/orphans/000017-<hex>.block  a block of a branch that was left, by the anchor that it made
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ from dht.errors import BadInput, RunMismatch
 from dht.protocol_version import require_this_version
 from dht.records import Genesis, unpack_body
 from dht.records import unpack as unpack_record
-from peer.consensus.protocol.block import Block, Update
+from peer.consensus.protocol.block import Block, Roster, Update
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
 
@@ -67,9 +66,12 @@ class StoredChain:
 
 
 def genesis_head(genesis: Genesis) -> ChainHead:
-    """Where every chain of the run begins: the founders are its electorate."""
+    """Where every chain of the run begins: the founders are its electorate, and whom the organiser knows."""
     anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
-    return ChainHead(anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders)
+    return ChainHead(
+        anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders,
+        roster=Roster(0, genesis.founders),
+    )  # fmt: skip
 
 
 def head_after(update: Update) -> ChainHead:
@@ -144,19 +146,6 @@ def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int,
     return found
 
 
-def read_undone(directory: Path) -> dict[bytes, Block]:
-    """Blocks of branches that were left, by the anchor that each of them made. Raises BadInput."""
-    found = {}
-    for path in sorted((directory / "chain" / "orphans").glob("*.block")):
-        with raising_damaged(path):
-            block = Block.from_bytes(path.read_bytes())
-            made = next_anchor(block.update.parent, block.update.digest)
-            if path != undone_path(directory, block.update.round, made):
-                raise ValueError("it made another anchor than its name says")
-        found[made] = block
-    return found
-
-
 def read_pointer(path: Path) -> tuple[int, bytes, bytes]:
     """Round and anchor of the head, and the anchor of the base, empty for the genesis. Raises BadInput."""
     with raising_damaged(path):
@@ -185,10 +174,6 @@ def base_path(directory: Path, anchor: bytes) -> Path:
     return directory / "chain" / f"{anchor.hex()}.base"
 
 
-def undone_path(directory: Path, round: int, anchor: bytes) -> Path:
-    return directory / "chain" / "orphans" / f"{round:06d}-{anchor.hex()}.block"
-
-
 def pointer_bytes(head: ChainHead, base: ChainBase) -> bytes:
     words = [str(head.round), head.anchor.hex()] + ([base.head.anchor.hex()] if base.before else [])
     return f"{' '.join(words)}\n".encode()
@@ -203,7 +188,7 @@ def _read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
     base = read_base(directory, begins_at) if begins_at else ChainBase(head=genesis)
     blocks: list[Block] = []
     heads = [base.head]
-    # A block behind HEAD belongs to a commit that did not finish, or to a branch that was left.
+    # A block behind HEAD belongs to a commit that did not finish.
     for round in range(base.head.round + 1, last + 1):
         with raising_damaged(block_path(directory, round)):
             block = Block.from_bytes(block_path(directory, round).read_bytes())

@@ -30,8 +30,7 @@ import numpy as np
 from dht.atomic_files import raising_damaged, raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull
 from peer.consensus.codec.blockwise import Floats
-from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
-from peer.consensus.protocol.state_digest import (
+from peer.consensus.codec.state_digest import (
     CHUNK_BYTES,
     FLOAT32_BYTES,
     chunk_places,
@@ -39,6 +38,7 @@ from peer.consensus.protocol.state_digest import (
     layer_digest,
     state_digest,
 )
+from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, integer, pack, row, unpack
 from peer.node.store.chunked_file import chunk_at, read_chunk
 from peer.node.store.run_directory import ChainBase
 
@@ -59,7 +59,7 @@ class SnapshotManifest:
 
     run: bytes
     base: ChainBase
-    """The anchor, and the updates that led to it: one more than a fork can go back."""
+    """The anchor, and the updates that led to it: one more than `keep_rounds`."""
     cursors: tuple[tuple[int, int], ...]
     """(shard, windows used), by shard."""
     layers: tuple[int, ...]
@@ -296,13 +296,6 @@ def named_by_checkpoints(directory: Path) -> set[tuple[int, bytes]]:
             round, anchor = json.loads(path.read_text())["snapshot"]
             found.add((int(round), bytes.fromhex(anchor)))
     return found
-
-
-def drop_after(directory: Path, round: int) -> None:
-    """Those of a branch that was left: they must not crowd out what the chain may go back to."""
-    for taken, anchor in names(directory):
-        if taken > round:
-            shutil.rmtree(path_of(directory, taken, anchor))
 
 
 def path_of(directory: Path, round: int, anchor: bytes) -> Path:

@@ -25,8 +25,8 @@ import platformdirs
 
 from dht.atomic_files import raising_damaged, raising_disk_full, write_atomic
 from dht.errors import BadInput
+from peer.consensus.codec.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunk_places
 from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, pack
-from peer.consensus.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES, chunk_places
 
 Floats = npt.NDArray[np.float32]
 CACHE = "HOMEFIRES_CACHE"

@@ -9,7 +9,7 @@ from pathlib import Path
 import torch
 
 from peer.consensus.codec.codec import Codec
-from peer.consensus.protocol.state_digest import state_digest
+from peer.consensus.codec.state_digest import state_digest
 from peer.node.store.contributions import written_leaves
 from peer.parallel.cluster.assembly import with_spares
 from peer.parallel.cluster.home_suspicion import HomeSuspicion

@@ -36,7 +36,6 @@ class RankKernels:
             "encode": self._encode,
             "apply": self._apply,
             "counted": lambda work: self._settle(work, kernels.counted),
-            "returned": lambda work: self._settle(work, kernels.returned),
             "restored": lambda work: self._settle(work, kernels.restored),
             "give_up": self._give_up,
         }

@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.training.outer.layer_tensors import LayerTensors, Origin
 
 PAGE_BYTES = 1 << 16

@@ -12,8 +12,8 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import TypeVar
 
 from dht.errors import BadInput
+from peer.consensus.codec.state_digest import state_digest
 from peer.consensus.protocol.layout import Part
-from peer.consensus.protocol.state_digest import state_digest
 from peer.node.store.contributions import WorkStats
 from peer.parallel.pipeline.home_messages import (
     AnyHomeMessage,

@@ -124,7 +124,7 @@ def initial_span(spec: RunSpec, held: range) -> OuterState:
 
 
 def initial_layer_digests(spec: RunSpec) -> tuple[bytes, ...]:
-    """Of every layer of anchor 0, one of them in memory at a time; see `peer.consensus.protocol.state_digest`."""
+    """Of every layer of anchor 0, one of them in memory at a time; see `peer.consensus.codec.state_digest`."""
     count = len(model_layers(spec))
     return tuple(initial_span(spec, range(number, number + 1)).layer_digests()[0] for number in range(count))
 

@@ -20,8 +20,8 @@ from torch import Tensor
 
 from dht.errors import MemoryFull, Unreachable
 from peer.consensus.codec.codec import Codec
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.consensus.protocol.layout import cut
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
 from peer.node.host.processes import available_bytes
 from peer.parallel.fsdp.rank_messages import (
     Backward,

@@ -64,9 +64,6 @@ class ShardedKernels:
     def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
         return math.fsum(self._settle("counted", t, part, payload))
 
-    def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        self._settle("returned", t, part, payload)
-
     def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
         self._settle("restored", t, part, payload)
 

@@ -29,7 +29,6 @@ PHASES: Mapping[str, tuple[str, ...]] = {
     "submit": ("fixed", "parameter"),
     "prepare": ("fixed", "member"),
     "exchange": ("fixed", "parameter", "wire"),
-    "weigh": ("fixed", "member"),
     "reduce": ("fixed", "parameter", "wire"),
     "commit": ("fixed", "member"),
     "apply": ("fixed", "parameter"),
@@ -103,7 +102,8 @@ def read(path: Path) -> Coefficients:
 
 
 def parse(table: Mapping[str, Any], source: str) -> Coefficients:
-    """From nested dictionaries. Raises BadInput for one that lacks something."""
+    """From nested dictionaries; what an earlier fit had besides is not looked at. Raises BadInput for one that lacks
+    something."""
     table = {RENAMED_PHASES.get(key, key): value for key, value in table.items()}
     try:
         steps = {term: float(table["steps"][term]) for term in STEPS}

@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from peer.consensus.codec.codec import Codec
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.schema.spec import RunSpec
 
 SNAPSHOTS_KEPT = 2
@@ -24,7 +24,7 @@ class DiskFootprint:
     """Within a round: the residual, local parameters and moments; with steps while a round is agreed, where they began.
     Right after an update it takes less."""
     contributions: int
-    """Encoded, of the rounds that a fork may go back, on two branches."""
+    """Encoded, of twice as many rounds as votes are remembered: those since the older checkpoint are settled again."""
     chain: int
     """Encoded means: those at the quota, and no fewer than since the older snapshot."""
 

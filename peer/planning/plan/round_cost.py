@@ -6,9 +6,8 @@ Where a formula is a paper's it says which; the rest is ours: it follows `peer/c
     submit   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows
     prepare  PREPARE, PROMISE, START: three delays
     exchange parts over the slowest line, one delay; measured as they come
-    weigh    NORMS and TABLE: two delays
     reduce   means over the slowest line, one delay
-    commit   PROPOSE and votes: two delays
+    commit   PROPOSE, and votes in three phases: four delays
     apply    the outer step, the residual, the digest
 
 `none` waits from submit to apply. `layerwise` applies beside the next step. `streaming` makes inner steps meanwhile.
@@ -45,7 +44,6 @@ class PhaseTimes:
     submit: float
     prepare: float
     exchange: float
-    weigh: float
     reduce: float
     commit: float
     apply: float
@@ -53,7 +51,7 @@ class PhaseTimes:
     @property
     def talking(self) -> float:
         """All but what keeps the trainer's own thread."""
-        return self.prepare + self.exchange + self.weigh + self.reduce + self.commit
+        return self.prepare + self.exchange + self.reduce + self.commit
 
     @property
     def total(self) -> float:
@@ -191,16 +189,15 @@ def agreement_of(
 
     if members == 1:
         return PhaseTimes(
-            submit=0, prepare=seconds("prepare"), exchange=0, weigh=seconds("weigh"), reduce=0,
-            commit=seconds("commit"), apply=seconds("apply", crowd * shape.parameters),
+            submit=0, prepare=seconds("prepare"), exchange=0, reduce=0, commit=seconds("commit"),
+            apply=seconds("apply", crowd * shape.parameters),
         )  # fmt: skip
     return PhaseTimes(
         submit=seconds("submit", averaged) + delays.leader_s * (members - 1) / members,
         prepare=seconds("prepare") + 3 * delays.leader_s,
         exchange=seconds("exchange", averaged, line_s(traffic.send_wire_s, capped)) + delays.longest_s,
-        weigh=seconds("weigh") + 2 * delays.leader_s,
         reduce=seconds("reduce", averaged, line_s(traffic.means_wire_s, capped)) + delays.longest_s,
-        commit=seconds("commit") + delays.leader_s + delays.longest_s,
+        commit=seconds("commit") + delays.leader_s + 3 * delays.longest_s,
         apply=seconds("apply", crowd * shape.parameters),
     )
 

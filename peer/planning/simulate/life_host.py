@@ -33,7 +33,6 @@ from peer.node.lifecycle.inputs_effects import (
     Positioned,
     Reconnect,
     Result,
-    Rewound,
     RoundDecided,
     Say,
     Step,
@@ -258,10 +257,6 @@ class LifeHost(ABC):
     def committed(self, block: Block, head: ChainHead) -> None:
         """Told by the driver; the block is on disk."""
         self.hear(RoundDecided(self.now, block.update, head.anchor, *self.traffic(), self.now))
-
-    def undone(self, blocks: tuple[Block, ...], head: ChainHead) -> None:
-        """Told by the driver: these blocks are off the chain, newest first; the peer stands at `head` again."""
-        self.hear(Rewound(self.now, tuple(block.update for block in blocks), head.anchor, head.members))
 
     def request_submit(self) -> None:
         """Asked by the driver."""

@@ -41,13 +41,11 @@ class MemoryDisk:
     genesis: ChainHead
     keep_rounds: int
     on_commit: Callable[[Block, ChainHead], None]
-    on_undo: Callable[[tuple[Block, ...], ChainHead], None]
     acceptors: dict[bytes, tuple[int, Acceptor]] = field(default_factory=dict)
     """For each instance the round of its anchor, and what a voter must not forget."""
     objects: dict[bytes, bytes] = field(default_factory=dict)
     blocks: list[Block] = field(default_factory=list)
     heads: list[ChainHead] = field(default_factory=list)
-    undone: dict[bytes, Block] = field(default_factory=dict)
     """Blocks of branches that were left, by the anchor each of them made."""
     contributions: dict[bytes, tuple[int, ContributionHeader, list[bytes]]] = field(default_factory=dict)
     """For each anchor its round, and what this peer offered for it."""
@@ -89,18 +87,7 @@ class MemoryDisk:
         self.on_commit(block, head)
         self.blocks.append(block)
         self.heads.append(head)
-        self.undone.pop(head.anchor, None)
         self._sweep()
-
-    def undo(self, head: ChainHead) -> tuple[Block, ...]:
-        """Stand at an earlier anchor again; returns the blocks that are no longer on the chain, newest first."""
-        self.owner.burn()
-        at = [known.anchor for known in (self.genesis, *self.heads)].index(head.anchor)
-        blocks = tuple(reversed(self.blocks[at:]))
-        self.on_undo(blocks, head)
-        self.undone |= {made.anchor: block for made, block in zip(self.heads[at:], self.blocks[at:], strict=True)}
-        del self.blocks[at:], self.heads[at:]
-        return blocks
 
     def trail(self) -> tuple[ChainEntry, ...]:
         """The newest blocks, each with the head before it."""
@@ -119,8 +106,6 @@ class MemoryDisk:
             del self.contributions[anchor]
         for instance in [instance for instance, (round, _) in self.acceptors.items() if round < oldest]:
             del self.acceptors[instance]
-        for anchor in [anchor for anchor, block in self.undone.items() if block.update.round < oldest]:
-            del self.undone[anchor]
 
     def save_contribution(self, header: ContributionHeader, payloads: list[bytes]) -> None:
         """What this peer offers for the anchor that the header names."""

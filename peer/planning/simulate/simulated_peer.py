@@ -11,7 +11,7 @@ from dht.errors import Unreachable
 from dht.streams.base import Streams
 from peer.consensus.credit.round_credit import LocalCosts, summarize
 from peer.consensus.protocol import merkle
-from peer.consensus.protocol.block import ContributionHeader, PartOutcome, part_outcomes
+from peer.consensus.protocol.block import ContributionHeader
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import next_anchor
 from peer.consensus.protocol.messages import Heartbeat
@@ -31,7 +31,6 @@ from peer.node.lifecycle.inputs_effects import (
     Moved,
     Result,
     Resume,
-    Rewind,
     RoundDecided,
     SpeedsHeard,
     Step,
@@ -76,7 +75,7 @@ class SimulatedPeer(SwarmPeer):
     ) -> None:
         super().__init__(
             world, name,
-            NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None, lambda blocks, head: None),
+            NormStore(self, world.genesis, world.keep_rounds, lambda block, head: None),
         )  # fmt: skip
         self.machine, self.title = machine, title
         self.dice = Random(f"{world.seed} peer {name}")
@@ -284,8 +283,6 @@ class SimulatedPeer(SwarmPeer):
                 return self.machine.submit_s
             case Apply(), RoundDecided(agreed_at=agreed_at):
                 return agreed_at + self.machine.apply_s - self.now
-            case Rewind(), _:
-                return self.machine.apply_s
         return 0.0
 
     def do(self, work: Work) -> Result:
@@ -296,13 +293,6 @@ class SimulatedPeer(SwarmPeer):
             case Apply(update=update):
                 progress.settle(update, self.disk.header(update.parent) is not None)
                 return Moved(state=state_of(next_anchor(update.parent, update.digest)))
-            case Rewind(updates=updates, anchor=anchor):
-                for update in updates:
-                    mine = self.disk.header(update.parent)
-                    if PartOutcome.COUNTED in part_outcomes(update, self.name, True) and mine is not None:
-                        progress.turns.returned(update.round - 1, mine.staleness)
-                progress.stand_at(updates[-1].round - 1)
-                return Moved(state=state_of(anchor))
             case Resume(anchor=anchor):
                 if (offered := self.disk.header(anchor)) is not None:
                     progress.turns.restored(progress.round, offered.staleness)
@@ -311,7 +301,7 @@ class SimulatedPeer(SwarmPeer):
         return None
 
     def _offer(self, anchor: bytes) -> None:
-        """Written once per anchor: a peer that stands here again after a fork offers the same bytes."""
+        """Written once per anchor: a peer that stands here again after a crash offers the same bytes."""
         if self.disk.header(anchor) is not None:
             self.progress.offer_again(anchor)
             return

@@ -7,17 +7,20 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
+from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol.block import VOID, Block, Update
-from peer.consensus.protocol.head import ChainHead, next_anchor
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Part, cut
-from peer.consensus.protocol.validation import check_block, part_bytes
+from peer.consensus.protocol.validation import after_restarts, check_block, part_bytes
 from peer.node.store import snapshots
 from peer.node.store.held_layers import read_held
-from peer.node.store.run_directory import base_path, block_files, block_path, read_organiser, undone_path
+from peer.node.store.objects import object_path
+from peer.node.store.run_directory import base_path, block_files, block_path, read_organiser
 from peer.node.store.snapshots import SnapshotManifest
 from peer.schema.events import RoundCommitted, read_events
 from peer.schema.spec import RunSpec
+from peer.tools.audit.means import MeanChecker
 from peer.tools.audit.run_files import BadLink, RunFiles, SignatureChecker, blaming, require, signed_for_its_parent
 from peer.training.checkpoint.replay import become_snapshot
 from peer.training.model.build import build
@@ -25,21 +28,26 @@ from peer.training.model.flat_parameters import FlatParameters
 from peer.training.outer.outer_state import OuterState
 from peer.training.outer.outer_step import advance
 
+MEANS = "means checked against their rows and norms (where the objects are here)"
+ROWS = "rows were checked against contributions by the voters, not here"
+
 Say = Callable[[int, int], None]
 """Told which round was checked, and which is the last."""
 
 
 @dataclass(kw_only=True)
 class Report:
-    """What was verified."""
+    """What was checked, and what was not."""
 
     first_round: int
     last_round: int
     firm: int = 0
     """Blocks decided by the electorate of the block before."""
-    weak: int = 0
-    """Blocks of a takeover."""
+    restarted: int = 0
+    """Blocks of those who went on without a quorum, as the organiser signed it."""
     parts: int = 0
+    means: int = 0
+    """Of these parts: compared with the rows behind them, and these with the norms that their givers declared."""
     peers: int = 0
     head: str = ""
     state: str = ""
@@ -48,14 +56,14 @@ class Report:
 
     def sentence(self) -> str:
         said = [
-            f"{self.firm} firm, {self.weak} weak, {self.parts:,} parts, {self.peers} peers",
+            f"{self.firm} firm, {self.restarted} restarted, {self.parts:,} parts, {self.peers} peers",
             f"head {self.head[:16]}, state {self.state[:16] or 'not computed'}",
         ]
-        line = f"rounds {self.first_round}..{self.last_round} verified: {', '.join(said)}"
-        return "; ".join([line, *self.notes])
+        line = f"rounds {self.first_round}..{self.last_round} checked: {', '.join(said)}"
+        return "; ".join([line, f"{self.means:,} {MEANS}", ROWS, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
-        return {"verified": True} | asdict(self)
+        return {"sound": True} | asdict(self)
 
 
 def audit(directory: Path, say: Say = lambda round, last: None) -> Report:
@@ -82,6 +90,7 @@ class _Audit:
         self._pointer = files.pointer(self._genesis)
         self._base = files.base(self._pointer, self._genesis)
         self._heads = {self._base.head.anchor: self._base.head}
+        self._means = MeanChecker(rules, Codec(self._spec.codec.wire), self._mean)
         self._layers = initial.sizes
         self._rules = rules
         self._held = read_held(files.directory)
@@ -120,6 +129,7 @@ class _Audit:
             with blaming(update.round, path):
                 require(self._is_whole(update), "a member has not signed its header to it")
             self._members |= {header.peer for header in update.members}
+            self._means.passed(update)
 
     def _follow(self, head: ChainHead) -> ChainHead:
         """Check the next block with all its parts and the state that it makes; the head after it."""
@@ -134,11 +144,13 @@ class _Audit:
             fault = check_block(self._rules, head, block)
             require(not fault, fault)
         self._check_parts(block.update)
+        before, _, _ = after_restarts(self._rules.keys, self._rules.organiser, head, block)
+        self._check_means(before, block.update)
         after = head.after(block.update)
         self._heads[after.anchor] = after
         self._members |= {header.peer for header in block.update.members}
         self.report.firm += block.firm
-        self.report.weak += not block.firm
+        self.report.restarted += not block.firm
         self._check_state(after)
         return after
 
@@ -163,6 +175,24 @@ class _Audit:
             for name in agreed:
                 load(name)
         self.report.parts += len(agreed)
+
+    def _check_means(self, head: ChainHead, update: Update) -> None:
+        """Against their rows and norms, those that are here."""
+        for part, name in enumerate(update.parts):
+            if name == VOID or not self._is_here(update, part):
+                continue
+            with blaming(update.round, object_path(self._files.directory, name)):
+                fault = self._means.fault_of(head, update, part)
+                require(not fault, fault or "")
+            self.report.means += fault is not None
+        self._means.passed(update)
+
+    def _mean(self, name: bytes) -> bytes:
+        """Raises KeyError where it is not here: a mean before the base need not be, nor one of another home."""
+        try:
+            return object_path(self._files.directory, name).read_bytes()
+        except FileNotFoundError as error:
+            raise KeyError(name) from error
 
     def _is_here(self, update: Update, part: int) -> bool:
         """Whether the bytes of a part must be on this disk; what a home of a cluster has besides is looked at later."""
@@ -192,10 +222,8 @@ class _Audit:
     # ---- beside the chain ----
 
     def _check_beside(self, head: ChainHead) -> None:
-        """Whatever else lies there: a branch that was left, the voter's memory, bytes that no block names."""
+        """Whatever else lies there: blocks that are not on the chain, the voter's memory, bytes that no block names."""
         directory = self._files.directory
-        for path in sorted((directory / "chain" / "orphans").glob("*.block")):
-            self._check_undone(path)
         for path in sorted(block_files(directory)):
             if not self._base.head.round < int(path.stem) <= head.round:
                 self._check_aside(int(path.stem), self._files.read_block(path, int(path.stem)), path)
@@ -210,18 +238,8 @@ class _Audit:
         self._files.check_acceptors(head.round)
         self._files.check_tallies(self._base.head.round)
 
-    def _check_undone(self, path: Path) -> None:
-        number = path.name.partition("-")[0]
-        with blaming(0, path):
-            round = int(number)
-        block = self._files.read_block(path, round)
-        made = next_anchor(block.update.parent, block.update.digest)
-        with blaming(round, path):
-            require(path == undone_path(self._files.directory, round, made), "it made another anchor than its name")
-        self._check_aside(round, block, path)
-
     def _check_aside(self, round: int, block: Block, path: Path) -> None:
-        """A block of a branch: against the head before it if that is known, else its own signatures."""
+        """A block beside the chain: against the head before it if that is known, else its own signatures."""
         before = self._heads.get(block.update.parent)
         with blaming(round, path):
             if before is None:

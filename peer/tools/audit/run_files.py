@@ -29,7 +29,7 @@ from peer.schema.spec import RunSpec
 
 T = TypeVar("T")
 TRIES = 3
-"""A peer at work may commit, undo or drop blocks while this reads: then it is read again."""
+"""A peer at work may commit or drop blocks while this reads: then it is read again."""
 NOT_AS_WRITTEN = "its bytes are not those that were written"
 NOT_AS_AGREED = "its bytes are not those that were agreed"
 

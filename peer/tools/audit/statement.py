@@ -23,6 +23,7 @@ from peer.training.model.build import build_meta
 from peer.training.model.flat_parameters import FlatParameters
 
 HEADINGS = ("peer", "id", "tokens", "weight", "accepted", "late", "idle", "rejected", "missed")
+CHECKED = "votes, signatures and weights were checked now, means were not (homefires audit does)"
 ID_LETTERS = 8
 """Of a peer's id, the last ones: two may have chosen one name."""
 
@@ -73,9 +74,9 @@ class Statement:
             return f"rounds {first} to {last}, as this peer counted them when it checked them"
         since = "" if first == 1 else "; the chain on this disk knows nothing of those before"
         if self.checked_from == first:
-            return f"rounds {first} to {last}, all checked now{since}"
+            return f"rounds {first} to {last}: {CHECKED}{since}"
         counted = f"those before round {self.checked_from} as this peer counted them when it checked them"
-        return f"rounds {first} to {last}: {counted}, the others checked now{since}"
+        return f"rounds {first} to {last}: {counted}; of the others {CHECKED}{since}"
 
 
 def credit(directory: Path) -> Statement:

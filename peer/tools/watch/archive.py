@@ -153,7 +153,7 @@ def _chain(
 ) -> tuple[ChainBase, list[Block]]:
     """Where the blocks of a kept folder begin, and those blocks: as many certificates as were checked.
 
-    The base needs the update that led to it, of which the manifest has as many as a fork may undo.
+    The base needs the update that led to it, which the manifest has.
     """
     for step in checked:
         before = [update for update in manifest.base.before if update.round <= step.before.round]

@@ -24,8 +24,8 @@ class Taken:
 
     steps: tuple[ChainEntry, ...] = ()
     """The new blocks, oldest first, each with the head before it."""
-    undone: int = 0
-    """Blocks that are not on the chain any more: others have more behind them."""
+    parted: int = 0
+    """The round from which on two chains stand that quorums have certified; 0 if they agree."""
     fault: str = ""
     """Why the rest was refused, in words; empty if nothing was."""
 
@@ -36,11 +36,11 @@ class WatchedChain:
     def __init__(self, rules: Rules, head: ChainHead) -> None:
         self.rules, self.head = rules, head
         self._trail: tuple[ChainEntry, ...] = ()
-        """The newest blocks, oldest first: as many as a fork may undo."""
+        """The newest blocks, oldest first."""
 
     @property
     def trail(self) -> tuple[ChainEntry, ...]:
-        """The newest blocks, oldest first, each with the head before it: as many as a fork may undo."""
+        """The newest blocks, oldest first, each with the head before it."""
         return self._trail
 
     @property
@@ -49,7 +49,7 @@ class WatchedChain:
         return (self.head.anchor, *(step.before.anchor for step in reversed(self._trail)))[:GET_MOST]
 
     def take(self, blocks: Sequence[Block]) -> Taken:
-        """Go on along these blocks, from where they leave what is known; a fork only if it is heavier in the end."""
+        """Go on along these blocks, from where they leave what is known; what certificates led to is never left."""
         found = self._parting(blocks)
         if found is None:
             return Taken()
@@ -62,12 +62,11 @@ class WatchedChain:
                 break
             steps.append(ChainEntry(tip, block))
             tip = tip.after(block.update)
-        undone = len(self._trail) - at
-        if undone and tip.weight <= self.head.weight:
-            return Taken(fault=fault)
+        if at < len(self._trail):
+            return Taken(parted=steps[0].block.update.round if steps else 0, fault=fault)
         self.head = tip
-        self._trail = (*self._trail[:at], *steps)[-self.rules.keep_rounds :]
-        return Taken(steps=tuple(steps), undone=undone, fault=fault)
+        self._trail = (*self._trail, *steps)[-self.rules.keep_rounds :]
+        return Taken(steps=tuple(steps), fault=fault)
 
     def _parting(self, blocks: Sequence[Block]) -> tuple[int, int] | None:
         """The first block that is new here, and how many steps of the trail lead to its parent."""

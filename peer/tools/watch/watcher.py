@@ -12,7 +12,7 @@ import time
 from collections import Counter
 from collections.abc import Awaitable, Callable, Iterable, Mapping
 
-from dht.errors import Unreachable
+from dht.errors import BadChain, Unreachable
 from dht.node import Node
 from dht.records import PeerRecord
 from peer.consensus.protocol.block import MAX_PARTS
@@ -26,7 +26,7 @@ from peer.network.sync.chain_status import ASK_MOST, query_status
 from peer.network.sync.run_discovery import LAYERS
 from peer.network.sync.snapshot_sync import choose_snapshot
 from peer.node.telemetry.reporter import Reporter
-from peer.schema.events import AlertRaised, ReportReceived
+from peer.schema.events import ReportReceived
 from peer.tools.watch.archive import Archive
 from peer.tools.watch.verified_chain import WatchedChain, commit_events
 
@@ -101,7 +101,7 @@ class Watcher:
                 await archive.look(self._following.trail, layers, peers, self._state_of)
 
     async def follow(self, rounds: int) -> None:
-        """Until this many rounds are made, for ever if that is 0."""
+        """Until this many rounds are made, for ever if that is 0. Raises BadChain where certificates part."""
         self._node.streams.listen(self._on_frame)
         until = float("inf")
         while time.monotonic() < until:
@@ -180,9 +180,11 @@ class Watcher:
 
     def _take(self, source: str, chain: Blocks, following: WatchedChain) -> None:
         taken = following.take(chain.blocks)
-        if taken.undone:
-            text = f"the peers went on apart and agreed on the heavier side: {taken.undone} rounds are undone"
-            self._session.emit(AlertRaised(level="info", code="FORK", text=text))
+        if taken.parted:
+            raise BadChain(
+                f"round {taken.parted} as {source} gives it is certified and is not the one that was certified before: "
+                "two chains of this run stand, and its organiser must say which is its own; watching ends here"
+            )
         for step in taken.steps:
             rules = following.rules
             averaged = rules.fragment(step.before.round).parts

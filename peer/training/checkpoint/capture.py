@@ -18,7 +18,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.node.host.device import assert_index, free_bytes
 from peer.node.host.processes import available_bytes
 from peer.training.checkpoint.layer_state import derived_start

@@ -1,4 +1,4 @@
-"""An earlier anchor, for a peer whose branch was left: outer steps cannot be taken back, so they are made again."""
+"""The anchor of a round on disk: from a snapshot, and the outer steps since then, which are made again."""
 
 from __future__ import annotations
 
@@ -24,7 +24,6 @@ from peer.node.store.run_directory import (
     read_chain_files,
     read_genesis,
     require_same_start,
-    undone_path,
 )
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.checkpoint import Checkpoint
@@ -72,9 +71,8 @@ def restore_at(
 def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, round: int, start: RunStart) -> None:
     """Have `anchor`, which is at the initial parameters, be the one of this name and round.
 
-    From the newest snapshot on the way to it, or else from where it is. It may be on the chain on disk, or on a branch
-    that was left meanwhile: the link goes on while this reads. Raises BadInput if files are damaged or gone, and then
-    `anchor` is anywhere; RunMismatch if the run began with other parameters.
+    From the newest snapshot on the way to it, or else from where it is. Raises BadInput if files are damaged or gone,
+    or lead elsewhere, and then `anchor` is anywhere; RunMismatch if the run began with other parameters.
     """
     taken = set(snapshots.names(directory))
     way: list[Update] = []
@@ -117,16 +115,14 @@ def newest_snapshot(directory: Path) -> tuple[bytes, OuterState] | None:
 
 
 def _update_that_made(directory: Path, round: int, name: bytes) -> Update:
-    """The update that led to this anchor. Raises BadInput if its block is neither on the chain nor beside it."""
-    on_chain, undone = block_path(directory, round), undone_path(directory, round, name)
-    # Twice: the link may move it from one place to the other, and writes it there before it removes it here.
-    for path in (on_chain, undone, on_chain):
-        if path.exists():
-            with raising_damaged(path):
-                update = Block.from_bytes(path.read_bytes()).update
-            if next_anchor(update.parent, update.digest) == name:
-                return update
-    raise BadInput(f"{on_chain} is not the block that led to where this peer stood; join with a new folder")
+    """The update that led to this anchor. Raises BadInput if its block is not on the chain."""
+    path = block_path(directory, round)
+    if path.exists():
+        with raising_damaged(path):
+            update = Block.from_bytes(path.read_bytes()).update
+        if next_anchor(update.parent, update.digest) == name:
+            return update
+    raise BadInput(f"{path} is not the block that led to where this peer stood; join with a new folder")
 
 
 @dataclass(frozen=True, kw_only=True)

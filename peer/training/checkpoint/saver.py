@@ -90,7 +90,7 @@ class SnapshotWriter:
         """
         now = time.monotonic()
         if self._rounds and round <= self._rounds[-1][0]:
-            self._rounds.clear()  # an undo
+            self._rounds.clear()  # it stands at an earlier snapshot
         pace_s = (now - self._rounds[0][1]) / (round - self._rounds[0][0]) if self._rounds else float("inf")
         self._rounds.append((round, now))
         every = self._spec.round.snapshot_rounds

@@ -28,9 +28,9 @@ import numpy.typing as npt
 
 from dht.atomic_files import raising_disk_full, write_atomic
 from dht.errors import BadInput
+from peer.consensus.codec.state_digest import CHUNK_BYTES
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.rules import DATA_SHARDS
-from peer.consensus.protocol.state_digest import CHUNK_BYTES
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
 from peer.training.data.data_shards import is_held_out, shard_of

@@ -13,7 +13,7 @@ from contextlib import contextmanager
 import torch
 from torch import Tensor
 
-from peer.consensus.protocol.state_digest import CHUNK_BYTES, FLOAT32_BYTES
+from peer.consensus.codec.state_digest import CHUNK_BYTES, FLOAT32_BYTES
 from peer.node.host.device import assert_index
 
 CHUNK_ELEMENTS = CHUNK_BYTES // FLOAT32_BYTES

@@ -1,8 +1,8 @@
 """The arithmetic of a round, on one layer where the model is: learned, encoded, counted, given up, gone on from.
 
 A peer's residual is what it has produced minus what decided updates counted. Never sending, never voting: only a
-decided update moves work out, so that a missed commit, a void part, a crash and a fork all end with the right amount
-owed. Everything is single float32 multiplications, additions and subtractions in a fixed order: equal bits everywhere.
+decided update moves work out, so that a missed commit, a void part and a crash all end with the right amount owed.
+Everything is single float32 multiplications, additions and subtractions in a fixed order: equal bits everywhere.
 """
 
 from __future__ import annotations
@@ -70,9 +70,6 @@ class Kernels(Protocol):
 
     def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
         """What this peer has offered is owed no more: what stays is what encoding left. Returns its squared norm."""
-
-    def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        """What an undone update had counted is owed again."""
 
     def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
         """What is owed is what was offered, as far as it was; what a sparse codec left out stays owed."""
@@ -301,10 +298,6 @@ class TorchKernels:
 
         self._settle(t, part, payload, count)
         return math.fsum(squared)
-
-    @torch.no_grad()
-    def returned(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        self._settle(t, part, payload, lambda mine, offered: mine.add_(offered))
 
     @torch.no_grad()
     def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:

@@ -9,10 +9,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from peer.consensus.codec.state_digest import layer_digest, state_digest
 from peer.consensus.protocol.block import CURSOR_END
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.layout import Part
-from peer.consensus.protocol.state_digest import layer_digest, state_digest
 from peer.training.outer.copy_stream import CHUNK_ELEMENTS, copy_over, host_chunks
 
 
@@ -98,7 +98,7 @@ class OuterState:
         return self.theta[number], self.momentum[number]
 
     def layer_digests(self) -> tuple[bytes, ...]:
-        """See `peer.consensus.protocol.state_digest`, and so below."""
+        """See `peer.consensus.codec.state_digest`, and so below."""
         return tuple(layer_digest(self.chunk_digests(number)) for number in range(len(self.theta)))
 
     def state_digest(self) -> bytes:

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull, Unreachable
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.node.host.device import free_bytes, is_out_of_memory, wait_for
 from peer.node.host.processes import available_bytes
 from peer.schema.spec import RunSpec

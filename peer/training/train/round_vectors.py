@@ -10,7 +10,7 @@ from pathlib import Path
 import torch
 from torch import Tensor
 
-from peer.consensus.protocol.state_digest import FLOAT32_BYTES
+from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.outer.copy_stream import copied, copy_over
 from peer.training.outer.layer_tensors import LayerTensors, Origin

@@ -7,7 +7,7 @@ present stretch of inner steps began.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import AbstractContextManager, nullcontext
 from pathlib import Path
@@ -17,11 +17,11 @@ import torch
 
 from dht.errors import DiskFull
 from peer.consensus.codec.codec import Codec
-from peer.consensus.protocol.block import VOID, PartOutcome, Update, part_outcomes
+from peer.consensus.protocol.block import VOID, Update
 from peer.consensus.protocol.head import next_anchor
 from peer.consensus.protocol.layout import Part, cut
 from peer.node.host.gpu import device_gb
-from peer.node.lifecycle.inputs_effects import Continuations, HeldOutLoss, Moved, TrainerStatus
+from peer.node.lifecycle.inputs_effects import Continuations, HeldOutLoss, TrainerStatus
 from peer.node.lifecycle.round_progress import RoundProgress, TooOld
 from peer.node.store.contributions import (
     Contribution,
@@ -138,7 +138,7 @@ class LocalTrainer:
 
         Encoding and writing go on beside the next inner steps, which do not change the residual: nothing that does may
         follow before the future has ended. It ends with DiskFull where there is no room: then say `take_back`. A peer
-        that stood here before others' branch won, and has come back, offers again what it offered then.
+        that stood here before it crashed offers again what it offered then.
         """
         assert self.progress.offered is None, "one contribution per anchor"
         self._about_to_change()
@@ -166,7 +166,7 @@ class LocalTrainer:
         payloads = (self._kernels.encode(tensors, part) for part, tensors in self._lying(self.progress.round))
         with on_copy_stream(self.device):
             write_contribution(self._folder, anchor, payloads, effort, self._shared(anchor))
-        # Of two branches, since a peer may change over to the other one and back.
+        # Twice: whoever goes on from the older of its checkpoints settles what was offered since once more.
         prune_contributions(self._folder, 2 * self.spec.round.keep_rounds, anchor)
 
     def _shared(self, anchor: bytes) -> SharedContribution | None:
@@ -250,7 +250,7 @@ class LocalTrainer:
 
     def state_digest(self, anchor: bytes) -> bytes:
         """H(θ, m) of where this peer stands, by the chain `anchor`; empty for a worker of a cluster, whose lead
-        knows it. See `peer.consensus.protocol.state_digest`."""
+        knows it. See `peer.consensus.codec.state_digest`."""
         if self.span is None:
             return self.anchor.state_digest()
         return self.span.homes.state_digest(
@@ -268,31 +268,6 @@ class LocalTrainer:
         if not self.progress.is_ahead or table.merge == "rebase" or self._codec.is_sparse:
             return None
         return table.alpha
-
-    def rewind(self, updates: Sequence[Update], restored: OuterState) -> Moved:
-        """Stand at the earlier anchor `restored` again: these updates, newest first, no longer count.
-
-        What they counted of this peer's own work is owed again; what they discounted is not given back. Raises
-        BadInput for a damaged contribution, and then nothing has changed.
-        """
-        assert updates[-1].round == restored.round + 1, "the updates lead back to the anchor"
-        self._about_to_change()
-        offers = [self._found(update.parent, update.round - 1) for update in updates]
-        self._collect_progress()
-        returned = lost = 0
-        for update, mine in zip(updates, offers, strict=True):
-            outcomes = part_outcomes(update, self._member, submitted=True)
-            counted = [part for part, outcome in enumerate(outcomes) if outcome is PartOutcome.COUNTED]
-            lost += bool(counted) and mine is None
-            if counted and mine is not None:
-                returned += 1
-                self.progress.turns.returned(update.round - 1, mine.effort.staleness)
-                for number, part, tensors in self._numbered(update.round - 1):
-                    if number in counted:
-                        self._kernels.returned(tensors, part, mine.payload(number))
-        self._stand_at(restored)
-        self._begin_at_anchor(update.round - 1 for update in updates)
-        return Moved(returned=returned, lost=lost)
 
     def adopt(self, name: bytes, restored: OuterState) -> float:
         """Stand at the anchor `restored`, to which no way is known from where this peer stands: its work goes along.

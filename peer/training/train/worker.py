@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import TypeVar
 
 import torch
-from msgspec.structs import replace
 
 from dht.errors import BadInput, DeviceLost, DiskFull, MemoryFull, Unreachable
 from peer.consensus.protocol.head import next_anchor
@@ -34,7 +33,6 @@ from peer.node.lifecycle.inputs_effects import (
     Replay,
     Result,
     Resume,
-    Rewind,
     Save,
     Saved,
     Step,
@@ -48,9 +46,9 @@ from peer.node.lifecycle.inputs_effects import (
     Written,
 )  # fmt: skip
 from peer.node.store.objects import load_object
-from peer.node.store.snapshots import drop_after, names
+from peer.node.store.snapshots import names
 from peer.training.checkpoint.checkpoint import Checkpoints, size_bytes
-from peer.training.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor, restore_at
+from peer.training.checkpoint.replay import SnapshotOrigin, origin_of, read_anchor
 from peer.training.checkpoint.saver import CheckpointSaver, SnapshotWriter, WithHomes
 from peer.training.train.layerwise import HALF_DONE
 from peer.training.train.trainer import LocalTrainer
@@ -146,8 +144,6 @@ class TrainerWorker:
             case Replay(update=update):
                 self._finish_snapshot()
                 done(Moved(trainer.replay(update, self._load)))
-            case Rewind():
-                done(self._rewind(work))
             case Adopt(round=round, anchor=anchor, left=left):
                 self._finish_snapshot()
                 done(Moved(trainer.adopt(left, read_anchor(self._directory, round, anchor, trainer.held))))
@@ -184,15 +180,6 @@ class TrainerWorker:
             return None
         waited_s = self._trainer.waited_s - waited_before_s
         return Stepped(tokens=step.tokens, loss=step.loss, learning_rate=step.learning_rate, waited_s=waited_s)
-
-    def _rewind(self, work: Rewind) -> Moved:
-        self._finish_snapshot()
-        round = work.updates[-1].round - 1
-        trainer = self._trainer
-        restored = restore_at(self._directory, trainer.spec, work.anchor, round, trainer.initial(), trainer.start)
-        moved = self._trainer.rewind(work.updates, restored)
-        drop_after(self._directory, round)
-        return replace(moved, state=self._trainer.state_digest(work.anchor))
 
     def _look(self, look: Callable[[Callable[[], bool]], Result], stop: Callable[[], bool]) -> Result:
         if not self._trainer.take_device():

@@ -149,9 +149,10 @@ def test_restart_run_says_who_waits_and_what_is_given_up_and_asks(
     """Where nobody can be asked it wants the word on the command line; then a node that reads it lets them go on."""
     voters, organiser = (PEER, "other"), Identity.load_or_create(folder / "identity.key")
     book = RestartBook(folder, organiser, RUN, lambda event: None)
-    book.desk.roster = Roster(0, voters)
+    roster = Roster(0, tuple(sorted(voters)))
+    book.know(roster.known, roster)
     stuck = Stuck(PEER, bytes(32), tuple(sorted(voters)), 1).signed(RunKeys(Identity.from_seed(b"p" * 32), RUN))
-    assert book.answer(PEER, packed_question(stuck), lambda *refused: None) == b""
+    assert book.answer(PEER, packed_question(stuck, roster), lambda *refused: None) == b""
     book.look()
     with lock_directory(folder):
         assert main(["restart-run", str(folder)]) == BadInput.exit_code
@@ -166,4 +167,17 @@ def test_restart_run_says_who_waits_and_what_is_given_up_and_asks(
             book.look()
     assert codes == [0]
     assert "they go on" in capsys.readouterr().out
-    assert book.answer(PEER, packed_question(stuck), lambda *refused: None) != b""
+    assert book.answer(PEER, packed_question(stuck, roster), lambda *refused: None) != b""
+
+
+def test_a_peer_is_promoted_listed_and_demoted_again(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def said(*words: str) -> str:
+        assert main(["members", *words, "--dir", str(folder)]) == 0
+        return capsys.readouterr().out
+
+    assert "no stranger any more" in said(PEER, "--promote")
+    assert f"{PEER}  promoted by hand on" in said()
+    assert "not promoted any more" in said(PEER, "--demote")
+    assert "promoted" not in said()
+    assert main(["members", PEER, "--dir", str(folder)]) == BadInput.exit_code
+    assert "say what" in capsys.readouterr().err

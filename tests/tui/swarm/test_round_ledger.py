@@ -1,4 +1,4 @@
-"""What lines say of the swarm's rounds where it is not simple: forks, pauses, catching up, and hearsay."""
+"""What lines say of the swarm's rounds where it is not simple: pauses, catching up, and hearsay."""
 
 from __future__ import annotations
 
@@ -52,27 +52,6 @@ def state(state: str, *, peer: str = "A", t: float = 100.0) -> EventLine:
 def heard(round: int, *, about: str = "C", t: float = 100.0, **values: Any) -> EventLine:
     fields: dict[str, Any] = {"ready": False, "tokens": 0, "steps": 0}
     return line(ReportReceived(about=about, round=round, **(fields | values)), t=t)
-
-
-# ---- a fork takes its penalties back ----
-
-
-def test_the_penalties_of_undone_rounds_go_and_those_of_others_stay() -> None:
-    kept, undone = late("B", 2, "3 of 8 parts came in time"), late("B", 9, "3 of 8 parts came in time")
-    swarm = folded(
-        line(committed(1, kept)), line(kept), line(committed(2, undone)), line(undone), line(committed(3, undone)),
-        line(committed(2, digest="other")),
-    )  # fmt: skip
-    assert [each.until_round for each in swarm.penalty_log] == [2]
-    assert swarm.lasting == ()
-
-
-def test_a_penalty_that_the_other_branch_imposes_too_is_told_anew() -> None:
-    same = late("B", 9, "3 of 8 parts came in time")
-    swarm = folded(line(committed(1)), line(committed(2, same), t=110), line(same, t=110))
-    swarm = folded(line(committed(2, same, digest="other"), t=150), line(same, t=150), after=swarm)
-    assert [(each.t, each.imposed_in) for each in swarm.penalty_log] == [(150, 2)]
-    assert [each.until_round for each in swarm.lasting] == [9]
 
 
 # ---- a pause is no fault ----
@@ -140,14 +119,12 @@ def test_who_paused_is_late_with_what_came_too_late() -> None:
 # ---- traffic ----
 
 
-def test_the_traffic_of_rounds_outlasts_a_restart_and_is_taken_back_with_its_round() -> None:
+def test_the_traffic_of_rounds_outlasts_a_restart() -> None:
     before = [line(committed(1)), line(committed(1), peer="B"), line(committed(2))]
     swarm = folded(*before, line(PeerStarted(name="a", version="0")), line(committed(3)))
     assert (swarm.bytes_sent, swarm.bytes_received) == (40, 80)
     assert (swarm.peers["A"].bytes_sent, swarm.peers["B"].bytes_sent) == (30, 10)
     assert sum(told.bytes_sent for told in swarm.history) == 40
-    forked = folded(*before, line(committed(2, digest="other", bytes_sent=1)))
-    assert (forked.bytes_sent, forked.peers["A"].bytes_sent) == (21, 11)
 
 
 def test_the_tokens_of_a_run_are_the_sum_of_what_counted_for_peers() -> None:

@@ -143,14 +143,13 @@ def test_the_json_form_is_json() -> None:
     assert row["peers"][0]["last_commit"] == {"round": 1, "digest": "d1", "state": "s1"}
 
 
-def test_of_two_branches_the_one_that_was_committed_later_counts() -> None:
-    """A peer that changed over says the same rounds again; what followed on its old branch is gone."""
+def test_a_peer_that_changed_over_stands_on_its_new_chain_and_no_round_counts_twice() -> None:
+    """A restart went past its chain: it says the same rounds again."""
     before = [line(committed(round, tokens=10)) for round in (1, 2, 3)]
     swarm = folded(*before, line(committed(2, digest="other", tokens=25)))
     assert [(commit.round, commit.digest) for commit in swarm.peers["QmAlice"].commits] == [(1, "d1"), (2, "other")]
-    assert swarm.round == 2
-    swarm = apply(swarm, line(committed(3, digest="other, too", tokens=30)))
-    assert (swarm.round, swarm.tokens) == (3, 10 + 25 + 30)
+    swarm = apply(swarm, line(committed(4, digest="other, too", tokens=30)))
+    assert (swarm.round, swarm.tokens) == (4, 10 + 10 + 10 + 30)
 
 
 def test_a_peer_that_is_behind_takes_nothing_back() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from tui.swarm.snapshot import Point, Span
-from tui.swarm.timeline import MAX_SPANS, add_point, add_span, drop_rounds, mark_tardy
+from tui.swarm.timeline import MAX_SPANS, add_point, add_span, mark_tardy
 
 LIMIT = 64
 
@@ -43,12 +43,6 @@ def test_a_curve_is_bounded_and_in_order_whatever_comes(times: list[float]) -> N
     assert [each.t for each in points] == sorted(each.t for each in points)
     if times:
         assert points[-1].t == max(times)
-
-
-def test_rounds_that_were_undone_leave_the_curve() -> None:
-    points = [point(float(round), round=round) for round in range(5)]
-    drop_rounds(points, 3)
-    assert [each.round for each in points] == [0, 1, 2]
 
 
 def lane(*steps: tuple[float, str, int]) -> list[Span]:

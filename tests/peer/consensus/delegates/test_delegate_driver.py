@@ -18,8 +18,8 @@ from peer.consensus.delegates.worker_messages import (
     GiveRow,
     MeanCompared,
     MeanHeld,
-    MeasureOwn,
-    OwnMeasured,
+    MeasureShare,
+    ShareMeasured,
     WorkerRequest,
     decode_request,
     encode_request,
@@ -149,10 +149,10 @@ def test_it_sends_the_parts_that_its_lead_orders(home: Home) -> None:
     mine = home.worker.disk.offered(anchor)
     assert mine is not None
     assert part == PartData(home.place, 0, LAYER, path, mine[LAYER])
-    home.hear(LEAD, MeasureOwn(anchor, LAYER, b""))
-    (measured,) = home.said(OwnMeasured)
+    home.hear(LEAD, MeasureShare(anchor, LAYER, b""))
+    (measured,) = home.said(ShareMeasured)
     square = float(decoded(mine[LAYER])) ** 2
-    assert measured == (LEAD, OwnMeasured(anchor, LAYER, square, 0.0, None))
+    assert measured == (LEAD, ShareMeasured(anchor, LAYER, square, 0.0, None))
     home.hear(LEAD, GiveRow(("p1", WORKER, "p2"), home.place, LAYER, bytes(32), 3, path))
     shown = RowDispute(home.place, LAYER, bytes(32), 3, path, mine[LAYER], LEAD)
     assert home.said(RowDispute) == [("p1", shown), ("p2", shown)]
@@ -215,7 +215,8 @@ def test_it_obeys_its_lead_alone(home: Home, sender: str) -> None:
     digest = next(iter(home.worker.disk.objects))
     for order in (
         FetchMeans(OTHER, (digest,)), GiveObjects("p2", (digest,)), GiveMean("p2", home.mean(payload=b"")),
-        GiveParts("p2", home.place, 0, ((LAYER, ()),)), MeasureOwn(home.place.anchor, LAYER, b""), MeanHeld(digest, 8),
+        GiveParts("p2", home.place, 0, ((LAYER, ()),)), MeasureShare(home.place.anchor, LAYER, b""),
+        MeanHeld(digest, 8),
         GiveRow(("p2",), home.place, LAYER, digest, 1, ()), MeanCompared(digest, LAYER, 1, ""),
         CompareMean(digest, LAYER, 1, ("p0",), (1,), (1.0,), home.place.anchor, 0, 0, 0, b""),
     ):  # fmt: skip
@@ -241,9 +242,9 @@ def test_no_bytes_stop_a_home(home: Home, to_lead: bool) -> None:
     dice = Random(3)
     mean = home.mean()
     orders: tuple[WorkerRequest, ...] = (
-        GiveParts("p2", home.place, 0, ((LAYER, (bytes(32),)),)), MeasureOwn(bytes(32), LAYER, bytes(32)),
+        GiveParts("p2", home.place, 0, ((LAYER, (bytes(32),)),)), MeasureShare(bytes(32), LAYER, bytes(32)),
         FetchMeans(OTHER, (bytes(32),)), GiveObjects("p2", (bytes(32),)), GiveMean("p2", mean),
-        MeanHeld(bytes(32), 8, mean), OwnMeasured(home.place.anchor, LAYER, 1.0, 0.5, None),
+        MeanHeld(bytes(32), 8, mean), ShareMeasured(home.place.anchor, LAYER, 1.0, 0.5, None),
         CompareMean(bytes(32), LAYER, 1, ("p0",), (1,), (1.0,), bytes(32), 0, 0, 0, b""),
         GiveRow(("p2",), home.place, LAYER, bytes(32), 1, ()), MeanCompared(bytes(32), LAYER, 1, "false"),
     )  # fmt: skip

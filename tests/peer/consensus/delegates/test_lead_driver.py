@@ -9,7 +9,7 @@ from typing import Any, cast
 import pytest
 
 from peer.consensus.delegates.lead_driver import ASK_AGAIN_S, LeadChainPort, LeadEffects
-from peer.consensus.delegates.worker_messages import MeanCompared, MeanHeld, OwnMeasured, encode_request
+from peer.consensus.delegates.worker_messages import MeanCompared, MeanHeld, ShareMeasured, encode_request
 from peer.consensus.delegates.worker_port import WorkerOrders
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetObjects, MeanData, ObjectData
@@ -192,7 +192,7 @@ def test_answers_become_inputs() -> None:
     orders = WorkerOrders(lambda to, frame: sent.append((to, frame)), heard.append, lambda: 3.0)
     orders.on_frame(WORKER, encode_request(MeanHeld(MEANS[1], 8)))
     assert heard == [DelegateHolds(3.0, WORKER, MEANS[1], 8, None)]
-    figures = OwnMeasured(HEAD.anchor, 1, 4.0, 2.0, None)
+    figures = ShareMeasured(HEAD.anchor, 1, 4.0, 2.0, None)
     orders.measure(WORKER, HEAD.anchor, 1, b"")
     with pytest.raises(ValueError, match="no answer"):
         orders.on_frame("w1", encode_request(figures))

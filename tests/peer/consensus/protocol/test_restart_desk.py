@@ -14,13 +14,13 @@ from peer.consensus.protocol.electorate import instance_of, quorum
 from peer.consensus.protocol.encoding import digest, pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.restart_desk import (
+    MAX_QUESTION_BYTES,
     MAX_RESTART_BYTES,
-    MAX_STUCK_BYTES,
     STRANGERS_MOST,
     RestartDesk,
     packed_question,
+    read_question,
     read_restart,
-    read_stuck,
 )
 from peer.consensus.protocol.validation import fault_of_restart
 from peer.testing.memory_peer import ModelKeys
@@ -218,11 +218,33 @@ def test_what_travels_is_as_long_as_its_limits_say_for_the_most_voters() -> None
         Vote(name, instance, 1 << 30, update, bytes(64), phase=1).signed(RunKeys(voters[name], run)) for name in names
     )
     one = Stuck(names[0], ANCHOR, names, 16, (1 << 30, update), certificate).signed(RunKeys(voters[names[0]], run))
-    packed = packed_question(one)
-    assert len(packed) <= MAX_STUCK_BYTES
-    assert read_stuck(packed) == one
+    roster = Roster(1 << 40, names, names, bytes(64))
+    packed = packed_question(one, roster)
+    assert len(packed) <= MAX_QUESTION_BYTES
+    assert read_question(packed) == (one, roster)
     restart = Restart(ANCHOR, 16, (one,) * 64, True, bytes(64))
     packed = pack(restart.packed())
     assert len(packed) <= MAX_RESTART_BYTES
     assert read_restart(packed) == restart
-    assert packed_question(None) == b""
+    assert packed_question(None, roster) == b""
+
+
+def test_the_list_of_their_chain_counts_and_not_a_newer_one() -> None:
+    """Since a quorum was lost the organiser has promoted d: their peers do not know that yet, and would refuse what is
+    right by the newer list alone."""
+    desk = desk_of(Disk(), FOUR)
+    chain = Roster(1, ("a", "b", "c"))
+    assert desk.show(stuck("a"), 0.0, chain) is None
+    assert desk.show(stuck("d"), 10 * WAIT_S, chain) is None
+    restart = desk.show(stuck("b"), 10 * WAIT_S, chain)
+    assert restart is not None
+    assert restart.electorate == ("a", "b")
+    assert fault_of_restart(ModelKeys("a"), ORGANISER, head_of(FOUR, ("a", "b", "c")), restart) == ""
+
+
+def test_a_word_of_an_older_list_makes_nothing_possible() -> None:
+    """Two of the three that a liar says are known would be enough; by the list of the others they are two of five."""
+    five = ("a", "b", "c", "d", "e")
+    desk = desk_of(Disk(), five)
+    assert desk.show(stuck("a", five), 0.0, Roster(1, ("a", "b", "c"))) is None
+    assert desk.show(stuck("b", five), 10 * WAIT_S, Roster(2, five)) is None

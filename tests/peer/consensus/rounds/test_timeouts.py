@@ -87,7 +87,8 @@ def with_lines(*bps: int) -> tuple[ContributionHeader, ...]:
 
 def test_before_any_round_the_slowest_line_says_how_long_parts_are_waited_for() -> None:
     """20 bytes of parts, of which the largest has 8: the slowest sends 20 + 3 · 8 bytes in 44 s at 8 bit/s, and has
-    three times as long, up to the cap; for the means it is as long again. Nothing is said of it where one line is not known, or rounds have told more."""
+    three times as long, up to the cap; for the means it is as long again. Nothing is said of it where one line is not
+    known, or rounds have told more."""
     most = Deadlines(60.0, 8.0, 600.0, 1200.0)
     state = state_of("p0", rules=replace(RULES, exchange_s=600.0), deadlines=most)
     assert sum(state.rules.bytes_in(0)) == 20

@@ -29,7 +29,7 @@ def board(monkeypatch: pytest.MonkeyPatch) -> MemoryBoard:
 
 
 def of(board: MemoryBoard, name: str = "Zoë", addrs: tuple[str, ...] = ()) -> Announcer:
-    return Announcer(board, Identity.generate(), RUN, name, lambda: addrs)
+    return Announcer(board, Identity.generate(), RUN, name, addrs=lambda: addrs)
 
 
 async def test_others_hear_how_training_goes(board: MemoryBoard) -> None:

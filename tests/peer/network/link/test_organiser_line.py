@@ -13,14 +13,16 @@ from dht.access import RejectCode, RejectionLog
 from dht.errors import Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
-from peer.consensus.protocol.block import Restart, Stuck
+from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.encoding import digest, pack
 from peer.consensus.protocol.restart_desk import QUESTION, packed_question
-from peer.network.link.organiser_line import OrganiserLine
+from peer.network.link.organiser_line import TELL_S, OrganiserLine
+from peer.schema.events import AlertRaised, Event
 
 RUN, ORGANISER, ANCHOR = b"r" * 32, "organiser", digest("anchor")
 ALICE = Identity.from_seed(b"a" * 32)
 STUCK = Stuck(ALICE.peer_id, ANCHOR, (ALICE.peer_id,), 1).signed(RunKeys(ALICE, RUN))
+ROSTER = Roster(0, (ALICE.peer_id,))
 RESTART = Restart(ANCHOR, 1, (STUCK,), False, bytes(64))
 
 
@@ -32,12 +34,15 @@ class Organiser:
         self.refused: list[RejectCode] = []
         self.refusals.hear = lambda code, who, why: self.refused.append(code)
         self.requests: list[bytes] = []
+        self.events: list[Event] = []
+        self.now = 0.0
         self.is_asked, self.is_done = asyncio.Event(), asyncio.Event()
         self._answers = list(answers)
 
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes | None:
         assert (peer, name) == (ORGANISER, QUESTION)
         self.requests.append(request)
+        self.now += 5.0
         self.is_asked.set()
         given = self._answers.pop(0)
         if not self._answers:
@@ -49,7 +54,9 @@ class Organiser:
 
 @asynccontextmanager
 async def line_to(organiser: Organiser) -> AsyncIterator[OrganiserLine]:
-    line = OrganiserLine(cast(Node, organiser), ORGANISER)
+    line = OrganiserLine(
+        cast(Node, organiser), ORGANISER, lambda: ROSTER, organiser.events.append, lambda: organiser.now
+    )
     task = asyncio.create_task(line.follow())
     yield line
     task.cancel()
@@ -74,7 +81,7 @@ async def heard(organiser: Organiser, *asked: Stuck | None) -> list[Any]:
 async def test_a_node_that_answers_is_there_and_tells_the_restart_once_there_is_one() -> None:
     organiser = Organiser(b"", b"", pack(RESTART.packed()))
     assert await heard(organiser, None, STUCK, STUCK) == [None, None, RESTART]
-    assert organiser.requests == [b"", packed_question(STUCK), packed_question(STUCK)]
+    assert organiser.requests == [b"", packed_question(STUCK, ROSTER), packed_question(STUCK, ROSTER)]
 
 
 @pytest.mark.parametrize("answer", [None, Unreachable("nobody answers")])
@@ -98,4 +105,18 @@ async def test_only_the_newest_question_is_put() -> None:
         line.ask(STUCK, told.append)
         async with asyncio.timeout(5):
             await organiser.is_done.wait()
-    assert organiser.requests == [packed_question(STUCK)]
+    assert organiser.requests == [packed_question(STUCK, ROSTER)]
+
+
+async def test_people_are_told_once_what_the_run_waits_for_where_no_node_answers() -> None:
+    away = Unreachable("nobody answers")
+    few = int(TELL_S / 5.0) - 1
+    organiser = Organiser(*[away] * few)
+    await heard(organiser, *[None] * few)
+    assert organiser.events == []
+    organiser = Organiser(*[away] * 3 * few, b"")
+    await heard(organiser, *[None] * (3 * few + 1))
+    (event,) = organiser.events
+    assert isinstance(event, AlertRaised)
+    assert event.code == "NO_NODE"
+    assert "homefires bootstrap" in event.text

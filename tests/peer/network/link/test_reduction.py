@@ -1,4 +1,4 @@
-"""A reducer: keeps parts, averages them, stores the mean, forgets."""
+"""A reducer: keeps parts, averages them, stores the mean with its rows, forgets; and whoever checks one."""
 
 from __future__ import annotations
 
@@ -9,12 +9,13 @@ from queue import SimpleQueue
 import numpy as np
 import pytest
 
+from peer.consensus.codec import rows
 from peer.consensus.codec.codec import Codec, Floats
 from peer.consensus.protocol.block import VOID, WEIGHT_ONE
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import BallotId
 from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.interface import BufferPart, ReducePart
+from peer.consensus.rounds.interface import NORM, ROW, SUM, BufferPart, CheckMean, CheckRow, ReducePart
 from peer.network.link.reduction import ReductionWorker
 from peer.testing.child_process import HANG_S
 from tests.peer.consensus.rounds.build import place
@@ -44,6 +45,12 @@ def keep(reducer: ReductionWorker, sender: str, payload: bytes, where: BallotId 
     reducer.keep(BufferPart(where or place(), sender, 0, payload))
 
 
+def reduction(weights: tuple[int, ...], **more: int | bytes) -> ReducePart:
+    names = ("p0", "p1")[: len(weights)]
+    declared = (8.0,) * len(names)
+    return ReducePart(place(), 0, 0b11, names, weights, rows=names, declared=declared, **more)  # type: ignore[arg-type]
+
+
 def test_the_mean_is_stored_under_its_digest_and_told_on_the_loop() -> None:
     """Computed in the executor from the encoded bytes, encoded once."""
     objects, calls, done = Objects(), SimpleQueue[Callable[[], None]](), []
@@ -51,12 +58,17 @@ def test_the_mean_is_stored_under_its_digest_and_told_on_the_loop() -> None:
         reducer = ReductionWorker(CODEC, objects, executor, calls.put)
         keep(reducer, "p0", encoded(1, 2))
         keep(reducer, "p1", encoded(3, 6))
-        reducer.reduce(ReducePart(place(), 0, 0b11, ("p0", "p1"), (3, 1)), done.append)
+        reducer.reduce(reduction((3, 1)), done.append)
         assert done == []
         calls.get(timeout=HANG_S)()
     mean: Floats = np.array([1.5, 3.0], np.float32)
-    assert objects.stored == {digest_of(CODEC.encode(mean)): CODEC.encode(mean)}
     assert done == list(objects.stored)
+    ((name, whole),) = objects.stored.items()
+    assert digest_of(whole) == name
+    encoded_mean, shown = rows.taken_apart(whole, 2)
+    assert encoded_mean == CODEC.encode(mean)
+    sketch = rows.Sketch.drawn(place().anchor, 0, encoded_mean, 2)
+    assert shown == b"".join(rows.row_of(sketch, np.array(each, np.float32), 8.0) for each in ((1, 2), (3, 6)))
 
 
 def test_kept_parts_do_not_outlive_their_round_or_ballot() -> None:
@@ -68,7 +80,7 @@ def test_kept_parts_do_not_outlive_their_round_or_ballot() -> None:
         keep(reducer, "p1", encoded(2), place(1))
         assert len(reducer._kept) == 2
         with pytest.raises(KeyError):
-            reducer.reduce(ReducePart(place(0), 0, 1, ("p0",), (1,)), lambda digest: None)
+            reducer.reduce(reduction((1,)), lambda digest: None)
         reducer.forget()
         assert reducer._kept == {}
 
@@ -76,7 +88,7 @@ def test_kept_parts_do_not_outlive_their_round_or_ballot() -> None:
 @pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4"])
 @pytest.mark.parametrize("weights", [(1, 1, 1), (65_000, 535, 1)])
 def test_a_second_reduction_gives_the_same_bytes(wire: str, weights: tuple[int, ...]) -> None:
-    """On another reducer, from parts that came in another order: an audit can prove a mean wrong."""
+    """On another reducer, from parts that came in another order: whoever repairs a part makes the same mean."""
     codec, rng = Codec(wire), np.random.default_rng(1)
     names = ("p0", "p1", "p2")
     payloads = {name: codec.encode(rng.standard_normal(5000).astype(np.float32)) for name in names}
@@ -87,21 +99,11 @@ def test_a_second_reduction_gives_the_same_bytes(wire: str, weights: tuple[int, 
             reducer = ReductionWorker(codec, Objects(), executor, calls.put)
             for name in arrival:
                 keep(reducer, name, payloads[name])
-            reducer.reduce(ReducePart(place(), 0, 0b111, names, weights, attempt), digests.append)
+            reducer.reduce(
+                ReducePart(place(), 0, 0b111, names, weights, attempt, rows=names, declared=(72.0,) * 3), digests.append
+            )
             calls.get(timeout=HANG_S)()
     assert digests[0] == digests[1]
-
-
-def test_what_is_reduced_a_second_time_stays_as_evidence() -> None:
-    """With the path that binds it to what its giver signed; what is reduced at first is not kept twice in memory."""
-    with ThreadPoolExecutor(1) as executor:
-        calls = SimpleQueue[Callable[[], None]]()
-        reducer = ReductionWorker(CODEC, Objects(), executor, calls.put)
-        for attempt, left in ((1, ((b"path",), encoded(1))), (0, None)):
-            reducer.keep(BufferPart(place(), "p0", 0, encoded(1), (b"path",)))
-            reducer.reduce(ReducePart(place(), 0, 1, ("p0",), (1,), attempt), lambda digest: None)
-            calls.get(timeout=HANG_S)()
-            assert reducer.kept(place(), "p0", 0) == left
 
 
 # ---- measuring, and what the judge says ----
@@ -147,7 +149,7 @@ def test_any_bytes_can_be_measured(wire: str, fill: bytes) -> None:
 
 
 def mean_of(effect: ReducePart, objects: Objects, **parts: bytes) -> list[bytes]:
-    """The stored mean, or nothing."""
+    """The stored mean, without its rows, or nothing."""
     calls, done = SimpleQueue[Callable[[], None]](), list[bytes]()
     with ThreadPoolExecutor(1) as executor:
         reducer = ReductionWorker(CODEC, objects, executor, calls.put)
@@ -155,12 +157,7 @@ def mean_of(effect: ReducePart, objects: Objects, **parts: bytes) -> list[bytes]
             keep(reducer, name, payload)
         reducer.reduce(effect, done.append)
         calls.get(timeout=HANG_S)()
-    return [objects.stored[digest] for digest in done]
-
-
-def reduction(weights: tuple[int, ...], **more: int | bytes) -> ReducePart:
-    names = ("p0", "p1")[: len(weights)]
-    return ReducePart(place(), 0, 0b11, names, weights, **more)  # type: ignore[arg-type]
+    return [rows.taken_apart(objects.stored[digest], len(effect.rows))[0] for digest in done]
 
 
 def test_a_mean_is_scaled_and_pulled_as_the_judge_says() -> None:
@@ -202,3 +199,99 @@ def test_a_last_mean_is_decoded_once_and_forgotten_with_its_round() -> None:
             assert len(loads) == 1 + forgotten
             reducer.forget()
     assert found == [PartNorms(2.0, 3.0, 5.0)] * 6
+
+
+# ---- whoever checks a mean ----
+
+GIVEN = {"p0": encoded(4, 0), "p1": encoded(0, 4), "p2": encoded(6, -2)}
+"""The third is behind the mean, and weighs nothing in it."""
+
+
+class Checked:
+    """A mean of three, and what its checks say."""
+
+    def __init__(self, objects: Objects | None = None, **more: int | bytes) -> None:
+        self.objects, self.more, self.done = objects or Objects(), more, list[bytes]()
+        self.weights = {"p0": 2, "p1": 1, "p2": 0}
+        effect = ReducePart(
+            place(), 0, 0b111, ("p0", "p1"), (2, 1), rows=tuple(GIVEN), declared=(8.0,) * 3, **more,  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.on_worker(lambda reducer: reducer.reduce(effect, self.done.append), **GIVEN)
+        self.whole = self.objects.stored[self.done[0]]
+
+    def on_worker(self, call: Callable[[ReductionWorker], None], **parts: bytes) -> None:
+        calls = SimpleQueue[Callable[[], None]]()
+        with ThreadPoolExecutor(1) as executor:
+            reducer = ReductionWorker(CODEC, self.objects, executor, calls.put)
+            for name, payload in parts.items():
+                keep(reducer, name, payload)
+            call(reducer)
+            calls.get(timeout=HANG_S)()
+
+    def fault(
+        self, whole: bytes | None = None, me: str = "", mine: bytes | None = None, declared: float = 8.0,
+        **more: int | bytes,
+    ) -> str:  # fmt: skip
+        said = list[str]()
+        effect = CheckMean(
+            b"", 0, 0b111, tuple(GIVEN), tuple(self.weights.values()), (declared,) * 3, place().anchor,
+            **(self.more | more),  # type: ignore[arg-type]
+        )  # fmt: skip
+        self.on_worker(lambda reducer: reducer.check(effect, me, whole or self.whole, mine, said.append))
+        return said[0]
+
+    def row_is_right(self, rank: int, payload: bytes) -> bool:
+        said = list[bool]()
+        effect = CheckRow("", b"", 0, 0b111, rank, payload, 8.0, place().anchor)
+        self.on_worker(lambda reducer: reducer.check_row(effect, self.whole, said.append))
+        return said[0]
+
+
+def test_an_honest_mean_stands_every_check() -> None:
+    """Also one that is scaled, pulled, or of whom somebody did not come."""
+    objects, last = with_last(8, -8)
+    for made in (
+        Checked(),
+        Checked(scale=WEIGHT_ONE // 2),
+        Checked(objects, pull=2, direction=last),
+        Checked(missing=3),
+    ):
+        assert [made.fault(me=name, mine=payload) for name, payload in GIVEN.items()] == ["", "", ""]
+        assert all(made.row_is_right(rank, payload) for rank, payload in enumerate(GIVEN.values()))
+
+
+def test_a_mean_that_its_rows_do_not_come_to_is_found_by_everybody() -> None:
+    """Other bytes, another weight, another scale, a pull that was left out; and a row that is no number."""
+    made, mean = Checked(), CODEC.encode(np.array([-2.7, -1.3], np.float32))
+    assert made.fault(mean + made.whole[len(mean) :]) == SUM
+    nan = np.full(rows.BUCKETS, np.nan, "<f2").tobytes()
+    assert made.fault(made.whole[: len(mean)] + nan + made.whole[len(mean) + len(nan) :]) == SUM
+    assert made.fault(scale=WEIGHT_ONE // 2) == SUM
+    assert made.fault(missing=5) == SUM
+    made.weights["p0"] = 1
+    assert made.fault() == SUM
+    objects, last = with_last(8, -8)
+    assert Checked(objects).fault(pull=2, direction=last) == SUM
+
+
+def test_where_the_last_mean_is_not_known_its_sum_is_not_looked_at() -> None:
+    """Of who came later: its own row is."""
+    objects, last = with_last(8, -8)
+    made = Checked(objects, pull=2, direction=last)
+    assert made.fault(pull=-1) == ""
+    assert made.fault(pull=-1, me="p0", mine=encoded(5, 0)) == ROW
+
+
+def test_a_row_about_me_that_is_of_other_bytes_is_found_by_me_and_by_whom_i_show_mine() -> None:
+    made = Checked()
+    assert made.fault(me="p1", mine=encoded(0, 5)) == ROW
+    assert not made.row_is_right(1, encoded(0, 5))
+    assert not made.row_is_right(0, GIVEN["p1"])
+
+
+def test_a_row_larger_than_declared_is_found() -> None:
+    """Rows are over what was declared: of a quarter of that they would be four times as large."""
+    made = Checked()
+    mean, shown = rows.taken_apart(made.whole, 3)
+    larger = (4 * rows.rows_in(shown)).astype("<f2").tobytes()
+    assert made.fault(mean + larger, declared=8.0 / 4) == NORM

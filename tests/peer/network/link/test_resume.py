@@ -19,7 +19,6 @@ from peer.schema.ipc import (
     OfferContribution,
     ReplayBlock,
     ReportProgress,
-    RewindTo,
     ToLink,
     ToTrainer,
     decode_to_trainer,
@@ -66,30 +65,8 @@ def test_from_an_anchor_on_the_chain_it_replays_what_follows(tmp_path: Path) -> 
         assert led(disk, tmp_path, at) == (True, [BeginAt(head.anchor, head.members), *replays(disk, round)])
 
 
-def test_from_a_branch_that_was_left_it_goes_back_first(tmp_path: Path) -> None:
-    """Then it replays the branch on which the chain is now."""
-    disk = chain_of(tmp_path, 4)
-    left, trunk = disk.head.anchor, disk.heads[2]
-    undone = disk.undo(trunk)
-    chain_of_more(disk, tmp_path)
-    disk = chain_of(tmp_path, 5, branch=1)
-    knows, told = led(disk, tmp_path, left)
-    assert knows
-    packed = tuple(block.to_bytes() for block in undone)
-    assert told == [
-        BeginAt(left, trunk.members),
-        RewindTo(packed, trunk.anchor, trunk.members),
-        *replays(disk, 2),
-    ]
-
-
-def chain_of_more(disk: ChainStore, directory: Path) -> None:
-    """The other branch."""
-    assert chain_of(directory, 4, branch=1).heads[2] == disk.head
-
-
 def test_without_a_way_it_goes_on_from_a_snapshot_on_disk(tmp_path: Path) -> None:
-    """The newest one that is whole and on the chain."""
+    """The newest one that is whole and on the chain; also where the chain is another than the trainer followed."""
     disk = chain_of(tmp_path, 6)
     write_snapshot(tmp_path, disk, 3)
     write_snapshot(tmp_path, disk, 5)

@@ -9,7 +9,7 @@ import pytest
 from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
 from peer.network.sync.snapshot_sync import choose_snapshot, is_cut_off, is_shorter
 from tests.peer.consensus.rounds.build import HEAD
-from tests.peer.network.sync.donors import Network
+from tests.peer.network.sync.donors import Network, write_snapshot
 
 
 def offer(round: int, content: bytes = b"m") -> SnapshotOffer:
@@ -66,12 +66,12 @@ def test_a_snapshot_is_taken_where_it_is_less_than_all_updates(round_bytes: int,
 
 
 async def test_donors_say_what_they_share_and_have(tmp_path: Path) -> None:
-    """Who is gone, talks nonsense or has no chain yet is left out, and so is a snapshot of a branch that was left."""
+    """Who is gone, talks nonsense or has no chain yet is left out, and so is a snapshot that is not on its chain."""
     network = Network()
     old = network.add(tmp_path, "old", 6, 2, 4)
     network.add(tmp_path, "young", 1)
-    left = network.add(tmp_path, "left", 6, 4)
-    left.undo(left.heads[3])
+    network.add(tmp_path, "left", 3)
+    write_snapshot(tmp_path / "left", old, 4)
 
     async def nonsense(peer: str, request: bytes) -> bytes | None:
         return b"\xc1"

@@ -104,7 +104,7 @@ async def test_whoever_is_cut_off_needs_a_snapshot(tmp_path: Path, monkeypatch: 
     me.add("c", 9, branch=7)
     assert not await me.syncer.find_need(me.disk), "c has what follows"
     near = chain_of(me.root / "near", 2, branch=7)
-    assert not await me.syncer.find_need(near), "the branches part where a fork can still lead back to"
+    assert not await me.syncer.find_need(near), "it is not that far behind"
 
 
 async def test_a_newcomer_replays_while_that_is_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -12,7 +12,7 @@ import pytest
 from blake3 import blake3
 
 from dht.errors import Unreachable
-from peer.consensus.protocol.state_digest import CHUNK_BYTES
+from peer.consensus.codec.state_digest import CHUNK_BYTES
 from peer.network.sync import start_sync
 from peer.network.sync.blob_server import CHUNK, MANIFEST, BlobServer
 from peer.network.sync.start_sync import bring_start

@@ -34,7 +34,6 @@ from peer.node.lifecycle.inputs_effects import (
     OwnerChanged,
     Positioned,
     Replayed,
-    Rewound,
     RoundDecided,
     Save,
     Saved,
@@ -95,10 +94,6 @@ def commit(item: Update | None = None, agreed_at: float | None = None) -> Said:
 
 def replayed(item: Update | None = None, last_round: int = 1) -> Said:
     return lambda now: Replayed(now, item or update(), NEXT, last_round)
-
-
-def rewound(*items: Update) -> Said:
-    return lambda now: Rewound(now, items or (update(),), HEAD.anchor, NAMES)
 
 
 def snapshot_taken(round: int = 16) -> Said:
@@ -209,10 +204,6 @@ class FakeTrainer:
                 self.done.append("replay")
                 self._set(round=self.status.round + 1, step=0)
                 return Moved(self.given_up)
-            case words.Rewind(updates):
-                self.done.append(f"undo {len(updates)}")
-                self._set(round=updates[-1].round - 1, offered=False, step=0)
-                return Moved(state=STATE, returned=len(updates), lost=self.lost)
             case words.Adopt(round):
                 self.done.append("jump")
                 self._set(round=round, offered=False)

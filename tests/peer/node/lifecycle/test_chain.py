@@ -1,4 +1,4 @@
-"""A peer whose branch lost: it goes back, says so, and goes on with the others. And what is on its disk by then."""
+"""When a checkpoint is written, and where a peer begins on the chain of its disk."""
 
 from __future__ import annotations
 
@@ -6,73 +6,21 @@ import pytest
 from msgspec.structs import replace
 
 from dht.errors import RunMismatch
-from peer.node.lifecycle.inputs_effects import Began, Do, ForgetForecast, Greet, Rewind, Save, Step, Woken
+from peer.node.lifecycle.inputs_effects import Began, Greet, Step, Woken
 from peer.node.lifecycle.state import SAVE_EVERY_S, SAVE_SHARE, Joining
 from peer.schema.events import AlertRaised, CheckpointWritten
-from peer.schema.ipc import OfferContribution, StandsAt
+from peer.schema.ipc import OfferContribution
 from tests.peer.consensus.rounds.build import HEAD, NAMES, update
 from tests.peer.node.lifecycle.story import (
     NEXT,
-    STATE,
     STEPS,
     Story,
     beginning,
     commit,
-    endless,
     in_step,
-    joined,
     positioned,
     replayed,
-    rewound,
 )
-
-# ---- another branch ----
-
-
-def test_it_stands_at_the_fork_again_and_has_that_on_disk(story: Story) -> None:
-    """Given back, written, and told to the link, in this order; then the other branch is applied."""
-    story.turns(STEPS)
-    story.queue.append(commit())
-    story.turns(1)
-    saved, effects = len(story.saved), len(story.effects)
-    story.feed(rewound(), commit(update(ballot=1)))
-    story.turns(1)
-    assert story.trainer.done[-2:] == ["undo 1", "apply"]
-    assert story.saved[saved:] == [HEAD.anchor]
-    assert story.told[-2:] == [StandsAt(HEAD.anchor, STATE), StandsAt(NEXT, STATE)]
-    assert [told.update.round for told in story.rounds] == [1, 1]
-    (alert,) = (alert for alert in story.all(AlertRaised) if alert.code == "FORK")
-    assert (alert.level, alert.text) == ("info", "round 1 is undone; what this peer had put into it is owed again")
-    work = [effect.work for effect in story.effects[effects:] if isinstance(effect, Do)]
-    assert isinstance(work[work.index(Rewind((update(),), HEAD.anchor)) + 1], Save)
-    assert ForgetForecast() in story.effects[effects:]
-
-
-def test_work_that_cannot_be_given_back_is_a_warning() -> None:
-    """It names how much."""
-    story = joined(endless())
-    story.trainer.lost = 1
-    story.queue.append(rewound(*(update(round=round) for round in (3, 2, 1))))
-    story.turns(2)
-    (alert,) = story.all(AlertRaised)
-    assert alert.level == "warning"
-    assert alert.text.startswith("rounds 1 to 3 are undone; what this peer had put into 3 of them is owed again; ")
-    assert alert.text.endswith("what it had put into 1 of them is not on its disk any more and is lost")
-
-
-def test_it_trains_on_from_there(story: Story) -> None:
-    """A new round of all its steps, and one contribution."""
-    story.turns(STEPS)
-    story.queue.append(commit())
-    story.turns(2)
-    story.feed(rewound())
-    while not isinstance(story.pending, Step) or "undo 1" not in story.trainer.done:
-        story._work()
-    del story.trainer.done[:]
-    story.turns(STEPS + 1)
-    assert story.trainer.done == ["begin", *["step"] * STEPS, "submit"]
-    assert story.told[-1] == OfferContribution(HEAD.anchor)
-
 
 # ---- checkpoints ----
 

@@ -41,8 +41,6 @@ from peer.node.lifecycle.inputs_effects import (
     Reconnect,
     Replay,
     Resume,
-    Rewind,
-    Rewound,
     RoundDecided,
     Save,
     Saved,
@@ -66,7 +64,7 @@ from peer.schema.spec import RunSpec
 from tests.peer.consensus.rounds.build import NAMES, update
 from tests.peer.node.lifecycle.story import PAUSED, QUOTA, STATE, FakeTrainer, spec
 
-MOVING = (Apply, Replay, Rewind, Adopt, Resume)
+MOVING = (Apply, Replay, Adopt, Resume)
 RUNS = tuple(
     spec(overlap=overlap, delay=delay, merge="rebase", pace=pace)
     for overlap, delay in (("none", 0), ("layerwise", 0), ("streaming", 2), ("streaming", 1000))
@@ -171,12 +169,7 @@ class World:
                 self.feed(SyncChanged(self.now, self.dice.random() < 0.85))
             case 5:
                 self.feed(SubmitAsked(self.now))
-            case 6 if here > 0 and not self.heard:
-                self.branch += 1
-                self.tip = here - 1
-                back = anchor_of(self.tip, self.branch)
-                self.move(Rewound(self.now, (update(round=here),), back, NAMES))
-            case 7 if not self.heard:
+            case 6 | 7 if not self.heard:
                 self.branch += 1
                 self.tip = round = self.dice.randrange(3)
                 self.move(SnapshotTaken(self.now, round, anchor_of(round, self.branch), NAMES))
@@ -307,7 +300,7 @@ class World:
             assert moved or isinstance(event, Began), "the anchor's name changes with the trainer's"
         if moved and isinstance(event, Done):
             self.offered_here = 0
-            self.must_save = isinstance(before.work, Rewind | Adopt)
+            self.must_save = isinstance(before.work, Adopt)
 
     def look_at_times(self, effects: tuple[LifeEffect, ...]) -> None:
         times = self.life.times

@@ -40,21 +40,8 @@ def test_steps_after_the_freeze_are_one_round_old_in_the_next() -> None:
     assert age.staleness(3) == 1
 
 
-def test_work_that_was_given_back_is_as_old_as_it_is() -> None:
-    """A fork switch undid what had counted it; a later contribution takes it along."""
-    age = Staleness()
-    age.progressed(6)
-    age.returned(3)
-    assert age.staleness(6) == 3
-    age.returned(5)
-    assert age.staleness(6) == 3
-    age.froze()
-    age.counted()
-    assert age.staleness(7) == 0
-
-
 def test_work_goes_back_with_its_peer() -> None:
-    """A fork switch ends at an earlier anchor: what was made since belongs there, and is fresh."""
+    """A snapshot may be of an earlier anchor: what was made since belongs there, and is fresh."""
     age = Staleness()
     age.progressed(6)
     age.went_back(4)

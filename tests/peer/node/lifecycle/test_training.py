@@ -471,7 +471,7 @@ def test_nobody_is_told_to_wait_for_somebody_who_follows(story: Story) -> None:
 
 
 def test_who_goes_on_alone_says_that_nobody_counts_its_work() -> None:
-    """After a takeover, until a round has other members again."""
+    """After a restart, until a round has other members again."""
     story = joined(endless())
     assert story.life.round.members == NAMES
     assert story.why == "towards round 1"

@@ -105,23 +105,23 @@ def test_acceptors_survive(tmp_path: Path) -> None:
     disk = open_chain(tmp_path)
     assert disk.load_acceptors() == {}
     assert disk.accepted_update(None) is None
-    accepted = Acceptor(HEAD.anchor, HEAD.instance, 4, (3, update().digest))
-    takeover = Acceptor(HEAD.anchor, digest_of(b"takeover"), 1, None, ("p0", "p1"))
+    accepted = Acceptor(HEAD.anchor, HEAD.instance, 4, accepted=(3, update().digest))
+    restarted = Acceptor(HEAD.anchor, digest_of(b"restarted"), 1)
     disk.save_object(update().digest, update().to_bytes())
     disk.save_acceptor(accepted)
-    disk.save_acceptor(takeover)
+    disk.save_acceptor(restarted)
     again = open_chain(tmp_path)
-    assert again.load_acceptors() == {HEAD.instance: accepted, takeover.instance: takeover}
+    assert again.load_acceptors() == {HEAD.instance: accepted, restarted.instance: restarted}
     assert again.accepted_update(accepted) == update()
-    assert again.accepted_update(takeover) is None
+    assert again.accepted_update(restarted) is None
     disk.save_acceptor(Acceptor(HEAD.anchor, HEAD.instance, 5))
     assert open_chain(tmp_path).load_acceptors()[HEAD.instance] == Acceptor(HEAD.anchor, HEAD.instance, 5)
 
 
 def test_what_was_accepted_is_kept_as_long_as_the_vote(tmp_path: Path) -> None:
-    """A fork may lead back to an anchor where another update was decided than this peer accepted."""
+    """Another update may have been decided there than this peer accepted."""
     disk = open_chain(tmp_path, keep_rounds=3)
-    accepted = Acceptor(HEAD.anchor, HEAD.instance, 0, (0, update().digest))
+    accepted = Acceptor(HEAD.anchor, HEAD.instance, 0, accepted=(0, update().digest))
     disk.save_object(update().digest, update().to_bytes())
     disk.save_object(update().parts[0], PAYLOADS[0])
     disk.save_acceptor(accepted)
@@ -265,65 +265,6 @@ def test_a_damaged_object_is_not_applied(tmp_path: Path) -> None:
         load_object(tmp_path, JUNK)
 
 
-# ---- forks ----
-
-
-def test_undone_blocks_are_returned_and_found_again(tmp_path: Path) -> None:
-    """The newest first, also after a restart, and from any anchor that was left."""
-    disk = open_chain(tmp_path)
-    commit(disk, 5)
-    blocks, heads = tuple(disk.blocks), tuple(disk.heads)
-    assert disk.undo(heads[2]) == (blocks[4], blocks[3], blocks[2])
-    assert disk.head == heads[2]
-    assert disk.ancestors == {head.anchor: head.round for head in heads[:3]}
-    commit_void(disk)
-    for found in (disk, open_chain(tmp_path)):
-        assert found.undone(heads[5].anchor) == (blocks[4], blocks[3], blocks[2])
-        assert found.undone(heads[3].anchor) == (blocks[2],)
-        assert found.undone(heads[2].anchor) == ()
-        assert found.undone(digest_of(b"elsewhere")) is None
-        assert [head.round for head in found.heads] == [0, 1, 2, 3]
-
-
-def test_a_branch_that_is_taken_again_is_not_undone_any_more(tmp_path: Path) -> None:
-    """Changing over twice leads back to the same anchors, with the same bytes on disk."""
-    disk = open_chain(tmp_path)
-    for payload in PAYLOADS:
-        disk.save_object(digest_of(payload), payload)
-    commit(disk, 4)
-    before, trunk = disk.head, disk.heads[2]
-    newest, older = disk.undo(trunk)
-    other = commit_void(disk, 9)
-    commit_void(disk)
-    assert disk.undo(trunk)[-1] == other
-    for item in (older, newest):
-        disk.commit(item, disk.head.after(item.update), frozenset())
-    assert disk.head == before
-    assert disk.undone(before.anchor) == ()
-    assert len(list((tmp_path / "chain" / "orphans").iterdir())) == 2, "the blocks of the other branch"
-    assert all(open_chain(tmp_path).load(digest_of(payload)) == payload for payload in PAYLOADS)
-
-
-def test_undone_blocks_and_their_bytes_go_when_no_fork_leads_back(tmp_path: Path) -> None:
-    """After `keep_rounds` rounds; until then the trainer may still have to undo them."""
-    disk = open_chain(tmp_path, keep_rounds=2)
-    commit_void(disk)
-    disk.save_object(JUNK, b"junk")
-    used = update(parent=disk.head.anchor, round=2, parts=(VOID, VOID, JUNK))
-    disk.commit(Block(used, ()), disk.head.after(used), frozenset())
-    left = disk.head.anchor
-    disk.undo(disk.heads[1])
-    for _ in range(3):
-        commit_void(disk)
-        assert disk.load(JUNK) == b"junk"
-        assert disk.undone(left) is not None
-    for _ in range(2):
-        commit_void(disk)
-    assert disk.undone(left) is None
-    assert disk.load(JUNK) is None
-    assert list((tmp_path / "chain" / "orphans").iterdir()) == []
-
-
 class Crash(BaseException):
     """The machine ends here."""
 
@@ -380,22 +321,6 @@ def chain_of(rounds: int) -> Callable[[Path], ChainStore]:
         return disk
 
     return prepare
-
-
-def test_a_crash_in_the_middle_of_an_undo_leaves_the_old_head_or_the_new_one(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """And in either case the undo can be made, or is made, and what was undone is found."""
-    heads = chain_of(6)(tmp_path).heads
-    trunk, left = heads[-3], heads[-1]
-    found = crash_everywhere(tmp_path, monkeypatch, chain_of(6), lambda disk: disk.undo(trunk))
-    assert [disk.head for disk in found] == [left] * (len(found) - 1) + [trunk]
-    for disk in found:
-        undone = disk.undo(trunk) if disk.head == left else disk.undone(left.anchor)
-        assert undone is not None
-        assert [item.update.round for item in undone] == [6, 5]
-        commit_void(disk, 77)
-        assert disk.undone(left.anchor) == undone
 
 
 def test_a_crash_in_the_middle_of_a_commit_that_prunes_loses_nothing(
@@ -455,9 +380,10 @@ def test_within_the_quota_everything_stays(tmp_path: Path) -> None:
             (tmp_path / "snapshots" / f"{disk.head.round:08d}-{disk.head.anchor.hex()}").mkdir(parents=True)
     quota = sum(sizes) + sizes[-1]
     same = open_chain(tmp_path, keep_rounds=2, quota_bytes=quota)
+    head = (tmp_path / "HEAD").read_bytes()
     commit_void(same, 9)
     assert same.base.head.round == 0
-    same.undo(disk.head)
+    (tmp_path / "HEAD").write_bytes(head)
     less = open_chain(tmp_path, keep_rounds=2, quota_bytes=quota - 1)
     commit_void(less, 9)
     assert less.base.head.round == 1

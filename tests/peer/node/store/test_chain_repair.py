@@ -17,7 +17,7 @@ from peer.consensus.rounds.state import Acceptor
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.node.store.chain_repair import repair_chain
-from peer.node.store.run_directory import block_path, genesis_head, read_base_at, read_genesis, undone_path
+from peer.node.store.run_directory import block_path, genesis_head, read_base_at, read_genesis
 from peer.tools.audit.run_files import SignatureChecker
 from peer.training.checkpoint.replay import read_chain, restore_at
 from tests.peer.tools.export.run_on_disk import ROUNDS, RunOnDisk, make_run, small_spec, write_corpus
@@ -138,7 +138,7 @@ def test_a_mean_that_comes_back_stays(run: RunOnDisk) -> None:
 
     def accept(disk: ChainStore) -> None:
         disk.save_object(update.digest, update.to_bytes())
-        disk.save_acceptor(Acceptor(before.anchor, before.instance, 0, (0, update.digest)))
+        disk.save_acceptor(Acceptor(before.anchor, before.instance, 0, accepted=(0, update.digest)))
 
     def commit_again(disk: ChainStore) -> None:
         assert disk.head == before
@@ -183,26 +183,11 @@ def test_a_damaged_base_is_that_of_a_snapshot(run: RunOnDisk) -> None:
     assert opened(run).head == disk.head
 
 
-def test_a_block_of_a_branch_that_was_left_is_not_taken_for_the_next(run: RunOnDisk) -> None:
-    """Also where HEAD is lost; a damaged one of them is removed."""
-    head = opened(run).heads[2]
-    opened(run, lambda disk: disk.undo(head) and None)
-    flip(run.directory / "HEAD", 0)
-    (said,) = repaired(run)
-    assert "this peer stands at round 2" in said
-    (orphan,) = (run.directory / "chain" / "orphans").iterdir()
-    assert orphan == undone_path(run.directory, 3, bytes.fromhex(orphan.stem[7:]))
-    flip(orphan, 60)
-    (said,) = repaired(run)
-    assert f"{orphan} is damaged" in said
-    assert not orphan.exists()
-
-
 def test_an_accepted_update_is_in_its_block(run: RunOnDisk) -> None:
     """What was decided can be written again; what a voter promised nobody else knows."""
     disk = opened(run)
     update, before = disk.blocks[-1].update, disk.heads[-2]
-    accepted = Acceptor(before.anchor, before.instance, 0, (0, update.digest))
+    accepted = Acceptor(before.anchor, before.instance, 0, accepted=(0, update.digest))
 
     def accept(disk: ChainStore) -> None:
         disk.save_object(update.digest, update.to_bytes())

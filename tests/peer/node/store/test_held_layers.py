@@ -9,7 +9,7 @@ import pytest
 from dht.errors import BadInput
 from peer.node.store.held_layers import HeldLayers, note_held, read_held
 
-FILES = ("HEAD", "chain/000001.block", "chain/orphans/1.block", "snapshots/00000001-ff/vectors")
+FILES = ("HEAD", "chain/000001.block", "snapshots/00000001-ff/vectors")
 KEPT = ("chain/acceptors", "chain/objects/ff")
 
 

@@ -58,8 +58,8 @@ def test_a_round_has_the_bits_of_one_device(
         assert same(everything(one, b""), everything(several, b"")) == []
 
 
-def test_what_was_undone_is_owed_again(make_on: MakeOn, tmp_path: Path) -> None:
-    """A rewind, and then another anchor to which no way is known: the bits of one device."""
+def test_from_a_snapshot_ranks_go_on_as_one_device(make_on: MakeOn, tmp_path: Path) -> None:
+    """An anchor to which no way is known, with what was offered and is not decided: the bits of one device."""
     one, several = make_on("one device"), make_on("replicated 2")
     train(one)
     several.restore(saved(one, b"", tmp_path / "saved"))
@@ -68,11 +68,6 @@ def test_what_was_undone_is_owed_again(make_on: MakeOn, tmp_path: Path) -> None:
     )
     for trainer in (one, several):
         submit(trainer, ANCHORS[0])
-    made = DecidedRound([one], ANCHORS[0])
-    made.apply_to(one, several)
-    for trainer in (one, several):
-        trainer.rewind([made.update], before)
-    assert same(everything(one, b""), everything(several, b"")) == []
     for trainer in (one, several):
         trainer.resume(ANCHORS[0])
         trainer.adopt(ANCHORS[0], before)

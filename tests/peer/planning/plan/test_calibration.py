@@ -143,9 +143,9 @@ def test_coefficients_survive_their_file(tmp_path: Path) -> None:
         read(tmp_path / "nowhere.toml")
     path.write_text("\n".join(line for line in dump(TRUE).splitlines() if not line.startswith(("crowding", "beside"))))
     assert read(path) == dataclasses.replace(TRUE, crowding=0.0, beside=0.0), "of an earlier fit"
-    older = dump(TRUE).replace("[submit]", "[freeze]").replace("[weigh]", "[judge]")
+    older = dump(TRUE).replace("[submit]", "[freeze]") + "\n[judge]\nfixed = 0\nmember = 0.001086\n"
     path.write_text(older)
-    assert read(path) == TRUE, "with the phases' former names"
+    assert read(path) == TRUE, "with the phases' former names, and one that is gone"
     path.write_text(dump(TRUE).replace("sharing = 0.25", 'sharing = "much"'))
     with pytest.raises(BadInput, match="is missing or no number"):
         read(path)
@@ -178,13 +178,13 @@ def told(t: float, steps: int, run: RunSpec) -> EventLine:
 
 
 def rounds(run: RunSpec, begin_t: float = 0.0, *, twice: str = "") -> list[EventLine]:
-    """Four rounds of 10 s: 8 s of 16 steps, then phases of 0.1, 0.2, … 0.5, 0.3 and 0.2 s."""
+    """Four rounds of 10 s: 8 s of 16 steps, then phases of 0.1, 0.2, 0.7, 0.5, 0.3 and 0.2 s."""
     lines = [committed(begin_t, 0, 0.0)]
     for number in range(4):
         t = begin_t + 10 * number
         lines += [told(t + 4, 8, run), told(t + 8, 8, run)]
         t += 8
-        for phase, seconds in zip(PHASES, (0.1, 0.2, 0.3, 0.4, 0.5, 0.3, 0.2), strict=True):
+        for phase, seconds in zip(PHASES, (0.1, 0.2, 0.7, 0.5, 0.3, 0.2), strict=True):
             lines += [at(t, PhaseEntered(round=number, phase=phase))] * (2 if phase == twice else 1)
             t += seconds
         lines.append(committed(begin_t + 10 * (number + 1), number + 1, 2.0))

@@ -12,18 +12,25 @@ import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import SimpleNamespace
 
+import numpy as np
 import pytest
 from torch import nn
 
 from dht.errors import BadInput
 from dht.identity import Identity, verify
-from peer.consensus.codec.codec import Codec
-from peer.consensus.protocol.block import WEIGHT_ONE, Block, Update
+from peer.consensus.codec import rows
+from peer.consensus.codec.codec import Codec, weighted_mean
+from peer.consensus.protocol import norms
+from peer.consensus.protocol.block import WEIGHT_ONE, Block, Restart, Stuck, Update
+from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.rounds.state import Acceptor
+from peer.network.link.link import RunKeys
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
+from peer.node.store.contributions import Contribution
 from peer.node.store.run_directory import (
     ChainBase,
     base_path,
@@ -37,44 +44,42 @@ from peer.schema.events import RoundCommitted, read_events
 from peer.testing.child_process import HANG_S
 from peer.tools.audit import auditor, run_files
 from peer.tools.audit.auditor import audit
+from peer.tools.audit.means import FALSE_NORM, FALSE_SUM
 from peer.tools.audit.run_files import BadLink
 from peer.training.checkpoint.checkpoint import Checkpoints
 from peer.training.checkpoint.replay import restore_at
 from peer.training.model.build import build
+from tests.decided import DecidedRound, contribution
 from tests.peer.tools.export.run_on_disk import RunOnDisk, certify, judged, make_run, small_spec, write_corpus
 
 ROUNDS = 5
 LEFT = 4
-"""The branch beyond this round was left."""
+"""HEAD of the full folder is here; the block after it belongs to a commit that did not finish."""
 SNAPSHOT = 2
-
-RESTART_S = 600
-"""As the spec has it: nobody may take over sooner."""
 
 
 @pytest.fixture(scope="module")
 def made(tmp_path_factory: pytest.TempPathFactory) -> RunOnDisk:
-    """Rounds of two peers; the takeover of a round is allowed."""
+    """Rounds of two peers."""
     root = tmp_path_factory.mktemp("run")
     write_corpus(root / "corpus")
     spec = small_spec(root / "corpus", "llama")
-    table = dataclasses.replace(spec.round, restart_s=600.0)
     codec = dataclasses.replace(spec.codec, part_elements=4096)
-    return make_run(root, dataclasses.replace(spec, round=table, codec=codec), rounds=ROUNDS)
+    return make_run(root, dataclasses.replace(spec, codec=codec), rounds=ROUNDS)
 
 
 @pytest.fixture(scope="module")
 def full(made: RunOnDisk, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """With all that may lie in a run directory: a snapshot, a branch that was left, votes, bytes of no block."""
+    """With all that may lie in a run directory: a snapshot, a block that nothing names, votes, bytes of no block."""
     directory = Path(shutil.copytree(made.directory, tmp_path_factory.mktemp("full") / "peer"))
     with opened(made, directory) as disk:
         write_snapshot(made, directory, disk.heads[SNAPSHOT])
         Checkpoints(directory / "checkpoints").write(made.trainer.checkpoint(disk.head.anchor))
         accepted = disk.blocks[-1].update
         disk.save_object(accepted.digest, accepted.to_bytes())
-        disk.undo(disk.heads[LEFT])
-        acceptor = Acceptor(disk.head.anchor, disk.head.instance, 3, (3, accepted.digest))
-        disk.save_acceptor(acceptor)
+        before = disk.heads[LEFT]
+        disk.save_acceptor(Acceptor(before.anchor, before.instance, 3, accepted=(3, accepted.digest)))
+        (directory / "HEAD").write_bytes(pointer_bytes(before, disk.base))
     return directory
 
 
@@ -158,18 +163,23 @@ def blamed(directory: Path) -> Path | None:
 
 @pytest.mark.slow
 def test_honest_runs_are_accepted_in_one_line(made: RunOnDisk, full: Path, based: Path) -> None:
-    """How much was verified, and where it ends."""
+    """How much was checked, where it ends, and what nobody can check any more."""
     state = made.trainer.anchor.state_digest().hex()[:16]
     head = (made.directory / "HEAD").read_text().split()[1][:16]
     parts = ROUNDS * len(made.trainer.parts)
-    line = f"rounds 0..5 verified: 5 firm, 0 weak, {parts} parts, 2 peers, head {head}, state {state}"
-    assert audit(made.directory).sentence() == line
-    assert audit(full).sentence().startswith("rounds 0..4 verified: 4 firm, 0 weak, ")
+    assert audit(made.directory).sentence() == (
+        f"rounds 0..5 checked: 5 firm, 0 restarted, {parts} parts, 2 peers, head {head}, state {state}; "
+        f"{parts} means checked against their rows and norms (where the objects are here); "
+        "rows were checked against contributions by the voters, not here"
+    )
+    assert audit(full).sentence().startswith("rounds 0..4 checked: 4 firm, 0 restarted, ")
     report = audit(based)
-    assert report.sentence().startswith("rounds 2..4 verified: 2 firm, 0 weak, ")
+    assert report.sentence().startswith("rounds 2..4 checked: 2 firm, 0 restarted, ")
+    assert "verified" not in report.sentence()
+    assert report.means == report.parts == 2 * len(made.trainer.parts)
     assert report.sentence().endswith("; states from the snapshot of round 2 on")
     assert (report.head, report.state) == (audit(full).head, audit(full).state)
-    assert report.to_json() | {"verified": True, "firm": 2, "notes": report.notes} == report.to_json()
+    assert report.to_json() | {"sound": True, "firm": 2, "notes": report.notes} == report.to_json()
 
 
 def test_an_audit_only_reads(full: Path) -> None:
@@ -208,7 +218,7 @@ def test_one_flipped_bit_anywhere_is_found_and_named(which: str, request: pytest
 
 @pytest.mark.slow
 def test_files_that_are_gone_cut_or_longer_are_named(full: Path, based: Path) -> None:
-    """But for those that need not be there: votes that nobody cast, a branch that was left, bytes of no block."""
+    """But for those that need not be there: votes that nobody cast, a block behind HEAD, bytes of no block."""
     for directory, cuts in ((full, 4), (based, 2)):
         needed = {directory / "chain" / "objects" / name.hex() for name in means_of(directory)}
         for path in files_of(directory):
@@ -217,7 +227,7 @@ def test_files_that_are_gone_cut_or_longer_are_named(full: Path, based: Path) ->
                 path.write_bytes(damaged)
                 assert blamed(directory) == path
             path.unlink()
-            optional = path.name == "acceptors" or "orphans" in path.parts or path.name == f"{ROUNDS:06d}.block"
+            optional = path.name == "acceptors" or path.name == f"{ROUNDS:06d}.block"
             optional |= path.parent.name == "objects" and path not in needed
             assert blamed(directory) == (None if optional else path)
             path.write_bytes(whole)
@@ -241,11 +251,11 @@ def copied(made: RunOnDisk, tmp_path: Path) -> Path:
 Forge = Callable[[Update, ChainHead], Update]
 
 
-def forge(made: RunOnDisk, directory: Path, change: Forge, electorate: tuple[str, ...] = ()) -> None:
+def forge(made: RunOnDisk, directory: Path, change: Forge) -> None:
     """The last block, changed and duly signed by all members: HEAD names it, every digest fits."""
     with opened(made, directory) as disk:
         before, update = disk.heads[-2], disk.blocks[-1].update
-    block = certify(change(update, before), before, made.identities, made.spec.digest(), electorate)
+    block = certify(change(update, before), before, made.identities, made.spec.digest())
     put(directory, block, before)
 
 
@@ -269,12 +279,6 @@ def penalties(update: Update, head: ChainHead) -> Update:
     return dataclasses.replace(update, penalties=(row,))
 
 
-def measured(update: Update, head: ChainHead) -> Update:
-    first, *others = update.measured
-    rows = (dataclasses.replace(first.rows[0], squares=(0, 0)), *first.rows[1:])
-    return dataclasses.replace(update, measured=(dataclasses.replace(first, rows=rows), *others))
-
-
 def records(update: Update, head: ChainHead) -> Update:
     first, *others = update.records
     stats = (dataclasses.replace(first.stats[0], mean=2.0), *first.stats[1:])
@@ -282,16 +286,15 @@ def records(update: Update, head: ChainHead) -> Update:
 
 
 FORGERIES: dict[str, Forge] = {
-    "its weights are not": weights,
+    "its weights are not those that its headers": weights,
     "its W is 99": lambda update, head: dataclasses.replace(update, weight=99),
     "its contributors do not fit": contributors,
     "its penalties are not": penalties,
-    ".* has not signed its measurements": measured,
     "its records do not follow": records,
     "its weights are not those": lambda update, head: dataclasses.replace(update, scales=(1, 2)),
     "its electorate does not follow": lambda update, head: dataclasses.replace(update, elect=("a", "b")),
     "it does not follow the block before": lambda update, head: dataclasses.replace(update, parent=bytes(32)),
-    "its members are no majority": lambda update, head: dataclasses.replace(
+    "its members are too few": lambda update, head: dataclasses.replace(
         update,
         members=update.members[:1],
         weights=((WEIGHT_ONE,),),
@@ -318,9 +321,10 @@ def test_a_certificate_needs_its_votes(made: RunOnDisk, copied: Path) -> None:
     first, second = good.votes
     theirs = dataclasses.replace(first, voter=stranger.peer_id)
     for votes, words in (
-        ((first,), "it has 1 of the 2 votes that it needs"),
+        ((first,), "it has 1 votes of 2"),
         ((first, theirs), f"the vote of {stranger.peer_id} is not a voter's genuine one"),
         ((first, first), "its votes are not from different peers"),
+        ((first, dataclasses.replace(second, phase=1)), f"the vote of {second.voter} is not a voter's genuine one"),
         ((first, dataclasses.replace(second, ballot=2)), f"the vote of {second.voter} is not a voter's genuine one"),
     ):
         put(copied, dataclasses.replace(good, votes=votes), before)
@@ -339,20 +343,91 @@ def test_a_pledge_must_be_its_peers(made: RunOnDisk, copied: Path) -> None:
         audit(copied)
 
 
-def test_a_takeover_counts_as_weak(made: RunOnDisk, copied: Path) -> None:
-    """One peer of two went on by itself, as the run allows."""
-    one = made.peers[0]
-
-    def alone(update: Update, head: ChainHead) -> Update:
-        update = dataclasses.replace(
-            update, time=head.time + RESTART_S, members=update.members[:1], weight=head.weight + 1, coordinator=one,
-            elect=(one,), contributors=(1,) * len(update.parts), measured=(),
-        )  # fmt: skip
-        return judged(update, head, made.spec, made.trainer.parts)
-
+def test_who_went_on_without_a_quorum_counts_as_restarted(made: RunOnDisk, copied: Path) -> None:
+    """One peer of two, as the organiser has signed it."""
+    one = made.identities[0]
+    with opened(made, copied) as disk:
+        before = disk.heads[-2]
+    run = made.spec.digest()
+    stuck = Stuck(one.peer_id, before.anchor, before.electorate, 1).signed(RunKeys(one, run))
+    organiser = RunKeys(Identity.from_seed(b"o" * 32), run)
+    restart = Restart(before.anchor, 1, (stuck,), forced=True).signed(organiser)
+    alone = SimpleNamespace(
+        spec=made.spec, me=one.peer_id, parts=made.trainer.parts, anchor=SimpleNamespace(round=before.round),
+        contribution=lambda anchor: contribution(made.trainer, anchor),
+    )  # fmt: skip
+    decided = DecidedRound([alone], before.anchor)  # type: ignore[list-item]
+    update = dataclasses.replace(
+        decided.update, time=before.time, weight=before.weight + 1, elect=(one.peer_id,), roster=before.roster
+    )  # fmt: skip
+    update = judged(update, before.restarted(restart), made.spec, made.trainer.parts)
+    for name, payload in decided.objects.items():
+        (copied / "chain" / "objects" / name.hex()).write_bytes(payload)
     (copied / "events.jsonl").unlink()
-    forge(made, copied, alone, electorate=(one,))
-    assert audit(copied).sentence().startswith("rounds 0..5 verified: 4 firm, 1 weak, ")
+    block = certify(update, before, made.identities, run, restart)
+    put(copied, block, before)
+    assert audit(copied).sentence().startswith("rounds 0..5 checked: 4 firm, 1 restarted, ")
+    put(copied, dataclasses.replace(block, restarts=()), before)
+    with pytest.raises(BadLink, match="is not a voter's genuine one"):
+        audit(copied)
+
+
+# ---- false means: every digest fits, everybody has signed ----
+
+
+def false_mean(made: RunOnDisk, directory: Path, change: Callable[[bytes], bytes]) -> Path:
+    """The first mean of the last block is another, and the block names it."""
+    with opened(made, directory) as disk:
+        payload = disk.load(disk.blocks[-1].update.parts[0])
+    assert payload is not None
+    changed = change(payload)
+    path = directory / "chain" / "objects" / digest_of(changed).hex()
+    path.write_bytes(changed)
+    forge(made, directory, lambda update, head: dataclasses.replace(
+        update, parts=(digest_of(changed), *update.parts[1:])
+    ))  # fmt: skip
+    (directory / "events.jsonl").unlink()
+    return path
+
+
+@pytest.mark.parametrize("factor", [-1.0, 1.1])
+def test_a_mean_that_is_not_the_sum_of_its_rows_is_found(made: RunOnDisk, copied: Path, factor: float) -> None:
+    """As a reducer makes it whose rows are true, or a disk that damages a mean and gives it the name of what it is.
+    Who made it the chain does not say."""
+    codec, part = Codec(made.spec.codec.wire).of_means, made.trainer.parts[0]
+
+    def scaled(whole: bytes) -> bytes:
+        mean, rows = whole[: codec.part_bytes(part.size)], whole[codec.part_bytes(part.size) :]
+        return codec.encode(codec.decode(mean)[: part.size] * np.float32(factor)) + rows
+
+    path = false_mean(made, copied, scaled)
+    with pytest.raises(BadLink) as caught:
+        audit(copied)
+    assert (caught.value.round, caught.value.path, caught.value.why) == (ROUNDS, path, FALSE_SUM)
+    assert not any(peer in str(caught.value) for peer in made.peers)
+
+
+def test_a_mean_of_more_than_its_givers_declared_is_found(made: RunOnDisk, copied: Path) -> None:
+    """The rows come to it, but no giver's bytes to such a row."""
+    codec, part = Codec(made.spec.codec.wire), made.trainer.parts[0]
+    with opened(made, copied) as disk:
+        before, update = disk.heads[-2], disk.blocks[-1].update
+    folders = (copied, made.directory.parent / "peer-2")
+    found = [Contribution.find(each / "contributions", before.anchor, made.trainer.parts, codec) for each in folders]
+    given = [3 * codec.decode(each.payload(0)) for each in found if each is not None]
+    weights, declared = update.weights[0], [norms.declared_of_layer(member, 0) for member in update.members]
+
+    def larger(whole: bytes) -> bytes:
+        mean = codec.of_means.encode(weighted_mean(given, weights, 0)[: part.size])
+        values = codec.of_means.decode(mean)
+        sketch = rows.Sketch.drawn(before.anchor, 0, mean, values.size)
+        shown = (rows.row_of(sketch, each, norm) for each, norm in zip(given, declared, strict=True))
+        return mean + b"".join(shown)
+
+    path = false_mean(made, copied, larger)
+    with pytest.raises(BadLink) as caught:
+        audit(copied)
+    assert (caught.value.path, caught.value.why) == (path, FALSE_NORM)
 
 
 # ---- states ----
@@ -375,8 +450,9 @@ def test_a_machine_that_computes_other_initial_parameters_says_so(
     next(other.parameters()).data.zero_()
     monkeypatch.setattr(auditor, "build", lambda spec: other)
     line = audit(made.directory).sentence()
-    assert line.startswith("rounds 0..5 verified: 5 firm")
-    assert line.endswith(", state not computed; this machine computes other initial parameters than the founders")
+    assert line.startswith("rounds 0..5 checked: 5 firm")
+    assert ", state not computed; " in line
+    assert line.endswith("; this machine computes other initial parameters than the founders")
     assert audit(full).sentence().endswith("founders; states from the snapshot of round 2 on")
 
 
@@ -418,10 +494,10 @@ def test_a_person_asks_for_an_audit(copied: Path) -> None:
 
     told = homefires()
     assert (told.returncode, told.stdout.count("\n")) == (0, 1)
-    assert told.stdout.startswith("rounds 0..5 verified: 5 firm, 0 weak, ")
+    assert told.stdout.startswith("rounds 0..5 checked: 5 firm, 0 restarted, ")
     path = block_path(copied, 3)
     path.write_bytes(path.read_bytes()[:-1])
     told = homefires("--json")
     said = json.loads(told.stdout)
-    assert (told.returncode, said["verified"], said["round"], said["file"]) == (9, False, 3, str(path))
+    assert (told.returncode, said["sound"], said["round"], said["file"]) == (9, False, 3, str(path))
     assert told.stderr.splitlines()[-1] == f"homefires: round 3: {path}: {said['why']}"

@@ -23,7 +23,7 @@ from peer.node.store.run_directory import ChainBase, block_path, genesis_head, p
 from peer.schema.events import EventLine, PeerStarted, ReportReceived, format_line
 from peer.tools.audit import statement as crediting
 from peer.tools.audit.run_files import BadLink
-from peer.tools.audit.statement import credit
+from peer.tools.audit.statement import CHECKED, credit
 from peer.tools.watch.verified_chain import commit_events
 from tests.peer.tools.export.run_on_disk import RunOnDisk, certify, make_run, small_spec, write_corpus
 from tui.swarm.reducer import apply_all
@@ -75,7 +75,7 @@ def test_credit_is_what_the_blocks_say(made: RunOnDisk) -> None:
         assert found.tokens == sum(header.tokens for header in mine)
         assert found.accepted + found.late == ROUNDS
     assert total(statement.tally.credits).weight == pytest.approx(ROUNDS * WEIGHT_ONE, abs=2 * ROUNDS)
-    assert statement.page().endswith(f"rounds 1 to {ROUNDS}, all checked now")
+    assert statement.page().endswith(f"rounds 1 to {ROUNDS}: {CHECKED}")
 
 
 @pytest.mark.slow
@@ -126,7 +126,7 @@ def test_a_chain_that_begins_at_a_snapshot_says_since_when(made: RunOnDisk, tmp_
     statement = credit(tmp_path)
     assert (statement.tally.first, statement.checked_from) == (4, 4)
     assert statement.page().endswith(
-        f"rounds 4 to {ROUNDS}, all checked now; the chain on this disk knows nothing of those before"
+        f"rounds 4 to {ROUNDS}: {CHECKED}; the chain on this disk knows nothing of those before"
     )
 
 

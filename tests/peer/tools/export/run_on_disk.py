@@ -18,14 +18,10 @@ from dht.records import pack as pack_record
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
 from peer.consensus.protocol import norms, penalties, validation
-from peer.consensus.protocol.block import Block, SignedNorms, Update, Vote
-from peer.consensus.protocol.electorate import instance_of
+from peer.consensus.protocol.block import Block, Restart, Update, Vote
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Part
-from peer.consensus.protocol.messages import BallotId
-from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.state import MemberState
 from peer.network.link.link import RunKeys
 from peer.node.store.chain import ChainStore
 from peer.node.store.run_directory import genesis_head
@@ -34,7 +30,7 @@ from peer.schema.events import Evaluated, Event, EventLine, RoundCommitted, form
 from peer.schema.spec import RunSpec
 from peer.testing.memory_peer import ModelKeys
 from peer.training.train.trainer import LocalTrainer
-from tests.decided import DecidedRound, contribution
+from tests.decided import DecidedRound
 from tests.stepping import step, submit
 
 ROUNDS = 3
@@ -109,62 +105,34 @@ def signed_genesis(genesis: Genesis) -> bytes:
 
 
 def certify(
-    update: Update, head: ChainHead, identities: Sequence[Identity], run: bytes, electorate: tuple[str, ...] = (),
+    update: Update, head: ChainHead, identities: Sequence[Identity], run: bytes, restart: Restart | None = None,
     *, sign_pledges: bool = True,
 ) -> Block:  # fmt: skip
-    """The update after `head`, pledged to by its members and voted for by the electorate, or that of a takeover."""
+    """The update after `head`, pledged to by its members and voted for by the electorate, or by those who restarted."""
     keys = {identity.peer_id: RunKeys(identity, run) for identity in identities}
     if sign_pledges:
         members = tuple(member.signed(keys[member.peer]) for member in update.members)
         update = dataclasses.replace(update, members=members)
-    voters = electorate or head.electorate
-    instance = instance_of(head.anchor, voters)
+    head = head if restart is None else head.restarted(restart)
     leader = keys[head.leader(update.ballot)]
-    proposed = leader.sign("propose", pack(((head.anchor, instance, update.ballot), update.digest)))
-    votes = (Vote(peer, instance, update.ballot, update.digest, proposed) for peer in voters)
-    return Block(update, tuple(vote.signed(keys[vote.voter]) for vote in votes), electorate)
+    proposed = leader.sign("propose", pack(((head.anchor, head.instance, update.ballot), update.digest)))
+    votes = (Vote(peer, head.instance, update.ballot, update.digest, proposed) for peer in head.electorate)
+    return Block(
+        update, tuple(vote.signed(keys[vote.voter]) for vote in votes), () if restart is None else (restart,)
+    )  # fmt: skip
 
 
 def judged(update: Update, head: ChainHead, spec: RunSpec, layout: Sequence[Part]) -> Update:
-    """The same with all that follows from its members, its measurements and `head`."""
+    """The same with all that follows from its members and `head`."""
     rules = rules_of(spec, layout, ModelKeys(""))
-    judgement = norms.judgement_of(rules, head, update.members, update.measured)
+    judgement = norms.judgement_of(rules, head, update.members)
     weights, scales, pulls = norms.table_of(judgement)
-    update = dataclasses.replace(update, weights=weights, scales=scales, pulls=pulls, records=judgement.records)
+    update = dataclasses.replace(
+        update, weights=weights, scales=scales, pulls=pulls, records=judgement.records,
+        coordinator=head.leader(update.ballot),
+    )  # fmt: skip
     update = dataclasses.replace(update, tenures=validation.tenures_due(rules, head, update))
     return dataclasses.replace(update, penalties=penalties.due(rules, head, update, judgement.findings))
-
-
-def _measured(
-    trainers: Sequence[LocalTrainer], head: ChainHead, identities: Sequence[Identity]
-) -> tuple[SignedNorms, ...]:  # fmt: skip
-    """What each reducer of ballot 0 signs of the parts of all."""
-    spec, layout = trainers[0].spec, trainers[0].parts
-    codec, offers = Codec(spec.codec.wire), [contribution(trainer, head.anchor) for trainer in trainers]
-    members = tuple(offer.header(trainer.me) for offer, trainer in zip(offers, trainers, strict=True))
-    rules = rules_of(spec, layout, ModelKeys(""))
-    reducers = norms.shard_owners(rules, head, members, 0)
-    found = []
-    for identity in sorted(identities, key=lambda identity: identity.peer_id):
-        mine = [part for part, reducer in enumerate(reducers) if reducer == identity.peer_id]
-        decoded = {part: [codec.decode(offer.payload(part)).astype(np.float64) for offer in offers] for part in mine}
-        figures = {
-            part: {index: PartNorms(float(np.dot(values, values))) for index, values in enumerate(decoded[part])}
-            for part in mine
-        }
-        exchange = MemberState(
-            place=BallotId(head.anchor, head.instance, 0), round=head.round, members=members, reducers=reducers,
-            figures=figures, received=dict.fromkeys(mine, (1 << len(members)) - 1), closes_at=0.0, repeat_at=0.0,
-        )  # fmt: skip
-        plain = norms.measurements(
-            dataclasses.replace(rules, me=identity.peer_id),
-            exchange.round,
-            len(exchange.members),
-            exchange.received,
-            exchange.figures,
-        )
-        found.append(plain.signed(RunKeys(identity, spec.digest()), head.anchor, 0, members))
-    return tuple(found)
 
 
 def _trainer(spec: RunSpec, peer: str, directory: Path) -> LocalTrainer:
@@ -182,7 +150,7 @@ def _one_round(disk: ChainStore, trainers: list[LocalTrainer], identities: Seque
     for digest, payload in decided.objects.items():
         disk.save_object(digest, payload)
     weight = disk.head.weight + len(decided.update.members)
-    update = dataclasses.replace(decided.update, weight=weight, measured=_measured(trainers, disk.head, identities))
+    update = dataclasses.replace(decided.update, weight=weight)
     update = judged(update, disk.head, spec, trainers[0].parts)
     block = certify(update, disk.head, identities, spec.digest())
     head = disk.head.after(block.update)

@@ -1,4 +1,4 @@
-"""Who watches believes what a quorum signed, follows forks as the peers do, and tells of each round what they tell."""
+"""Who watches believes what a quorum signed, and tells of each round what its members tell."""
 
 from __future__ import annotations
 
@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.block import WEIGHT_ONE, Block
+from peer.consensus.protocol.block import WEIGHT_ONE, Block, Vote
+from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.consensus.protocol.layout import cut
+from peer.consensus.protocol.messages import BallotId
 from peer.node.store.run_directory import ChainBase
 from peer.schema.events import Event, PenaltyImposed, RoundCommitted
-from peer.testing.memory_peer import PARTS
+from peer.testing.memory_peer import PARTS, ModelKeys
 from peer.testing.memory_swarm import World
 from peer.tools.watch.verified_chain import Taken, WatchedChain, commit_events
-from tests.peer.consensus.rounds.build import HEAD, block, header, measured_by_all, rules, update
+from tests.peer.consensus.rounds.build import HEAD, block, header, rules, update
 
 ROUNDS = 6
 
@@ -51,7 +53,7 @@ def test_every_round_from_the_genesis_on(made: World) -> None:
     chain, blocks = watch(made), blocks_of(made)
     taken = chain.take(blocks)
     assert rounds_of(taken) == [item.update.round for item in blocks]
-    assert (taken.fault, taken.undone) == ("", 0)
+    assert (taken.fault, taken.parted) == ("", 0)
     assert chain.head == made.peers[0].disk.head
     assert chain.anchors[:2] == (chain.head.anchor, blocks[-1].update.parent)
 
@@ -102,37 +104,37 @@ def test_it_can_begin_in_the_middle(made: World) -> None:
     assert chain.head == made.peers[0].disk.head
 
 
-@pytest.fixture
-def forked() -> World:
-    """Two sides that went on without each other after some common rounds; the second has more peers."""
-    world = World(seed=5, peers=5, restart_s=20.0)
-    until(world, 3)
-    world.network.partition(("p0", "p1"), ("p2", "p3", "p4"))
-    deadline = world.now + 300
-    while not (world.forked and world.peers[0].disk.head.round > 5 and world.peers[2].disk.head.round > 5):
-        assert world.now < deadline
-        world.scheduler.run_until(world.now + 1)
-    return world
+def parting(made: World, at: int) -> Block:
+    """Another update of the round after so many blocks, which the whole electorate has signed as well."""
+    before, item = ((made.genesis, *made.peers[0].disk.heads)[at], blocks_of(made)[at])
+    other = replace(item.update, time=item.update.time + 1)
+    keys = ModelKeys(item.update.coordinator)
+    place = BallotId(before.anchor, before.instance, item.update.ballot)
+    proposed = keys.sign("propose", pack((place.packed(), other.digest)))
+    votes = (
+        Vote(peer, before.instance, item.update.ballot, other.digest, proposed).signed(ModelKeys(peer))
+        for peer in before.electorate
+    )
+    return Block(other, tuple(votes))
 
 
-def test_the_heavier_side_of_a_fork_is_followed_and_the_lighter_one_not(forked: World) -> None:
-    lighter, heavier = blocks_of(forked, 0), blocks_of(forked, 2)
-    assert forked.peers[0].disk.head.weight < forked.peers[2].disk.head.weight
-    common = sum(a.update.digest == b.update.digest for a, b in zip(lighter, heavier, strict=False))
-    chain = watch(forked)
-    assert len(chain.take(lighter).steps) == len(lighter)
-    taken = chain.take(heavier[common - 1 :])
-    assert taken.undone == len(lighter) - common > 0
-    assert rounds_of(taken) == [item.update.round for item in heavier[common:]]
-    assert chain.head == forked.peers[2].disk.head
-    assert chain.take(lighter) == Taken()
-    assert chain.head == forked.peers[2].disk.head
+@pytest.mark.parametrize("at", [ROUNDS - 3, ROUNDS - 1])
+def test_certificates_that_part_are_told_and_the_chain_is_not_left(made: World, at: int) -> None:
+    """However long either of them is: nothing that was decided is undone, so somebody has signed what nobody may."""
+    chain, blocks = watch(made), blocks_of(made)
+    chain.take(blocks)
+    head = chain.head
+    assert chain.take([parting(made, at)]) == Taken(parted=at + 1)
+    assert chain.head == head
+    forged = replace(parting(made, at), votes=())
+    assert chain.take([forged]).parted == 0
+    assert chain.take([forged]).fault
 
 
 def test_a_round_is_told_as_its_members_tell_it() -> None:
     """All that is in the chain; what it cost a peer is not. Layers have numbers, the bits are what peers say."""
     members = (header("p0"), header("p1", root=b"", tokens=0, steps=0), header("p2"))
-    item = block(update(members=members, contributors=(0b101,) * 3, measured=measured_by_all(members)))
+    item = block(update(members=members, contributors=(0b101,) * 3))
     anchor = HEAD.after(item.update).anchor
     first, *penalties = commit_events(ChainEntry(HEAD, item), cut((2, 2, 1), 2), {anchor: b"\x01"}.__getitem__)
     assert isinstance(first, RoundCommitted)

@@ -44,8 +44,8 @@ def test_layers_that_no_model_has_are_refused() -> None:
     spec = load("micro")
     for sizes in ((), (1 << 60,)):
         with pytest.raises(ValueError, match="part"):
-            watch_session._rules(spec, b"r" * 32, sizes)
-    assert len(watch_session._rules(spec, b"r" * 32, (spec.codec.part_elements + 1, 5)).parts) == 3
+            watch_session._rules(spec, b"r" * 32, "o", sizes)
+    assert len(watch_session._rules(spec, b"r" * 32, "o", (spec.codec.part_elements + 1, 5)).parts) == 3
 
 
 @pytest.mark.outside

@@ -11,7 +11,7 @@ from typing import Any
 
 import pytest
 
-from dht.errors import Unreachable
+from dht.errors import BadChain, Unreachable
 from dht.records import PeerRecord
 from dht.streams.base import MakeFrame, OnFrame
 from peer.consensus.protocol.encoding import digest_of, pack
@@ -29,6 +29,7 @@ from peer.testing.child_process import HANG_S
 from peer.testing.memory_swarm import RUN, World
 from peer.tools.watch import watcher as watchers
 from peer.tools.watch.watcher import Watcher
+from tests.peer.tools.watch.test_verified_chain import parting
 
 ME = "watcher"
 SIZES = (1, 1, 1)
@@ -387,3 +388,17 @@ async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
     assert watching.watcher.head.electorate == world.peers[0].disk.head.electorate
     assert watching.rounds() == list(range(1, watching.watcher.head.round + 1))
     assert watching.warnings() == []
+
+
+async def test_certificates_that_part_end_the_watching() -> None:
+    """Which chain is the run's only its organiser can say."""
+    watched = watch(at_round(5))
+    await watched.follow(4)
+    other = parting(watched.seat.world, 2)
+
+    def another(sender: str, frame: bytes) -> bytes:
+        return encode(Blocks((other,))) if isinstance(decode(frame), Blocks) else frame
+
+    watched.seat.swaps = another
+    with pytest.raises(BadChain, match=r"round 3 as p\d gives it is certified and is not the one"):
+        await watched.follow(30)

@@ -1,4 +1,4 @@
-"""An earlier anchor of a run directory, also of a branch that was left."""
+"""An earlier anchor of a run directory."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from peer.consensus.codec.codec import Codec
 from peer.consensus.protocol.head import ChainHead
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
-from peer.node.store.run_directory import block_path, genesis_head, read_base_at, read_genesis, undone_path
+from peer.node.store.run_directory import genesis_head, read_base_at, read_genesis
 from peer.schema.events import RoundCommitted, read_events
 from peer.training.checkpoint.replay import restore_at
 from tests.peer.tools.export.run_on_disk import ROUNDS, RunOnDisk, make_run, signed_genesis, small_spec, write_corpus
@@ -57,17 +57,8 @@ def test_every_anchor_of_the_chain_is_found(made: RunOnDisk, directory: Path, di
     """By the outer steps from the first parameters on."""
     assert [state_at(made, directory, head) for head in disk.heads[1:]] == states(directory)
     assert restore_at(directory, made.spec, disk.heads[0].anchor, 0).round == 0
-
-
-def test_a_branch_that_was_left_is_found_beside_the_chain(made: RunOnDisk, directory: Path, disk: ChainStore) -> None:
-    """The link may have gone on, or changed sides again, while the trainer was busy."""
-    heads = list(disk.heads)
-    disk.undo(heads[1])
-    block_path(directory, ROUNDS).unlink()
-    assert [state_at(made, directory, head) for head in heads[1:]] == states(directory)
-    undone_path(directory, ROUNDS, heads[-1].anchor).unlink()
     with pytest.raises(BadInput, match="is not the block that led to where this peer stood"):
-        restore_at(directory, made.spec, heads[-1].anchor, ROUNDS)
+        restore_at(directory, made.spec, b"e" * 32, ROUNDS)
 
 
 def test_a_snapshot_on_the_way_saves_the_rest_of_it(made: RunOnDisk, directory: Path, disk: ChainStore) -> None:

@@ -112,7 +112,7 @@ def test_one_is_due_every_so_many_rounds_as_far_as_the_disk_allows(
     assert due(24, 50.0)[2:] == [33, 36, 39, 42, 45]
     assert due(48, 25.0)[2:] == [60, 66]
     assert due(72, 13.0)[-1:] == [84]
-    assert due(50, 1000.0)[:3] == [51, 54, 57], "after an undo"
+    assert due(50, 1000.0)[:3] == [51, 54, 57], "from an earlier snapshot on"
 
 
 def test_what_goes_wrong_is_told_and_stops_nothing(run: RunOnDisk, monkeypatch: pytest.MonkeyPatch) -> None:

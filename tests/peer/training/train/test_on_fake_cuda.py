@@ -136,16 +136,16 @@ class Life:
         self.phase("return", self.one.take_device)
         self.step("step after it")
 
-    def fork(self, decided: DecidedRound) -> None:
-        """The second round is undone again, and the other peer comes over."""
+    def resync(self, decided: DecidedRound) -> None:
+        """Both go on from a snapshot of the first round."""
         for trainer in (self.one, self.two):
             submit(trainer, ANCHORS[1])
         second = DecidedRound([self.one, self.two], ANCHORS[1], left_out={"p1"})
         second.apply_to(self.one, self.two)
         self.found.append(self.one.anchor.state_digest())
-        self.found.append(self.one.rewind([second.update], self._first(decided)).returned)
-        self.found.append(self.two.adopt(ANCHORS[1], self._first(decided)))
-        self.step("step after a fork")
+        for trainer in (self.one, self.two):
+            self.found.append(trainer.adopt(second.next_anchor, self._first(decided)))
+        self.step("step after a snapshot")
 
     def restore(self, decided: DecidedRound) -> None:
         found = newest(self.folder / "checkpoints", self.spec.digest().hex(), "p0", print)
@@ -189,7 +189,7 @@ def whole_life(spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None 
     with patch.object(kernels.Scratch, "take", noted), closing(Life(spec, wanted, folder, cuda)) as life:
         decided = life.round_beside_a_step()
         life.checkpoint_and_leave()
-        life.fork(decided)
+        life.resync(decided)
         life.restore(decided)
         return Lived(
             found=life.found, tensors=list(life.tensors()), places=str(life.one.places), waits=life.waits,

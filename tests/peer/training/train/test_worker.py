@@ -29,7 +29,6 @@ from peer.node.lifecycle.inputs_effects import (
     NoRoom,
     Replay,
     Resume,
-    Rewind,
     Save,
     Saved,
     Step,
@@ -384,24 +383,16 @@ def test_what_moves_the_trainer_waits_for_a_snapshot(
     assert driver.warned == [("SNAPSHOT", "no room for a snapshot")]
 
 
-def test_it_goes_back_on_its_own_chain_and_on_to_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """A branch was left: its snapshots go, and its work is owed again. Then there is no chain, but a snapshot."""
+def test_a_newcomer_goes_on_from_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """With all that it has learned."""
     write_corpus(tmp_path / "corpus")
     made = make_run(tmp_path, small_spec(tmp_path / "corpus", "llama"), rounds=2)
     driver = Driver(made.trainer, made.directory)
     worker = driver.worker
     found = read_chain_files(made.directory, genesis_head(read_genesis(made.directory)))
-    updates = tuple(block.update for block in reversed(found.blocks))
-    _, first, second = found.heads
+    second = found.heads[-1]
     monkeypatch.setattr(worker._snapshots, "due", lambda round: True)
     after_two = made.trainer.anchor.state_digest()
-    worker.write_snapshot(second.anchor, after_two)
-    done = driver.do(Rewind(updates[:1], first.anchor))
-    assert done.trainer == TrainerStatus(round=1, can_leave=False)
-    assert done.result == Moved(state=made.trainer.anchor.state_digest(), returned=1)
-    assert snapshots.names(made.directory) == []
-    driver.do(Replay(updates[0]))
-    assert made.trainer.anchor.state_digest() == after_two
     worker.write_snapshot(second.anchor, after_two)
     assert worker._snapshots.wait() == ""
     newcomer = Driver(

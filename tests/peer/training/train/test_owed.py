@@ -1,4 +1,4 @@
-"""A fork is healed: the losers stand on the winners' branch, to the bit, and their own work is owed again."""
+"""What a peer learned is counted once, discounted or owed, to the bit, whatever becomes of it on the way."""
 
 from __future__ import annotations
 
@@ -14,16 +14,14 @@ import numpy.typing as npt
 import pytest
 import torch
 
-from dht.errors import BadInput
 from peer.consensus.protocol.encoding import digest
-from peer.node.lifecycle.inputs_effects import Moved
 from peer.schema import spec as specs
 from peer.training.checkpoint.checkpoint import Checkpoints, newest
 from peer.training.outer.outer_state import OuterState
 from peer.training.outer.outer_step import advance
 from peer.training.train.trainer import LocalTrainer
 from tests.decided import DecidedRound, contribution
-from tests.stepping import slices, step, submit
+from tests.stepping import slices, submit
 from tests.vectors import whole
 
 CPU = torch.device("cpu")
@@ -56,102 +54,11 @@ def make(corpus: Path, tmp_path: Path) -> Make:
     return make_one
 
 
-def agree(trainers: Sequence[LocalTrainer], anchor: bytes) -> DecidedRound:
-    """These train, freeze, agree and apply."""
-    for trainer in trainers:
-        trainer.begin_round([each.me for each in trainers])
-        for _ in range(2):
-            step(trainer)
-        submit(trainer, anchor)
-    decided = DecidedRound(trainers, anchor)
-    decided.apply_to(*trainers)
-    return decided
-
-
 def after(anchor: OuterState, trainer: LocalTrainer, rounds: Sequence[DecidedRound]) -> OuterState:
     """Where these rounds lead from `anchor`, which moves."""
     for decided in rounds:
         advance(anchor, decided.update, trainer.spec, trainer.parts, decided.objects.__getitem__)
     return anchor
-
-
-def undo(
-    trainer: LocalTrainer, first: OuterState, kept: Sequence[DecidedRound], undone: Sequence[DecidedRound]
-) -> Moved:
-    """Stand again where the kept rounds lead, by the same outer steps from the first anchor on."""
-    return trainer.rewind([decided.update for decided in reversed(undone)], after(first, trainer, kept))
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("optimizer", ["adamw", "muon"])
-def test_the_losers_end_with_the_bits_of_the_winners(make: Make, wire: str, optimizer: str) -> None:
-    """Parameters, momentum and cursors, after rounds apart; and the next round is made together."""
-    loser, winner = make("p0", wire, optimizer), make("p1", wire, optimizer)
-    common = [agree([loser, winner], FIRST)]
-    lost = [agree([loser], common[-1].next_anchor)]
-    lost.append(agree([loser], lost[-1].next_anchor))
-    won = agree([winner], common[-1].next_anchor)
-    step(loser)
-    undone = undo(loser, make("fresh", wire, optimizer).anchor, common, lost)
-    assert (loser.anchor.round, loser.status.offered, loser.progress.step, undone) == (
-        1,
-        False,
-        0,
-        Moved(returned=2, lost=0),
-    )
-    assert torch.equal(
-        loser._backend.vectors.flat.new(),
-        whole(loser.anchor.theta) - whole(loser._backend.vectors.residual),
-    )
-    won.apply_to(loser)
-    assert whole(loser.anchor.momentum).any()
-    assert loser.anchor.state_digest() == winner.anchor.state_digest()
-    agree([loser, winner], won.next_anchor)
-    assert loser.anchor.state_digest() == winner.anchor.state_digest()
-
-
-def test_what_was_offered_for_an_anchor_is_offered_again(make: Make) -> None:
-    """Its bytes are in others' hands; what was learned since waits for the next anchor, with its tokens."""
-    trainer = make("p0")
-    trainer.begin_round(["p0"])
-    step(trainer)
-    submit(trainer, FIRST)
-    offer, tokens = offered(trainer, FIRST), contribution(trainer, FIRST).effort.tokens
-    decided = DecidedRound([trainer], FIRST)
-    decided.apply_to(trainer)
-    step(trainer)
-    undo(trainer, make("fresh").anchor, [], [decided])
-    step(trainer)
-    submit(trainer, FIRST)
-    assert offered(trainer, FIRST) == offer
-    assert contribution(trainer, FIRST).effort.tokens == tokens
-    decided.apply_to(trainer)
-    submit(trainer, decided.next_anchor)
-    assert contribution(trainer, decided.next_anchor).effort.tokens == 2 * tokens
-
-
-def test_damage_changes_nothing(make: Make) -> None:
-    """What the others hold cannot be computed from other bytes: the peer stays where it was, and says which file."""
-    trainer, fresh = make("p0"), make("fresh")
-    rounds = [agree([trainer], FIRST)]
-    rounds.append(agree([trainer], rounds[-1].next_anchor))
-    path = trainer._folder / f"{FIRST.hex()}.parts"
-    path.write_bytes(path.read_bytes()[:-1] + b"?")
-    state, owed = trainer.anchor.state_digest(), whole(trainer._backend.vectors.residual)
-    with pytest.raises(BadInput, match=f"{FIRST.hex()}.parts is damaged"):
-        undo(trainer, fresh.anchor, [], rounds)
-    assert trainer.anchor.state_digest() == state
-    assert torch.equal(whole(trainer._backend.vectors.residual), owed)
-
-
-def test_work_that_is_not_on_disk_any_more_is_named(make: Make) -> None:
-    """It cannot be owed again; the rest can."""
-    trainer = make("p0")
-    rounds = [agree([trainer], FIRST)]
-    rounds.append(agree([trainer], rounds[-1].next_anchor))
-    (trainer._folder / f"{FIRST.hex()}.header").unlink()
-    assert undo(trainer, make("fresh").anchor, [], rounds) == Moved(returned=1, lost=1)
 
 
 # ---- exact books: every number a multiple of a power of two, so that float32 adds and subtracts without rounding ----
@@ -206,7 +113,7 @@ class Books:
     counted: Exact | float = 0.0
     discounted: Exact | float = 0.0
     newest: Exact | float = 0.0
-    """Of what was produced: since the last offer, update or change of branches. No update discounts it."""
+    """Of what was produced: since the last offer, update or snapshot. No update discounts it."""
 
     @property
     def owed(self) -> Exact:
@@ -229,10 +136,9 @@ class Books:
             self.discounted = self.discounted + old * (1 - GAMMA) * (self.averaged(decided) & ~counts)
         self.newest = 0.0
 
-    def undone(self, decided: DecidedRound) -> None:
-        offer = self.offers.get(decided.update.parent)
-        if offer is not None:
-            self.counted = self.counted - offer * self.counts(decided)
+    def left_behind(self, anchor: bytes) -> None:
+        """What was offered there may be counted or not: it is owed no more."""
+        self.counted = self.counted + self.offers[anchor]
         self.newest = 0.0
 
     def counts(self, decided: DecidedRound) -> npt.NDArray[np.bool_]:
@@ -255,7 +161,7 @@ class Books:
 
 
 class Pair:
-    """Two peers that go from branch to branch together; the second one is in every round."""
+    """Two peers that make rounds, and go on from snapshots, together; the second one is in every round."""
 
     def __init__(self, make: Make, wire: str, seed: int, fragments: int = 1) -> None:
         self.choose, self.numbers = random.Random(seed), np.random.default_rng(seed)
@@ -264,8 +170,7 @@ class Pair:
         self.first = OuterState.initial([torch.zeros(size) for size in self.trainers[0].layer_sizes])
         self.books = [Books(trainer) for trainer in self.trainers]
         self.chain: list[DecidedRound] = []
-        self.left: list[list[DecidedRound]] = []
-        """Blocks of branches that were left, each list from the anchor on where it forks off."""
+        self.jumps = 0
 
     @property
     def anchor(self) -> bytes:
@@ -275,8 +180,7 @@ class Pair:
         """Something that may happen to a peer."""
         for books in self.books:
             books.produces(self.numbers)
-        undoes = len(self.chain) > 1 and self.choose.random() < 0.4
-        self.go_back() if undoes else self.go_on()
+        self.go_over() if self.choose.random() < 0.25 else self.go_on()
         for books in self.books:
             books.check()
 
@@ -295,21 +199,18 @@ class Pair:
                 books.produces(self.numbers)
         self.apply(DecidedRound(members, self.anchor, left_out=left_out, void=void))
 
-    def go_back(self) -> None:
-        """Undo some rounds, and follow a branch that was left there before, if there is one."""
-        count = self.choose.randint(1, len(self.chain) - 1)
-        undone, self.chain = self.chain[-count:], self.chain[:-count]
+    def go_over(self) -> None:
+        """A round is decided whose update they do not get: they go on from a snapshot of its anchor."""
+        left = self.anchor
+        for books in self.books:
+            submit(books.trainer, left)
+            books.froze(left)
+        self.chain.append(DecidedRound(self.trainers, left))
         for books in self.books:
             first = OuterState.initial([theta.clone() for theta in self.first.theta])
-            result = undo(books.trainer, first, self.chain, undone)
-            assert result == Moved(returned=sum(bool(books.counts(each).any()) for each in undone), lost=0)
-            for decided in reversed(undone):
-                books.undone(decided)
-            books.check()
-        known = [branch for branch in self.left if branch[0].update.parent == self.anchor]
-        self.left.append(undone)
-        for decided in self.choose.choice(known) if known else ():
-            self.apply(decided)
+            books.trainer.adopt(left, after(first, books.trainer, self.chain))
+            books.left_behind(left)
+        self.jumps += 1
 
     def apply(self, decided: DecidedRound) -> None:
         decided.apply_to(*self.trainers)
@@ -321,14 +222,14 @@ class Pair:
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", WIRES)
 @pytest.mark.parametrize("seed", range(3))
-def test_from_branch_to_branch_nothing_is_lost_or_counted_twice(make: Make, wire: str, seed: int) -> None:
-    """Produced − counted on the chain − discounted = owed, to the last bit, after every action."""
+def test_nothing_is_lost_or_counted_twice(make: Make, wire: str, seed: int) -> None:
+    """Produced − counted − left behind − discounted = owed, to the last bit, after every action."""
     pair = Pair(make, wire, seed)
     for _ in range(12):
         pair.act()
     first, second = pair.trainers
     assert first.anchor.state_digest() == second.anchor.state_digest()
-    assert pair.left
+    assert pair.jumps
     assert np.any(pair.books[0].counted)
 
 
@@ -337,33 +238,21 @@ def test_from_branch_to_branch_nothing_is_lost_or_counted_twice(make: Make, wire
 @pytest.mark.parametrize("wire", ["float32", "int4"])
 @pytest.mark.parametrize("seed", range(3))
 def test_the_same_of_every_fragment(make: Make, wire: str, fragments: int, seed: int) -> None:
-    """Also where a branch that is left has averaged several of them."""
+    """Each is owed for itself."""
     pair = Pair(make, wire, seed, fragments)
     for _ in range(12):
         pair.act()
     first, second = pair.trainers
     assert first.anchor.state_digest() == second.anchor.state_digest()
-    assert any(len(undone) > 1 for undone in pair.left)
+    assert pair.jumps
 
 
-def rounds_of(other: LocalTrainer) -> list[DecidedRound]:
-    """Two rounds that somebody else makes alone."""
-    numbers, rounds, anchor = np.random.default_rng(2), [], FIRST
-    for _ in range(2):
-        produce(other, numbers)
-        submit(other, anchor)
-        rounds.append(DecidedRound([other], anchor))
-        rounds[-1].apply_to(other)
-        anchor = rounds[-1].next_anchor
-    return rounds
+class Life:
+    """A peer's rounds, action by action; it may be killed after any of them."""
 
+    actions = ("offer", "commit", "offer", "miss", "save", "offer", "commit", "offer")
 
-class Healing:
-    """A peer whose branch loses, action by action; it may be killed after any of them."""
-
-    actions = ("offer", "commit", "offer", "commit", "switch", "undo", "save", "win", "win", "offer")
-
-    def __init__(self, make: Make, folder: Path, won: list[DecidedRound]) -> None:
+    def __init__(self, make: Make, folder: Path) -> None:
         self.make: Callable[[], LocalTrainer] = lambda: on_grid(make(folder.name))
         self.trainer = self.make()
         self.checkpoints = Checkpoints(folder / "checkpoints")
@@ -371,8 +260,6 @@ class Healing:
         self.stands = FIRST
         """Where the trainer is, by the chain's name."""
         self.chain: list[DecidedRound] = []
-        self.undone: list[DecidedRound] = []
-        self.won = won
         self.stood: dict[bytes, OuterState] = {}
         """The anchors of its checkpoints, as the chain would give them."""
 
@@ -384,14 +271,10 @@ class Healing:
                 self.save()
             case "commit":
                 self.apply(DecidedRound([self.trainer], self.stands))
-            case "switch":  # the link's HEAD is back at the fork; the trainer has not heard of it
-                self.undone, self.chain = self.chain, []
-            case "undo":
-                self.undo_to_chain()
+            case "miss":
+                self.apply(DecidedRound([self.trainer], self.stands, left_out={self.trainer.me}))
             case "save":
                 self.save()
-            case "win":
-                self.apply(self.won[len(self.chain)])
 
     def apply(self, decided: DecidedRound) -> None:
         self.chain.append(decided)
@@ -408,23 +291,14 @@ class Healing:
             here.cursors,
         )
 
-    def undo_to_chain(self) -> None:
-        """From wherever on the lost branch the trainer stands, if it does."""
-        made = [decided.next_anchor for decided in self.undone]
-        if self.stands in made:
-            zeros = [torch.zeros(size) for size in self.trainer.layer_sizes]
-            undo(self.trainer, OuterState.initial(zeros), [], self.undone[: made.index(self.stands) + 1])
-            self.stands = FIRST
-
     def die_and_start_again(self) -> None:
-        """The link tells a new trainer what is undone from its checkpoint on, what was decided since, where it is."""
+        """The link tells a new trainer what was decided since its checkpoint, and where it is."""
         self.trainer = self.make()
         found = newest(self.checkpoints.folder, self.trainer.spec.digest().hex(), self.trainer.me, _fail)
         assert found is not None
         self.stands = found.anchor
         self.trainer.anchor.become(self.stood[self.stands])
         self.trainer.restore(found)
-        self.undo_to_chain()
         anchors = [FIRST, *(decided.next_anchor for decided in self.chain)]
         for decided in self.chain[anchors.index(self.stands) :]:
             self.trainer.replay(decided.update, decided.objects.__getitem__)
@@ -438,16 +312,15 @@ def _fail(path: Path, why: str) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize("wire", ["float32", "int4"])
-def test_a_crash_at_any_step_of_a_healing_loses_nothing(make: Make, tmp_path: Path, wire: str) -> None:
+def test_a_crash_at_any_step_loses_nothing(make: Make, tmp_path: Path, wire: str) -> None:
     """The same residual and the same offers as of a peer that lived on: what it learned was in a checkpoint."""
-    won = rounds_of(on_grid(make("winner", wire=wire)))
-    lived = Healing(partial(make, wire=wire), tmp_path / "lived", won)
-    for action in Healing.actions:
+    lived = Life(partial(make, wire=wire), tmp_path / "lived")
+    for action in Life.actions:
         lived.perform(action)
     assert whole(lived.trainer._backend.vectors.residual).any()
-    for last in range(len(Healing.actions)):
-        died = Healing(partial(make, wire=wire), tmp_path / f"died after {last}", won)
-        for number, action in enumerate(Healing.actions):
+    for last in range(len(Life.actions)):
+        died = Life(partial(make, wire=wire), tmp_path / f"died after {last}")
+        for number, action in enumerate(Life.actions):
             died.perform(action)
             if number == last:
                 died.die_and_start_again()

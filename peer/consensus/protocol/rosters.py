@@ -1,0 +1,22 @@
+"""The organiser's list of those whom it knows: who is on it, and how its node gives it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from peer.consensus.protocol.block import MAX_MEMBERS, Roster
+
+QUESTION = "roster"
+"""Under this name the node gives its list, if that is newer than the number in the request."""
+NUMBER_BYTES = 8
+MAX_ROSTER_BYTES = 1 << 14
+
+
+def unsigned(number: int, known: Iterable[str], out: Iterable[str]) -> Roster:
+    """There is room for so many as can be members of a round, of `known` and of `out`: the first ones.
+
+    Who is out is not known.
+    """
+    kept_out = tuple(dict.fromkeys(out))
+    named = [peer for peer in dict.fromkeys(known) if peer not in kept_out]
+    return Roster(number, tuple(sorted(named[:MAX_MEMBERS])), tuple(sorted(kept_out[:MAX_MEMBERS])))

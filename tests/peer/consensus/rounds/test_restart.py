@@ -1,0 +1,78 @@
+"""A Restart outranks a certificate that it does not carry; who hid that it had accepted something is named."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from peer.consensus.protocol.block import Block, Restart, Stuck, Update
+from peer.consensus.protocol.head import ChainEntry
+from peer.consensus.protocol.messages import Blocks, Restarted
+from peer.consensus.rounds.interface import Effect, NeedSnapshot, Received, Tell
+from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.state import State
+from peer.schema.events import AlertRaised, PenaltyImposed
+from peer.testing.memory_peer import ModelKeys
+from tests.peer.consensus.rounds.build import HEAD, NAMES, block, state_of, update, vote
+
+ORGANISER = "organiser"
+
+
+def beyond(taken: Block) -> State:
+    """A peer one round further, by a block with the votes of two of three."""
+    state = state_of("p0", head=HEAD.after(taken.update), trail=(ChainEntry(HEAD, taken),))
+    return replace(state, rules=replace(state.rules, organiser=ORGANISER), ancestors={HEAD.anchor: 0})
+
+
+def sealed(name: str, item: Update | None = None, ballot: int = 0) -> Stuck:
+    if item is None:
+        return Stuck(name, HEAD.anchor, HEAD.electorate, 1).signed(ModelKeys(name))
+    certificate = tuple(vote(voter, item, ballot, phase=1) for voter in NAMES[:2])
+    return Stuck(name, HEAD.anchor, HEAD.electorate, 1, (ballot, item.digest), certificate).signed(ModelKeys(name))
+
+
+def restart_of(*stucks: Stuck) -> Restart:
+    return Restart(HEAD.anchor, 1, stucks, forced=True).signed(ModelKeys(ORGANISER))
+
+
+def caught(effects: tuple[Effect, ...]) -> list[str]:
+    return [item.event.about for item in effects if isinstance(item, Tell) and isinstance(item.event, PenaltyImposed)]
+
+
+def test_a_restart_of_those_who_did_not_know_outranks_what_was_decided() -> None:
+    """The peer gives its rounds up, not its work, and names who had voted for them and said nothing."""
+    taken = block(update(), voters=("p0", "p1"))
+    _, effects = step(beyond(taken), Received(9.0, "p2", Restarted(restart_of(sealed("p1"), sealed("p2")))))
+    assert [type(item) for item in effects if isinstance(item, NeedSnapshot)] == [NeedSnapshot]
+    assert caught(effects) == ["p1"]
+
+
+def test_a_restart_that_carries_what_was_decided_changes_nothing() -> None:
+    taken = block(update(), voters=("p0", "p1"))
+    told = Restarted(restart_of(sealed("p1", taken.update), sealed("p2")))
+    _, effects = step(beyond(taken), Received(9.0, "p2", told))
+    assert effects == ()
+
+
+@pytest.mark.parametrize("forged", ["signature", "voter", "anchor"])
+def test_a_restart_that_is_none_outranks_nothing(forged: str) -> None:
+    taken = block(update(), voters=("p0", "p1"))
+    restart = restart_of(sealed("p1"), sealed("p2"))
+    if forged == "signature":
+        restart = replace(restart, signature=b"s" * 64)
+    elif forged == "voter":
+        restart = restart_of(replace(sealed("p1"), voter="x"), sealed("p2"))
+    else:
+        restart = replace(restart, anchor=b"e" * 32).signed(ModelKeys(ORGANISER))
+    _, effects = step(beyond(taken), Received(9.0, "p2", Restarted(restart)))
+    assert not [item for item in effects if isinstance(item, NeedSnapshot)]
+
+
+def test_two_certificates_at_one_anchor_are_told_with_those_who_signed_both() -> None:
+    """Of three voters one that lies can do that; nobody leaves its chain for it."""
+    taken, other = block(update(), voters=("p0", "p1")), block(update(time=5), voters=("p1", "p2"))
+    state, effects = step(beyond(taken), Received(9.0, "p2", Blocks((other,))))
+    alerts = [item.event for item in effects if isinstance(item, Tell) and isinstance(item.event, AlertRaised)]
+    assert [(alert.code, "both: p1" in alert.text) for alert in alerts] == [("TWO_DECISIONS", True)]
+    assert state.head == HEAD.after(taken.update)
