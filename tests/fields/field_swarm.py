@@ -24,14 +24,16 @@ from peer.consensus.rounds.interface import Tick
 from peer.node.lifecycle.inputs_effects import Stepped
 from peer.schema.events import MessageRefused
 from peer.schema.spec import RunSpec, from_mapping
-from peer.testing.memory_peer import PARTS, STEP_TOKENS, STEPS, LogicalPeer
+from peer.testing.memory_peer import STEP_TOKENS, STEPS, LogicalPeer
 from peer.testing.memory_swarm import World
 from tests.fields.liar import Liar, Lie, LyingStreams
 from tests.peer.consensus.rounds.hostile import check_bounds
 
 PEERS = 4
+OWNED = PEERS
+"""Parts of the model: everybody reduces one, as in any real model."""
 LIAR = "p1"
-SEED = 16
+SEED = 3
 FIRST_LIE = 2
 """The round of the first lie."""
 LED = 2
@@ -92,7 +94,7 @@ class FieldPeer(LogicalPeer):
         return TRAIN_S * self.world.rng.uniform(0.97, 1.0) / STEPS
 
     def train(self, steps: int, whole: float) -> Stepped:
-        for part in range(PARTS):
+        for part in range(OWNED):
             movement = steps * self.world.rng.randrange(99_000, 101_000)
             self.produced[part] += movement
             self._unsaved[part] += movement
@@ -122,7 +124,7 @@ class FieldWorld(World):
             self.liar = Liar(lie, LIAR, lambda: self.peer(LIAR).driver.state, lambda: self.now, self.has_begun)
         self.learned: dict[bytes, dict[str, int]] = defaultdict(dict)
         """Tokens that each peer really has behind what it offered, by anchor."""
-        super().__init__(seed, PEERS, restart_s=600.0, aggregation=AggregationRules(warmup_rounds=2))
+        super().__init__(seed, PEERS, parts=OWNED, restart_s=600.0, aggregation=AggregationRules(warmup_rounds=2))
         if lie is not None:
             self.liars.add(LIAR)
 
@@ -257,7 +259,7 @@ def measured(world: FieldWorld) -> Outcome:
         for early, late in pairwise((*world.committed_at[peer.name][FIRST_LIE - 1 :], world.now))
     ]
     updates = [block.update for block in world.honest[0].disk.blocks if block.update.round > FIRST_LIE]
-    books = [(peer.ledger.discounted[part], peer.produced[part]) for peer in world.honest for part in range(PARTS)]
+    books = [(peer.ledger.discounted[part], peer.produced[part]) for peer in world.honest for part in range(OWNED)]
     shares = (_honest_share(update, world.learned[update.parent]) for update in updates)
     return Outcome(
         told={}, rounds=min(peer.disk.head.round for peer in world.honest), slowest_s=max(gaps, default=0.0),

@@ -35,7 +35,7 @@ from peer.consensus.protocol.messages import (
 from peer.consensus.protocol.refusals import PLACE, TABLES, TIME
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.protocol.validation import CLOCKS_DIFFER_S
-from peer.consensus.rounds import acceptor, collector
+from peer.consensus.rounds import collector, member
 from peer.consensus.rounds.state import CoordinatorState, MemberState, State
 from peer.consensus.rounds.transition import Transition
 from peer.planning.simulate.memory_store import ModelKeys
@@ -76,6 +76,8 @@ class Liar:
         self._said: dict[tuple[type, bytes], Any] = {}
         """What it said itself, by anchor."""
         self._value = lie.values[0] if len(lie.values) == 1 else ""
+        self._pledged: dict[str, Any] = {}
+        """What is false in its header."""
         self.told: Counter[str] = Counter()
         """How often it has said what."""
         self.first_told: int | None = None
@@ -229,12 +231,11 @@ class Liar:
         """Its header with the lie, also where its own machine would say otherwise."""
         assert turn.state.offered is not None
         lie, name = self.header_at_home(turn.state.offered), self.lie.field.path[0].name
-        differs = lie != turn.state.offered
+        self._pledged = {name: getattr(lie, name)} if lie != turn.state.offered and name != "signature" else {}
         turn.set(offered=lie)
         honest(turn)
-        if differs and turn.state.header is not None and name != "signature":
-            said = replace(turn.state.header, **{name: getattr(lie, name)})
-            turn.set(header=said.signed(self.keys))
+        if self._pledged and turn.state.header is not None:
+            turn.set(header=replace(turn.state.header, **self._pledged).signed(self.keys))
 
     def _update(self, update: Update) -> Update:
         """With the lie, and all that others would compute from it."""
@@ -266,7 +267,8 @@ class Liar:
         if self.lie.field.said_in not in SAID_AT_HOME:
             yield
             return
-        make_update, pledge, within = collector.make_update, acceptor._pledge, bounds.within
+        make_update, pledge, within = collector.make_update, member._pledge, bounds.within
+        my_header = Transition.my_header
 
         def proposed(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
             honest = make_update(turn, lead, exchange)
@@ -278,12 +280,16 @@ class Liar:
             else:
                 pledge(turn)
 
+        def mine(turn: Transition) -> ContributionHeader:
+            header = my_header(turn)
+            return replace(header, **self._pledged).signed(self.keys) if turn.me == self.me else header
+
         def unbounded(rules: Rules, header: ContributionHeader) -> ContributionHeader:
             return header if rules.me == self.me else within(rules, header)
 
         with (
-            patch.object(collector, "make_update", proposed), patch.object(acceptor, "_pledge", pledged),
-            patch.object(bounds, "within", unbounded),
+            patch.object(collector, "make_update", proposed), patch.object(member, "_pledge", pledged),
+            patch.object(bounds, "within", unbounded), patch.object(Transition, "my_header", mine),
         ):  # fmt: skip
             yield
 

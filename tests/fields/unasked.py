@@ -102,8 +102,9 @@ def _objection(state: State, keys: Keys, said: VoteCast) -> Objection | None:
 
 
 def _stuck(state: State, keys: Keys, said: VoteCast) -> StuckSaid:
-    head = state.head
-    return StuckSaid(Stuck(state.rules.me, head.anchor, head.electorate, head.number + 1).signed(keys))
+    head, mine = state.head, state.acceptor
+    plain = Stuck(state.rules.me, head.anchor, head.electorate, head.number + 1, mine.accepted, mine.certificate)
+    return StuckSaid(plain.signed(keys))
 
 
 def _restarted(state: State, keys: Keys, said: VoteCast) -> Restarted:

@@ -399,8 +399,9 @@ class Hostile:
 
 def check_bounds(state: State) -> None:
     """No part of the state grows with what others send."""
+    parts = len(state.rules.part_bytes)
     voters = len(state.head.electorate)
-    assert len(state.early) <= 2 * COUNT
+    assert len(state.early) <= 2 * parts
     assert len(state.proposals) <= PROPOSALS_KEPT + 8
     for votes in (state.checks, state.prepared, state.votes):
         assert sum(map(len, votes.values())) <= VOTES_KEPT * (voters + len(CROWD))
@@ -412,15 +413,15 @@ def check_bounds(state: State) -> None:
     assert len(state.told) <= MAX_HEARD
     assert len(state.blocks) <= 64
     assert len(state.held) <= 64
-    assert len(state.wanted.digests) <= max(COUNT, 1)
+    assert len(state.wanted.digests) <= max(parts, 1)
     assert len(state.head.electorate) <= 64
     assert len(state.head.caught) <= len(CROWD)
     assert set(state.seen_lying) <= set(CROWD)
     if state.exchange is not None:
-        assert len(state.exchange.means) <= COUNT
-        assert len(state.exchange.received) <= COUNT
-        assert len(state.exchange.again.received) <= COUNT
-        assert len(state.exchange.again.redo) <= COUNT
+        assert len(state.exchange.means) <= parts
+        assert len(state.exchange.received) <= parts
+        assert len(state.exchange.again.received) <= parts
+        assert len(state.exchange.again.redo) <= parts
         check_figures(state.exchange)
     if state.lead is not None:
         assert set(state.lead.promises) <= set(state.lead.asked)

@@ -10,7 +10,6 @@ from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import Delegate
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import Heartbeat, MeanData, PartData, Promise, Propose, RowDispute
-from peer.consensus.rounds.acceptor import MEASURE_S
 from peer.consensus.rounds.interface import (
     SUM,
     BufferPart,
@@ -35,6 +34,7 @@ from peer.consensus.rounds.interface import (
     Tick,
 )
 from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.member import MEASURE_S
 from peer.consensus.rounds.soundness import CHECK_AGAIN_S
 from peer.consensus.rounds.state import Proposal, State
 from peer.consensus.rounds.transition import Transition

@@ -24,8 +24,8 @@ def each_once() -> list[Field]:
     for field in fields():
         *above, last = field.path
         found[last.hint, last.name, field.said_in if not above else field.said_in in SAID_AT_HOME].append(field)
-    likely = [[field for field in same if is_said(field)] or same for same in found.values()]
-    return [same[drawn(same[0], len(same))] for same in likely]
+    likely = ([field for field in same if is_said(field)] for same in found.values())
+    return [same[drawn(same[0], len(same))] for same in likely if same]
 
 
 ELSEWHERE = ("certificate", "restarts")
@@ -35,6 +35,8 @@ ELSEWHERE = ("certificate", "restarts")
 def is_said(field: Field) -> bool:
     """Whether there is something to lie about in an undisturbed round; of a list the list itself, at least."""
     above = [step.name for step in field.path[:-1]]
+    if str(field) in ("Update roster", "Update roster.signature"):
+        return False  # it is the same list in all of them, which nobody has signed
     return field.said_in in (StuckSaid, Restarted) or not any(name in ELSEWHERE for name in above)
 
 
@@ -63,7 +65,7 @@ def test_every_field_of_every_structure_has_a_case() -> None:
     lied_about = {(step.hint, step.name) for field in each_once() for step in field.path[-1:]}
     assert [
         (kind.__name__, name) for kind in structures() for name in names_of(kind) if (kind, name) not in lied_about
-    ] == []
+    ] == [("Update", "roster")]
 
 
 COUNTS = ("tokens", "steps")
