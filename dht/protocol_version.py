@@ -6,10 +6,10 @@ from pathlib import Path
 
 from dht.errors import BadInput
 
-PROTOCOL_VERSION = 4
+PROTOCOL_VERSION = 5
 """In invites, protocol names, keys of the DHT, records and frames. It changes when an older program would misread
 one of them, or a file of a folder."""
-RELEASES = {1: "0.1", 2: "0.2", 3: "0.3", 4: "0.4"}
+RELEASES = {1: "0.1", 2: "0.2", 3: "0.3", 4: "0.4", 5: "0.5"}
 """The last homefires that speaks each version."""
 
 _GENESIS_START = b"\x96"

@@ -11,7 +11,7 @@ from dht import invite
 from dht.errors import BadInput
 from dht.identity import Identity
 from dht.process import lock_directory
-from dht.protocol_version import PROTOCOL_VERSION, require_this_version
+from dht.protocol_version import PROTOCOL_VERSION, RELEASES, require_this_version
 from dht.records import GENESIS, Genesis, pack, sign_record
 
 ME = Identity.from_seed(b"m" * 32)
@@ -40,5 +40,10 @@ def test_a_genesis_says_of_which_version_it_is(tmp_path: Path) -> None:
     (tmp_path / "genesis").write_bytes(packed[:1] + bytes((PROTOCOL_VERSION + 1,)) + packed[2:])
     with pytest.raises(BadInput, match=rf"is of protocol version {PROTOCOL_VERSION + 1}, .* install a newer homefires"):
         require_this_version(tmp_path)
+    for version in range(2, PROTOCOL_VERSION):
+        (tmp_path / "genesis").write_bytes(packed[:1] + bytes((version,)) + packed[2:])
+        text = rf"is of protocol version {version}, .* install homefires {RELEASES[version]}, or name a new folder"
+        with pytest.raises(BadInput, match=text):
+            require_this_version(tmp_path)
     (tmp_path / "genesis").write_bytes(b"rubbish")
     require_this_version(tmp_path)  # whoever reads it says that it is damaged
