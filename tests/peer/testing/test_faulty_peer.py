@@ -62,15 +62,19 @@ def test_several_arrive_at_once_and_all_take_part() -> None:
 
 @pytest.mark.slow
 def test_a_newcomer_finds_a_run_that_its_founders_have_left() -> None:
-    """Those who came later are on the board, and they are the electorate now."""
+    """Those who came later are on the board, and they are the electorate now: the second founder goes once the first is
+    no voter any more, else too few would be left to decide."""
     run = LogicalSwarm(peers=2, seed=6)
     run.until_round(2, within_s=60)
     for _ in range(3):
         run.join()
-    run.until_round(6, within_s=90)
-    assert run.group(6) == {0, 1, 2, 3, 4}
-    run.inject(Crash(peer=0, phase="train", round=7), Crash(peer=1, phase="train", round=7))
-    run.until_round(11, within_s=120)
+    run.until_round(16, within_s=300)
+    assert len(run.world.peers[4].disk.head.electorate) == 5
+    for founder in (0, 1):
+        run.inject(Crash(peer=founder, phase="train", round=len(run.committed(4)) + 1))
+        while f"p{founder}" in run.world.peers[4].disk.head.electorate:
+            assert run.now_s < 600
+            run.run_for(1.0)
     newcomer, making = arrive(run)
     assert first_round_of(run, newcomer, making) <= making + 2
     assert run.group(len(run.committed(4))) == {2, 3, 4, newcomer}
