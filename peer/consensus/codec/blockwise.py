@@ -48,7 +48,7 @@ class Format(Protocol):
         """Whether they decode to finite numbers alone; of scaled integers, whether they would with any integers."""
 
     def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
-        """The expected square of what encoding lost, summed over these units, which decode to `values`; NaN where a
+        """The square of what encoding lost, at most, summed over these units, which decode to `values`; NaN where a
         scale is larger than `encode` makes it, which would hide any error."""
 
 
@@ -76,10 +76,10 @@ class Dense:
         return bool(np.isfinite(sections[0].reshape(-1).view(self.dtype)).all())
 
     def rounding_square(self, sections: Sequence[Octets], values: Floats) -> float:
-        """Half a unit in the last place at most, uniformly: (eps · x)² / 12, and of a subnormal likewise."""
+        """Half a unit in the last place: (eps · x)² / 4 at most, and of a subnormal likewise."""
         about = np.finfo(self.dtype)
         square = float(np.dot(values, values.astype(np.float64)))
-        return (float(about.eps) ** 2 * square + float(about.smallest_subnormal) ** 2 * values.size) / 12
+        return (float(about.eps) ** 2 * square + float(about.smallest_subnormal) ** 2 * values.size) / 4
 
 
 @dataclass(frozen=True)
@@ -124,7 +124,10 @@ class BlockQuantised:
 
 
 def rounding_square(scales: Floats, values: Floats, most: int) -> float:
-    """Of rows of integers with these scales that decode to `values`: a step's square over 12 for each.
+    """Of rows of integers with these scales that decode to `values`: half a step for each, the most that can be.
+
+    A third of that square is lost on average. But where all numbers of a part are one, as a contributor may choose, or
+    two of each contribution, as sparse ones have, all are off by the same.
 
     Scales are rounded up by 2⁻⁷ of their size at most: the largest integer of a row is all but the highest.
     """
@@ -132,7 +135,7 @@ def rounding_square(scales: Floats, values: Floats, most: int) -> float:
     with np.errstate(over="ignore", invalid="ignore"):
         largest = np.abs(values).max(axis=1)
         full = (largest >= steps * (most / (1 + 2.0**-7) - 0.5)) | (steps == 0)
-    return float(np.square(steps).sum()) * values.shape[1] / 12 if full.all() else math.nan
+    return float(np.square(steps).sum()) * values.shape[1] / 4 if full.all() else math.nan
 
 
 def quantised(rows: Floats, most: int) -> tuple[npt.NDArray[np.uint16], npt.NDArray[np.int8]]:

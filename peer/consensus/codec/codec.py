@@ -114,7 +114,7 @@ class Codec:
         return self._format.is_finite(self.rows(payload))
 
     def rounding_square(self, payload: bytes | memoryview, values: Floats) -> float:
-        """The expected square norm of what encoding lost, from the bytes of a part, which decode to `values`; NaN for
+        """The square norm of what encoding lost, at most, from the bytes of a part, which decode to `values`; NaN for
         bytes that `encode` would not make."""
         return self._format.rounding_square(self.rows(payload), values)
 

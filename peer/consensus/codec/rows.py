@@ -33,13 +33,14 @@ SPREAD = 1 << 15
 DEVIATIONS = 7.0 / math.sqrt(2 * BUCKETS)
 """By how much a norm that a row shows may exceed the declared one: seven standard deviations. At five one round in
 sixteen of 64 members and 1,000 parts would raise a false alarm."""
-ROUNDING = 1.6
-"""How many times the expected error of the mean's own encoding the rows may be off."""
+ROUNDING = 1.35
+"""How many times the largest error of the mean's own encoding the rows may be off: four standard deviations of a
+sketch's norm, where errors are seldom the largest."""
 HALF_ULP, HALF_SUBNORMAL = 2.0**-11, 2.0**-25
 """Of float16: relative, and absolute."""
 NEARLY_NOTHING = 1e-14
-"""Who declares no larger norm has an empty row: the square of a smaller one is lost in the float32 of a header, and what
-reducers let pass would be any multiple of it."""
+"""Who declares no larger norm has an empty row: the square of a smaller one is lost in the float32 of a header, and
+what reducers let pass would be any multiple of it."""
 SUMS_DIFFER = 1e-5
 """Of float32 sums in another order, relative to what was summed."""
 
