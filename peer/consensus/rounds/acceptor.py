@@ -156,8 +156,13 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
         turn.ballot_moved()
         turn.phase("commit", place.ballot)
     turn.set(proposals=_room(turn.state) | {digest: proposal})
+    if message.certificate and message.certificate[0].ballot == place.ballot:
+        key, known_votes = (place.ballot, digest), turn.state.prepared.get((place.ballot, digest), {})
+        shown = {vote.voter: vote for vote in message.certificate}
+        turn.set(prepared={**turn.state.prepared, key: {**known_votes, **shown}})
     if turn.state.decided is None:
         _vote_if_held(turn, proposal)
+        _accept_if_prepared(turn)
 
 
 def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: BallotId, update: Update) -> bool:

@@ -22,6 +22,9 @@ from peer.consensus.rounds.state import BallotPhase, CoordinatorState
 from peer.consensus.rounds.timeouts import HEARD_S
 from peer.consensus.rounds.transition import Transition
 
+ASKED_FOR = 4
+"""Times the wait for an answer that a quorum is asked for: by other clocks a ballot's turn may come a little later."""
+
 
 def poll(turn: Transition) -> None:
     """Whatever the coordinator's clock, or its own bytes, allow now."""
@@ -180,10 +183,12 @@ def _repeat(turn: Transition, lead: CoordinatorState) -> None:
         silent = (peer for peer in lead.asked if peer not in lead.promises)
         turn.send(silent, Prepare(place))
     elif lead.stage is BallotPhase.PROPOSING and lead.update in turn.state.proposals:
-        proposal = turn.state.proposals[lead.update]
+        proposal, mine = turn.state.proposals[lead.update], turn.state.acceptor
+        # With the second votes of this ballot: one that was lost then costs no ballot.
+        certificate = mine.certificate if mine.accepted == (lead.ballot, lead.update) else proposal.certificate
         voted = turn.state.votes.get((lead.ballot, lead.update), {})
         silent = (peer for peer in turn.state.electorate if peer not in voted and peer != turn.me)
-        turn.send(silent, Propose(place, proposal.update, proposal.signature, proposal.certificate))
+        turn.send(silent, Propose(place, proposal.update, proposal.signature, certificate))
 
 
 def on_nack(turn: Transition, sender: str, message: Nack) -> None:
@@ -230,7 +235,7 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
     if turn.are_enough(answered) and (complete or turn.now >= lead.until):
         turn.set(silent=timeouts.silent_after(turn.state, lead.asked, lead.promises))
         _choose(turn, lead)
-    elif turn.now >= lead.until + timeouts.at(turn.state, lead.ballot).ack_s:
+    elif turn.now >= lead.until + ASKED_FOR * timeouts.at(turn.state, lead.ballot).ack_s:
         abort(turn, f"{answered} of {len(electorate)} voters answered")
 
 
