@@ -286,8 +286,6 @@ class RoundTable(StrictTable):
     """Voters that waited so long for a quorum ask the organiser's node whether those left may go on; 0: never."""
     min_round_s: Annotated[int, Bounds(0, YEAR_S)] = 10
     """No round is shorter, so that nobody dates many rounds in no time. 0: only among people you trust."""
-    audit: Annotated[float, Bounds(0, 1)] = 0.02
-    """Fraction of the parts that are reduced a second time by another peer."""
     snapshot_rounds: Annotated[int, Bounds(1, MOST_ROUNDS)] = 16
     """Every so many rounds a peer writes a snapshot of the anchor for newcomers."""
 

@@ -82,13 +82,13 @@ def test_a_late_joiner_takes_part_and_a_peer_leaves_and_nobody_needs_the_node(
 ) -> None:
     """The joiner replays the chain from its beginning and is in the group of the second round after its arrival at
     the latest. Once it has earned its vote, and the organiser has promoted it, a founder leaves politely while a round
-    is being made: the others commit it in time. All read a mix of text and conversations. Half of the parts are
-    audited, and nobody is found to lie.
+    is being made: the others commit it in time. All read a mix of text and conversations, and nobody
+    is found to lie.
 
     Then the bootstrap node is killed. A newcomer has no more than the old invite, which nobody answers, and what a peer
     remembers: spec, genesis, chain and the way to the others come from there.
     """
-    sets = (*QUICK, "round.audit=0.5", *mixed_sets(tmp_path / "data"))
+    sets = (*QUICK, *mixed_sets(tmp_path / "data"))
     run = swarm(peers=2, real=True, sets=sets, settings=RESTING)
     run.until_round(3)
     late = run.join()

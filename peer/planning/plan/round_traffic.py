@@ -17,6 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from peer.consensus.codec.codec import Codec
+from peer.consensus.codec.rows import ROW_BYTES as SKETCH_BYTES
 from peer.consensus.protocol.layout import assign, cut, divide, shares_of
 from peer.planning.plan.model_shape import ModelShape
 from peer.planning.plan.peer_set import FASTEST_BPS, PeerSet
@@ -29,7 +30,7 @@ FRAME_BYTES = 320
 CONTROL_BYTES = 400
 """Of a small message: a header, a vote, a head. Likewise."""
 ROW_BYTES = 40
-"""Of an update, per part and once more per layer and member: digests and measurements."""
+"""Of an update, per part and once more per layer and member: digests and declared norms."""
 
 Floats = NDArray[np.float64]
 
@@ -83,15 +84,11 @@ class Traffic:
 
 def traffic_of(shape: ModelShape, spec: RunSpec, swarm: PeerSet) -> Traffic:
     """Of a round of all peers of a swarm, with the wire and the fragments of a spec."""
-    return _traffic_of(
-        shape, swarm, spec.codec.wire, spec.codec.part_elements, spec.round.fragments, spec.round.audit
-    )  # fmt: skip
+    return _traffic_of(shape, swarm, spec.codec.wire, spec.codec.part_elements, spec.round.fragments)
 
 
 @lru_cache(maxsize=64)
-def _traffic_of(
-    shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int, fragments: int, audit: float
-) -> Traffic:  # fmt: skip
+def _traffic_of(shape: ModelShape, swarm: PeerSet, wire: str, part_elements: int, fragments: int) -> Traffic:
     members = len(swarm)
     if members == 1:
         return Traffic(up_bytes=0, down_bytes=0, send_wire_s=0, means_wire_s=0, messages=0)
@@ -104,16 +101,14 @@ def _traffic_of(
     rows = [_exchange(runs, codec, up, down, pairs) for runs in layouts]
     send_s, means_s = (float(np.mean([row[way] for row in rows])) for way in (0, 1))
     whole, means = (
-        float(np.mean([each.part_bytes(runs.total) + FRAME_BYTES * sum(runs.parts) for runs in layouts]))
-        for each in (codec, codec.of_means)
+        float(np.mean([each.part_bytes(runs.total) + (FRAME_BYTES + rows) * sum(runs.parts) for runs in layouts]))
+        for each, rows in ((codec, 0), (codec.of_means, SKETCH_BYTES * members))
     )
     control = float(np.mean([_control_bytes(runs, members) for runs in layouts]))
-    # Each part is audited with this probability: all its givers send it once more.
-    audits = audit * (members - 1) / members if members > 2 else 0.0
-    sent = (members - 1) / members * (whole + means) + audits * whole + control
+    sent = (members - 1) / members * (whole + means) + control
     return Traffic(
-        up_bytes=sent, down_bytes=sent, send_wire_s=send_s * (1 + audits / 2), means_wire_s=means_s,
-        messages=6 * members + 2 * members * (members - 1),  # of a round without faults, heartbeats included
+        up_bytes=sent, down_bytes=sent, send_wire_s=send_s, means_wire_s=means_s,
+        messages=4 * members + 4 * members * (members - 1),  # of a round without faults, heartbeats included
     )  # fmt: skip
 
 
@@ -131,7 +126,7 @@ def _turns(members: int) -> range:
 def _control_bytes(runs: Runs, members: int) -> float:
     """By one member: its votes and heads to all, and its share of what the coordinator sends."""
     update = ROW_BYTES * (sum(runs.parts) + runs.layers * members) + members * CONTROL_BYTES
-    return (members - 1) / members * (2 * members * CONTROL_BYTES + 2 * update)
+    return (members - 1) / members * (4 * members * CONTROL_BYTES + 2 * update)
 
 
 def _exchange(
@@ -139,7 +134,7 @@ def _exchange(
 ) -> tuple[float, float]:  # fmt: skip
     """Seconds that lines take for parts and for means; `up`, `down` and `pairs` in bytes per second."""
     members = len(runs.elements)
-    parts, means = (_of_each(runs, each) for each in (codec, codec.of_means))
+    parts, means = _of_each(runs, codec, 0), _of_each(runs, codec.of_means, SKETCH_BYTES * members)
     parts_s = max(
         ((parts.sum() - parts) / up).max(), ((members - 1) * parts / down).max(), _over_pairs(parts[None, :] / pairs)
     )  # fmt: skip
@@ -149,10 +144,10 @@ def _exchange(
     return float(parts_s), float(means_s)
 
 
-def _of_each(runs: Runs, codec: Codec) -> Floats:
-    """Bytes of the run that each member reduces, frames included."""
+def _of_each(runs: Runs, codec: Codec, rows_bytes: int) -> Floats:
+    """Bytes of the run that each member reduces, frames and what travels behind each part included."""
     found: Floats = np.array([codec.part_bytes(each) for each in runs.elements], dtype=np.float64)
-    found += FRAME_BYTES * np.array(runs.parts)
+    found += (FRAME_BYTES + rows_bytes) * np.array(runs.parts)
     return found
 
 

@@ -208,7 +208,7 @@ def test_who_loses_by_its_bytes_is_told_so() -> None:
     asked = question(load("gpt2-small"), peers(4, upload=20.0, download=100.0, step_s=2.5))
     now, eager = as_it_stands(asked), evaluate(asked, Strategy(steps=62, overlap="streaming", accumulation=8))
     assert re.search(
-        r": 2\.4% more tokens/s, but each is worth 3\.\d% less \(1,65\d GB a month instead of 20\d GB\)$",
+        r": 2\.4% more tokens/s, but each is worth 3\.\d% less \(1,6\d\d GB a month instead of 199 GB\)$",
         why_lost(now, eager),
     )
 

@@ -129,7 +129,7 @@ def judged(update: Update, head: ChainHead, spec: RunSpec, layout: Sequence[Part
     weights, scales, pulls = norms.table_of(judgement)
     update = dataclasses.replace(
         update, weights=weights, scales=scales, pulls=pulls, records=judgement.records,
-        coordinator=head.leader(update.ballot),
+        coordinator=head.leader(update.ballot), roster=head.roster,
     )  # fmt: skip
     update = dataclasses.replace(update, tenures=validation.tenures_due(rules, head, update))
     return dataclasses.replace(update, penalties=penalties.due(rules, head, update, judgement.findings))

@@ -112,7 +112,7 @@ def by_whole_vectors(trainer: LocalTrainer, decided: DecidedRound) -> tuple[Tens
             mean = (
                 torch.zeros(piece.size)
                 if name == VOID
-                else decoded(encoding.of_means, decided.objects[name], piece.size)
+                else decoded(encoding.of_means, encoding.without_rows(decided.objects[name], piece.size), piece.size)
             )
             velocity[where] = velocity[where] * momentum + mean
             theta[where] = theta[where] - (velocity[where] * momentum + mean) * spec.outer.learning_rate
