@@ -26,7 +26,7 @@ from dht.errors import DiskFull, Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
 from dht.records import Genesis, PeerRecord
-from peer.consensus.protocol import light_chain
+from peer.consensus.organiser import light_chain
 from peer.consensus.protocol.block import MAX_MEMBERS, Block, Roster, Update
 from peer.consensus.protocol.encoding import DIGEST_BYTES
 from peer.consensus.protocol.head import ChainHead

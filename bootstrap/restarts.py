@@ -16,10 +16,10 @@ from dht.access import RejectCode
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull
 from dht.identity import Identity, RunKeys
-from peer.consensus.protocol import restart_desk
+from peer.consensus.organiser import restart_desk
 from peer.consensus.protocol.block import Restart, Roster
 from peer.consensus.protocol.encoding import pack
-from peer.consensus.protocol.restart_desk import RestartDesk, Standstill, read_question, read_restart
+from peer.consensus.organiser.restart_desk import RestartDesk, Standstill, read_question, read_restart
 from peer.schema.events import AlertRaised, Event
 
 FOLDER = "restarts"
@@ -129,26 +129,26 @@ def _load(folder: Path) -> list[Restart]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Waiting:
+class Unanswered:
     """Agreements that stand still, and what people read of each."""
 
     abouts: tuple[str, ...]
     lines: tuple[str, ...]
 
 
-def read_waiting(directory: Path) -> Waiting:
+def read_waiting(directory: Path) -> Unanswered:
     """Who waits for the node of this folder. Raises BadInput for a damaged file."""
     path = directory / WAITING_FILE
     if not path.exists():
-        return Waiting(abouts=(), lines=())
+        return Unanswered(abouts=(), lines=())
     try:
         rows = json.loads(path.read_bytes())
-        return Waiting(abouts=tuple(str(row["about"]) for row in rows), lines=tuple(str(row["text"]) for row in rows))
+        return Unanswered(abouts=tuple(str(row["about"]) for row in rows), lines=tuple(str(row["text"]) for row in rows))
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} is damaged; start the node again, which writes it anew") from error
 
 
-def let_go_on(directory: Path, waiting: Waiting, within_s: float = OBEYED_S) -> str:
+def let_go_on(directory: Path, waiting: Unanswered, within_s: float = OBEYED_S) -> str:
     """Have the running node let those go on who wait; what came of it. Raises BadInput if it does not run, DiskFull."""
     path = directory / ORDER_FILE
     write_atomic(path, json.dumps(list(waiting.abouts)).encode())

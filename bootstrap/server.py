@@ -36,7 +36,7 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
-from peer.consensus.protocol import restart_desk, rosters
+from peer.consensus.organiser import restart_desk, rosters
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.http import serving
 from peer.schema import spec as specs

@@ -15,7 +15,7 @@ from dht.identity import Identity, RunKeys
 from peer.consensus.protocol.block import Roster, Stuck
 from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.restart_desk import packed_question, read_restart
+from peer.consensus.organiser.restart_desk import packed_question, read_restart
 from peer.consensus.protocol.validation import fault_of_restart
 from peer.schema.events import AlertRaised, Event
 

@@ -11,7 +11,7 @@ from dht.errors import BadInput
 from dht.identity import Identity, RunKeys
 from peer.consensus.protocol.block import MAX_MEMBERS, Roster
 from peer.consensus.protocol.encoding import unpack
-from peer.consensus.protocol.rosters import NUMBER_BYTES
+from peer.consensus.organiser.rosters import NUMBER_BYTES
 from peer.schema.events import AlertRaised, Event
 
 RUN = b"r" * 32

@@ -15,7 +15,7 @@ SETS = (
     *LIGHT, "round.gather_s=3.0", "round.exchange_s=4.0", "round.ack_s=1.0", "round.stagger_s=1.0",
     "round.restart_s=6.0",
 )  # fmt: skip
-HURRY = {"peer.consensus.protocol.restart_desk.WAIT_S": 4.0, "peer.consensus.rounds.timeouts.SILENT_S": 12.0}
+HURRY = {"peer.consensus.organiser.restart_desk.WAIT_S": 4.0, "peer.consensus.rounds.timeouts.SILENT_S": 12.0}
 STAYS, LEAVES = 0, 1
 
 

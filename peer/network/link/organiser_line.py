@@ -12,7 +12,7 @@ from dht.access import RejectCode
 from dht.errors import Unreachable
 from dht.node import Node
 from peer.consensus.protocol.block import Restart, Roster, Stuck
-from peer.consensus.protocol.restart_desk import MAX_RESTART_BYTES, QUESTION, packed_question, read_restart
+from peer.consensus.organiser.restart_desk import MAX_RESTART_BYTES, QUESTION, packed_question, read_restart
 from peer.schema.events import AlertRaised, Event
 
 log = logging.getLogger(__name__)

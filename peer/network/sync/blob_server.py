@@ -17,7 +17,7 @@ from typing import BinaryIO
 
 from dht.errors import BadInput
 from dht.node import Node
-from peer.consensus.protocol import light_chain
+from peer.consensus.organiser import light_chain
 from peer.consensus.protocol.encoding import DIGEST, DIGEST_BYTES, digest_of, each, integer, octets, pack, row
 from peer.network.sync.chain_status import (
     ANCHORS_MOST,

@@ -147,7 +147,7 @@ class Saves(Struct, frozen=True):
     failed: bool = False
 
 
-class Stuck(Struct, frozen=True):
+class Halted(Struct, frozen=True):
     """No room on the disk or the device, or no data."""
 
     why: str
@@ -199,7 +199,7 @@ class Life(Struct, frozen=True, kw_only=True):
     moving: Move | None = None
     """Why, if it moves."""
     work_began_at: float = 0.0
-    stuck: Stuck | None = None
+    stuck: Halted | None = None
     missed: int = 0
     """Attempts at a step in a row for which there were no data."""
     granted: bool = False

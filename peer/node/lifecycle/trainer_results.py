@@ -38,7 +38,7 @@ from peer.node.lifecycle.inputs_effects import (
     TakeDevice,
     Written,
 )
-from peer.node.lifecycle.state import AWAY_MOST_S, RETRY_S, AnchorState, Offered, Open, Saves, Stuck, Writing
+from peer.node.lifecycle.state import AWAY_MOST_S, RETRY_S, AnchorState, Offered, Open, Saves, Halted, Writing
 from peer.node.lifecycle.turn import Turn, grant_finish, tell_pause, tell_progress, tell_round
 from peer.schema.events import CheckpointWritten, Evaluated, PeerStateChanged, SampleWritten
 from peer.schema.ipc import LossMeasured, OfferContribution, StandsAt
@@ -58,7 +58,7 @@ def done(turn: Turn, event: Done) -> None:
             _stepped(turn, stepped)
         case ((Step() | TakeDevice()), NoRoom(why)):
             why = f"{why}; {state_text.MAKE_ROOM}" if why else state_text.OTHERS_USE_IT
-            turn.set(stuck=Stuck(why, turn.life.at + RETRY_S))
+            turn.set(stuck=Halted(why, turn.life.at + RETRY_S))
         case Step(), NoData(why):
             _missed(turn, why)
         case Submit(), _:
@@ -94,7 +94,7 @@ def _missed(turn: Turn, why: str) -> None:
     life = turn.life
     wait_s = min(AWAY_MOST_S, RETRY_S * 2.0**life.missed)
     why = f"{why}; tried again after {wait_s:.0f} s, training goes on by itself"
-    turn.set(stuck=Stuck(why, life.at + wait_s, away=True), missed=life.missed + 1)
+    turn.set(stuck=Halted(why, life.at + wait_s, away=True), missed=life.missed + 1)
 
 
 def _stepped(turn: Turn, stepped: Stepped) -> None:
@@ -181,7 +181,7 @@ def written(turn: Turn, event: Written) -> None:
             turn.warn("DISK", f"{event.no_room}; what was learned stays in memory and is given later")
             tell_pause(turn)
         else:
-            turn.set(stuck=Stuck(f"{event.no_room}; {state_text.MAKE_ROOM}", life.at + RETRY_S))
+            turn.set(stuck=Halted(f"{event.no_room}; {state_text.MAKE_ROOM}", life.at + RETRY_S))
         return
     turn.set_round(submission=Offered())
     if not submission.quiet:

@@ -19,7 +19,7 @@ from dht.identity import Identity, RunKeys, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
 from dht.process import lock_directory
 from peer.consensus.protocol.block import Roster, Stuck
-from peer.consensus.protocol.restart_desk import packed_question
+from peer.consensus.organiser.restart_desk import packed_question
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.organiser import OrganiserCommand

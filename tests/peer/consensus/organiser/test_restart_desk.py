@@ -13,7 +13,7 @@ from peer.consensus.protocol.block import Restart, Roster, Stuck, Vote
 from peer.consensus.protocol.electorate import instance_of, quorum
 from peer.consensus.protocol.encoding import digest, pack
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.restart_desk import (
+from peer.consensus.organiser.restart_desk import (
     MAX_QUESTION_BYTES,
     MAX_RESTART_BYTES,
     STRANGERS_MOST,
