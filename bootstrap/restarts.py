@@ -17,9 +17,9 @@ from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull
 from dht.identity import Identity, RunKeys
 from peer.consensus.organiser import restart_desk
+from peer.consensus.organiser.restart_desk import RestartDesk, Standstill, read_question, read_restart
 from peer.consensus.protocol.block import Restart, Roster
 from peer.consensus.protocol.encoding import pack
-from peer.consensus.organiser.restart_desk import RestartDesk, Standstill, read_question, read_restart
 from peer.schema.events import AlertRaised, Event
 
 FOLDER = "restarts"
@@ -143,7 +143,9 @@ def read_waiting(directory: Path) -> Unanswered:
         return Unanswered(abouts=(), lines=())
     try:
         rows = json.loads(path.read_bytes())
-        return Unanswered(abouts=tuple(str(row["about"]) for row in rows), lines=tuple(str(row["text"]) for row in rows))
+        return Unanswered(
+            abouts=tuple(str(row["about"]) for row in rows), lines=tuple(str(row["text"]) for row in rows)
+        )
     except (ValueError, TypeError, KeyError) as error:
         raise BadInput(f"{path} is damaged; start the node again, which writes it anew") from error
 

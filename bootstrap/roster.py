@@ -15,9 +15,9 @@ from bootstrap.members import load_table
 from dht.atomic_files import file_stamp, write_atomic
 from dht.errors import BadInput, DiskFull
 from dht.identity import Identity, RunKeys, public_key_of
+from peer.consensus.organiser.rosters import NUMBER_BYTES, unsigned
 from peer.consensus.protocol.block import MAX_MEMBERS, Roster
 from peer.consensus.protocol.encoding import pack, unpack
-from peer.consensus.organiser.rosters import NUMBER_BYTES, unsigned
 from peer.schema.events import AlertRaised, Event
 
 ROSTER_FILE, PROMOTED_FILE = "roster", "promoted.json"

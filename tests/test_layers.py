@@ -18,7 +18,7 @@ PACKAGES = ("bootstrap", "dht", "peer", "tui")
 
 ALONE = {
     "tui": (
-        "bootstrap.config", "bootstrap.organiser", "peer.node.control.client", "peer.consensus.credit.outcomes",
+        "bootstrap.config", "bootstrap.organiser", "bootstrap.restarts", "peer.node.control.client", "peer.consensus.credit.outcomes",
         "peer.schema.events",
         "peer.network.link.cluster_invite", "peer.schema.model_layers", "peer.planning.placement", "peer.planning.plan",
         "peer.schema.settings", "peer.planning.simulate",
@@ -26,12 +26,12 @@ ALONE = {
         "dht.invite",
     ),
     "bootstrap": (
-        "dht", "peer.node.store.start_blob", "peer.schema.events", "peer.schema.spec", "peer.network.sync.blob_server",
-        "peer.node.telemetry",
+        "dht", "peer.consensus.organiser", "peer.consensus.protocol", "peer.network.sync.blob_server",
+        "peer.node.store.start_blob", "peer.node.telemetry", "peer.schema.events", "peer.schema.spec",
     ),
 }  # fmt: skip
 """All that a package takes from others. The screen has everything heavier in a child process; the organiser's node
-takes what it reports, what it founds, the model from which that starts, and the page that shows it."""
+takes what it reports, founds and signs, the model from which a run starts, and the page that shows it."""
 
 HEAVY = {
     "tui.cli": {"torch", "hivemind", "textual", "pydantic", "msgpack", "msgspec", "cryptography", "asyncio"},

@@ -22,6 +22,14 @@ BUSY = 4.0
 ORPHAN_S = BUSY * 5.0
 """Nothing of ours outlives its parent for longer. 2 s on an idle desktop, most of it loading: a child that loses its
 parent before it has loaded its own code sees that afterwards. 8.6 s, measured with seven others at work per core."""
+ENVIRONMENT = {
+    "PYTHONUNBUFFERED": "1",
+    "PYTHONSAFEPATH": "1",  # a folder called `peer` or `dht` where the tests happen to stand must not be imported
+    "OMP_NUM_THREADS": "1",  # several peers share the cores of one machine
+    # hivemind's default leaves segments in shared memory when a peer is killed.
+    "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
+}
+"""Of peers and nodes: laid over that of the process that starts them."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -9,11 +9,11 @@ from random import Random
 
 from dht.errors import BadInput
 from peer.consensus.aggregation.evidence import MEAN_ONLY, AggregationRules
+from peer.consensus.organiser.restart_desk import RestartDesk
 from peer.consensus.protocol.block import VOID, Block, Restart, Stuck, Update
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.head import ChainHead, genesis_anchor, next_anchor
 from peer.consensus.protocol.messages import Heartbeat
-from peer.consensus.organiser.restart_desk import RestartDesk
 from peer.consensus.protocol.rules import Rules
 from peer.planning.simulate.memory_network import LinkModel, MemoryNetwork, Scheduler
 from peer.schema.events import AlertRaised

@@ -15,7 +15,6 @@ import sys
 import tempfile
 import threading
 import time
-import tomllib
 from collections.abc import Callable, Collection, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field
@@ -30,28 +29,30 @@ from peer.consensus.protocol.electorate import order
 from peer.network.link.cluster_invite import issue_in
 from peer.node.store.run_directory import block_path, head_after
 from peer.schema.events import AlertRaised, EventLine, InviteIssued, RoundCommitted, parse_line
-from peer.schema.spec import RunSpec, dump, from_mapping, read_text
-from peer.testing.child_process import BUSY, HANG_S, ORPHAN_S, Child, Printed, assert_no_orphans, processes_of
+from peer.schema.spec import dump
+from peer.testing.child_process import (
+    BUSY,
+    ENVIRONMENT,
+    HANG_S,
+    ORPHAN_S,
+    Child,
+    Printed,
+    assert_no_orphans,
+    processes_of,
+)
 from peer.testing.fault_channel import BOOKS, Orders, Strike, end_struck, make_fifos, open_struck, parse_strike, throw
 from peer.testing.faults import Crash, Fault, Odd, Stall
 from peer.testing.faulty_streams import DELAY
 from peer.testing.short_waits import PACED, write_hurry
-from peer.testing.swarm_contract import Committed, Swarm
+from peer.testing.swarm_contract import Committed, Swarm, changed_spec
 
 LINK_MODULE = "peer.testing.faulty_link"
 NODE_MODULE = "peer.testing.short_waits"
-OF_NODES = ("bootstrap.", "peer.consensus.protocol.")
+OF_NODES = ("bootstrap.", "peer.consensus.organiser.")
 """Where the constants are that an organiser's node has, too."""
 LOOPBACK = "/ip4/127.0.0.1/tcp/0"
 STOP_S = 20.0 * BUSY
 """A process that was asked to stop must have ended after this long."""
-ENVIRONMENT = {
-    "PYTHONUNBUFFERED": "1",
-    "PYTHONSAFEPATH": "1",  # a folder called `peer` or `dht` where the tests happen to stand must not be imported
-    "OMP_NUM_THREADS": "1",  # several peers share the cores of one machine
-    # hivemind's default leaves segments in shared memory when a peer is killed.
-    "HIVEMIND_MEMORY_SHARING_STRATEGY": "file_descriptor",
-}
 LOOK_S = 0.25
 """A process that ended without a word is noticed after this long."""
 WAKE_AGAIN_S = 0.05
@@ -118,9 +119,8 @@ class RealSwarm(Swarm):
         super().__init__()
         self.directory = directory.resolve()
         founders = f"run.founders={peers - sum(worker < peers for worker in works_for or {})}"
-        self.spec = _spec(spec, (*(ENDLESS if endless else ()), *sets, founders))
-        self.began_at = time.time()
-        """Unix time of the start."""
+        self.spec = changed_spec(spec, (*(ENDLESS if endless else ()), *sets, founders))
+        self.began_at = time.time()  # Unix
         self._inbox: queue.SimpleQueue[Printed | Strike] = queue.SimpleQueue()
         self._peers: list[_Peer] = []
         self._numbers: dict[Fault, int] = {}
@@ -244,10 +244,8 @@ class RealSwarm(Swarm):
         index = len(self._peers)
         directory = self.directory / f"peer-{index}"
         make_fifos(directory)
-        if self._paced:
-            (directory / PACED).touch()
-        if self._books:
-            (directory / BOOKS).touch()
+        for mark in ((PACED,) if self._paced else ()) + ((BOOKS,) if self._books else ()):
+            (directory / mark).touch()
         if self._delay_s:
             (directory / DELAY).write_text(str(self._delay_s))
         write_hurry(directory, self._hurry)
@@ -270,13 +268,11 @@ class RealSwarm(Swarm):
         self._child(self._peers[peer]).signal_group(signal.SIGSTOP)
 
     def go_on(self, peer: int) -> None:
-        """Let a halted peer go on."""
         self._child(self._peers[peer]).signal_group(signal.SIGCONT)
 
     def kill_link(self, peer: int) -> None:
         """`kill -9` of the peer's link process alone."""
-        words = {process: process.cmdline() for process in processes_of(self._peers[peer].directory)}
-        (link,) = [process for process, argv in words.items() if LINK_MODULE in argv]
+        (link,) = [each for each in processes_of(self._peers[peer].directory) if LINK_MODULE in each.cmdline()]
         link.kill()
 
     def kill_node(self) -> None:
@@ -285,7 +281,6 @@ class RealSwarm(Swarm):
         self._bootstrap.end(ORPHAN_S)
 
     def start_node(self) -> None:
-        """Start it again in its folder."""
         self._bootstrap = self._start_bootstrap()
 
     def stop(self, peer: int) -> int:
@@ -311,8 +306,7 @@ class RealSwarm(Swarm):
         self._start(victim)
 
     def close(self) -> None:
-        """Ask everybody to stop, wait, kill who does not. Raises AssertionError if a process outlives the one that
-        started it; then it is killed, too."""
+        """Ask everybody to stop, kill who does not. Raises AssertionError if a process outlives who started it."""
         children = [self._bootstrap, *(peer.child for peer in self._peers if peer.child is not None)]
         for child in children:
             child.signal_group(signal.SIGCONT)
@@ -399,9 +393,8 @@ class RealSwarm(Swarm):
 
     def _start(self, peer: _Peer) -> None:
         own = (f"name=peer-{peer.index}", *self._settings, *self._own.get(peer.index, ()))
-        settings = [f"settings.{setting}" for setting in own]
         argv = [sys.executable, "-m", "peer.testing.faulty_peer", self.invite, "--dir", str(peer.directory)]
-        argv += ["--listen", LOOPBACK, *(word for setting in settings for word in ("--set", setting))]
+        argv += ["--listen", LOOPBACK, *(word for setting in own for word in ("--set", f"settings.{setting}"))]
         if (lead := self._works_for.get(peer.index)) is not None:
             argv += ["--cluster", issue_in(self.directory_of(lead)).text()]
         self._drain()
@@ -473,10 +466,9 @@ class RealSwarm(Swarm):
             peer.changes_over = True
         if isinstance(line.event, RoundCommitted):
             event = line.event
-            commit = Committed(
-                round=event.round, digest=event.digest, state=event.state,
-                group=frozenset(map(self._index, event.group)), at_s=line.t - self.began_at,
-            )  # fmt: skip
+            members = frozenset(map(self._index, event.group))
+            at_s = line.t - self.began_at
+            commit = Committed(round=event.round, digest=event.digest, state=event.state, group=members, at_s=at_s)
             if peer.changes_over:
                 peer.commits = {round: kept for round, kept in peer.commits.items() if round < event.round}
                 peer.changes_over = False
@@ -505,11 +497,3 @@ class RealSwarm(Swarm):
             f"log: {self.log(peer.index)[-LOG_TAIL:]}"
             for peer in self._peers
         )
-
-
-def _spec(name: str, sets: Sequence[str]) -> RunSpec:
-    table = tomllib.loads(read_text(name))
-    for assignment in sets:
-        for key, values in tomllib.loads(assignment).items():
-            table[key] = table.get(key, {}) | values
-    return from_mapping(table, name)

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import tomllib
 from abc import ABC, abstractmethod
 from collections import defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 from dht.errors import BadInput
+from peer.schema.spec import RunSpec, from_mapping, read_text
 from peer.testing.faults import Crash, Fault, Partition
 
 
@@ -133,3 +135,12 @@ class Swarm(ABC):
                 for (digest, state), peers in versions.items()
             )
             assert len(versions) == 1, f"round {round} differs: {described}"
+
+
+def changed_spec(name: str, sets: Sequence[str]) -> RunSpec:
+    """A spec that comes with the product, with TOML assignments such as `round.steps=60` over it."""
+    table = tomllib.loads(read_text(name))
+    for assignment in sets:
+        for key, values in tomllib.loads(assignment).items():
+            table[key] = table.get(key, {}) | values
+    return from_mapping(table, name)

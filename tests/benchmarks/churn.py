@@ -20,7 +20,8 @@ from pathlib import Path
 from typing import Any
 
 from peer.schema.spec import RunSpec, dump
-from peer.testing.process_swarm import ENDLESS, _spec
+from peer.testing.process_swarm import ENDLESS
+from peer.testing.swarm_contract import changed_spec
 from tests.benchmarks import churn_report
 from tests.benchmarks.churn_figures import Kept, acts_of
 from tests.benchmarks.churn_runs import run_ours, run_rival
@@ -74,7 +75,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table and a line per bar, write the figures. 0 if all bars are met, or with `--quick`."""
     plan = Plan.read(arguments.quick)
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="hf-churn-"))
-    spec = _spec(str(SPEC), [*ENDLESS, *plan.sets, f"run.founders={plan.founders}"])
+    spec = changed_spec(str(SPEC), [*ENDLESS, *plan.sets, f"run.founders={plan.founders}"])
     try:
         kept = measure(directory, spec, plan, arguments.systems)
     finally:

@@ -17,7 +17,8 @@ from importlib.metadata import version
 from pathlib import Path
 
 from peer.schema.spec import RunSpec, dump
-from peer.testing.process_swarm import ENDLESS, _spec
+from peer.testing.process_swarm import ENDLESS
+from peer.testing.swarm_contract import changed_spec
 from tests.benchmarks import links_report
 from tests.benchmarks.links_figures import Ran
 from tests.benchmarks.links_ours import measure_ours
@@ -41,7 +42,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Measure, print the table and a line per bar, write the figures. 0 if all bars are met, or with `--quick`."""
     plan = Plan.read(arguments.quick, arguments.systems)
     directory = arguments.dir or Path(tempfile.mkdtemp(prefix="hf-links-"))
-    spec = _spec(str(SPEC), [*ENDLESS, *plan.sets, f"run.founders={len(plan.slower)}"])
+    spec = changed_spec(str(SPEC), [*ENDLESS, *plan.sets, f"run.founders={len(plan.slower)}"])
     try:
         ran = measure(directory, spec, plan)
     finally:

@@ -26,7 +26,8 @@ from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine, uniform_peers
 from peer.schema.events import EventLine, InnerProgressed, RoundCommitted
 from peer.schema.spec import RunSpec, load
-from peer.testing.process_swarm import ENDLESS, RealSwarm, _spec
+from peer.testing.process_swarm import ENDLESS, RealSwarm
+from peer.testing.swarm_contract import changed_spec
 from tests.benchmarks import prediction_report
 from tests.benchmarks.fitting import calibrate
 from tests.benchmarks.jobs import code_digest
@@ -211,7 +212,7 @@ def sample_of(base: str, plan: Plan, configuration: Configuration, timed: Sequen
 
 def spec_of(base: str, configuration: Configuration) -> RunSpec:
     """The spec that a configuration runs."""
-    return _spec(base, (*ENDLESS, *configuration.sets(base), f"run.founders={configuration.peers}"))
+    return changed_spec(base, (*ENDLESS, *configuration.sets(base), f"run.founders={configuration.peers}"))
 
 
 def middle(timed: Sequence[RoundTiming]) -> RoundTiming:

@@ -14,7 +14,7 @@ import pytest
 
 from peer.schema.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted, RoundStarted
 from peer.schema.spec import RunSpec, load
-from peer.testing.process_swarm import _spec
+from peer.testing.swarm_contract import changed_spec
 from peer.training.model.footprint import size_of
 from tests.benchmarks import links, links_report
 from tests.benchmarks.links_figures import Point, Ran, Shares, crossing
@@ -136,7 +136,7 @@ def test_the_plan_and_the_spec() -> None:
         assert next(iter(plan.systems)) == links_report.BOUND
         assert {links_report.OURS, links_report.BLOCKING} < set(plan.systems)
         for system in plan.systems.values():
-            _spec(str(SPEC), [*plan.sets, *system["sets"]])
+            changed_spec(str(SPEC), [*plan.sets, *system["sets"]])
     assert list(Plan.read(False, ["bound", "ours on the rivals' lines"]).systems) == [
         "bound", "ours on the rivals' lines",
     ]  # fmt: skip

@@ -10,7 +10,7 @@ import pytest
 
 from peer.schema.events import Event, EventLine, InnerProgressed, RoundCommitted
 from peer.schema.spec import RunSpec, load
-from peer.testing.process_swarm import _spec
+from peer.testing.swarm_contract import changed_spec
 from peer.training.model.footprint import size_of
 from tests.benchmarks import overlap, overlap_report
 from tests.benchmarks.overlap import Plan, of_peer, of_rounds
@@ -142,7 +142,7 @@ def test_the_plan_and_the_spec() -> None:
         plan = Plan.read(quick)
         assert {"blocking", "layerwise", "streaming"} <= set(plan.modes)
         for sets in plan.modes.values():
-            table = _spec(str(overlap.SPEC), sets).round
+            table = changed_spec(str(overlap.SPEC), sets).round
             assert table.pace == "speed" or table.max_train_s == pytest.approx(table.steps * plan.step_s)
         assert not plan.equals["repeats"] or plan.equals["mode"] in plan.modes
 

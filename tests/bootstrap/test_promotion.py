@@ -18,9 +18,9 @@ from dht.errors import BadInput, Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
 from dht.records import Genesis
+from peer.consensus.organiser.light_chain import NUMBER_BYTES, QUESTION, packed_way
 from peer.consensus.protocol.block import Block, Roster, Tenure, Update, Vote
 from peer.consensus.protocol.electorate import instance_of
-from peer.consensus.organiser.light_chain import NUMBER_BYTES, QUESTION, packed_way
 from peer.schema.events import AlertRaised, Event
 from peer.testing.memory_swarm import World
 

@@ -12,10 +12,10 @@ from bootstrap.restarts import FOLDER, ORDER_FILE, RestartBook, let_go_on, read_
 from dht.access import RejectCode
 from dht.errors import BadInput
 from dht.identity import Identity, RunKeys
+from peer.consensus.organiser.restart_desk import packed_question, read_restart
 from peer.consensus.protocol.block import Roster, Stuck
 from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.organiser.restart_desk import packed_question, read_restart
 from peer.consensus.protocol.validation import fault_of_restart
 from peer.schema.events import AlertRaised, Event
 

@@ -9,9 +9,9 @@ import pytest
 from bootstrap.roster import PROMOTED_FILE, ROSTER_FILE, RosterFile, demote, load_promoted, promote
 from dht.errors import BadInput
 from dht.identity import Identity, RunKeys
+from peer.consensus.organiser.rosters import NUMBER_BYTES
 from peer.consensus.protocol.block import MAX_MEMBERS, Roster
 from peer.consensus.protocol.encoding import unpack
-from peer.consensus.organiser.rosters import NUMBER_BYTES
 from peer.schema.events import AlertRaised, Event
 
 RUN = b"r" * 32

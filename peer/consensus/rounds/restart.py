@@ -2,8 +2,8 @@
 
 A voter that saw no quorum for `restart_s` signs `Stuck`: it is on disk before it is said, the voter votes no more in
 this instance, and it shows what it has accepted there. From these the organiser's node makes a `Restart`
-(`peer.consensus.organiser.restart_desk`). If one of them has accepted an update, the newest of those is decided; if none
-has, they are the electorate of a new instance after the same anchor.
+(`peer.consensus.organiser.restart_desk`). If one of them has accepted an update, the newest of those is decided; if
+none has, they are the electorate of a new instance after the same anchor.
 """
 
 from __future__ import annotations

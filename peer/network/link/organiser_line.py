@@ -11,8 +11,8 @@ from math import inf
 from dht.access import RejectCode
 from dht.errors import Unreachable
 from dht.node import Node
-from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.organiser.restart_desk import MAX_RESTART_BYTES, QUESTION, packed_question, read_restart
+from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.schema.events import AlertRaised, Event
 
 log = logging.getLogger(__name__)

@@ -16,9 +16,9 @@ from dht.access import RejectCode
 from dht.atomic_files import write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.node import Node
+from peer.consensus.organiser.rosters import MAX_ROSTER_BYTES, NUMBER_BYTES, QUESTION
 from peer.consensus.protocol.block import NO_ROSTER, Roster
 from peer.consensus.protocol.encoding import pack, unpack
-from peer.consensus.organiser.rosters import MAX_ROSTER_BYTES, NUMBER_BYTES, QUESTION
 
 log = logging.getLogger(__name__)
 

@@ -38,7 +38,7 @@ from peer.node.lifecycle.inputs_effects import (
     TakeDevice,
     Written,
 )
-from peer.node.lifecycle.state import AWAY_MOST_S, RETRY_S, AnchorState, Offered, Open, Saves, Halted, Writing
+from peer.node.lifecycle.state import AWAY_MOST_S, RETRY_S, AnchorState, Halted, Offered, Open, Saves, Writing
 from peer.node.lifecycle.turn import Turn, grant_finish, tell_pause, tell_progress, tell_round
 from peer.schema.events import CheckpointWritten, Evaluated, PeerStateChanged, SampleWritten
 from peer.schema.ipc import LossMeasured, OfferContribution, StandsAt

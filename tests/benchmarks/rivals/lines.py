@@ -14,8 +14,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol
 
-from peer.testing.child_process import Child, Printed
-from peer.testing.process_swarm import ENVIRONMENT
+from peer.testing.child_process import ENVIRONMENT, Child, Printed
 from tests.benchmarks.jobs import ROOT
 from tests.benchmarks.rivals.switch import DEVICE
 

@@ -18,8 +18,8 @@ from dht.errors import BadInput
 from dht.identity import Identity, RunKeys, fingerprint_words
 from dht.invite import INVITE_FILE, MAX_ADDRESSES, issue, parse
 from dht.process import lock_directory
-from peer.consensus.protocol.block import Roster, Stuck
 from peer.consensus.organiser.restart_desk import packed_question
+from peer.consensus.protocol.block import Roster, Stuck
 from peer.testing.child_process import HANG_S
 from tui.cli import main
 from tui.commands.organiser import OrganiserCommand

@@ -7,9 +7,9 @@ from functools import cache
 
 import pytest
 
+from peer.consensus.organiser.light_chain import follow, packed_way, read_way, way_of
 from peer.consensus.protocol.block import Block, Roster
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.organiser.light_chain import follow, packed_way, read_way, way_of
 from peer.consensus.rounds.interface import RosterHeard
 from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import ORGANISER, World

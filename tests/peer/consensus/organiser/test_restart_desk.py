@@ -9,10 +9,6 @@ import pytest
 
 from dht.errors import DiskFull
 from dht.identity import Identity, RunKeys
-from peer.consensus.protocol.block import Restart, Roster, Stuck, Vote
-from peer.consensus.protocol.electorate import instance_of, quorum
-from peer.consensus.protocol.encoding import digest, pack
-from peer.consensus.protocol.head import ChainHead
 from peer.consensus.organiser.restart_desk import (
     MAX_QUESTION_BYTES,
     MAX_RESTART_BYTES,
@@ -22,6 +18,10 @@ from peer.consensus.organiser.restart_desk import (
     read_question,
     read_restart,
 )
+from peer.consensus.protocol.block import Restart, Roster, Stuck, Vote
+from peer.consensus.protocol.electorate import instance_of, quorum
+from peer.consensus.protocol.encoding import digest, pack
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.validation import fault_of_restart
 from peer.testing.memory_peer import ModelKeys
 

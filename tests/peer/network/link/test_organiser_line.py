@@ -13,9 +13,9 @@ from dht.access import RejectCode, RejectionLog
 from dht.errors import Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
+from peer.consensus.organiser.restart_desk import QUESTION, packed_question
 from peer.consensus.protocol.block import Restart, Roster, Stuck
 from peer.consensus.protocol.encoding import digest, pack
-from peer.consensus.organiser.restart_desk import QUESTION, packed_question
 from peer.network.link.organiser_line import TELL_S, OrganiserLine
 from peer.schema.events import AlertRaised, Event
 

@@ -12,9 +12,9 @@ import pytest
 from dht.access import RejectCode, RejectionLog
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
+from peer.consensus.organiser.rosters import NUMBER_BYTES, QUESTION
 from peer.consensus.protocol.block import NO_ROSTER, Roster
 from peer.consensus.protocol.encoding import pack
-from peer.consensus.organiser.rosters import NUMBER_BYTES, QUESTION
 from peer.network.link.roster_line import FILE, RosterLine
 
 ORGANISER = "organiser"

@@ -8,8 +8,8 @@ from typing import Any, cast
 
 import pytest
 
-from peer.consensus.protocol.encoding import Keys
 from peer.consensus.organiser.light_chain import NUMBER_BYTES, follow, read_way
+from peer.consensus.protocol.encoding import Keys
 from peer.network.sync.blob_server import BlobServer
 from peer.node.store.chain import ChainStore
 from peer.testing.memory_peer import ModelKeys

