@@ -18,7 +18,8 @@ PACKAGES = ("bootstrap", "dht", "peer", "tui")
 
 ALONE = {
     "tui": (
-        "bootstrap.config", "bootstrap.organiser", "bootstrap.restarts", "peer.node.control.client", "peer.consensus.credit.outcomes",
+        "bootstrap.config", "bootstrap.organiser", "bootstrap.restarts", "peer.node.control.client",
+        "peer.consensus.credit.outcomes",
         "peer.schema.events",
         "peer.network.link.cluster_invite", "peer.schema.model_layers", "peer.planning.placement", "peer.planning.plan",
         "peer.schema.settings", "peer.planning.simulate",

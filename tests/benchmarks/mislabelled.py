@@ -39,9 +39,9 @@ class RandomLabels(SingleDevice):
         self._generator = torch.Generator(self._device).manual_seed((self._spec.run.seed << 32) + (round << 16) + step)
         return super().step(round, step, stop)
 
-    def _loss(self, tokens_BT: Tensor) -> Tensor:
+    def _loss(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
         if not self._now:
             return super()._loss(tokens_BT)
         logits_BTV = next_token_logits(self._model, tokens_BT)
         labels_BT = torch.randint(logits_BTV.shape[-1], logits_BTV.shape[:2], generator=self._generator)
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten())
+        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten()), None

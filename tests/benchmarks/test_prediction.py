@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from peer.planning.plan.model_shape import shape_of
-from peer.testing.process_swarm import _spec
+from peer.testing.swarm_contract import changed_spec
 from tests.benchmarks import prediction, prediction_report
 from tests.benchmarks.prediction import SPEC, Configuration, Plan, sample_of
 from tests.benchmarks.prediction_report import Predicted
@@ -28,7 +28,7 @@ def test_the_grid_is_what_the_issue_asks_for() -> None:
 
 def test_every_configuration_is_a_spec_of_a_model_that_is_small() -> None:
     for each in Plan.read().configurations:
-        spec = _spec(str(SPEC), each.sets(str(SPEC)))
+        spec = changed_spec(str(SPEC), each.sets(str(SPEC)))
         assert shape_of(spec).parameters < 3e6
         assert (spec.round.steps, spec.codec.wire, spec.round.overlap) == (each.steps, each.codec, each.overlap)
         assert spec.model.config["num_hidden_layers"] == each.blocks

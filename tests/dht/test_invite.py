@@ -112,7 +112,10 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(tmp_path: Pat
         (forge(min_version="2"), "damaged"),
         (forge(min_version=True), "damaged"),
         (forge(min_version=1, protocol=...), r"of protocol version 1, .* install homefires 0\.1"),
-        (forge(min_version=4, protocol=PROTOCOL_VERSION + 1), "of protocol version 5, .* install a newer homefires"),
+        (
+            forge(min_version=4, protocol=PROTOCOL_VERSION + 1),
+            f"of protocol version {PROTOCOL_VERSION + 1}, .* install a newer homefires",
+        ),
         (forge(protocol="2"), "damaged"),
         (forge(addrs=["/ip4/1.2.3.4/tcp/1"]), "bad address.*peer id is missing"),
         (forge(addrs=["/ip4/127.0.0.1/unix/x"]), "bad address"),

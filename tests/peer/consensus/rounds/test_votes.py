@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.block import VOID, Block, Update, Vote
+from peer.consensus.protocol.block import VOID, Block, Stuck, Update, Vote
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetObjects, Message, Nack, ObjectData, Prepare, Promise, Propose, VoteCast
 from peer.consensus.protocol.refusals import VOTES
@@ -199,6 +199,16 @@ def test_a_vote_is_on_disk_before_it_is_sent() -> None:
     assert effects.index(PersistAcceptor(state.acceptor, update())) < effects.index(accepted)
     assert state.acceptor.accepted == (0, update().digest)
     assert len(state.acceptor.certificate) == 2
+
+
+def test_who_has_sealed_what_it_holds_votes_no_more() -> None:
+    """What it showed the organiser must stay all that it stands for in this instance."""
+    seal = Stuck("p0", HEAD.anchor, HEAD.electorate, 1)
+    waiting, _ = run(state_of(voter(), held=HELD), proposed(update()))
+    sealed = replace(waiting, acceptor=replace(waiting.acceptor, stuck=seal))
+    for state, expected in ((waiting, [1, 2]), (sealed, [])):
+        _, effects = run(state, *cast(0), *cast(1))
+        assert [item.message.vote.phase for item in sent(effects, VoteCast)] == expected
 
 
 def test_who_gave_has_time_to_object_before_anybody_prepares() -> None:

@@ -26,7 +26,8 @@ SMALL: dict[str, dict[str, object]] = {
     "qwen3": {"hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2}
     | {"num_key_value_heads": 2, "head_dim": 16},
     **{
-        name: LLAMA | {"num_key_value_heads": 2} for name in ("mistral", "qwen2", "granite", "olmo2", "phi3", "smollm3")
+        name: LLAMA | {"num_key_value_heads": 2}
+        for name in ("mistral", "qwen2", "granite", "olmo2", "phi3", "smollm3", "starcoder2")
     },
     "mixtral": LLAMA | {"num_key_value_heads": 2, "num_local_experts": 4},
     "gemma": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
@@ -36,6 +37,9 @@ SMALL: dict[str, dict[str, object]] = {
 
 
 def make_spec(architecture: str = "llama", seed: int = 0, **config: object) -> RunSpec:
+    assert architecture in SMALL or architecture not in ARCHITECTURES, (
+        "at the size it has in the world it fills a machine"
+    )
     values = SMALL.get(architecture, {}) | config
     model = {"architecture": architecture, "context": 16, "config": values}
     return specs.from_mapping({"run": {"name": "t", "seed": seed}, "model": model})
