@@ -101,7 +101,7 @@ def test_members_are_listed_and_an_admission_is_not_renewed(folder: Path, capsys
 @pytest.mark.parametrize(
     ("command", "says"),
     [
-        (["members", PEER], "--end is missing"),
+        (["members", PEER], "say what: --end and why"),
         (["members", PEER, "--renew"], "not to end"),
         (["quarantine", PEER], "--reason is missing"),
         (["quarantine", "nobody", "--reason", "x"], "not a peer id"),

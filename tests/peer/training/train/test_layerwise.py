@@ -19,6 +19,7 @@ from peer.consensus.protocol.encoding import digest
 from peer.node.host import threads
 from peer.node.lifecycle.inputs_effects import Apply
 from peer.schema import spec as specs
+from peer.testing.child_process import HANG_S
 from peer.training.checkpoint.checkpoint import Checkpoints
 from peer.training.outer import kernels
 from peer.training.outer.layer_tensors import LayerTensors
@@ -352,6 +353,8 @@ def test_memory_that_an_update_has_no_room_in_is_not_the_steps_own(
         trainer.apply(decided.update, decided.objects.__getitem__, beside=True)
         with pytest.raises(MemoryFull, match="has no room for what this peer was at, which is half done"):
             step(trainer)
+        assert trainer.layers is not None
+        assert isinstance(trainer.layers.exception(HANG_S), MemoryFull)
     with pytest.raises(MemoryFull, match="has no room for what this peer was at, which is half done"):
         worker.do(Apply(decided.update, beside=beside), lambda make: None, lambda: False)
     assert trainer._backend.micro.sequences == trainer.spec.inner.sequences  # type: ignore[attr-defined]
