@@ -7,8 +7,10 @@ compares the row about itself with its own bytes. The contributions were pledged
 known before the mean is fixed, so that no owner can shape a false mean that fits.
 
 S is a count sketch (Charikar et al. 2002): every run of `RUN` elements is summed with random signs, and falls into one
-of `BUCKETS` at random. Norms come out within 1 / √(2 · BUCKETS), one standard deviation. A row is float16, over the
-norm that its contributor declared of the layer, since float16 alone would overflow.
+of `BUCKETS` at random. Which elements make a run is drawn as well, each from another eighth of the part: whoever knew
+it could give all in one run, whose sum is √RUN times its norm once in a hundred. Norms come out within
+1 / √(2 · BUCKETS), one standard deviation. A row is float16, over the norm that its contributor declared of the layer,
+since float16 alone would overflow.
 """
 
 from __future__ import annotations
@@ -56,9 +58,11 @@ class Sketch:
     """S for one mean of so many elements."""
 
     signs: npt.NDArray[np.float32]
-    """(runs, elements of a run): 1 or −1."""
+    """(elements of a run, runs): 1 or −1."""
     buckets: npt.NDArray[np.intp]
     """(runs,)"""
+    shifts: tuple[int, ...]
+    """(elements of a run,): by how many runs these are shifted against their order in the part."""
 
     @classmethod
     def drawn(cls, anchor: bytes, part: int, mean: bytes, elements: int) -> Sketch:
@@ -69,15 +73,16 @@ class Sketch:
         key = int.from_bytes(digest("rows", anchor, part, digest_of(mean))[:16], "big")
         run = RUN if elements >= SPREAD else 1
         runs = -(-elements // run)
-        words = np.random.Philox(key=key).random_raw(-(-runs * run // 64) + -(-runs // 8))
-        octets = words.astype("<u8").view(np.uint8)
+        source = np.random.Philox(key=key)
+        octets = source.random_raw(-(-runs * run // 64) + -(-runs // 8)).astype("<u8").view(np.uint8)
         signs = (
             np.take(_SIGNS, octets[: -(-runs * run // 8)], axis=0, mode="clip")
             .reshape(-1)[: runs * run]
-            .reshape(runs, run)
+            .reshape(run, runs)
         )
         buckets = (octets[len(octets) - runs :] & (BUCKETS - 1)).astype(np.intp)
-        return cls(signs, buckets)
+        shifts = source.random_raw(run) % np.uint64(runs) if run > 1 else (0,)
+        return cls(signs, buckets, tuple(map(int, shifts)))
 
     def of(self, values: Floats) -> Sums:
         """S·values."""
@@ -85,7 +90,8 @@ class Sketch:
         if values.size < wanted:
             values = np.concatenate((values, np.zeros(wanted - values.size, np.float32)))
         with np.errstate(over="ignore", invalid="ignore"):
-            sums = np.einsum("ij,ij->i", values[:wanted].reshape(self.signs.shape), self.signs)
+            signed = values[:wanted].reshape(self.signs.shape) * self.signs
+            sums = sum(map(np.roll, signed, self.shifts))
             return np.bincount(self.buckets, weights=sums, minlength=BUCKETS).astype(np.float64)
 
 

@@ -251,10 +251,18 @@ def _take_part(turn: Transition, exchange: MemberState, sender: str, message: Pa
 def on_measured(turn: Transition, event: PartMeasured) -> None:
     """A part that I reduce counts from now on, unless its giver has declared less of its layer."""
     exchange, part = turn.state.exchange, event.part
-    if exchange is None or exchange.place != event.place or exchange.closed or part not in exchange.received:
+    if exchange is None or exchange.place != event.place:
         return
     index = exchange.index_of(event.giver)
     if index is None:
+        return
+    if part in exchange.again.received:
+        figures = {**exchange.figures, part: {**exchange.figures.get(part, {}), index: event.square}}
+        turn.set(exchange=replace(exchange, figures=figures))
+        as_declared = _is_as_declared(turn, turn.state.exchange or exchange, index, part)
+        reassignment.on_measured(turn, part, index, is_as_declared=as_declared)
+        return
+    if exchange.closed or part not in exchange.received:
         return
     is_here = event.giver == turn.me == exchange.holder_of(turn.rules, index, part)
     if not is_here and not exchange.taken.get(part, 0) >> index & 1:

@@ -15,7 +15,7 @@ from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.membership import trusted
 from peer.consensus.protocol.messages import BallotId, MeanData, PartData, Reassign
 from peer.consensus.rounds import timeouts
-from peer.consensus.rounds.interface import BufferPart, PartReduced, ReducePart, SendMean, SendParts
+from peer.consensus.rounds.interface import BufferPart, MeasurePart, PartReduced, ReducePart, SendMean, SendParts
 from peer.consensus.rounds.state import MemberState
 from peer.consensus.rounds.transition import Transition
 
@@ -206,10 +206,26 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
     if part not in again.received:
         keep_early(turn, sender, message)
         return
-    if part in again.started or again.received[part] >> index & 1:
+    taken = exchange.taken.get(part, 0)
+    if part in again.started or (again.received[part] | taken) >> index & 1:
         return
-    turn.emit(BufferPart(exchange.place, exchange.members[index].peer, part, message.payload, message.path))
-    _change(turn, received={**again.received, part: again.received[part] | 1 << index})
+    giver = exchange.members[index].peer
+    turn.set(exchange=replace(exchange, taken={**exchange.taken, part: taken | 1 << index}))
+    turn.emit(BufferPart(exchange.place, giver, part, message.payload, message.path))
+    turn.emit(MeasurePart(exchange.place, giver, part, message.payload))
+
+
+def on_measured(turn: Transition, part: int, index: int, *, is_as_declared: bool) -> None:
+    """Else its mean, with a row larger than was declared, would be held against me."""
+    exchange = _exchange(turn)
+    again = exchange.again
+    if part in again.started or not exchange.taken.get(part, 0) >> index & 1:
+        return
+    if is_as_declared:
+        _change(turn, received={**again.received, part: again.received[part] | 1 << index})
+    else:
+        refused = {**exchange.refused, part: exchange.refused.get(part, 0) | 1 << index}
+        turn.set(exchange=replace(exchange, refused=refused))
     _reduce_if_ready(turn, part)
 
 
@@ -218,7 +234,7 @@ def _reduce_if_ready(turn: Transition, part: int) -> None:
     again, received = exchange.again, exchange.again.received[part]
     if part in again.started or not received:
         return
-    if again.redo.get(part) != turn.me or _awaits_others(turn, exchange, received):
+    if again.redo.get(part) != turn.me or _awaits_others(turn, exchange, received | exchange.refused.get(part, 0)):
         return
     _change(turn, started=again.started | {part})
     reduce(turn, exchange, part, received, attempt=1)

@@ -177,6 +177,8 @@ def on_row_checked(turn: Transition, event: RowChecked) -> None:
     sender, message = turn.state.shown.get((event.giver, key), ("", None))
     if event.right:
         turn.set(wrong=turn.state.wrong | {sender})
+        if turn.state.objections.get(event.giver, (None, 0.0))[0] == key:  # its proof proves nothing: nobody waits on
+            turn.set(unproven={**turn.state.unproven, event.giver: turn.state.head.round})
         return
     if turn.state.faults.get(key):
         return

@@ -121,6 +121,8 @@ class ReductionWorker:
 
     def _is_row_right(self, effect: CheckRow, whole: bytes) -> bool:
         mean, shown = rows.taken_apart(whole, effect.contributors.bit_count())
+        if len(mean) != self._codec_of_means.part_bytes(self._codec.elements(effect.payload)):
+            return True  # whoever shows this names another part, or more or fewer contributors than are behind it
         values = self._codec_of_means.decode(mean)
         sketch = rows.Sketch.drawn(effect.anchor, effect.part, mean, values.size)
         row = self._row(sketch, values, effect.payload, effect.declared)

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import struct
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from peer.consensus.protocol.electorate import quorum
-from peer.consensus.rounds import acceptor, collector
+from peer.consensus.rounds import acceptor, collector, member
 from peer.consensus.rounds.driver import Driver
-from peer.consensus.rounds.interface import Effect, ShowRow
+from peer.consensus.rounds.interface import Effect, SendMean, ShowRow
 from peer.consensus.rounds.transition import Transition
 from peer.testing.memory_swarm import World
 from tests.fields.trust.liars import LIAR, VICTIM, Stage, coordinator_swaps, honest_rounds, owner_lies
@@ -70,6 +72,39 @@ def test_what_is_reduced_again_is_checked_as_well(monkeypatch: pytest.MonkeyPatc
     stage.run(stage.from_s)
     assert stage.run(SECONDS) > 3
     assert stage.told["orders"] > 0
+    assert stage.poisoned() == []
+    assert stage.accused() <= {LIAR}
+
+
+@pytest.mark.parametrize("peers", [4, 5])
+def test_who_reduces_a_part_again_is_not_blamed_for_what_a_liar_gave(
+    peers: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The liar declares a hundredth of what it gives, and withholds its means: others reduce its parts, and leave out
+    what is more than was declared."""
+    stage, figures = Stage.of(peers), struct.Struct(">3f")
+    pledge, perform = member._pledge, Driver._perform
+
+    def belittle(turn: Transition) -> None:
+        offered = turn.state.offered
+        if stage.lies(turn.me) and offered is not None and offered.norms:
+            rows = ((square / 10_000, *rest) for square, *rest in figures.iter_unpack(offered.norms))
+            turn.set(offered=replace(offered, norms=b"".join(figures.pack(*row) for row in rows)))
+            stage.told["belittled"] += 1
+        pledge(turn)
+
+    def withhold(driver: Driver, effect: Effect) -> None:
+        if isinstance(effect, SendMean) and stage.lies(driver.state.rules.me):
+            stage.told["withheld"] += 1
+        else:
+            perform(driver, effect)
+
+    monkeypatch.setattr(member, "_pledge", belittle)
+    monkeypatch.setattr(Driver, "_perform", withhold)
+    stage.run(stage.from_s)
+    assert stage.run(SECONDS) > 5
+    assert stage.told["belittled"] > 0
+    assert stage.told["withheld"] > 0
     assert stage.poisoned() == []
     assert stage.accused() <= {LIAR}
 

@@ -351,7 +351,7 @@ def test_every_mean_has_its_own_sketch_and_everybody_draws_the_same() -> None:
     """By the anchor, the part and all of its bytes: golden, for peers of any numpy."""
     mine = Sketch.drawn(HEAD.anchor, 1, b"mean", SPREAD)
     assert hashed(mine) == hashed(Sketch.drawn(HEAD.anchor, 1, b"mean", SPREAD))
-    assert mine.signs.shape == (SPREAD // RUN, RUN)
+    assert mine.signs.shape == (RUN, SPREAD // RUN)
     others = (
         Sketch.drawn(bytes(32), 1, b"mean", SPREAD), Sketch.drawn(HEAD.anchor, 2, b"mean", SPREAD),
         Sketch.drawn(HEAD.anchor, 1, b"Mean", SPREAD),
@@ -375,6 +375,17 @@ def test_a_sketch_keeps_norms_and_is_linear(elements: int) -> None:
     assert np.mean(squares) == pytest.approx(float(np.square(one).sum()), rel=6 / np.sqrt(40 * BUCKETS / 2))
     assert {set(np.unique(sketch.signs)) <= {-1.0, 1.0}} == {True}
     assert sketch.buckets.max() < BUCKETS
+
+
+def test_who_gives_all_in_a_few_elements_shows_no_larger_norm_than_it_has() -> None:
+    """Wherever they lie: else its row would hold an honest owner for a liar."""
+    formula = MeanFormula(weights=(1,), declared=(1.0,))
+    for step in (1, 2 * SPREAD // RUN):
+        spike = np.zeros(2 * SPREAD, np.float32)
+        spike[: RUN * step : step] = RUN**-0.5
+        for number in range(200):
+            row = rows.row_of(Sketch.drawn(HEAD.anchor, 0, b"%d" % number, spike.size), spike, 1.0)
+            assert rows.norms_are_declared(rows.rows_in(row), formula)
 
 
 def test_all_buckets_are_used_alike() -> None:

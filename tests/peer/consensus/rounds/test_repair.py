@@ -309,7 +309,7 @@ def test_what_is_here_is_averaged_when_the_dead_are_not_awaited_any_more() -> No
     """Divided by the weights of those that gave."""
     state, part, effects = repairing()
     assert [item.to for item in effects if isinstance(item, SendParts)] == [OTHERS[0]]
-    state, effects = run(state, part_from(LEADER, part, attempt=1, now=5.1), Tick(5.5))
+    state, effects = measuring(state, part_from(LEADER, part, attempt=1, now=5.1), Tick(5.5))
     assert [item.sender for item in effects if isinstance(item, BufferPart)] == [LEADER]
     assert reductions(effects) == []
     _, effects = run(state, Tick(6.0))
@@ -322,7 +322,7 @@ def test_what_is_here_is_averaged_when_the_dead_are_not_awaited_any_more() -> No
 def test_a_repair_is_reduced_at_once_when_all_gave() -> None:
     """The one whose place is taken may be alive after all."""
     state, part, _ = repairing()
-    state, effects = run(state, *(part_from(name, part, attempt=1, now=5.1) for name in (LEADER, OTHERS[1])))
+    state, effects = measuring(state, *(part_from(name, part, attempt=1, now=5.1) for name in (LEADER, OTHERS[1])))
     (reduce,) = reductions(effects)
     assert reduce.contributors == 7
     _, effects = run(state, PartReduced(5.2, PLACE, part, 7, digest_of(PAYLOADS[part]), attempt=1))
@@ -336,7 +336,7 @@ def test_a_part_that_overtakes_its_redo_counts() -> None:
     early: list[Input] = [part_from(name, part, attempt=1, now=4.9) for name in (LEADER, OTHERS[1])]
     state, effects = run(member(OTHERS[0]), *early)
     assert effects == []
-    state, effects = run(state, redo_of((part, OTHERS[0])))
+    state, effects = measuring(state, redo_of((part, OTHERS[0])))
     assert len(reductions(effects)) == 1
     assert state.early == ()
 

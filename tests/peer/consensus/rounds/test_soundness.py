@@ -319,6 +319,19 @@ def test_who_was_wrong_is_not_heard_again_for_this_anchor() -> None:
     assert checks(effects) == []
 
 
+def test_an_objection_whose_proof_proves_nothing_holds_nobody_up() -> None:
+    """As one without a proof: else a liar that shows its true bytes could object at every anchor."""
+    state, _ = hears(knowing(objections={"p1": (MEAN, 5.0)}), shown())
+    assert soundness.is_objected_to(Transition(state, 5.1), ITEM)
+    state, _ = run(state, RowChecked(5.1, "p1", *MEAN, right=True))
+    assert not soundness.is_objected_to(Transition(state, 5.1), ITEM)
+    assert state.unproven == {"p1": HEAD.round}
+    other = (MEAN[0], 1, MEAN[2])
+    state, _ = hears(knowing(objections={"p1": (other, 5.0)}), shown())
+    state, _ = run(state, RowChecked(5.1, "p1", *MEAN, right=True))
+    assert not state.unproven, "it objected to another"
+
+
 def replace_proposals(state: State, item: object) -> State:
     assert isinstance(item, type(ITEM))
     return state_of("p0", proposals={item.digest: Proposal(0, item, b"s" * 64)}, wrong=state.wrong)

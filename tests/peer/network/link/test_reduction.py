@@ -11,6 +11,7 @@ import pytest
 
 from peer.consensus.codec import rows
 from peer.consensus.codec.codec import Codec, Floats
+from peer.consensus.codec.topk import CHUNK
 from peer.consensus.protocol.block import VOID, WEIGHT_ONE
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import BallotId
@@ -287,6 +288,21 @@ def test_a_row_about_me_that_is_of_other_bytes_is_found_by_me_and_by_whom_i_show
     assert made.fault(me="p1", mine=encoded(0, 5)) == ROW
     assert not made.row_is_right(1, encoded(0, 5))
     assert not made.row_is_right(0, GIVEN["p1"])
+
+
+def test_whoever_says_that_other_numbers_of_members_are_behind_a_mean_proves_nothing() -> None:
+    """Nor does who shows another part. What is left of the mean may be no whole units, which ended whoever looked."""
+    for codec in map(Codec, ("float32", "float16", "int8", "int4", "sparse")):
+        objects, said, calls = Objects(), list[bool](), SimpleQueue[Callable[[], None]]()
+        whole = codec.of_means.encode(np.ones(2 * CHUNK, np.float32)) + bytes(3 * rows.ROW_BYTES)
+        with ThreadPoolExecutor(1) as executor:
+            reducer = ReductionWorker(codec, objects, executor, calls.put)
+            for bits, elements in ((0b1, 2), (0b1111, 2), ((1 << 64) - 1, 2), (0b111, 1), (0b111, 3)):
+                payload = codec.encode(np.ones(elements * CHUNK, np.float32))
+                effect = CheckRow("", b"", 0, bits, 0, payload, 8.0, place().anchor)
+                reducer.check_row(effect, whole, said.append)
+                calls.get(timeout=HANG_S)()
+        assert said == [True] * 5
 
 
 def test_a_row_larger_than_declared_is_found() -> None:
