@@ -311,3 +311,20 @@ def test_a_row_larger_than_declared_is_found() -> None:
     mean, shown = rows.taken_apart(made.whole, 3)
     larger = (4 * rows.rows_in(shown)).astype("<f2").tobytes()
     assert made.fault(mean + larger, declared=8.0 / 4) == NORM
+
+
+@pytest.mark.parametrize("wire", ["float32", "float16", "int8", "int4", "sparse"])
+def test_bytes_that_mean_nothing_raise_nothing(wire: str) -> None:
+    """Parts and means of the right size are all that members are held to before they are looked at."""
+    codec, rng = Codec(wire), np.random.default_rng(1)
+    with ThreadPoolExecutor(1) as executor, np.errstate(all="ignore"):
+        reducer = ReductionWorker(codec, Objects(), executor, lambda call: call())
+        for elements in (1, 5, 640) * 10:
+            part = rng.bytes(codec.part_bytes(elements))
+            whole = rng.bytes(codec.of_means.part_bytes(elements) + 2 * rows.ROW_BYTES)
+            weights, declared = (1, 2), (1.0, 2.0)
+            check = CheckMean(VOID, 0, 0b11, ("p0", "p1"), weights, declared, VOID, 0, WEIGHT_ONE, 0, VOID)
+            assert reducer._fault_of(check, "p0", whole, part)
+            reducer._is_row_right(CheckRow("p0", VOID, 0, 0b11, 0, part, 1.0, VOID), whole)
+            reducer._figures(part, VOID)
+            reducer._named_mean({"p0": part, "p1": part}, reduction(weights))
