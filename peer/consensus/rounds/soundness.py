@@ -116,9 +116,9 @@ def on_checked(turn: Transition, event: MeanChecked) -> None:
         voters, place = turn.state.electorate, turn.place(max(0, turn.state.acceptor.promised))
         if found.anchor == place.anchor and turn.me in voters:
             turn.send((peer for peer in voters if peer != turn.me), Objection(place, *key[1::-1], key[2]))
-        author = _author(turn, key)
-        if (place.ballot, author) not in turn.state.forwarded:
-            turn.set(forwarded=turn.state.forwarded | {(place.ballot, author)})
+        author, once = _author(turn, key), (place.ballot, _liar_or_mean(turn, key))
+        if once not in turn.state.forwarded:
+            turn.set(forwarded=turn.state.forwarded | {once})
             # One honest voter of them is enough: it passes that on.
             others = [peer for peer in voters if peer not in (turn.me, author)]
             others.sort(key=lambda peer: timeouts.lost_at(turn.state, peer) <= turn.now)
@@ -183,7 +183,7 @@ def on_row_checked(turn: Transition, event: RowChecked) -> None:
     if turn.state.faults.get(key):
         return
     turn.set(faults={**turn.state.faults, key: ROW})
-    once = (turn.state.acceptor.promised, _author(turn, key))
+    once = (turn.state.acceptor.promised, _liar_or_mean(turn, key))
     _blame(turn, key, ROW)
     if message is not None and once not in turn.state.forwarded and turn.me in turn.state.electorate:
         turn.set(forwarded=turn.state.forwarded | {once})
@@ -270,6 +270,11 @@ def _mean(turn: Transition, key: tuple[bytes, int, int]) -> MeanData | None:
 def _author(turn: Transition, key: tuple[bytes, int, int]) -> str:
     mean = _mean(turn, key)
     return mean.reducer if mean is not None else ""
+
+
+def _liar_or_mean(turn: Transition, key: Key) -> str:
+    """One proof in a ballot is enough for each liar, and one for each mean that nobody has signed to me."""
+    return _author(turn, key) or key[0].hex()
 
 
 def _blame(turn: Transition, key: tuple[bytes, int, int], fault: str) -> None:

@@ -349,6 +349,16 @@ def test_what_is_false_is_passed_on_once() -> None:
     assert not [effect for effect in effects if isinstance(effect, Send)]
 
 
+def test_of_means_that_nobody_has_signed_each_is_passed_on() -> None:
+    """Else a proof about one of them would use up those about all others."""
+    other = {"digest": ITEM.parts[1], "contributors": ITEM.contributors[1]}
+    state, _ = hears(hears(knowing(), shown())[0], shown(part=1, **other))
+    for mean in (MEAN, (ITEM.parts[1], 1, ITEM.contributors[1])):
+        state, effects = run(state, RowChecked(5.1, "p1", *mean, right=False))
+        sent = [item.message for item in effects if isinstance(item, Send)]
+        assert [(item.digest, item.part) for item in sent if isinstance(item, RowDispute)] == [mean[:2]]
+
+
 def test_no_sender_is_looked_into_without_end() -> None:
     """For one anchor, whatever it shows."""
     full = {(f"x{index}", MEAN): ("p1", shown()) for index in range(SHOWN_MOST)}
