@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from itertools import chain
+
 from peer.consensus.protocol.block import MAX_EVIDENCE
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import MISDECLARED
@@ -69,7 +71,8 @@ def _known(turn: Transition, ballot: int, update: bytes) -> tuple[bytes, bytes] 
     for digest, proposal in turn.state.proposals.items():
         if proposal.ballot == ballot and digest != update:
             return digest, proposal.signature
-    for (other, digest), votes in turn.state.votes.items():
+    state = turn.state
+    for (other, digest), votes in chain(state.checks.items(), state.prepared.items(), state.votes.items()):
         if other == ballot and digest != update:
             return digest, next(iter(votes.values())).proposal_signature
     return None

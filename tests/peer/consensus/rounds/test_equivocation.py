@@ -59,6 +59,15 @@ def test_a_vote_for_another_update_than_was_proposed_here_is_the_same_proof() ->
     assert messages(effects, EquivocationProof)
 
 
+@pytest.mark.parametrize("phase", [0, 1, 2])
+def test_votes_for_two_updates_are_the_same_proof_to_who_has_seen_neither(phase: int) -> None:
+    state, others = holding(), [name for name in NAMES if name != VOTER]
+    for name, item in zip(others, (FIRST, SECOND), strict=True):
+        state, effects = step(state, Received(4.1, name, VoteCast(place(), vote(name, item, phase=phase))))
+    assert alerts(effects) == ["EQUIVOCATION"]
+    assert messages(effects, EquivocationProof)
+
+
 def test_nothing_is_decided_in_that_ballot() -> None:
     """The votes of a quorum for either update come too late."""
     state, _ = convicted()
