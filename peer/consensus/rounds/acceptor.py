@@ -8,15 +8,16 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import replace
+from math import inf
 
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_SKIPPED, Block, Update, Vote
-from peer.consensus.protocol.head import ChainEntry, ChainHead
+from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
 from peer.consensus.protocol.refusals import MEANS, PLACE, TABLES, TIME, VOTES
 from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
-from peer.consensus.rounds.state import Acceptor, Attempts, Proposal, State
+from peer.consensus.rounds.state import Acceptor, Proposal, State
 from peer.consensus.rounds.transition import Transition
 
 HALF = 0.5
@@ -271,10 +272,8 @@ def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
 
 
 def _cast(turn: Transition, proposal: Proposal, phase: int) -> None:
-    digest = proposal.update.digest
-    plain = Vote(
-        turn.me, turn.state.instance, proposal.ballot, digest, proposal.signature, phase=phase
-    )  # fmt: skip
+    digest, signature = proposal.update.digest, proposal.signature
+    plain = Vote(turn.me, turn.state.instance, proposal.ballot, digest, signature, phase=phase)
     members = (header.peer for header in proposal.update.members)
     cast = VoteCast(turn.place(proposal.ballot), plain.signed(turn.rules.keys))
     turn.send((*turn.state.electorate, *members), cast)
@@ -425,34 +424,18 @@ def advance(turn: Transition, block: Block) -> None:
     """Move to the next anchor: on disk first, then to the trainer, then say so."""
     state, update = turn.state, block.update
     head = state.head.after(update)
-    anchor = head.anchor
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)
     trail = (*state.trail, ChainEntry(state.head, block))[-state.rules.keep_rounds :]
     soundness.check_late(turn, update)
     turn.emit(CommitBlock(block, head, awaited))
     turn.set(
-        ancestors={**state.ancestors, anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited),
-        past=state.exchange,
-        held={digest: size for digest, size in state.held.items() if digest in awaited}, afar=state.afar & awaited,
+        ancestors={**state.ancestors, head.anchor: head.round}, trail=trail, wanted=state.wanted.only(awaited),
+        past=state.exchange, held={digest: size for digest, size in state.held.items() if digest in awaited},
+        afar=state.afar & awaited, deadlines=timeouts.learn([step.block.update for step in trail], state.rules),
+        stood_at=turn.now, header=None, offered=None, own={}, measured_at=-inf, progress=0.0, first_progress=None,
+        train_s=0, expected_by={}, freeze_asked_at=None, ready_at={}, sits_out=False, resumed_at=inf, state_digest=b"",
+        faults={}, checking={}, shown={}, wrong=frozenset(), spoke_at={}, stuck_said_at=-inf,
     )  # fmt: skip
-    reset_to(turn, head)
+    turn.begin_instance(head, Acceptor(head.anchor, head.instance))
     if state.in_step:
         turn.say_head()  # who catches up says where it is once that is computed
-
-
-def reset_to(turn: Transition, head: ChainHead) -> None:
-    """Begin at this anchor, with all that I promised there if I have been there before."""
-    state = turn.state
-    acceptor = Acceptor(head.anchor, head.instance)
-    turn.set(
-        head=head, acceptor=acceptor, checks={}, prepared={}, faults={}, checking={}, stood_at=turn.now,
-        voters=state.voters.union(head.electorate), header=None, offered=None, own={},
-        measured_at=float("-inf"), progress=0.0, first_progress=None, train_s=0,
-        expected_by={}, freeze_asked_at=None,
-        unanswered=None, postponed=None, state_digest=b"", lead=None, exchange=None, early=(), proposals={}, votes={},
-        decided=None, deadlines=timeouts.learn([step.block.update for step in state.trail], state.rules), ready_at={},
-        sits_out=False, resumed_at=float("inf"), ballot_at=float("-inf"), skipped=0,
-        dead_ballots=frozenset(), attempts=Attempts(), shown={}, wrong=frozenset(), forwarded=frozenset(),
-        objections={}, unseen=None, stucks={}, spoke_at={}, alone_since=float("inf"), stuck_said_at=float("-inf"),
-    )  # fmt: skip
-    turn.moved()

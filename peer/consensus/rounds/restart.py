@@ -19,7 +19,7 @@ from peer.consensus.protocol.messages import Restarted, StuckSaid
 from peer.consensus.protocol.refusals import BLOCK
 from peer.consensus.rounds import misconduct, timeouts
 from peer.consensus.rounds.interface import AskOrganiser, NeedSnapshot, PersistAcceptor
-from peer.consensus.rounds.state import Acceptor, Attempts
+from peer.consensus.rounds.state import Acceptor
 from peer.consensus.rounds.transition import Transition
 
 DOUBLINGS = 4
@@ -132,12 +132,7 @@ def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
     head = state.head.restarted(restart)
     mine = Acceptor(head.anchor, head.instance, restarts=(*known, restart))
     turn.emit(PersistAcceptor(mine))
-    turn.set(
-        head=head, acceptor=mine, lead=None, exchange=None, early=(), checks={}, prepared={}, votes={}, proposals={},
-        decided=None, dead_ballots=frozenset(), skipped=0, postponed=None, unanswered=None, unseen=None, stucks={},
-        ballot_at=-inf, attempts=Attempts(), alone_since=inf, voters=state.voters.union(head.electorate),
-    )  # fmt: skip
-    turn.moved()
+    turn.begin_instance(head, mine)
     turn.say_head()
     turn.alert("warning", "RESTART", f"round {head.round + 1} goes on with {', '.join(head.electorate)}")
 

@@ -5,19 +5,21 @@ from __future__ import annotations
 from collections import deque
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
+from math import inf
 from typing import Any
 
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_REPORTS, ContributionHeader, Roster, Update
 from peer.consensus.protocol.block import Report as Reported
 from peer.consensus.protocol.electorate import quorum
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Fragment
 from peer.consensus.protocol.messages import FETCH_BYTES, FETCH_MOST, BallotId, GetObjects, Heartbeat, Message
 from peer.consensus.protocol.refusals import RULES, TIME
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import timeouts
 from peer.consensus.rounds.interface import Effect, Send, Tell
-from peer.consensus.rounds.state import FetchRequest, FetchState, Refusal, State
+from peer.consensus.rounds.state import Acceptor, Attempts, FetchRequest, FetchState, Refusal, State
 from peer.schema.events import AlertRaised, MessageRefused, PhaseEntered, RoundStalled
 
 ON_THEIR_WAY_S = 0.5
@@ -140,6 +142,16 @@ class Transition:
         if state.header is None or state.decided is not None:
             return 0.0
         return max(0.0, self.now - (state.resumed_at if state.sits_out else state.submitted_at))
+
+    def begin_instance(self, head: ChainHead, acceptor: Acceptor) -> None:
+        """Vote on what follows this head. What was said of another instance holds no more: ballots begin at 0 again."""
+        self.set(
+            head=head, acceptor=acceptor, voters=self.state.voters.union(head.electorate), lead=None, exchange=None,
+            early=(), checks={}, prepared={}, votes={}, proposals={}, decided=None, dead_ballots=frozenset(), skipped=0,
+            postponed=None, unanswered=None, unseen=None, stucks={}, objections={}, forwarded=frozenset(),
+            ballot_at=-inf, attempts=Attempts(), alone_since=inf,
+        )  # fmt: skip
+        self.moved()
 
     def moved(self) -> None:
         """Something of this instance went on: the next coordinator's patience starts anew."""

@@ -55,6 +55,15 @@ def test_a_restart_that_carries_what_was_decided_changes_nothing() -> None:
     assert effects == ()
 
 
+def test_what_was_said_of_the_agreement_before_holds_no_more() -> None:
+    """Its ballots count from 0 again: else who was proved false in one of them would be passed on in none of these."""
+    state = state_of("p0", forwarded=frozenset({(0, "p2")}), objections={"p1": ((b"d" * 32, 0, 7), 5.0)})
+    state = replace(state, rules=replace(state.rules, organiser=ORGANISER))
+    state, _ = step(state, Received(9.0, "p1", Restarted(restart_of(sealed("p0"), sealed("p1")))))
+    assert state.head.electorate == ("p0", "p1")
+    assert (state.forwarded, state.objections, state.acceptor.promised) == (frozenset(), {}, -1)
+
+
 @pytest.mark.parametrize("forged", ["signature", "voter", "anchor"])
 def test_a_restart_that_is_none_outranks_nothing(forged: str) -> None:
     taken = block(update(), voters=("p0", "p1"))
