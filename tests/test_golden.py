@@ -378,13 +378,7 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
     for turn in range(3):
         round = FIRST_ROUND + turn
         pieces = divide(parts, fragments)[round % fragments].parts
-        offers = []
-        for index, site in enumerate(sites):
-            site.learn(100 * turn + index)
-            effort = WorkStats(1000 + index, 10 * index, ((index, turn, turn + 2),), turn)
-            offers.append(site.freeze(name, pieces, codec, effort))
-            if own is not None:
-                site.learn(100 * turn + index + 50)
+        offers = offered(sites, turn, name, pieces, codec, goes_on=own is not None)
         contributors = [0b111] * len(pieces)
         contributors[0] = (0b111, 0b011, 0b111)[turn]
         contributors[-1] = (0b111, 0b111, 0 if fragments == 1 else 0b111)[turn]
@@ -424,6 +418,20 @@ def three_rounds(folder: Path, wire: str, fragments: int, own: float | None = No
         "rounds": found, "residuals": [told(octets_of(whole(site.vectors.residual))) for site in sites],
         "local": [told(octets_of(site.vectors.flat.new())) for site in sites], "x": told_files(sites[0].folder),
     }  # fmt: skip
+
+
+def offered(
+    sites: Sequence[Site], turn: int, anchor: bytes, pieces: tuple[Part, ...], codec: Codec, *, goes_on: bool
+) -> list[Contribution]:
+    """What each of them has learned; if it `goes_on`, it has learned more since."""
+    offers = []
+    for index, site in enumerate(sites):
+        site.learn(100 * turn + index)
+        effort = WorkStats(1000 + index, 10 * index, ((index, turn, turn + 2),), turn)
+        offers.append(site.freeze(anchor, pieces, codec, effort))
+        if goes_on:
+            site.learn(100 * turn + index + 50)
+    return offers
 
 
 def mean_of(

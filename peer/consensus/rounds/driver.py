@@ -281,20 +281,10 @@ class Driver:
                     self._organiser.ask(stuck, lambda found: self.deliver(OrganiserAnswered(self.clock(), found)))
             case BufferPart():
                 self._arithmetic.keep(effect)
-            case MeasurePart(place, giver, part, payload):
-                found = (b"", payload) if payload else self._disk.my_part(place.anchor, part)
-                if found is not None:
-                    self._arithmetic.measure(
-                        found[1], VOID,
-                        lambda figures: self.deliver(PartMeasured(self.clock(), place, giver, part, figures.square)),
-                    )  # fmt: skip
-            case MeasureOwn(anchor, part, direction):
-                found = self._disk.my_part(anchor, part)
-                if found is not None:
-                    self._arithmetic.measure(
-                        found[1], direction,
-                        lambda figures: self.deliver(OwnMeasured(self.clock(), anchor, part, figures)),
-                    )  # fmt: skip
+            case MeasurePart():
+                self._measure_part(effect)
+            case MeasureOwn():
+                self._measure_own(effect)
             case ReducePart(place=place, part=part, contributors=contributors, attempt=attempt):
                 self._arithmetic.reduce(
                     effect,
@@ -302,13 +292,8 @@ class Driver:
                 )
             case CheckMean():
                 self._check_mean(effect)
-            case CheckRow(giver, digest, part, bits):
-                whole = self._disk.load(digest)
-                if whole is not None:
-                    self._arithmetic.check_row(
-                        effect, whole,
-                        lambda right: self.deliver(RowChecked(self.clock(), giver, digest, part, bits, right)),
-                    )  # fmt: skip
+            case CheckRow():
+                self._check_row(effect)
             case ShowRow(to, place, part, digest, bits):
                 found = self._disk.my_part(place.anchor, part)
                 if found is not None:
@@ -358,6 +343,33 @@ class Driver:
             return None
         path, payload = found
         return self._framing.encode(PartData(place, attempt, part, path, payload))
+
+    def _measure_part(self, effect: MeasurePart) -> None:
+        """A part that came, or my own of what I reduce."""
+        place, giver, part = effect.place, effect.giver, effect.part
+        found = (b"", effect.payload) if effect.payload else self._disk.my_part(place.anchor, part)
+        if found is not None:
+            self._arithmetic.measure(
+                found[1], VOID,
+                lambda figures: self.deliver(PartMeasured(self.clock(), place, giver, part, figures.square)),
+            )  # fmt: skip
+
+    def _measure_own(self, effect: MeasureOwn) -> None:
+        anchor, part = effect.anchor, effect.part
+        found = self._disk.my_part(anchor, part)
+        if found is not None:
+            self._arithmetic.measure(
+                found[1], effect.direction,
+                lambda figures: self.deliver(OwnMeasured(self.clock(), anchor, part, figures)),
+            )  # fmt: skip
+
+    def _check_row(self, effect: CheckRow) -> None:
+        key = effect.giver, effect.digest, effect.part, effect.contributors
+        whole = self._disk.load(effect.digest)
+        if whole is not None:
+            self._arithmetic.check_row(
+                effect, whole, lambda right: self.deliver(RowChecked(self.clock(), *key, right))
+            )  # fmt: skip
 
     def _check_mean(self, effect: CheckMean) -> None:
         whole = self._disk.load(effect.digest)
