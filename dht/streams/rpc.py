@@ -25,7 +25,7 @@ log = logging.getLogger(__name__)
 MAX_ANSWERS = 64
 MAX_ANSWERS_EACH = 16
 _MAX_NAME_BYTES = 64
-_MAX_REQUEST_BYTES = 1 << 15
+MAX_REQUEST_BYTES = 1 << 15
 """Room for the votes of 64 peers."""
 _HAS_IT = b"\x01"
 _HAS_NOTHING = b"\x00"
@@ -64,7 +64,7 @@ class Rpc:
 
         The answer must begin within `timeout_s`, and then come as fast as a frame must.
         """
-        assert len(request) <= _MAX_REQUEST_BYTES
+        assert len(request) <= MAX_REQUEST_BYTES
         try:
             return await self._ask(peer_id, name, timeout_s, max_bytes, request)
         except TimeoutError as error:
@@ -137,7 +137,7 @@ class Rpc:
             size = (await reader.readexactly(1))[0]
             name = (await reader.readexactly(size)).decode(errors="replace")
             request_bytes = int.from_bytes(await reader.readexactly(2), "big")
-            if request_bytes > _MAX_REQUEST_BYTES:
+            if request_bytes > MAX_REQUEST_BYTES:
                 return
             request = await reader.readexactly(request_bytes)
         answer = self._providers.get(name)

@@ -231,7 +231,7 @@ class LogicalPeer(SwarmPeer):
         )  # fmt: skip
 
     def make_sums(self) -> IntegerSums:
-        return IntegerSums(self.disk, self.world.rng, noise=16)
+        return IntegerSums(self.disk, self.world.rng)
 
     def make_homes(self, streams: Streams) -> HomesPort | None:
         """What other homes do for this one."""
@@ -444,14 +444,16 @@ def averaged(round: int, fragments: int, parts: int = PARTS) -> tuple[int, ...]:
     return divide(model_of(parts), fragments)[round % fragments].numbers
 
 
+NOISE = 16
+"""So many different means of the same parts."""
+
+
 @dataclass
 class IntegerSums:
     """`peer.consensus.rounds.driver.ReductionPort` on integers."""
 
     disk: IntegerDisk
     rng: Random
-    noise: int = 16
-    """So many different results for the same parts; 1 where they are audited."""
     parts: dict[tuple[object, str, int], tuple[tuple[bytes, ...], bytes]] = field(default_factory=dict)
 
     def keep(self, effect: BufferPart) -> None:
@@ -465,13 +467,13 @@ class IntegerSums:
         """Of one integer."""
         value = decoded(payload)
         mean = self.disk.load(direction)
-        last = None if mean is None else float(decoded(mean) // 16)
+        last = None if mean is None else float(decoded(mean) // NOISE)
         done(PartNorms(float(value) ** 2, value * (last or 0.0), None if last is None else last**2))
 
     def reduce(self, effect: ReducePart, done: Callable[[bytes], None]) -> None:
-        """The sum, with noise in its lowest four bits."""
+        """The sum, with noise in its lowest bits."""
         total = sum(decoded(self.parts[effect.place, member, effect.part][1]) for member in effect.members)
-        payload = encoded(total * 16 + self.rng.randrange(self.noise)) + b"".join(
+        payload = encoded(total * NOISE + self.rng.randrange(NOISE)) + b"".join(
             self.parts[effect.place, member, effect.part][1] for member in effect.rows
         )
         digest = digest_of(payload)
@@ -484,7 +486,7 @@ class IntegerSums:
     def _fault(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None) -> str:
         rows = [whole[at : at + PART_BYTES] for at in range(PART_BYTES, len(whole), PART_BYTES)]
         total = sum(decoded(row) for row, weight in zip(rows, effect.weights, strict=True) if weight)
-        if not 0 <= decoded(whole) - 16 * total < 16:
+        if not 0 <= decoded(whole) - NOISE * total < NOISE:
             return SUM
         if mine is not None and rows[effect.names.index(me)] != mine:
             return ROW

@@ -20,8 +20,6 @@ from peer.consensus.protocol.validation import fault_of_stuck
 QUESTION = "restart"
 """Under this name the node is asked whether it is there, with nothing, or shown a `Stuck`. It answers with nothing, or
 with the Restart by which that voter goes on."""
-MAX_QUESTION_BYTES = 1 << 15
-"""Names, votes and lists of 64 voters take less."""
 MAX_RESTART_BYTES = 1 << 21
 WAIT_S = 45.0
 """So long after the first that is stuck others may still come."""

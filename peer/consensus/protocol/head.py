@@ -22,7 +22,7 @@ class ChainHead:
     weight: int
     """W: signed contributions since the start of the run."""
     electorate: tuple[str, ...]
-    """Sorted; a majority of it decides."""
+    """Sorted; a quorum of it decides."""
     members: tuple[str, ...]
     """Members of the update that made this anchor, less those who left."""
     time: int = 0

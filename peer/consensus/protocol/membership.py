@@ -1,4 +1,4 @@
-"""A vote is earned: who may vote, own shards and take over, and how the electorate grows.
+"""A vote is earned: who may vote, and how the electorate grows.
 
 A newcomer contributes at once, but names cost nothing. So it votes only after its contributions were accepted in
 VOTES_AFTER rounds, and of those who have earned a vote no more come in at a time than a share of those who have one.

@@ -285,7 +285,7 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
 
 
 def _part_too_early(turn: Transition, blocks: tuple[Block, ...]) -> bool:
-    """Whether they leave my chain before the oldest round that I can undo."""
+    """Whether they leave my chain before the oldest round that I keep: what they are I cannot judge."""
     ancestors, trail = turn.state.ancestors, turn.state.trail
     oldest = trail[0].before.round if trail else turn.state.head.round
     return any(

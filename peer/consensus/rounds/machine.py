@@ -237,7 +237,7 @@ def _unreachable(turn: Transition, peers: frozenset[str]) -> None:
 def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
     """The others compare their bits with mine as soon as I have them."""
     if anchor not in turn.state.ancestors:
-        return  # undone meanwhile
+        return  # of a chain that was given up for a snapshot
     turn.set(applied_round=turn.state.ancestors[anchor])
     if anchor == turn.state.head.anchor:
         turn.set(state_digest=digest)

@@ -91,7 +91,7 @@ def _follow(turn: Transition) -> None:
 
 
 def _is_left_alone(turn: Transition) -> bool:
-    """A voter whom nobody answers has nobody to compare with; it trains, and may take over in the end."""
+    """A voter whom nobody answers has nobody to compare with; it trains, and may be let go on by the organiser."""
     state, wait_s = turn.state, turn.rules.restart_s
     if wait_s == 0 or turn.me not in state.head.electorate or turn.now - _begin(turn).began_at < wait_s:
         return False

@@ -110,7 +110,7 @@ class CoordinatorState:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReassignmentState:
-    """A member's side of second attempts: parts that are repaired, and parts that are audited."""
+    """A member's side of second attempts: parts that are reduced again."""
 
     redo: Mapping[int, str] = field(default_factory=dict)
     """For each part to repair who reduces it now."""
@@ -311,7 +311,7 @@ class State:
     acceptor: Acceptor
     """Of the instance in which this peer takes part now."""
     trail: tuple[ChainEntry, ...] = ()
-    """My newest blocks, oldest first: as many as a fork may undo."""
+    """My newest blocks, oldest first: as many as I give to others who are behind."""
     deadlines: Deadlines
     """How long a first ballot waits, learned from `trail`."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
@@ -408,7 +408,7 @@ class State:
     banned: frozenset[str] = frozenset()
     """Who did that, in this life of mine: asked for nothing, elected to nothing."""
     quarantined: frozenset[str] = frozenset()
-    """Whom the organiser keeps out: they lead nothing, are no members where a majority is left without them, and are
+    """Whom the organiser keeps out: they lead nothing, are no members where a quorum is left without them, and are
     not elected again. A vote of theirs counts while they are in the electorate."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""

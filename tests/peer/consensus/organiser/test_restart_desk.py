@@ -9,8 +9,8 @@ import pytest
 
 from dht.errors import DiskFull
 from dht.identity import Identity, RunKeys
+from dht.streams.rpc import MAX_REQUEST_BYTES
 from peer.consensus.organiser.restart_desk import (
-    MAX_QUESTION_BYTES,
     MAX_RESTART_BYTES,
     STRANGERS_MOST,
     RestartDesk,
@@ -220,7 +220,7 @@ def test_what_travels_is_as_long_as_its_limits_say_for_the_most_voters() -> None
     one = Stuck(names[0], ANCHOR, names, 16, (1 << 30, update), certificate).signed(RunKeys(voters[names[0]], run))
     roster = Roster(1 << 40, names, names, bytes(64))
     packed = packed_question(one, roster)
-    assert len(packed) <= MAX_QUESTION_BYTES
+    assert len(packed) <= MAX_REQUEST_BYTES
     assert read_question(packed) == (one, roster)
     restart = Restart(ANCHOR, 16, (one,) * 64, True, bytes(64))
     packed = pack(restart.packed())
