@@ -53,6 +53,7 @@ from peer.testing.faulty_streams import FaultyStreams
 
 TRAIN_S = (2.0, 6.0)
 """Shortest and longest time of the inner steps of a round."""
+NOISE = 16  # different means of the same parts
 APPLY_S = 0.05
 STEPS, STEP_TOKENS = 10, 10
 """Inner steps of a round, and tokens in each."""
@@ -442,10 +443,6 @@ def decoded(payload: bytes) -> int:
 def averaged(round: int, fragments: int, parts: int = PARTS) -> tuple[int, ...]:
     """The parts of the model that the round from anchor `round` averages."""
     return divide(model_of(parts), fragments)[round % fragments].numbers
-
-
-NOISE = 16
-"""So many different means of the same parts."""
 
 
 @dataclass
