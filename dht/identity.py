@@ -42,7 +42,7 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """A new key that lies nowhere."""
+        """A new key, which is in no file."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod

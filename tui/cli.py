@@ -62,7 +62,7 @@ COMMANDS = {
     "quarantine": ("organiser", "have nobody in a run of yours work with a peer any more"),
     "restart-run": ("organiser", "let those go on who are left of a run that has lost its quorum"),
     "plan": ("plan", "say what a run will cost on some peers, and how to set it up"),
-    "simulate": ("plan", "simulate a run on peers that one does not have"),
+    "simulate": ("plan", "simulate a run before it starts, with any number of peers"),
     "place": ("plan", "say which peer would hold which stage of a model that is cut over several of them"),
 }  # fmt: skip
 """By name: the module of `tui.commands` that has it, and what it does. Without a module it is only made of others."""

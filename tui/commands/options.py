@@ -12,7 +12,7 @@ from dht.errors import BadInput, HomefiresError
 from tui.command_line import Argument, Command, Option
 
 LISTEN = "listen on this multiaddr; repeatable (default: all interfaces, a free port)"
-INVITE = "the text that begins with hf1:, or a file that holds it: what others of this machine shall not see"
+INVITE = "the text that begins with hf1:, or a file that holds it, which hides it from other users of this machine"
 """What an invite is on a command line, which everybody on a machine can read."""
 
 AsJson = Annotated[bool, Option("print one JSON object", flag="--json")]

@@ -152,7 +152,7 @@ def _about_peer(
         "alive": alive, "control": dict(said) or None,
         "credit": {"tokens": mine.tokens, "share": figures.token_share(swarm, mine),
                    "weight": figures.weight(swarm, mine.peer), **figures.counts(mine)},
-        # How long before the others wait no more its part is there.
+        # How long before the others stop waiting its part is there.
         "forecast": asdict(forecast) | {"margin_s": None if late_s is None else -late_s} if forecast else None,
         "stalled": asdict(mine.stalled) if alive and mine.stalled is not None else None,
         "holds": [asdict(hold) for hold in status.holds], "until": status.until, "duty": status.duty,

@@ -37,6 +37,7 @@ PHASES: Mapping[str, Phase] = {
     "submit": Phase(does="prepares its update", glyph="▓", ascii="=", role="busy", rank=3, stage="wait"),
     "prepare": Phase(does="waits for the group", glyph="▓", ascii="=", role="busy", rank=3, stage="wait"),
     "exchange": Phase(does="sends its update", glyph="↑", ascii="^", role="busy", rank=4, stage="average"),
+    # Of recordings from before protocol 5.
     "weigh": Phase(does="averages: norms are compared", glyph="Σ", ascii="+", role="busy", rank=5, stage="average"),
     "reduce": Phase(does="averages", glyph="Σ", ascii="+", role="busy", rank=5, stage="average"),
     "commit": Phase(does="averages: votes are counted", glyph="Σ", ascii="+", role="busy", rank=5, stage="average"),

@@ -220,7 +220,7 @@ class Send(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendParts(Effect):
-    """Send my encoded parts, each as a `PartSent`, to their reducer. What is with a delegate of mine, that sends."""
+    """Send my encoded parts, each as `PartData`, to their reducer. A delegate of mine sends those that it holds."""
 
     to: str
     place: BallotId

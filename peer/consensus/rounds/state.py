@@ -350,8 +350,8 @@ class State:
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
     ballot_at: float = float("-inf")
-    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. Of one that came to
-    nothing here, or from before I started, that is over."""
+    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. −∞ if that ballot
+    has failed, or began before this peer started."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""
@@ -435,7 +435,7 @@ class State:
     doubted: Mapping[str, float] = field(default_factory=dict)
     """Who gave blocks without a valid certificate, and until when nothing is taken from it."""
     skipped: int = 0
-    """Ballots of this instance that nobody led: they make no wait longer, else who skips some would."""
+    """Ballots of this instance that nobody led. They lengthen no later wait: else who skips ballots could."""
     delegates: tuple[Delegate, ...] = ()
     """Which homes of mine keep which layers now. What they hold I hold."""
     in_step: bool = False

@@ -178,4 +178,4 @@ def in_words(expected: Forecast) -> str:
         return text
     if expected.late_s > 0:
         return f"{text}; this peer's part will be {expected.late_s:.0f} s late"
-    return f"{text}; this peer's part will be there {-expected.late_s:.0f} s before the others wait no more"
+    return f"{text}; this peer's part will be there {-expected.late_s:.0f} s before the others stop waiting"

@@ -50,7 +50,7 @@ class ShardingStrategy:
 
     @property
     def is_sharded(self) -> bool:
-        """Whether anything is gathered before it is used; one device that holds all of it is as it ever was."""
+        """Whether anything is gathered before it is used. One device that holds all of the model gathers nothing."""
         return self.ranks > 1 or self.offloads
 
     @property

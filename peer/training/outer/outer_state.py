@@ -69,7 +69,7 @@ class OuterState:
         """Advance the cursors past `ranges`, each by `windows_most` at most; this is the next round's anchor.
 
         A cursor stays, and who moved it cannot be asked later: so a lie moves it no further than work could.
-        One that a lie once moved to where no run comes begins anew.
+        A cursor at or beyond `CURSOR_END`, where no run comes, was set by a lie and begins at 0 again.
         """
         before = {shard: cursor for shard, cursor in self.cursors.items() if cursor < CURSOR_END}
         self.cursors = dict(before)

@@ -87,7 +87,7 @@ class RoundVectors:
 
     def layer(self, number: int) -> LayerTensors:
         layer = self.layers[number]
-        layer.local = self.flat.of_layer(number)  # whose memory is another after a pause
+        layer.local = self.flat.of_layer(number)  # a pause may have moved its memory
         return layer
 
     @property

@@ -164,4 +164,4 @@ def test_a_machine_that_is_too_slow_for_the_run_is_told_how_much_and_what_kind_o
 def test_it_is_said_in_one_line() -> None:
     assert in_words(made(None)) == "a round of about 60 s (50 to 70)"
     assert in_words(made(12.3)).endswith("this peer's part will be 12 s late")
-    assert in_words(made(-4.0)).endswith("this peer's part will be there 4 s before the others wait no more")
+    assert in_words(made(-4.0)).endswith("this peer's part will be there 4 s before the others stop waiting")
