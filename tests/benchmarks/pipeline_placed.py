@@ -25,12 +25,12 @@ from peer.planning.placement.pairwise_network import Network, preset
 from peer.planning.placement.place import place
 from peer.planning.placement.stage_workload import StageWorkload
 from peer.planning.plan.model_shape import shape_of
-from peer.planning.plan.replicas import Stage, pipeline_step_s
 from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import IdleSampler, ShardSampler
 from tests.benchmarks.pipeline_stage import CPU, FORWARDS, PacedLead, PacedWorker, in_order
 from tests.benchmarks.rows import Bar
+from tests.pipeline_step import Stage, pipeline_step_s
 
 WIRE = "int8"
 

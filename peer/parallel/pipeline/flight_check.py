@@ -81,9 +81,7 @@ class ArrivalHistory:
         return None
 
     def fault_of_loss(self, loss: float) -> str | None:
-        """Likewise, in nats per token; also what is no number."""
-        if not math.isfinite(loss) or loss < 0:
-            return f"a loss of {loss}"
+        """What is odd about a finite loss in nats per token; None if nothing is."""
         if self._loss.is_odd(loss, LOSS_NATS):
             return f"a loss of {loss:.2f} nats per token where {self._loss.mean:.2f} is usual"
         self._loss.add(loss)

@@ -227,13 +227,15 @@ class LeadStage(StageDevice):
         return leaving
 
     def _next_back(self) -> FlightBack:
-        """The flight that has been away longest. Raises HomeGone, and OutOfMemoryError."""
+        """The flight that has been away longest, with a loss that can be one. Raises HomeGone, and OutOfMemoryError."""
         first, watch = min(self._in_hand), HomeWatch(self._workers, self._silence_s)
 
         def fits(sender: str, message: FlightBack) -> bool:
             return sender == self._place.behind and message.number == first
 
-        _, message = self._hear(FlightBack, fits, self._sweep, watch, first)
+        home, message = self._hear(FlightBack, fits, self._sweep, watch, first)
+        if not math.isfinite(message.loss) or message.loss < 0:
+            raise GarbageHome(home, f"returned a loss of {message.loss}")
         return message
 
     def _land(self, message: FlightBack, whole: int) -> float:
@@ -319,8 +321,6 @@ class LeadStage(StageDevice):
                     continue
                 message = self._next_back()
                 del self._in_hand[message.number]
-                if not math.isfinite(message.loss):
-                    raise GarbageHome(self._workers[-1], f"returned a loss of {message.loss}")
                 losses[message.number] = message.loss
                 if stop():
                     raise Stopped

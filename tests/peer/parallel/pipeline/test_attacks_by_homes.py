@@ -171,6 +171,22 @@ def test_a_loss_that_cannot_be_is_found(loss: float, tmp_path: Path) -> None:
     assert re.match(r"returned a loss of -?(\d|nan)", gone.why)
 
 
+@pytest.mark.parametrize("loss", [torch.nan, torch.inf, -1.0])
+def test_a_loss_that_cannot_be_is_found_in_a_trial(
+    loss: float, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A trial looks at gradients, and would name them for it."""
+    monkeypatch.setattr(lead_stage, "TRIAL_ONE_IN", 1)
+
+    def changed(sender: str, to: str, frame: bytes) -> bytes | None:
+        message = decode_flight(frame)
+        return encode_flight(replace(message, loss=loss)) if isinstance(message, FlightBack) else frame
+
+    gone = found(Cluster(small_spec(), 2, "float32", tmp_path), changed)
+    assert isinstance(gone, GarbageHome)
+    assert (gone.peer, gone.why) == ("second", f"returned a loss of {loss}")
+
+
 @pytest.mark.parametrize("liar", ["second", "third"])
 def test_silence_is_found(liar: str, tmp_path: Path) -> None:
     cluster = Cluster(small_spec(), 3, "float32", tmp_path, silence_s=1.0, again_s=0.05)

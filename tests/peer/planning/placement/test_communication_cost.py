@@ -22,9 +22,9 @@ from peer.planning.placement.stage_workload import (
     problem_of,
     random_layouts,
 )
-from peer.planning.plan.replicas import Stage, pipeline_step_s
 from tests.peer.planning.placement import oracle
 from tests.peer.planning.placement.networks import KINDS, random_network
+from tests.pipeline_step import Stage, pipeline_step_s
 
 FIXED = settings(derandomize=True, deadline=None, max_examples=60)
 

@@ -5,8 +5,9 @@ from __future__ import annotations
 import pytest
 
 from peer.planning.plan.model_shape import shape_of
-from peer.planning.plan.replicas import Stage, cut_bytes, pipeline_step_s
+from peer.planning.plan.replicas import cut_bytes
 from tests.peer.planning.plan.plans import spec
+from tests.pipeline_step import Stage, pipeline_step_s
 
 
 def test_amps_formula() -> None:
