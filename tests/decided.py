@@ -41,7 +41,8 @@ class DecidedRound:
 
     The bytes of `left_out` trainers are in no part; `void` parts, and all when everybody is left out, have no mean.
     `before` is the round that led to `anchor`: what is known of its members, and the means that contributions are
-    compared with. Without it nothing is known, as in the first round of a run.
+    compared with. Without it nothing is known, as in the first round of a run. `state` is the digest that the update
+    names of where the trainers stand.
     """
 
     update: Update
@@ -60,6 +61,7 @@ class DecidedRound:
         left_out: Collection[str] = (),
         void: Collection[int] = (),
         before: DecidedRound | None = None,
+        state: bytes = b"",
     ) -> None:
         assert before is None or before.next_anchor == anchor, "another round led to this anchor"
         first = trainers[0]
@@ -91,7 +93,7 @@ class DecidedRound:
             contributors=tuple(means[part][1] if part in means else 0 for part in parts),
             weights=weights, penalties=(), weight=len(members), ballot=0,
             coordinator=head.leader(0), scales=scales,
-            pulls=pulls, records=self.judgement.records,
+            pulls=pulls, records=self.judgement.records, state=state,
         )  # fmt: skip
 
     def _last(self, fragments: int) -> DecidedRound | None:

@@ -247,6 +247,8 @@ class Update:
     records: tuple[PeerHistory, ...] = ()
     tenures: tuple[Tenure, ...] = ()
     roster: Roster = NO_ROSTER
+    state: bytes = b""
+    """Digest of the outer state at `parent`, so that voters certify the tensors of a round with the update after it."""
     _bytes: bytes = field(default=b"", init=False, repr=False, compare=False)
     """Once they were asked for."""
     _digest: bytes = field(default=b"", init=False, repr=False, compare=False)
@@ -257,7 +259,7 @@ class Update:
             self.parts, self.contributors, self.weights, self.penalties, self.weight, self.ballot, self.coordinator,
             self.waited, self.took, self.scales, self.pulls,
             tuple(record.packed() for record in self.records), tuple(tenure.packed() for tenure in self.tenures),
-            self.roster.packed(),
+            self.roster.packed(), self.state,
         )  # fmt: skip
 
     @property
@@ -300,8 +302,8 @@ class Update:
     def unpacked(cls, value: Any) -> Self:
         (
             parent, round, time, members, elect, parts, contributors, weights, penalties, weight, ballot, coordinator,
-            waited, took, scales, pulls, records, tenures, roster,
-        ) = row(value, 19)  # fmt: skip
+            waited, took, scales, pulls, records, tenures, roster, state,
+        ) = row(value, 20)  # fmt: skip
         headers = each(ContributionHeader.unpacked, MAX_MEMBERS)(members)
         return cls(
             octets(parent, DIGEST_BYTES), integer(round, 1), integer(time, 0), headers,
@@ -312,7 +314,7 @@ class Update:
             integer(weight, 0), integer(ballot, 0, MAX_BALLOT), text(coordinator),
             _TIMES(waited), _took(took, len(headers)), _SHARES(scales), _SHARES(pulls),
             each(PeerHistory.unpacked, MAX_RECORDS)(records),
-            each(Tenure.unpacked, MAX_TENURES)(tenures), Roster.unpacked(roster),
+            each(Tenure.unpacked, MAX_TENURES)(tenures), Roster.unpacked(roster), _digest_or_empty(state),
         )  # fmt: skip
 
 

@@ -7,8 +7,8 @@ NORMS = "NORMS"
 """Of what a member declares of its contribution."""
 MEMBERS, PLACE, TABLES, TIME = "MEMBERS", "PLACE", "TABLES", "TIME"
 """Of what a coordinator starts or proposes."""
-MEANS, MESSAGE = "MEANS", "MESSAGE"
-"""Of means; and what cannot be handled at all."""
+MEANS, STATE, MESSAGE = "MEANS", "STATE", "MESSAGE"
+"""Of means; of the bits at an anchor; and what cannot be handled at all."""
 VOTES, BLOCK = "VOTES", "BLOCK"
 """Of what is said to be decided."""
 
@@ -29,6 +29,7 @@ RULES = frozenset(
         VOTES,
         BLOCK,
         MEANS,
+        STATE,
         MESSAGE,
     }
 )

@@ -14,7 +14,7 @@ from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import MAX_SKIPPED, Block, Update, Vote
 from peer.consensus.protocol.head import ChainEntry
 from peer.consensus.protocol.messages import BallotId, Nack, Prepare, Promise, Propose, RosterSaid, VoteCast
-from peer.consensus.protocol.refusals import MEANS, PLACE, TABLES, TIME, VOTES
+from peer.consensus.protocol.refusals import MEANS, PLACE, STATE, TABLES, TIME, VOTES
 from peer.consensus.rounds import coordinator, misconduct, restart, soundness, timeouts
 from peer.consensus.rounds.interface import CommitBlock, PersistAcceptor, RequestSubmit
 from peer.consensus.rounds.state import Acceptor, Proposal, State
@@ -247,7 +247,7 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
     if missing or not votes or not validation.fits(turn.rules, state.held, update):
         return
     digest, mine = update.digest, state.acceptor
-    if not _is_sound(turn, proposal) or not _may_follow(mine, proposal):
+    if not (_is_of_my_state(turn, proposal) and _is_sound(turn, proposal) and _may_follow(mine, proposal)):
         return
     if mine.checked is not None and mine.checked[0] == proposal.ballot and mine.checked[1] != digest:
         return
@@ -269,6 +269,17 @@ def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
     if mine.accepted is None or mine.accepted[1] == proposal.update.digest:
         return True
     return bool(proposal.certificate) and proposal.certificate[0].ballot > mine.accepted[0]
+
+
+def _is_of_my_state(turn: Transition, proposal: Proposal) -> bool:
+    """Whether it was made by somebody with my bits; whoever has not computed its own yet votes once it has."""
+    if proposal.certificate:
+        return True
+    mine, theirs = turn.state.state_digest, proposal.update.state
+    if mine and mine != theirs:
+        why = f"it has other bits ({theirs.hex()[:12]}) at round {turn.state.head.round} than this peer"
+        turn.refuse(turn.owner(proposal.ballot), STATE, f"{why} ({mine.hex()[:12]})")
+    return mine == theirs != b""
 
 
 def _cast(turn: Transition, proposal: Proposal, phase: int) -> None:

@@ -4,13 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import replace
-from math import inf
 
 from peer.consensus.protocol import norms, penalties, validation
 from peer.consensus.protocol.block import VOID, ContributionHeader, Update, Vote, givers, token_share
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.membership import next_electorate, trusted
-from peer.consensus.protocol.messages import GetMeans, MeanData, Propose, Reassign
+from peer.consensus.protocol.messages import GetMeans, MeanData, Nack, Propose, Reassign
 from peer.consensus.rounds import reassignment, soundness, timeouts
 from peer.consensus.rounds.interface import Tell
 from peer.consensus.rounds.state import BallotPhase, CoordinatorState, MemberState
@@ -56,7 +55,9 @@ def poll_means(turn: Transition, lead: CoordinatorState) -> None:
         return
     if expected and len(missing) == len(expected):
         abort(turn, "no mean of any part arrived")
-    elif all(_key(part, means[part]) in turn.state.faults for part in expected - missing) or not turn.rules.row_bytes:
+    elif turn.state.state_digest and (
+        all(_key(part, means[part]) in turn.state.faults for part in expected - missing) or not turn.rules.row_bytes
+    ):
         update = make_update(turn, lead, exchange)
         if any(update.contributors):
             propose(turn, turn.state.lead or lead, update)
@@ -126,7 +127,10 @@ def abort(turn: Transition, why: str) -> None:
     """Step back. The ballot is spent; whatever was accepted stays accepted."""
     lead = turn.state.lead
     assert lead is not None
-    turn.set(lead=None, ballot_at=-inf)
+    turn.set(lead=None)
+    turn.ballot_over()
+    promised = max(turn.state.acceptor.promised, lead.ballot + 1)
+    turn.send(lead.asked, Nack(turn.place(lead.ballot), promised))  # nobody need wait for it
     turn.moved()
     turn.emit(Tell(RoundAborted(round=turn.state.head.round, ballot=lead.ballot, why=why)))
     turn.ballot_fails(why)
@@ -165,6 +169,7 @@ def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState)
         pulls=pulls,
         records=judgement.records,
         roster=turn.roster,
+        state=turn.state.state_digest,
     )
     tenures = validation.tenures_due(turn.rules, head, update)
     update = replace(update, tenures=tenures, elect=next_electorate(head, exchange.members, tenures, update.roster))

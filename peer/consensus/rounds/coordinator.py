@@ -192,10 +192,13 @@ def _repeat(turn: Transition, lead: CoordinatorState) -> None:
 
 
 def on_nack(turn: Transition, sender: str, message: Nack) -> None:
-    lead = turn.state.lead
-    if lead is None or sender not in turn.state.electorate:
+    lead, ballot = turn.state.lead, message.place.ballot
+    if message.promised <= ballot or sender not in turn.state.electorate:
         return
-    if message.place.ballot != lead.ballot or message.promised <= lead.ballot:
+    if sender == turn.owner(ballot) and ballot == turn.state.acceptor.promised:
+        turn.ballot_over()  # its coordinator has stepped back
+        return
+    if lead is None or ballot != lead.ballot:
         return
     nacked = lead.nacked | {sender}
     turn.set(lead=replace(lead, nacked=nacked))

@@ -242,6 +242,8 @@ def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
     if anchor == turn.state.head.anchor:
         turn.set(state_digest=digest)
         readiness.poll(turn)
+        acceptor.poll(turn)
+        coordinator.poll(turn)
         if not turn.state.blocks:
             turn.say_head()
 
@@ -293,6 +295,7 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
             block_sync.on_head(turn, sender, message)
             readiness.poll(turn)
             coordinator.poll(turn)
+            acceptor.answer_postponed(turn)
         case GetBlocks(anchors):
             block_sync.on_get(turn, sender, anchors)
         case Blocks(blocks):

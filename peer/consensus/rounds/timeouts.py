@@ -212,21 +212,20 @@ def asks_at(state: State) -> float:
     if state.deadlines.gather_s < state.rules.gather_s:
         return min(latest, first_at + state.deadlines.gather_s)
     late = (state.expected_by.get(peer, inf) for peer in state.electorate if peer not in ready)
-    return min(latest, max((first_at + FIRST_FLOOR_S, *late)))
+    # Who came last was waited for until then: the turns of later ballots count from there.
+    return min(latest, max((first_at + FIRST_FLOOR_S, *state.ready_at.values(), *late)))
 
 
 def begins_at(state: State) -> float:
     """When a voter follows a first ballot though not all are ready: by the same rule, from what it has heard itself.
 
-    Who still trains counts from when it stood here; it need not be ready itself.
+    Who still trains counts from the first that was ready, as nobody asks earlier; it need not be ready itself.
     """
     if state.header is not None:
         return asks_at(state)
-    latest = state.stood_at + state.rules.gather_s
-    if len(state.ready_at) < quorum(state.electorate):
-        return latest
-    learned = min(state.ready_at.values()) + state.deadlines.gather_s
-    return min(latest, learned) if state.deadlines.gather_s < state.rules.gather_s else latest
+    first_at = min(state.ready_at.values(), default=state.stood_at)
+    is_quorum = len(state.ready_at) >= quorum(state.electorate)
+    return first_at + (state.deadlines.gather_s if is_quorum else state.rules.gather_s)
 
 
 def steps_ready(state: State) -> int:

@@ -161,6 +161,10 @@ class Transition:
         """The same of the ballot that I promised: nobody else's turn comes before that patience is over."""
         self.set(last_progress_at=self.now, ballot_at=self.now)
 
+    def ballot_over(self) -> None:
+        """Nobody waits any longer for the ballot that I promised: from now on it is the turn of those after it."""
+        self.set(ballot_at=self.now - timeouts.patience_s(self.state))
+
     @property
     def my_root(self) -> bytes:
         """What I have pledged for this anchor; empty if that is nothing, or not yet said."""

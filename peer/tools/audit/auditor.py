@@ -29,6 +29,7 @@ from peer.training.outer.outer_state import OuterState
 from peer.training.outer.outer_step import advance
 
 MEANS = "means checked against their rows and norms (where the objects are here)"
+STATES = "certified states computed again"
 ROWS = "rows were checked against contributions by the voters, not here"
 
 Say = Callable[[int, int], None]
@@ -48,6 +49,8 @@ class Report:
     parts: int = 0
     means: int = 0
     """Of these parts: compared with the rows behind them, and these with the norms that their givers declared."""
+    states: int = 0
+    """Certified by the voters of the round after, and computed again here."""
     peers: int = 0
     head: str = ""
     state: str = ""
@@ -60,7 +63,7 @@ class Report:
             f"head {self.head[:16]}, state {self.state[:16] or 'not computed'}",
         ]
         line = f"rounds {self.first_round}..{self.last_round} checked: {', '.join(said)}"
-        return "; ".join([line, f"{self.means:,} {MEANS}", ROWS, *self.notes])
+        return "; ".join([line, f"{self.means:,} {MEANS}", f"{self.states:,} {STATES}", ROWS, *self.notes])
 
     def to_json(self) -> dict[str, Any]:
         return {"sound": True} | asdict(self)
@@ -143,6 +146,10 @@ class _Audit:
         with blaming(round, path):
             fault = check_block(self._rules, head, block)
             require(not fault, fault)
+            said, made = block.update.state, self._states.digest
+            why = f"its voters had state {said.hex()[:12]} before it, where the files make {made.hex()[:12]}"
+            require(not made or said == made, why)
+        self.report.states += bool(made)
         self._check_parts(block.update)
         before, _, _ = after_restarts(self._rules.keys, self._rules.organiser, head, block)
         self._check_means(before, block.update)

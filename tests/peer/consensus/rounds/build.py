@@ -24,6 +24,7 @@ PARTS = tuple(Part(index, 2 * index, size // 4) for index, size in enumerate(PAR
 HEAD = ChainHead(anchor=genesis_anchor(b"r" * 32, NAMES, b""), round=0, weight=0, electorate=NAMES, members=NAMES)
 PAYLOADS = (b"first 8.", b"then 8..", b"last")
 """Encoded means of the three parts."""
+STATE = digest_of(b"outer state at HEAD")
 NORMS = norms.declare(divide(PARTS, 1)[0], dict.fromkeys(range(len(PARTS)), norms.PartNorms(1.0)))
 """Every layer of every contribution has the norm 1."""
 
@@ -36,7 +37,7 @@ def rules(me: str, aggregation: AggregationRules = MEAN_ONLY) -> Rules:
 
 
 def state_of(me: str, **changes: Any) -> State:
-    return replace(begin(rules(me), HEAD, 0.0), **changes)
+    return replace(begin(rules(me), HEAD, 0.0), **{"state_digest": STATE, **changes})
 
 
 def fault_of(state: State, item: Update) -> str:
@@ -99,6 +100,7 @@ def update(
         scales=scales,
         pulls=pulls,
         records=judgement.records,
+        state=STATE,
     )
     changed = replace(plain, **changes)
     if not {"tenures", "weights"} & changes.keys() and len(changed.parts) == len(changed.contributors):

@@ -10,9 +10,11 @@ import pytest
 from peer.consensus.protocol.block import VOID, Block, Stuck, Update, Vote
 from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.protocol.messages import GetObjects, Message, Nack, ObjectData, Prepare, Promise, Propose, VoteCast
+from peer.consensus.protocol.refusals import STATE as STATE_RULE
 from peer.consensus.protocol.refusals import VOTES
 from peer.consensus.protocol.validation import check_block, vote_valid
 from peer.consensus.rounds.interface import (
+    Applied,
     CommitBlock,
     Effect,
     ObjectStored,
@@ -33,6 +35,7 @@ from tests.peer.consensus.rounds.build import (
     HEAD,
     NAMES,
     PAYLOADS,
+    STATE,
     block,
     fault_of,
     header,
@@ -243,6 +246,18 @@ def test_nobody_votes_for_what_it_does_not_hold() -> None:
     state, effects = run(state_of(voter(), held={name: HELD[name] for name in most}), proposed(update()))
     assert not sent(effects, VoteCast)
     state, effects = run(state, ObjectStored(4.5, last, HELD[last]))
+    assert sent(effects, VoteCast)
+
+
+def test_nobody_votes_for_other_bits_than_its_own() -> None:
+    """Whoever has not computed its own yet votes once it has."""
+    state, effects = run(state_of(voter(), held=HELD, state_digest=digest_of(b"other")), proposed(update()))
+    assert not sent(effects, VoteCast)
+    assert [refusal.rule for refusal in state.attempts.refusals] == [STATE_RULE]
+    state, effects = run(state_of(voter(), held=HELD, state_digest=b""), proposed(update()))
+    assert not sent(effects, VoteCast)
+    assert not state.attempts.refusals
+    _, effects = run(state, Applied(4.5, HEAD.anchor, STATE))
     assert sent(effects, VoteCast)
 
 

@@ -170,7 +170,7 @@ def test_honest_runs_are_accepted_in_one_line(made: RunOnDisk, full: Path, based
     assert audit(made.directory).sentence() == (
         f"rounds 0..5 checked: 5 firm, 0 restarted, {parts} parts, 2 peers, head {head}, state {state}; "
         f"{parts} means checked against their rows and norms (where the objects are here); "
-        "rows were checked against contributions by the voters, not here"
+        "5 certified states computed again; rows were checked against contributions by the voters, not here"
     )
     assert audit(full).sentence().startswith("rounds 0..4 checked: 4 firm, 0 restarted, ")
     report = audit(based)
@@ -287,6 +287,9 @@ def records(update: Update, head: ChainHead) -> Update:
 
 FORGERIES: dict[str, Forge] = {
     "its weights are not those that its headers": weights,
+    "its voters had state 6e6f7420": lambda update, head: dataclasses.replace(
+        update, state=b"not the files' state".ljust(32)
+    ),
     "its W is 99": lambda update, head: dataclasses.replace(update, weight=99),
     "its contributors do not fit": contributors,
     "its penalties are not": penalties,
@@ -347,7 +350,7 @@ def test_who_went_on_without_a_quorum_counts_as_restarted(made: RunOnDisk, copie
     """One peer of two, as the organiser has signed it."""
     one = made.identities[0]
     with opened(made, copied) as disk:
-        before = disk.heads[-2]
+        before, state = disk.heads[-2], disk.blocks[-1].update.state
     run = made.spec.digest()
     stuck = Stuck(one.peer_id, before.anchor, before.electorate, 1).signed(RunKeys(one, run))
     organiser = RunKeys(Identity.from_seed(b"o" * 32), run)
@@ -356,7 +359,7 @@ def test_who_went_on_without_a_quorum_counts_as_restarted(made: RunOnDisk, copie
         spec=made.spec, me=one.peer_id, parts=made.trainer.parts, anchor=SimpleNamespace(round=before.round),
         contribution=lambda anchor: contribution(made.trainer, anchor),
     )  # fmt: skip
-    decided = DecidedRound([alone], before.anchor)  # type: ignore[list-item]
+    decided = DecidedRound([alone], before.anchor, state=state)  # type: ignore[list-item]
     update = dataclasses.replace(
         decided.update, time=before.time, weight=before.weight + 1, elect=(one.peer_id,), roster=before.roster
     )  # fmt: skip

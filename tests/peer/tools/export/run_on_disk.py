@@ -146,7 +146,8 @@ def _one_round(disk: ChainStore, trainers: list[LocalTrainer], identities: Seque
         for _ in range(STEPS):
             step(trainer)
         submit(trainer, disk.head.anchor)
-    decided, spec = DecidedRound(trainers, disk.head.anchor), trainers[0].spec
+    first, spec = trainers[0], trainers[0].spec
+    decided = DecidedRound(trainers, disk.head.anchor, state=first.state_digest(disk.head.anchor))
     for digest, payload in decided.objects.items():
         disk.save_object(digest, payload)
     weight = disk.head.weight + len(decided.update.members)
