@@ -28,8 +28,7 @@ from dht.node import Node
 from dht.records import Genesis, PeerRecord
 from peer.consensus.organiser import light_chain
 from peer.consensus.protocol.block import MAX_MEMBERS, Block, Roster, Update
-from peer.consensus.protocol.encoding import DIGEST_BYTES
-from peer.consensus.protocol.head import ChainHead
+from peer.consensus.protocol.head import ChainHead, genesis_anchor
 from peer.schema.events import AlertRaised, Event
 
 FOLLOWED_FILE, CANDIDATES_FILE = "followed.block", "candidates.json"
@@ -88,7 +87,7 @@ class Promoter:
     async def _follow(self, node: Node, peer: str) -> None:
         """Hear of a peer how the chain went on."""
         assert self._head is not None
-        request = self._head.round.to_bytes(light_chain.NUMBER_BYTES, "big")
+        request = light_chain.packed_question(self._head.round)
         try:
             given = await node.ask(peer, light_chain.QUESTION, ASK_S, light_chain.MAX_WAY_BYTES, request)
             if given is None:
@@ -161,8 +160,9 @@ class Promoter:
             else:
                 empty = ChainHead(anchor=update.parent, round=update.round - 1, weight=0, electorate=(), members=())
                 return empty.after(update)
+        anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
         return ChainHead(
-            anchor=bytes(DIGEST_BYTES), round=0, weight=0, electorate=genesis.founders, members=(),
+            anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=(),
             roster=Roster(0, genesis.founders),
         )  # fmt: skip
 

@@ -717,7 +717,7 @@ def questions(folder: Path) -> Any:
     return {
         "ask standing": told(ask_chain_status((START.anchor, digest("b")))),
         "ask chunk": told(ask_chunk(digest("m"), 300)),
-        "standing": told(ChainStatus(round=20, weight=60, shared=-1, offers=(offer,)).to_bytes()),
+        "standing": told(ChainStatus(round=20, shared=-1, offers=(offer,)).to_bytes()),
         "distances": told(distances.told(lambda peer: True)),
         "time": told(pack_time(NOW)),
         "greeting": told(GREETING),

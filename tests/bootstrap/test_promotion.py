@@ -18,9 +18,10 @@ from dht.errors import BadInput, Unreachable
 from dht.identity import Identity, RunKeys
 from dht.node import Node
 from dht.records import Genesis
-from peer.consensus.organiser.light_chain import NUMBER_BYTES, QUESTION, packed_way
+from peer.consensus.organiser.light_chain import QUESTION, packed_way, read_question
 from peer.consensus.protocol.block import Block, Roster, Tenure, Update, Vote
 from peer.consensus.protocol.electorate import instance_of
+from peer.consensus.protocol.head import genesis_anchor, next_anchor
 from peer.schema.events import AlertRaised, Event
 from peer.testing.memory_swarm import World
 
@@ -37,11 +38,13 @@ def sample() -> Update:
     return world.peers[0].disk.blocks[-1].update
 
 
-def block(round: int, strangers: tuple[str, ...], author: Identity = FOUNDER) -> Block:
+def block(parent: bytes, round: int, strangers: tuple[str, ...], author: Identity = FOUNDER) -> Block:
     """What the one founder has decided: by it these strangers gave something that was counted."""
     tenures = tuple(Tenure(peer, min(round, 8), round) for peer in sorted(strangers))
     electorate = (FOUNDER.peer_id,)
-    update = replace(sample(), round=round, elect=electorate, tenures=tenures, roster=Roster(0, electorate))
+    update = replace(
+        sample(), parent=parent, round=round, elect=electorate, tenures=tenures, roster=Roster(0, electorate)
+    )
     update = Update.from_bytes(update.to_bytes())
     vote = Vote(FOUNDER.peer_id, instance_of(update.parent, electorate), 0, update.digest, bytes(64))
     return Block(update, (vote.signed(RunKeys(author, RUN)),))
@@ -56,8 +59,10 @@ class Peer:
         self.asked: list[int] = []
 
     async def ask(self, peer: str, name: str, timeout_s: float, most: int, request: bytes = b"") -> bytes | None:
-        assert (name, len(request)) == (QUESTION, NUMBER_BYTES)
-        self.asked.append(int.from_bytes(request, "big"))
+        assert name == QUESTION
+        start, end = read_question(request)
+        assert end == 0
+        self.asked.append(start)
         if self.newest is None:
             raise Unreachable("nobody answers")
         return packed_way((self.newest,))
@@ -77,6 +82,7 @@ class Days:
     ) -> None:
         monkeypatch.setattr(promotion, "LOOK_S", 0.0)
         self.now, self.peer, self.folder, self.after_s = 1e9, peer, folder, after_s
+        self._anchor = genesis_anchor(RUN, GENESIS.founders, GENESIS.state)
         self.events: list[Event] = []
         self.start()
 
@@ -85,7 +91,8 @@ class Days:
 
     async def hours(self, count: int, strangers: tuple[str, ...], author: Identity = FOUNDER, first: int = 1) -> None:
         for round in range(first, first + count):
-            self.peer.newest = block(round, strangers, author)
+            newest = self.peer.newest = block(self._anchor, round, strangers, author)
+            self._anchor = next_anchor(newest.update.parent, newest.update.digest)
             await self._promoter.look(cast(Node, self.peer), GENESIS, self.peer.heads, GENESIS.founders)
             self.now += 3600.0
 

@@ -14,6 +14,7 @@ from dht.errors import BadInput
 from peer.consensus.protocol.head import ChainHead
 from peer.node.store import snapshots
 from peer.node.store.chain import start_chain_at
+from peer.node.store.kept_way import KeptWay
 from peer.node.store.run_directory import genesis_head, read_base_at, read_genesis
 from peer.node.telemetry.reporter import Reporter
 from peer.schema.events import AlertRaised, Event
@@ -97,7 +98,7 @@ def test_where_the_chain_began_anew_its_work_goes_along(run: RunOnDisk) -> None:
     own, theirs = heads(run)[-1], heads(run)[1]
     snapshot(run, theirs)
     base = read_base_at(run.directory, genesis_head(read_genesis(run.directory)), theirs.anchor, 1, 9)
-    start_chain_at(run.directory, base)
+    start_chain_at(run.directory, base, KeptWay(0))
     for path in (run.directory / "chain").glob("*.block"):
         path.unlink()
     said: list[Event] = []

@@ -10,14 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.consensus.protocol.block import Block
-from peer.consensus.protocol.encoding import Keys, octets, pack, rows, unpack
+from peer.consensus.protocol.encoding import COUNT, Keys, integer, octets, pack, row, rows, unpack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.validation import after_restarts, fault_of_votes
 
 QUESTION = "way"
-"""Under this name a peer gives the way from a round, which the request names in so many bytes, to where it stands; or
-nothing, if it has not all of that."""
-NUMBER_BYTES = 8
+"""Under this name a peer gives the way between two rounds that the request names, `packed_question`; or nothing, if it
+has not all of that."""
 MAX_WAY_BYTES = 1 << 21
 MAX_WAY = 1 << 12
 """Blocks."""
@@ -31,6 +30,8 @@ def follow(keys: Keys, organiser: str, start: ChainHead, way: Sequence[Block]) -
         update = block.update
         if update.round <= head.round:
             raise ValueError("its blocks are not in order")
+        if update.round == head.round + 1 and update.parent != head.anchor:
+            raise ValueError(f"round {update.round} follows another anchor")
         before = ChainHead(
             anchor=update.parent, round=update.round - 1, weight=0, electorate=head.electorate, members=(),
             roster=head.roster,
@@ -45,13 +46,30 @@ def follow(keys: Keys, organiser: str, start: ChainHead, way: Sequence[Block]) -
 
 def way_of(blocks: Sequence[Block], start: ChainHead) -> tuple[Block, ...]:
     """Those of the blocks that follow `start` which somebody needs to follow them."""
+    return (*changes_in(blocks[:-1], start), *blocks[-1:])
+
+
+def changes_in(blocks: Sequence[Block], start: ChainHead) -> tuple[Block, ...]:
+    """Those of the blocks that follow `start` after which others decide, or restarts are judged by another list; and
+    those that were decided after a Restart."""
     needed, electorate, roster = [], start.electorate, start.roster
     for block in blocks:
         update = block.update
-        if (update.elect, update.roster) != (electorate, roster) or block.restarts or block is blocks[-1]:
+        if (update.elect, update.roster) != (electorate, roster) or block.restarts:
             needed.append(block)
         electorate, roster = update.elect, update.roster
     return tuple(needed)
+
+
+def packed_question(start: int, end: int = 0) -> bytes:
+    """The way from round `start` to round `end`, or to where who is asked stands."""
+    return pack((start, end))
+
+
+def read_question(request: bytes) -> tuple[int, int]:
+    """Raises ValueError."""
+    start, end = row(unpack(request), 2)
+    return COUNT(start), integer(end, 0)
 
 
 def packed_way(way: Sequence[Block]) -> bytes:

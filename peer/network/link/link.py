@@ -225,9 +225,9 @@ async def _follow_chain(
 ) -> None:  # fmt: skip
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = SnapshotSync(
-        node, notices.run, notices.read_others, chains.directory, layer_sizes(rules.parts),
-        sum(rules.bytes_of_means) // rules.fragments, rules.keep_rounds, chains.executor,
-        pipe.report, held=None if role is None else role.held,
+        node, notices.run, rules, notices.read_others, chains.directory, layer_sizes(rules.parts),
+        sum(rules.bytes_of_means) // rules.fragments, chains.executor, pipe.report,
+        held=None if role is None else role.held,
     )  # fmt: skip
     disk = chains.open()
     why = "" if resume_from(pipe, disk, chains.directory, chains.genesis, at) else "no snapshot is on this disk"
@@ -241,7 +241,7 @@ async def _follow_chain(
         link = Participation(node, pipe, notices, disk, rules, chains.executor, chains.directory, role)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         with chains.within_quota(disk):
-            why = await link.take_part()
+            why = await link.take_part(partial(syncer.find_loss, disk))
         donor.disk = None
         if not why:
             return

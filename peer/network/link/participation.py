@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -59,7 +59,6 @@ class Participation:
         self._learning = TrainingFigures()
         self._in_step = False
         self._all_here, self._committed, self._lost = asyncio.Event(), asyncio.Event(), asyncio.Event()
-        self._lost_why = ""
         self._counted_sent = self._counted_received = 0
         acceptors = disk.load_acceptors()
         accepted = disk.accepted_update(acceptors.get(disk.head.instance))
@@ -86,8 +85,11 @@ class Participation:
         if role is not None:
             role.begin(self._driver, disk, arithmetic)
 
-    async def take_part(self) -> str:
-        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
+    async def take_part(self, find_loss: Callable[[], Awaitable[str]]) -> str:
+        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is.
+
+        `find_loss` says why that is so, by certificates, where the machine finds that nobody shows what follows; or "".
+        """
         self._node.streams.listen(self._on_frame)
         self._obey()
         self._list.load()
@@ -108,9 +110,10 @@ class Participation:
             ]
             hearing = asyncio.create_task(self._hear_trainer())
             try:
-                if not await self._hears_out(hearing):
+                why = await self._hears_out(hearing, find_loss)
+                if why:
                     self._stop()
-                    return self._lost_why
+                    return why
                 await self._say_goodbye(hearing.result())
             except LinkLost:
                 log.info("the trainer has ended")
@@ -127,14 +130,22 @@ class Participation:
     def is_exchanging(self) -> bool:
         return self._driver.state.exchange is not None
 
-    async def _hears_out(self, hearing: asyncio.Task[bool]) -> bool:
-        """Whether the trainer said its last; else the chain was lost before."""
-        losing = asyncio.create_task(self._lost.wait())
+    async def _hears_out(self, hearing: asyncio.Task[bool], find_loss: Callable[[], Awaitable[str]]) -> str:
+        """Why the chain is lost; nothing when the trainer has said its last."""
+        losing = asyncio.create_task(self._find_loss(find_loss))
         try:
             await asyncio.wait({hearing, losing}, return_when=asyncio.FIRST_COMPLETED)
-            return hearing.done()
+            return "" if hearing.done() else losing.result()
         finally:
             losing.cancel()
+
+    async def _find_loss(self, find_loss: Callable[[], Awaitable[str]]) -> str:
+        """What the machine was told two liars may have said: the round goes on while that is looked into."""
+        while True:
+            await self._lost.wait()
+            self._lost.clear()
+            if why := await find_loss():
+                return why
 
     def _stop(self) -> None:
         """Another machine begins on another chain: this one must not write any more."""
@@ -269,7 +280,7 @@ class Participation:
         self._pipe.send(ipc.AskSubmit())
 
     def resync(self, why: str) -> None:
-        self._lost_why = why
+        log.info("%s", why)
         self._lost.set()
 
     def _say(self, head: Heartbeat) -> None:

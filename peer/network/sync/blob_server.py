@@ -109,19 +109,20 @@ class BlobServer:
         known = self.disk.ancestors
         offers = self._offered(known)
         return ChainStatus(
-            round=self.disk.head.round, weight=self.disk.head.weight,
+            round=self.disk.head.round,
             shared=next((known[anchor] for anchor in anchors if anchor in known), -1),
             offers=tuple(offers if self._upload_bps else ())[-OFFERS_MOST:],
         ).to_bytes()  # fmt: skip
 
     async def way(self, peer: str, request: bytes) -> bytes | None:
-        """From the round in the request to where this peer stands; nothing if it has not all of that."""
+        """Between the rounds in the request; nothing if this peer has not all of that."""
         if self.disk is None:
             return None
-        index = int.from_bytes(request[: light_chain.NUMBER_BYTES], "big") - self.disk.base.head.round
-        if not 0 <= index < len(self.disk.blocks):
+        try:
+            way = self.disk.way_between(*light_chain.read_question(request))
+        except ValueError:
             return None
-        return light_chain.packed_way(light_chain.way_of(self.disk.blocks[index:], self.disk.heads[index]))
+        return light_chain.packed_way(way) if way else None
 
     async def manifest(self, peer: str, request: bytes) -> bytes | None:
         """The manifest with this digest; nothing if others are served."""
@@ -174,6 +175,8 @@ class BlobServer:
 
     def _offered(self, known: dict[bytes, int]) -> list[SnapshotOffer]:
         """Snapshots on my chain, oldest first. One that is damaged or goes away meanwhile is not offered."""
+        assert self.disk is not None
+        head = self.disk.head
         names = {snapshots.path_of(self._directory, *item).name for item in snapshots.names(self._directory)}
         self._manifests = {name: item for name, item in self._manifests.items() if name in names}
         for name in sorted(names - self._manifests.keys()):
@@ -183,7 +186,8 @@ class BlobServer:
                 here = snapshots.layers_in(path, manifest)
                 self._manifests[name] = _offer_of(manifest, here), manifest
         offers = (self._manifests[name][0] for name in sorted(self._manifests))
-        return [offer for offer in offers if offer.anchor in known]
+        # The block after it says what its state is.
+        return [offer for offer in offers if known.get(offer.anchor, head.round) < head.round]
 
     def _takes_on(self, peer: str) -> bool:
         if not self._upload_bps:

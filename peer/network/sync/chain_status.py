@@ -39,20 +39,19 @@ class ChainStatus:
     """What a peer says of its chain."""
 
     round: int
-    weight: int
     shared: int
     """Round of the newest of the asker's anchors that is on this chain; -1 for none."""
     offers: tuple[SnapshotOffer, ...]
 
     def to_bytes(self) -> bytes:
-        return pack((self.round, self.weight, self.shared, tuple(map(_offer_row, self.offers))))
+        return pack((self.round, self.shared, tuple(map(_offer_row, self.offers))))
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> ChainStatus:
         """Raises ValueError."""
-        round, weight, shared, offers = row(_unpacked(packed), 4)
+        round, shared, offers = row(_unpacked(packed), 3)
         return cls(
-            round=integer(round, 0), weight=integer(weight, 0), shared=integer(shared, -1),
+            round=integer(round, 0), shared=integer(shared, -1),
             offers=tuple(_offer(item) for item in rows(offers, OFFERS_MOST)),
         )  # fmt: skip
 

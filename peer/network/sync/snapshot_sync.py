@@ -1,14 +1,16 @@
-"""A peer whose chain does not lead to where the others are: it takes a snapshot from several of them.
+"""A peer whose chain does not lead to where the others are: it takes a snapshot that the voters have certified.
 
 It happens while the round machine does not run: before a newcomer's first round, and when a peer
-finds that nobody has any more what follows its own chain.
+finds that nobody has any more what follows its own chain. Who gives a snapshot does not matter: the update after it,
+on a chain that is certified from where this peer stands on, names its anchor and its state.
 """
 
 from __future__ import annotations
 
 import asyncio
 import logging
-from collections import Counter, defaultdict
+import time
+from collections import defaultdict
 from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
@@ -19,11 +21,13 @@ from pathlib import Path
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
-from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
+from peer.consensus.protocol.rules import Rules
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
+from peer.network.sync.certified_way import CertifiedWay, Follower, TwoWays, may_leave, newest, start_for
 from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
 from peer.node.store.chain import ChainStore, start_chain_at
+from peer.node.store.kept_way import KeptWay
 from peer.node.store.snapshots import SnapshotManifest
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 
@@ -34,7 +38,11 @@ LOOK_TRIES = 3
 LOOK_S = 5.0
 LOOK_AGAIN_S = 1.0
 TRY_AGAIN_S = 3.0
-RESYNC = "RESYNC"
+OLD_S = 3600.0
+"""Of a snapshot after which nothing was decided for so long people are told."""
+AT_A_TIME = 8
+"""Snapshots whose ways are asked for at a time."""
+RESYNC, TWO_CHAINS = "RESYNC", "TWO_CHAINS"
 
 Others = dict[str, tuple[Heartbeat | None, tuple[str, ...]]]
 """By peer id: its HEAD, None before it takes part, and where it can be dialled."""
@@ -46,6 +54,7 @@ class SnapshotSync:
 
     node: Node
     run: bytes
+    rules: Rules
     read_others: Callable[[], Awaitable[Others]]
     """Who is on the board."""
     directory: Path
@@ -53,30 +62,41 @@ class SnapshotSync:
     """Elements of each layer of the model."""
     round_bytes: int
     """Encoded size of an update, on the average."""
-    keep_rounds: int
     executor: Executor
     say: Callable[[Event], None]
     held: range | None = None
     """The layers that this home of a cluster needs; None for all."""
-    refused: frozenset[bytes] = frozenset()
+    _refused: set[bytes] = field(default_factory=set)
     """Digests of manifests that are not what they seemed to be."""
     _silent: set[str] = field(default_factory=set)
     """Donors that failed; they are asked again when nobody else is left."""
+    _told: str = ""
 
     async def find_need(self, disk: ChainStore) -> str:
         """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or ""."""
         is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
-        goal = max((head.round for head, _ in others.values() if head is not None), default=0)
-        if goal - disk.head.round <= self.keep_rounds:
+        said = max((head.round for head, _ in others.values() if head is not None), default=0)
+        if said - disk.head.round <= self.rules.keep_rounds:
             return ""
         standings = await self._survey(disk, others)
-        if is_cut_off(standings, disk.head.weight):
-            return f"the others are at round {goal} and no longer have what follows round {disk.head.round} here"
-        choice = choose_snapshot(standings, self._needed)
-        if disk.head.round == 0 and choice is not None and is_shorter(choice, standings, 0, self.round_bytes):
+        ways = await self._ways(disk, standings)
+        goal = newest(ways.values())
+        if goal - disk.head.round <= self.rules.keep_rounds:
+            return ""
+        if all(standings[peer].shared < 0 for peer in ways):
+            return _lost(goal, disk)
+        choice = await self._choose(disk, standings) if disk.head.round == 0 else None
+        if choice is not None and is_shorter(choice.offer, goal, self.round_bytes):
             return f"{goal} updates are more to load than a snapshot"
         return ""
+
+    async def find_loss(self, disk: ChainStore) -> str:
+        """Why the chain on this disk must be given up, of which the machine says that nobody shows what follows; or ""
+        if nobody has more that is certified."""
+        others = await self._read_others(1)
+        goal = newest((await self._ways(disk, await self._survey(disk, others))).values())
+        return _lost(goal, disk) if goal > disk.head.round else ""
 
     async def bring(self, disk: ChainStore, why: str) -> SnapshotManifest:
         """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull.
@@ -87,53 +107,94 @@ class SnapshotSync:
             text = f"{why}: this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
             self.say(AlertRaised(level="warning", code=RESYNC, text=text))
         while True:
-            others = await self._read_others(1)
-            choice = await self._choose(disk, others)
+            choice = await self._choose(disk, await self._survey(disk, await self._read_others(1)))
             if choice is None:
                 self.say(PeerStateChanged(state="SYNCING", why="looking for peers that give a snapshot"))
                 await asyncio.sleep(TRY_AGAIN_S)
                 continue
             try:
-                manifest = await self._fetch(choice, others)
+                manifest = await self._fetch(choice)
             except Unreachable as error:
                 log.info("%s", error)
                 await asyncio.sleep(TRY_AGAIN_S)
                 continue
             except BadInput as error:
-                self.refused |= {choice.offer.manifest}
+                self._refused.add(choice.offer.manifest)
+                self._silent |= set(choice.donors)
                 self.say(AlertRaised(level="warning", code=RESYNC, text=f"{error}: refused"))
                 continue
-            start_chain_at(self.directory, manifest.base)
+            start_chain_at(self.directory, manifest.base, kept_way(disk, choice.way))
             return manifest
 
-    async def _choose(self, disk: ChainStore, others: Others) -> SnapshotChoice | None:
-        standings = await self._survey(disk, others)
-        further = {peer: standing for peer, standing in standings.items() if standing.weight >= disk.head.weight}
-        trusted = {peer: standing for peer, standing in further.items() if peer not in self._silent}
-        choice = choose_snapshot(trusted, self._needed, self.refused)
-        if choice is None:
+    # ---- what is certified ----
+
+    async def _ways(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> dict[str, CertifiedWay]:
+        """The chains of those who are further. While two part it waits until one of them is gone, or the organiser has
+        signed where the run was."""
+        while True:
+            try:
+                return await self._follower.follow_all(standings, tuple(disk.heads))
+            except TwoWays as error:
+                self._tell_once(f"{error}: this peer follows none of them; ask the organiser for a new invite")
+                await asyncio.sleep(TRY_AGAIN_S)
+
+    async def _choose(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> CertifiedChoice | None:
+        """The newest snapshot on a chain that is certified from mine on, of which all needed layers are to be had."""
+        for donors in ({*standings} - self._silent, {*standings}):
+            candidates = offered({peer: standings[peer] for peer in donors}, self._needed)
+            candidates = [
+                item for item in candidates
+                if item.offer.round > disk.head.round and item.offer.manifest not in self._refused
+            ]  # fmt: skip
+            for first in range(0, len(candidates), AT_A_TIME):
+                some = candidates[first : first + AT_A_TIME]
+                for item, way in zip(some, await self._certify(disk, standings, some), strict=True):
+                    if way is not None:
+                        return CertifiedChoice(offer=item.offer, donors=item.donors, spans=item.spans, way=way)
             self._silent.clear()
-        return choice or choose_snapshot(further, self._needed, self.refused)
+        return None
+
+    async def _certify(
+        self, disk: ChainStore, standings: Mapping[str, ChainStatus], some: list[SnapshotChoice]
+    ) -> list[CertifiedWay | None]:
+        return list(await asyncio.gather(*(self._way_to(disk, standings, item) for item in some)))
+
+    async def _way_to(
+        self, disk: ChainStore, standings: Mapping[str, ChainStatus], item: SnapshotChoice
+    ) -> CertifiedWay | None:
+        """To the block after this snapshot, from the first of its donors that shows it."""
+        heads = tuple(disk.heads)
+        for peer in item.donors:
+            way = await self._follower.follow(peer, start_for(standings[peer].shared, heads), item.offer.round + 1)
+            if way is not None and way.blocks[-1].update.parent == item.offer.anchor and may_leave(heads[-1], way):
+                return way
+        return None
+
+    @property
+    def _follower(self) -> Follower:
+        return Follower(asker=self.node, keys=self.rules.keys, organiser=self.rules.organiser)
 
     @property
     def _needed(self) -> range:
         return range(len(self.layers)) if self.held is None else self.held
 
-    async def _fetch(self, choice: SnapshotChoice, others: Others) -> SnapshotManifest:
+    async def _fetch(self, choice: CertifiedChoice) -> SnapshotManifest:
         manifest = await fetch_manifest(self.node, choice)
         about = (manifest.run, manifest.round, manifest.anchor, manifest.layers)
         if about != (self.run, choice.offer.round, choice.offer.anchor, self.layers):
             raise BadInput(f"the snapshot of round {choice.offer.round} is of another run or model")
-        said = states_at(manifest.base.head, others)
-        if 2 * said[manifest.state] < said.total():
-            raise BadInput(f"the snapshot of round {choice.offer.round} is not of the state that voters report there")
+        after = choice.way.blocks[-1].update
+        if manifest.state != after.state:
+            raise BadInput(f"the snapshot of round {choice.offer.round} is not of the state that its voters certified")
         size_mb = 2 * FLOAT32_BYTES * sum(self.layers[layer] for layer in self._needed) / 1e6
         some = "" if self.held is None else "layers of "
+        old_s = time.time() - after.time
+        since = f"; nothing was decided for {old_s / 3600:,.0f} hours" if after.time and old_s > OLD_S else ""
         self.say(
             PeerStateChanged(
                 state="SYNCING",
                 why=f"taking {some}the snapshot of round {manifest.round} ({size_mb:,.0f} MB) "
-                f"from {len(choice.donors)} peers",
+                f"from {len(choice.donors)} peers{since}",
             )
         )
         shelf = snapshot_shelf(self.directory, manifest)
@@ -143,6 +204,11 @@ class SnapshotSync:
         finally:
             self._silent |= download.left_out
         return manifest
+
+    def _tell_once(self, text: str) -> None:
+        if text != self._told:
+            self._told = text
+            self.say(AlertRaised(level="error", code=TWO_CHAINS, text=text))
 
     async def _read_others(self, tries: int) -> Others:
         for left in reversed(range(tries)):
@@ -158,43 +224,41 @@ class SnapshotSync:
         return await query_status(self.node, others, self._anchors(disk))
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
-        return tuple(head.anchor for head in reversed(disk.heads[-self.keep_rounds - 1 :]))
+        return tuple(head.anchor for head in reversed(disk.heads[-self.rules.keep_rounds - 1 :]))
 
 
-def states_at(head: ChainHead, others: Others) -> Counter[bytes]:
-    """What those whom this anchor elected say of its state, as far as they stand there now."""
-    heads = (others[peer][0] for peer in head.electorate if peer in others)
-    return Counter(said.state for said in heads if said is not None and said.anchor == head.anchor and said.state)
+@dataclass(frozen=True, kw_only=True)
+class CertifiedChoice(SnapshotChoice):
+    """A snapshot, and the way to the block after it."""
+
+    way: CertifiedWay
 
 
-def is_cut_off(standings: Mapping[str, ChainStatus], my_weight: int) -> bool:
-    """Whether most have done more, and none of them still has what follows an anchor of mine."""
-    ahead = [standing for standing in standings.values() if standing.weight > my_weight]
-    return 2 * len(ahead) > len(standings) and all(standing.shared < 0 for standing in ahead)
+def kept_way(disk: ChainStore, way: CertifiedWay) -> KeptWay:
+    """What leads to the chain that begins where this way ends, from as far back as this disk knows."""
+    mine = disk.blocks[: way.start.round - disk.base.head.round]
+    before = disk.way.and_then(mine, disk.base.head)
+    return KeptWay(before.first, (*before.blocks, *way.blocks[:-1]))
 
 
-def is_shorter(choice: SnapshotChoice, standings: Mapping[str, ChainStatus], my_round: int, round_bytes: int) -> bool:
-    """Whether the snapshot and what follows it are fewer bytes than all updates since my round, of `round_bytes`."""
-    goal = max(standing.round for standing in standings.values())
-    return choice.offer.vector_bytes + (goal - choice.offer.round) * round_bytes < (goal - my_round) * round_bytes
+def is_shorter(offer: SnapshotOffer, goal: int, round_bytes: int) -> bool:
+    """Whether a snapshot and what follows it are fewer bytes than all updates up to round `goal`, of `round_bytes`."""
+    return offer.vector_bytes + (goal - offer.round) * round_bytes < goal * round_bytes
 
 
-def choose_snapshot(
-    standings: Mapping[str, ChainStatus], needed: range, refused: frozenset[bytes] = frozenset()
-) -> SnapshotChoice | None:
-    """The newest snapshot that most of those who offer any have: two at least, if two answer. Together they have all
-    `needed` layers of it."""
-    offered: dict[int, dict[SnapshotOffer, dict[str, range | None]]] = defaultdict(lambda: defaultdict(dict))
+def offered(standings: Mapping[str, ChainStatus], needed: range) -> list[SnapshotChoice]:
+    """The snapshots of which all `needed` layers are to be had, the newest first, and then those of most donors."""
+    donors: dict[SnapshotOffer, dict[str, range | None]] = defaultdict(dict)
     for peer, standing in sorted(standings.items()):
         for offer in standing.offers:
-            if offer.manifest not in refused:
-                offered[offer.round][offer][peer] = offer.layers
-    offering = sum(bool(standing.offers) for standing in standings.values())
-    for round in sorted(offered, reverse=True):
-        alike = sorted(offered[round].items(), key=lambda item: len(item[1]), reverse=True)
-        offer, donors = alike[0]
-        spans = {peer: layers for peer, layers in donors.items() if layers is not None}
-        is_there = len(spans) < len(donors) or set(needed) <= set(chain.from_iterable(spans.values()))
-        if is_there and len(donors) >= min(2, len(standings)) and 2 * len(donors) > offering:
-            return SnapshotChoice(offer=offer, donors=tuple(donors), spans=spans)
-    return None
+            donors[offer][peer] = offer.layers
+    found = []
+    for offer, layers_of in donors.items():
+        spans = {peer: layers for peer, layers in layers_of.items() if layers is not None}
+        if len(spans) < len(layers_of) or set(needed) <= set(chain.from_iterable(spans.values())):
+            found.append(SnapshotChoice(offer=offer, donors=tuple(layers_of), spans=spans))
+    return sorted(found, key=lambda item: (-item.offer.round, -len(item.donors)))
+
+
+def _lost(goal: int, disk: ChainStore) -> str:
+    return f"the others are at round {goal} and no longer have what follows round {disk.head.round} here"

@@ -3,6 +3,7 @@
 The files of the chain are those of `peer.node.store.run_directory`; beside them lie
 
 chain/objects/<hex>    bytes by digest: encoded means of parts, accepted updates
+chain/way              `peer.node.store.kept_way`
 chain/<hex>.tally      what blocks before the base counted for whom (`peer.consensus.credit.tally`)
 chain/acceptors        what this peer promised and accepted in the newest instances
 
@@ -19,6 +20,7 @@ from pathlib import Path
 from dht.atomic_files import raising_damaged, write_atomic
 from peer.consensus.codec.codec import Codec
 from peer.consensus.credit.tally import Counting, read_tally, tally_path
+from peer.consensus.organiser.light_chain import way_of
 from peer.consensus.protocol.block import VOID, Block, Update
 from peer.consensus.protocol.encoding import DIGEST_BYTES, digest_of, pack, unpack
 from peer.consensus.protocol.head import ChainEntry, ChainHead
@@ -26,6 +28,7 @@ from peer.consensus.protocol.layout import Part, divide
 from peer.consensus.rounds.state import Acceptor
 from peer.node.store import snapshots
 from peer.node.store.contributions import Contribution
+from peer.node.store.kept_way import FILE, KeptWay, read_kept_way, write_kept_way
 from peer.node.store.objects import ObjectStore, load_object
 from peer.node.store.run_directory import (
     ChainBase,
@@ -61,6 +64,7 @@ class ChainStore:
         self.objects = ObjectStore(directory / "chain" / "objects", executor, call_soon)
         found = read_chain_files(directory, genesis)
         self.base, self.blocks, self.heads = found.base, list(found.blocks), list(found.heads)
+        self.way = read_kept_way(directory, self.base.head.round)
         self.tally = read_tally(directory, self.base.head)
         """Of the rounds before the first block."""
         self._rounds = {head.anchor: head.round for head in self.heads}
@@ -163,6 +167,7 @@ class ChainStore:
         if dropped:
             self.base = ChainBase.after(self.updates_up_to(self.heads[dropped].anchor))
             write_atomic(base_path(self._directory, self.base.head.anchor), self.base.to_bytes())
+            self._keep_way(dropped)
             self._tally_up(dropped)
         self._switch()
         self._drop_blocks(dropped)
@@ -184,6 +189,18 @@ class ChainStore:
                 break
             chosen.append(block)
         return tuple(chosen)
+
+    def way_between(self, start: int, end: int) -> tuple[Block, ...]:
+        """The blocks that somebody needs to follow this chain from one round to another, or, if that is 0, to its head;
+        none if they are not all here."""
+        base, last = self.base.head, end or self.head.round
+        if not max(start, base.round) < last <= self.head.round:
+            return ()
+        if start >= base.round:
+            index = start - base.round
+            return way_of(self.blocks[index : last - base.round], self.heads[index])
+        kept = self.way.since(start)
+        return () if kept is None else (*kept, *way_of(self.blocks[: last - base.round], base))
 
     def updates_up_to(self, anchor: bytes) -> tuple[Update, ...]:
         """The newest updates that led to an anchor on the chain, oldest first: one more than `keep_rounds`."""
@@ -209,6 +226,13 @@ class ChainStore:
             total_bytes -= self._block_bytes[dropped] + self.objects.freed_bytes(_means(block.update))
             dropped += 1
         return dropped
+
+    def _keep_way(self, count: int) -> None:
+        """What is needed of the oldest blocks, which are dropped."""
+        way = self.way.and_then(self.blocks[:count], self.heads[0])
+        if way != self.way or not (self._directory / "chain" / FILE).exists():
+            write_kept_way(self._directory, way)
+        self.way = way
 
     def _tally_up(self, count: int) -> None:
         """Count the oldest blocks, which are dropped."""
@@ -271,9 +295,11 @@ def read_acceptors(directory: Path) -> dict[bytes, tuple[int, Acceptor]]:
         return {acceptor.instance: (round, acceptor) for round, acceptor in rows}
 
 
-def start_chain_at(directory: Path, base: ChainBase) -> None:
-    """Begin the chain of a stopped link at `base` instead: what was there before does not count any more."""
+def start_chain_at(directory: Path, base: ChainBase, way: KeptWay) -> None:
+    """Begin the chain of a stopped link at `base`, to which `way` leads, instead: what was there before does not count
+    any more."""
     (directory / "chain").mkdir(exist_ok=True)
+    write_kept_way(directory, way)
     write_atomic(base_path(directory, base.head.anchor), base.to_bytes())
     write_atomic(directory / "HEAD", pointer_bytes(base.head, base))
 

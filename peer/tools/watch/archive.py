@@ -19,10 +19,10 @@ from dht.atomic_files import raising_disk_full, sync_folder, write_atomic
 from dht.errors import BadInput, DiskFull, Unreachable
 from dht.streams.base import Asking
 from peer.consensus.protocol.block import Block
-from peer.consensus.protocol.head import ChainEntry, ChainHead, next_anchor
+from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.network.sync.chain_status import SnapshotChoice, query_status
-from peer.network.sync.snapshot_sync import choose_snapshot
+from peer.network.sync.snapshot_sync import offered
 from peer.node.store import snapshots
 from peer.node.store.run_directory import ChainBase, base_path, block_path, pointer_bytes
 from peer.node.store.snapshots import SnapshotManifest
@@ -79,40 +79,42 @@ class Archive:
         names = (path.name.removeprefix(PREFIX) for path in self._folder.glob(f"{PREFIX}*"))
         return sorted(int(name) for name in names if name.isdecimal())
 
-    async def look(
-        self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str],
-        state_of: Callable[[bytes], bytes],
-    ) -> bool:  # fmt: skip
+    async def look(self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str]) -> bool:
         """Take the newest snapshot that peers offer if it is of one of these checked rounds and newer than all here.
 
         `layers` are the elements of each layer of the model.
         Whether one was taken. What stands against it is told once, and tried again at the next look.
         """
         try:
-            return await self._take(steps, layers, peers, state_of)
+            return await self._take(steps, layers, peers)
         except (Unreachable, DiskFull, BadInput) as error:
             self._warn(f"no checkpoint was kept: {error}")
             return False
 
-    async def _take(
-        self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str],
-        state_of: Callable[[bytes], bytes],
-    ) -> bool:  # fmt: skip
-        choice = choose_snapshot(await query_status(self._asker, peers, ()), range(len(layers)), self._refused)
-        if choice is None or choice.offer.round <= max(self.rounds(), default=0):
+    async def _take(self, steps: Sequence[ChainEntry], layers: tuple[int, ...], peers: Iterable[str]) -> bool:
+        # The update after a round says what its state is.
+        places = {step.block.update.parent: index for index, step in enumerate(steps) if index}
+        standings = await query_status(self._asker, peers, ())
+        newest = max(self.rounds(), default=0)
+        choice = next(
+            (
+                item for item in offered(standings, range(len(layers)))
+                if item.offer.round > newest and item.offer.anchor in places
+                and item.offer.manifest not in self._refused
+            ),
+            None,
+        )  # fmt: skip
+        if choice is None:
             return False
-        made = [next_anchor(step.block.update.parent, step.block.update.digest) for step in steps]
-        if choice.offer.anchor not in made:
-            return False  # its certificate is not checked yet, or it is of a branch that was left
-        checked = steps[: made.index(choice.offer.anchor) + 1]
+        place = places[choice.offer.anchor]
         manifest = await fetch_manifest(self._asker, choice)
-        said = state_of(manifest.anchor)
-        about = (manifest.run, manifest.round, manifest.anchor, manifest.layers, manifest.state if said else b"")
-        if about != (self._agreement.run, choice.offer.round, choice.offer.anchor, layers, said):
+        about = (manifest.run, manifest.round, manifest.anchor, manifest.layers, manifest.state)
+        certified = steps[place].block.update.state
+        if about != (self._agreement.run, choice.offer.round, choice.offer.anchor, layers, certified):
             self._refused |= {choice.offer.manifest}
-            raise BadInput(f"the snapshot of round {choice.offer.round} is not what the peers of the run say of it")
+            raise BadInput(f"the snapshot of round {choice.offer.round} is not the one that its voters certified")
         await self._fetch(manifest, choice)
-        self._publish(manifest, checked)
+        self._publish(manifest, steps[:place])
         return True
 
     async def _fetch(self, manifest: SnapshotManifest, choice: SnapshotChoice) -> None:

@@ -21,10 +21,9 @@ from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import layer_sizes
 from peer.consensus.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.consensus.protocol.rules import Rules
-from peer.network.sync.blob_download import fetch_manifest
+from peer.network.sync.certified_way import Follower, TwoWays
 from peer.network.sync.chain_status import ASK_MOST, query_status
 from peer.network.sync.run_discovery import LAYERS
-from peer.network.sync.snapshot_sync import choose_snapshot
 from peer.node.telemetry.reporter import Reporter
 from peer.schema.events import ReportReceived
 from peer.tools.watch.archive import Archive
@@ -98,7 +97,7 @@ class Watcher:
                 peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
                 await asyncio.gather(*(self._meet(peer) for peer in peers))
                 layers = layer_sizes(self._following.rules.parts)
-                await archive.look(self._following.trail, layers, peers, self._state_of)
+                await archive.look(self._following.trail, layers, peers)
 
     async def follow(self, rounds: int) -> None:
         """Until this many rounds are made, for ever if that is 0. Raises BadChain where certificates part."""
@@ -246,29 +245,28 @@ class Watcher:
             return
         why = f"no peer has round {self.head.round + 1} any more"
         if not await self._begin_late(why):
-            self._warn(f"{why}, and not enough peers offer the same snapshot")
+            self._warn(f"{why}, and no peer shows the certificates that lead further")
 
     async def _begin_late(self, why: str) -> bool:
-        """Go on from the round of a snapshot that several peers offer alike; False if that cannot be had."""
+        """Go on from where certificates lead; False if nobody shows them. Raises BadChain where two chains part."""
+        assert self._following is not None
         peers = self._some(ASK_MOST, self._trusted(self._hearsay.heads))
         await asyncio.gather(*(self._meet(peer) for peer in peers))
-        choice = choose_snapshot(await query_status(self._node, peers, ()), range(len(self._layer_sizes)))
-        if choice is None or choice.offer.round <= self.head.round:
-            return False
+        rules = self._following.rules
+        follower = Follower(asker=self._node, keys=rules.keys, organiser=rules.organiser)
         try:
-            manifest = await fetch_manifest(self._node, choice)
-        except Unreachable:
+            ways = await follower.follow_all(await query_status(self._node, peers, ()), (self.head,))
+        except TwoWays as error:
+            raise BadChain(f"{error}: its organiser must say which is its own; watching ends here") from error
+        if not ways:
             return False
-        if (manifest.run, manifest.anchor, manifest.layers) != (self._run, choice.offer.anchor, self._layer_sizes):
-            self._warn(f"the snapshot of round {choice.offer.round} is of another run or model")
-            self._layer_sizes = ()  # what was told of them may be wrong
-            return False
-        self._following = WatchedChain(self._rules_of(self._layer_sizes), manifest.base.head)
+        head = max((way.head for way in ways.values()), key=lambda head: head.round)
+        self._following = WatchedChain(self._rules_of(self._layer_sizes), head)
         self._left_alone.clear()
         self._cut_off.clear()
         self._warn(
-            f"{why}: watching begins at round {manifest.round}, whose snapshot {len(choice.donors)} peers offer alike; "
-            "what led there is not verified, what follows is"
+            f"{why}: watching begins at round {head.round}, to which certificates lead; the rounds before are not "
+            "checked, what follows is"
         )
         return True
 

@@ -11,6 +11,7 @@ import pytest
 from peer.network.link.channel import LinkLost
 from peer.network.link.participation import resume_from, unless_left
 from peer.node.store.chain import ChainStore, start_chain_at
+from peer.node.store.kept_way import KeptWay
 from peer.node.store.run_directory import ChainBase
 from peer.schema.ipc import (
     AdoptSnapshot,
@@ -89,7 +90,7 @@ def test_without_a_way_it_goes_on_from_a_snapshot_on_disk(tmp_path: Path) -> Non
 def test_a_pruned_chain_without_a_snapshot_leads_nowhere(tmp_path: Path, at: bytes) -> None:
     """The trainer is told where it stands, and that is all."""
     disk = chain_of(tmp_path, 6)
-    start_chain_at(tmp_path, ChainBase.after(disk.updates_up_to(disk.heads[4].anchor)))
+    start_chain_at(tmp_path, ChainBase.after(disk.updates_up_to(disk.heads[4].anchor)), KeptWay(0))
     disk = chain_of(tmp_path, 5)
     assert led(disk, tmp_path, at) == (False, [BeginAt(at or HEAD.anchor, disk.head.members)])
 

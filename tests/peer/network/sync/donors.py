@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor, Future
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,7 @@ import torch
 
 from dht.errors import Unreachable
 from peer.consensus.codec.codec import Codec
-from peer.consensus.protocol.block import VOID, Block
+from peer.consensus.protocol.block import VOID, Block, Vote
 from peer.consensus.protocol.encoding import digest_of
 from peer.network.sync.blob_server import BlobServer
 from peer.network.sync.chain_status import SnapshotChoice
@@ -20,8 +21,9 @@ from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.node.store.run_directory import ChainBase
 from peer.node.store.snapshots import SnapshotManifest
+from peer.testing.memory_peer import ModelKeys
 from peer.training.outer.outer_state import OuterState
-from tests.peer.consensus.rounds.build import HEAD, PARTS, block, update
+from tests.peer.consensus.rounds.build import HEAD, NAMES, PARTS, update
 
 RUN = b"r" * 32
 LAYERS = (500_000, 100_000)
@@ -45,17 +47,23 @@ class AtOnce(Executor):
         return future
 
 
-def chain_of(directory: Path, rounds: int, branch: int = 0) -> ChainStore:
-    """A chain without bytes; another `branch` has other anchors."""
+def chain_of(directory: Path, rounds: int, branch: int = 0, voters: tuple[str, ...] = NAMES) -> ChainStore:
+    """A chain without bytes, certified by these; another `branch` has other anchors."""
     disk = ChainStore(directory, HEAD, PARTS, Codec("float32"), AtOnce(), lambda call: call(), quota_bytes=0)
     for _ in range(disk.head.round, rounds):
         parent = disk.head
         void = update(
             time=branch, parent=parent.anchor, round=parent.round + 1, parts=(VOID, VOID, VOID),
-            weight=parent.weight + 3,
+            weight=parent.weight + 3, state=state_at(parent.round),
         )  # fmt: skip
-        disk.commit(Block(void, block().votes), parent.after(void), frozenset())
+        votes = tuple(Vote(name, parent.instance, 0, void.digest, b"s" * 64).signed(ModelKeys(name)) for name in voters)
+        disk.commit(Block(void, votes), parent.after(void), frozenset())
     return disk
+
+
+@cache
+def state_at(round: int) -> bytes:
+    return anchor_at(round).state_digest()
 
 
 def anchor_at(round: int, seed: int = 0) -> OuterState:

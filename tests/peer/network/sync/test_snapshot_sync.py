@@ -1,15 +1,16 @@
-"""A peer finds out that its chain leads nowhere, and takes a snapshot from those who agree on one."""
+"""A peer finds out that its chain leads nowhere, and takes a snapshot that is certified from where it stands."""
 
 from __future__ import annotations
 
 import asyncio
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.network.sync import snapshot_sync
 from peer.network.sync.snapshot_sync import SnapshotSync
@@ -17,9 +18,10 @@ from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.testing.child_process import HANG_S
-from tests.peer.consensus.rounds.build import NAMES
+from tests.peer.consensus.rounds.build import NAMES, rules
 from tests.peer.network.sync.donors import LAYERS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
 
+HERE = "round 5 here"
 GOES_ON = "this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
 MODEL_BYTES = 8 * sum(LAYERS)
 
@@ -64,47 +66,91 @@ class Newcomer:
             monkeypatch.setattr(snapshot_sync, name, 0.0)
         self.root, self.directory = tmp_path, tmp_path / "me"
         self.node, self.notices, self.told = Node(), Notices(), list[Event]()
-        self.disk = chain_of(self.directory, rounds, branch=7)
+        self.disk = chain_of(self.directory, rounds)
         self.syncer = self.make(round_bytes=MODEL_BYTES)
 
     def make(self, round_bytes: int, keep_rounds: int = 3) -> SnapshotSync:
         return SnapshotSync(
             self.node,
             RUN,
+            replace(rules("me"), keep_rounds=keep_rounds),
             self.notices.read_others,
             self.directory,
             LAYERS,
             round_bytes,
-            keep_rounds,
             AtOnce(),  # type: ignore[arg-type]
             self.told.append,
         )
 
-    def add(self, name: str, rounds: int, *taken: int, seed: int = 0, branch: int = 0) -> ChainStore:
+    def add(
+        self, name: str, rounds: int, *taken: int, seed: int = 0, branch: int = 0, voters: tuple[str, ...] = NAMES
+    ) -> ChainStore:
         """Somebody of the run, on the board and with these snapshots."""
-        chain_of(self.root / name, rounds, branch)
+        chain_of(self.root / name, rounds, branch, voters)
         disk = self.node.add(self.root, name, rounds, *taken, seed=seed)
-        head = disk.head
-        self.notices.heads[name] = Heartbeat(head.anchor, head.round, head.weight, b"", True, 0, 0, False)
+        self.stands_at(name, disk.head)
         return disk
+
+    def add_pruned(self, name: str) -> ChainStore:
+        """One that has dropped what led to round 6, and stands at round 17."""
+        self.add(name, 10, 6, 8)
+        disk = self.node.donors[name].disk = chain_of(self.root / name, 17)
+        assert disk.base.head.round == 6
+        self.stands_at(name, disk.head)
+        return disk
+
+    def stands_at(self, name: str, head: ChainHead) -> None:
+        self.notices.heads[name] = Heartbeat(head.anchor, head.round, head.weight, b"", True, 0, 0, False)
 
 
 async def test_whoever_is_cut_off_needs_a_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Another chain than all others have, and they have done more; near the others the round machine sees to it."""
+    """Nobody has what follows its chain any more; near the others the round machine sees to it."""
     me = Newcomer(tmp_path, monkeypatch, rounds=5)
     assert not await me.syncer.find_need(me.disk)
     assert me.notices.looks == 1
-    for name in "ab":
-        me.add(name, 8)
+    me.add("a", 8)
     assert not await me.syncer.find_need(me.disk), "three rounds are no distance"
-    for name in "ab":
-        me.add(name, 9)
-    assert await me.syncer.find_need(me.disk)
-    assert set(me.node.met) == {"a", "b"}
-    me.add("c", 9, branch=7)
+    me.add_pruned("a")
+    assert await me.syncer.find_need(me.disk) == await me.syncer.find_loss(me.disk)
+    assert await me.syncer.find_need(me.disk) == f"the others are at round 17 and no longer have what follows {HERE}"
+    assert set(me.node.met) == {"a"}
+    me.add("c", 17)
     assert not await me.syncer.find_need(me.disk), "c has what follows"
-    near = chain_of(me.root / "near", 2, branch=7)
-    assert not await me.syncer.find_need(near), "it is not that far behind"
+    assert await me.syncer.find_loss(me.disk), "but did not give it"
+
+
+async def test_nobody_leaves_its_chain_for_what_is_not_certified(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two of three voters are a quorum; one that makes rounds up with others whom nobody elected is none, however many
+    show it, and whatever HEADs say."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    for name in "abcd":
+        me.add(name, 40, 36, voters=(NAMES[0],))
+    assert not await me.syncer.find_need(me.disk)
+    assert not await me.syncer.find_loss(me.disk)
+    bringing = asyncio.create_task(me.syncer.bring(me.disk, "cut off"))
+    me.add("honest", 20, 16)
+    async with asyncio.timeout(HANG_S):
+        assert (await bringing).round == 16
+
+
+async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    me = Newcomer(tmp_path, monkeypatch)
+    me.add("a", 40, 36)
+    me.add("b", 41, branch=7)
+    is_told = asyncio.Event()
+    me.syncer.say = lambda event: (me.told.append(event), is_told.set())  # type: ignore[func-returns-value]
+    finding = asyncio.create_task(me.syncer.find_need(me.disk))
+    async with asyncio.timeout(HANG_S):
+        await is_told.wait()
+    assert _alerts(me) == [
+        "two chains are certified, and part before round 40: this peer follows none of them; ask the organiser for a "
+        "new invite"
+    ]
+    assert not finding.done()
+    finding.cancel()
+    await asyncio.gather(finding, return_exceptions=True)
 
 
 async def test_a_newcomer_replays_while_that_is_less(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -127,13 +173,14 @@ async def test_a_newcomer_replays_while_that_is_less(tmp_path: Path, monkeypatch
 
 
 async def test_the_chain_begins_at_the_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """On disk, with the updates before it; the people are told what is going on."""
+    """On disk, with the updates before it and the way that leads there; the people are told what is going on."""
     me = Newcomer(tmp_path, monkeypatch, rounds=2)
     for name in "ab":
         donor = me.add(name, 6, 4)
     manifest = await me.syncer.bring(me.disk, "cut off")
     disk = chain_of(me.directory, 4)
     assert disk.heads == [donor.heads[4]]
+    assert disk.way.first == 0
     assert disk.updates_up_to(disk.head.anchor) == donor.updates_up_to(disk.head.anchor)
     path = snapshots.path_of(me.directory, 4, disk.head.anchor)
     assert same(path, manifest, anchor_at(4))
@@ -143,28 +190,30 @@ async def test_the_chain_begins_at_the_snapshot(tmp_path: Path, monkeypatch: pyt
     assert says == ["taking the snapshot of round 4 (5 MB) from 2 peers"]
 
 
-async def test_a_donor_with_another_manifest_is_outvoted(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """It computed something else; nothing is asked of it."""
+async def test_the_state_is_the_certified_one_however_many_offer_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One honest donor is enough: nothing is loaded of the others but a manifest, and people are told."""
     me = Newcomer(tmp_path, monkeypatch, rounds=2)
-    for name in "ab":
-        me.add(name, 6, 4)
-    me.add("wrong", 6, 4, seed=1)
+    for name in ("w", "wrong", "wronger"):
+        me.add(name, 6, 4, seed=1)
+    me.add("z", 6, 4)
     manifest = await me.syncer.bring(me.disk, "cut off")
     assert manifest.state == anchor_at(4).state_digest()
-    assert {name for peer, name in me.node.asked if peer == "wrong"} == {"chain-status"}
+    assert {peer for peer, name in me.node.asked if name == "chunk"} == {"z"}
+    assert _alerts(me)[1:] == ["the snapshot of round 4 is not of the state that its voters certified: refused"]
 
 
 async def test_it_tries_until_somebody_gives_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """First nobody is there, then two who do not agree, then a third who agrees with one of them."""
+    """First nobody is there, then one who has another state, then an honest one."""
     me = Newcomer(tmp_path, monkeypatch, rounds=2)
     bringing = asyncio.create_task(me.syncer.bring(me.disk, "cut off"))
     await asyncio.sleep(0)
-    me.add("a", 6, 4)
     me.add("wrong", 6, 4, seed=1)
     for _ in range(20):
         await asyncio.sleep(0)
     assert not bringing.done()
-    me.add("b", 6, 4)
+    me.add("a", 6, 4)
     async with asyncio.timeout(HANG_S):
         manifest = await bringing
     assert manifest.state == anchor_at(4).state_digest()
@@ -177,7 +226,7 @@ async def test_a_snapshot_of_another_model_is_refused(tmp_path: Path, monkeypatc
     """Though two agree on it; the older one will do."""
     me = Newcomer(tmp_path, monkeypatch, rounds=2)
     for name in "ab":
-        disk = me.add(name, 8, 4)
+        disk = me.add(name, 9, 4)
         monkeypatch.setattr("tests.peer.network.sync.donors.LAYERS", (6, 4))
         write_snapshot(me.root / name, disk, 8)
         monkeypatch.undo()
@@ -195,26 +244,12 @@ async def test_a_snapshot_of_as_many_parameters_in_other_layers_is_refused(
     """Their chunks would lie elsewhere."""
     me = Newcomer(tmp_path, monkeypatch, rounds=2)
     for name in "ab":
-        disk = me.add(name, 8, 4)
+        disk = me.add(name, 9, 4)
         with monkeypatch.context() as patched:
             patched.setattr("tests.peer.network.sync.donors.LAYERS", LAYERS[::-1])
             write_snapshot(me.root / name, disk, 8)
     assert (await me.syncer.bring(me.disk, "cut off")).round == 4
     assert "the snapshot of round 8 is of another run or model: refused" in _alerts(me)
-
-
-async def test_a_snapshot_of_which_its_voters_report_another_state_is_refused_before_it_is_loaded(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """Where some of them still stand there; who is not of them is not heard."""
-    me = Newcomer(tmp_path, monkeypatch, rounds=2)
-    for name in "ab":
-        disk = me.add(name, 8, 4, 8)
-    for name, state in ((NAMES[0], b"s" * 32), ("nobody", anchor_at(8).state_digest())):
-        me.notices.heads[name] = Heartbeat(disk.head.anchor, 8, disk.head.weight, state, True, 0, 0, False)
-    assert NAMES[0] in disk.head.electorate
-    assert (await me.syncer.bring(me.disk, "cut off")).round == 4
-    assert "the snapshot of round 8 is not of the state that voters report there: refused" in _alerts(me)
 
 
 def _alerts(me: Newcomer) -> list[str]:

@@ -17,7 +17,7 @@ from peer.network.sync import blob_download, blob_server
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.network.sync.blob_server import BUSY, CHUNK, MANIFEST
 from peer.network.sync.chain_status import query_status
-from peer.network.sync.snapshot_sync import choose_snapshot
+from peer.network.sync.snapshot_sync import offered
 from peer.node.store import snapshots
 from peer.node.store.chunked_file import damaged_chunks, read_chunk
 from peer.node.store.run_directory import ChainBase
@@ -377,8 +377,7 @@ async def test_homes_of_a_cluster_together_give_what_none_of_them_has(tmp_path: 
     taking = homes(tmp_path, *STAGES)
     standings = await query_status(taking.network, STAGES, (taking.manifest.anchor,))
     assert {peer: said.offers[-1].layers for peer, said in standings.items()} == STAGES
-    choice = choose_snapshot(standings, wanted or range(12))
-    assert choice is not None
+    (choice,) = offered(standings, wanted or range(12))
     assert choice.spans == STAGES
     assert await fetch_manifest(taking.network, choice) == taking.manifest
     path = await taking.run(wanted, **STAGES)
@@ -393,8 +392,8 @@ async def test_what_no_home_has_is_not_waited_for(tmp_path: Path) -> None:
     """Its layers are chosen by nobody, and a home that goes away meanwhile ends the download."""
     taking = homes(tmp_path, "lead", "last")
     standings = await query_status(taking.network, ("lead", "last"), (taking.manifest.anchor,))
-    assert choose_snapshot(standings, range(12)) is None
-    assert choose_snapshot(standings, range(5)) is not None
+    assert not offered(standings, range(12))
+    assert offered(standings, range(5))
     taking.donors = ("lead", "worker", "last")
     taking.network.answers["worker"] = {}
     with pytest.raises(Unreachable, match="nobody is left"):

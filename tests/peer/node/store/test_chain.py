@@ -19,6 +19,7 @@ from peer.consensus.rounds.state import Acceptor
 from peer.node.store import chain
 from peer.node.store.chain import ChainStore, start_chain_at
 from peer.node.store.contributions import WorkStats, write_contribution
+from peer.node.store.kept_way import KeptWay
 from peer.node.store.objects import load_object
 from peer.node.store.run_directory import ChainBase
 from tests.peer.consensus.rounds.build import HEAD, PARTS, PAYLOADS, block, update
@@ -395,7 +396,7 @@ def test_a_chain_can_begin_at_a_snapshot(tmp_path: Path) -> None:
     commit(donor, 9)
     disk = open_chain(tmp_path)
     commit_void(disk, 5)
-    start_chain_at(tmp_path, ChainBase.after(donor.updates_up_to(donor.heads[6].anchor)))
+    start_chain_at(tmp_path, ChainBase.after(donor.updates_up_to(donor.heads[6].anchor)), KeptWay(0))
     disk = open_chain(tmp_path)
     assert disk.heads == [donor.heads[6]]
     assert list((tmp_path / "chain").glob("*.block")) == []
@@ -412,7 +413,7 @@ def test_a_damaged_base_is_named(tmp_path: Path, byte: int) -> None:
     """Every byte of it is bound by the anchor in HEAD."""
     donor = open_chain(tmp_path / "donor")
     commit(donor, 3)
-    start_chain_at(tmp_path, ChainBase.after(donor.updates_up_to(donor.head.anchor)))
+    start_chain_at(tmp_path, ChainBase.after(donor.updates_up_to(donor.head.anchor)), KeptWay(0))
     (path,) = (tmp_path / "chain").glob("*.base")
     content = bytearray(path.read_bytes())
     content[byte] ^= 1

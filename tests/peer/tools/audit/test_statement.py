@@ -19,6 +19,7 @@ from peer.consensus.credit.tally import Tally, read_tally, total
 from peer.consensus.protocol.block import WEIGHT_ONE
 from peer.consensus.protocol.head import ChainEntry, ChainHead
 from peer.node.store.chain import ChainStore, start_chain_at
+from peer.node.store.kept_way import KeptWay
 from peer.node.store.run_directory import ChainBase, block_path, genesis_head, pointer_bytes, read_genesis
 from peer.schema.events import EventLine, PeerStarted, ReportReceived, format_line
 from peer.tools.audit import statement as crediting
@@ -119,7 +120,7 @@ def test_a_chain_that_begins_at_a_snapshot_says_since_when(made: RunOnDisk, tmp_
     for name in ("genesis", "spec.toml"):
         shutil.copy(made.directory / name, tmp_path)
     with opened(made, made.directory) as whole:
-        start_chain_at(tmp_path, ChainBase.after(whole.updates_up_to(whole.heads[3].anchor)))
+        start_chain_at(tmp_path, ChainBase.after(whole.updates_up_to(whole.heads[3].anchor)), KeptWay(0))
         with opened(made, tmp_path) as disk:
             for block in whole.blocks[3:]:
                 disk.commit(block, disk.head.after(block.update), frozenset())

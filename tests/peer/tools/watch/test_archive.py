@@ -45,8 +45,8 @@ class Keeping:
             folder, network, AGREED, HEAD, Retention(**retention), AtOnce(), self.told.append
         )  # fmt: skip
 
-    def look(self, steps: Sequence[ChainEntry], state: bytes = b"", layers: tuple[int, ...] = LAYERS) -> bool:
-        return asyncio.run(self.archive.look(steps, layers, DONORS, lambda anchor: state))
+    def look(self, steps: Sequence[ChainEntry], layers: tuple[int, ...] = LAYERS) -> bool:
+        return asyncio.run(self.archive.look(steps, layers, DONORS))
 
     def warnings(self) -> list[str]:
         return [event.text for event in self.told if isinstance(event, AlertRaised)]
@@ -84,25 +84,28 @@ def test_fewer_certificates_are_enough(network: Network, tmp_path: Path) -> None
 
 def test_a_snapshot_of_a_round_that_was_not_checked_is_not_taken(network: Network, tmp_path: Path) -> None:
     keeping = Keeping(tmp_path / "keep", network)
-    assert not keeping.look(steps_of(chain_of(tmp_path / "other", 3)))
+    assert not keeping.look(steps_of(chain_of(tmp_path / "other", 2))), "nothing that was checked follows it"
     assert not keeping.look(steps_of(chain_of(tmp_path / "branch", 6, branch=7))), "nor of another branch"
     assert keeping.archive.rounds() == []
 
 
-def test_bits_that_the_peers_do_not_stand_for_are_refused(network: Network, tmp_path: Path) -> None:
-    """Most donors agree on a snapshot that is not of the state which the signed HEADs name."""
+def test_bits_that_no_voter_has_certified_are_refused(tmp_path: Path) -> None:
+    """Most donors agree on a snapshot that is not of the state which the next update names; one has that."""
+    network = Network()
+    for name in DONORS:
+        network.add(tmp_path, name, 6, 4, seed=int(name != "c"))
     keeping, steps = Keeping(tmp_path / "keep", network), steps_of(chain_of(tmp_path / "other", 6))
-    assert not keeping.look(steps, state=b"\x01" * 32)
-    assert "is not what the peers of the run say of it" in keeping.warnings()[0]
-    assert not keeping.look(steps, state=b"\x01" * 32), "it is not loaded again"
-    assert keeping.archive.rounds() == []
+    assert not keeping.look(steps)
+    assert "is not the one that its voters certified" in keeping.warnings()[0]
+    assert keeping.look(steps), "the other one is not looked at again"
+    assert keeping.archive.rounds() == [4]
 
 
 def test_a_snapshot_of_other_layers_is_refused(network: Network, tmp_path: Path) -> None:
-    """Though it has as many parameters, and the state is said to be that one."""
+    """Though it has as many parameters."""
     keeping, steps = Keeping(tmp_path / "keep", network), steps_of(chain_of(tmp_path / "other", 6))
-    assert not keeping.look(steps, anchor_at(4).state_digest(), layers=LAYERS[::-1])
-    assert "is not what the peers of the run say of it" in keeping.warnings()[0]
+    assert not keeping.look(steps, layers=LAYERS[::-1])
+    assert "is not the one that its voters certified" in keeping.warnings()[0]
 
 
 def test_a_donor_that_lies_or_dies_is_left_out(network: Network, tmp_path: Path) -> None:

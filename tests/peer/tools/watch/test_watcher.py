@@ -14,14 +14,13 @@ import pytest
 from dht.errors import BadChain, Unreachable
 from dht.records import PeerRecord
 from dht.streams.base import MakeFrame, OnFrame
-from peer.consensus.protocol.encoding import digest_of, pack
+from peer.consensus.organiser.light_chain import QUESTION, packed_way, read_question, way_of
+from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
-from peer.network.sync.blob_server import MANIFEST
-from peer.network.sync.chain_status import CHAIN_STATUS, ChainStatus, SnapshotOffer
+from peer.network.sync.chain_status import CHAIN_STATUS, ChainStatus
 from peer.network.sync.run_discovery import LAYERS
-from peer.node.store.run_directory import ChainBase
-from peer.node.store.snapshots import SnapshotManifest
 from peer.node.telemetry.reporter import Reporter
 from peer.planning.simulate.memory_network import MemoryStreams
 from peer.schema.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
@@ -57,7 +56,8 @@ class Seat:
     met: set[str] = field(default_factory=set)
     layers: dict[str, bytes | None] = field(default_factory=dict)
     """What peers say of the layers, where that is not the truth."""
-    snapshot: SnapshotManifest | None = None
+    ways: Callable[[Sequence[Block]], Sequence[Block]] | None = None
+    """What peers show of their blocks, who want to know where certificates lead; None if they show nothing."""
     swaps: Callable[[str, bytes], bytes] = lambda sender, frame: frame
     """What becomes of a frame to the watcher."""
     deaf: frozenset[str] = frozenset()
@@ -101,14 +101,15 @@ class Seat:
             raise Unreachable(peer_id)
         if name == LAYERS:
             return self.layers.get(peer_id, pack(SIZES))
-        if self.snapshot is None:
-            return ChainStatus(round=1, weight=1, shared=-1, offers=()).to_bytes() if name == CHAIN_STATUS else None
-        packed = self.snapshot.to_bytes()
-        if name == MANIFEST:
-            return packed if request == digest_of(packed) else None
-        item = self.snapshot
-        offer = SnapshotOffer(round=item.round, anchor=item.anchor, manifest=digest_of(packed), vector_bytes=8)
-        return ChainStatus(round=99, weight=999, shared=-1, offers=(offer,)).to_bytes()
+        disk = self.world.peers[0].disk
+        if name == CHAIN_STATUS:
+            return ChainStatus(round=disk.head.round, shared=-1, offers=()).to_bytes()
+        assert name == QUESTION
+        if self.ways is None:
+            return None
+        start, end = read_question(request)
+        before = self.world.genesis if not start else disk.heads[start - 1]
+        return packed_way(self.ways(way_of(disk.blocks[start : end or None], before)))
 
     async def read_heads(self) -> dict[str, PeerRecord]:
         if self.looks == 0:
@@ -249,61 +250,52 @@ async def test_without_the_layers_nothing_is_told_of_rounds_and_that_is_said() -
     assert watched.rounds()[:4] == [1, 2, 3, 4]
 
 
-def snapshot_of(world: World, round: int, run: bytes = RUN, layers: tuple[int, ...] = SIZES) -> SnapshotManifest:
-    """A snapshot of this round, as far as a watcher reads it."""
-    updates = [block.update for block in world.peers[0].disk.blocks[:round]]
-    base = ChainBase.after(updates[-3:])
-    return SnapshotManifest(run=run, base=base, cursors=(), layers=layers, chunks=(b"c" * 32,) * 2 * len(layers))
-
-
-async def test_where_the_first_rounds_are_gone_it_begins_at_a_snapshot_and_says_so() -> None:
+async def test_where_the_first_rounds_are_gone_it_begins_where_certificates_lead_and_says_so() -> None:
     """No peer knows the genesis: they have dropped what came before round 4."""
     world = at_round(6)
+    newest = world.peers[0].disk.head.round
     for peer in world.peers:
         state = peer.driver.state
         late = {anchor: round for anchor, round in state.ancestors.items() if round >= 4}
         object.__setattr__(state, "ancestors", late)
-    watched = watch(world, snapshot=snapshot_of(world, 4))
-    await watched.follow(9)
-    assert watched.rounds() == list(range(5, watched.rounds()[-1] + 1))
+    watched = watch(world, ways=tuple)
+    await watched.follow(newest + 3)
+    first = watched.rounds()[0]
+    assert newest < first
+    assert watched.rounds() == list(range(first, watched.rounds()[-1] + 1))
     (warning,) = watched.warnings()
-    assert "no peer has round 1 any more: watching begins at round 4, whose snapshot 3 peers offer alike" in warning
-    assert "not verified" in warning
+    assert f"no peer has round 1 any more: watching begins at round {first - 1}, to which certificates lead" in warning
+    assert "the rounds before are not checked" in warning
 
 
-async def test_where_nothing_leads_anywhere_that_is_said() -> None:
-    """The first rounds are gone, and nobody offers a snapshot."""
+def uncertified(way: Sequence[Block]) -> list[Block]:
+    return [replace(block, votes=block.votes[:1]) for block in way]
+
+
+@pytest.mark.parametrize("ways", [None, uncertified])
+async def test_where_nothing_leads_anywhere_that_is_said(
+    ways: Callable[[Sequence[Block]], Sequence[Block]] | None,
+) -> None:
+    """The first rounds are gone, and nobody shows certificates."""
     world = at_round(6)
     for peer in world.peers:
         state = peer.driver.state
         object.__setattr__(state, "ancestors", {state.head.anchor: state.head.round})
-    watched = watch(world, looks=20)
+    watched = watch(world, looks=20, ways=ways)
     with pytest.raises(Enough):
         await watched.follow(9)
     assert watched.rounds() == []
-    assert watched.warnings() == ["no peer has round 1 any more, and not enough peers offer the same snapshot"]
+    assert watched.warnings() == ["no peer has round 1 any more, and no peer shows the certificates that lead further"]
 
 
 async def test_where_too_much_would_be_to_load_it_begins_late(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(watchers, "FAR_ROUNDS", 4)
     world = at_round(6)
-    watched = watch(world, snapshot=snapshot_of(world, 5))
-    await watched.follow(8)
-    assert watched.rounds()[:3] == [6, 7, 8]
-    assert "rounds are too many to load: watching begins at round 5" in watched.warnings()[0]
-
-
-@pytest.mark.parametrize("other", [{"run": b"x" * 32}, {"layers": (2, 1)}])
-async def test_a_snapshot_of_another_run_or_model_is_no_beginning(
-    monkeypatch: pytest.MonkeyPatch, other: dict[str, Any]
-) -> None:
-    """It goes on from the genesis instead."""
-    monkeypatch.setattr(watchers, "FAR_ROUNDS", 4)
-    world = at_round(6)
-    watched = watch(world, snapshot=snapshot_of(world, 5, **other))
-    await watched.follow(8)
-    assert watched.rounds()[:8] == list(range(1, 9))
-    assert watched.warnings() == ["the snapshot of round 5 is of another run or model"]
+    watched = watch(world, ways=tuple)
+    await watched.follow(world.peers[0].disk.head.round + 3)
+    first = watched.rounds()[0]
+    assert first > 6
+    assert f"rounds are too many to load: watching begins at round {first - 1}" in watched.warnings()[0]
 
 
 async def test_garbage_and_unasked_frames_are_nothing() -> None:
@@ -349,14 +341,12 @@ def test_it_starts_at_the_head_it_was_given() -> None:
 
 
 async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
-    """Two ids that nobody elected claim to be far ahead and offer the same invented snapshot."""
+    """Two ids that nobody elected claim to be far ahead and show a round that they made up."""
     world = at_round(5)
     watching = watch(world, looks=40)
     seat, fakes = watching.seat, ("p90", "p91")
-    invented = replace(
-        snapshot_of(world, 3),
-        base=ChainBase.after([replace(world.peers[0].disk.blocks[4].update, round=105, elect=fakes, weight=10**6)]),
-    )
+    block = world.peers[0].disk.blocks[4]
+    invented = replace(block, update=replace(block.update, round=105, elect=fakes, weight=10**6))
     honest_heads, honest_send, honest_ask = seat.read_heads, seat.send, seat.ask
 
     async def read_heads() -> dict[str, PeerRecord]:
@@ -373,13 +363,11 @@ async def test_strangers_do_not_lead_away_from_what_is_verified() -> None:
         asyncio.get_running_loop().call_soon(watching.watcher._on_frame, to, encode(said))
 
     async def ask(peer: str, name: str, timeout_s: float, max_bytes: int = 0, request: bytes = b"") -> bytes | None:
-        if peer not in fakes or name not in (CHAIN_STATUS, MANIFEST):
+        if peer not in fakes or name not in (CHAIN_STATUS, QUESTION):
             return await honest_ask(peer, name, timeout_s, max_bytes, request)
-        packed = invented.to_bytes()
-        if name == MANIFEST:
-            return packed
-        offer = SnapshotOffer(round=invented.round, anchor=invented.anchor, manifest=digest_of(packed), vector_bytes=8)
-        return ChainStatus(round=106, weight=10**6, shared=-1, offers=(offer,)).to_bytes()
+        if name == QUESTION:
+            return packed_way((invented,))
+        return ChainStatus(round=106, shared=-1, offers=()).to_bytes()
 
     watching.watcher._read_heads = read_heads
     seat.send, seat.ask = send, ask

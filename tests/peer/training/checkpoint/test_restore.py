@@ -11,6 +11,7 @@ import pytest
 from dht.errors import BadInput
 from peer.node.store import snapshots
 from peer.node.store.chain import start_chain_at
+from peer.node.store.kept_way import KeptWay
 from peer.node.store.run_directory import genesis_head, read_base_at, read_genesis
 from peer.training.checkpoint.replay import read_chain, restore_anchor
 from peer.training.model.build import build
@@ -51,7 +52,7 @@ def prune(run: RunOnDisk) -> None:
         run.directory, anchor.sizes, anchor.chunks, run=run.spec.digest(), base=base,
         cursors=anchor.cursors, state=anchor.state_digest(),
     )  # fmt: skip
-    start_chain_at(run.directory, base)
+    start_chain_at(run.directory, base, KeptWay(0))
 
 
 def test_a_pruned_chain_needs_a_snapshot(run: RunOnDisk) -> None:

@@ -1,0 +1,119 @@
+"""Where the chain of another leads, by the votes of those who decided it: nobody is taken at their word."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from dht.errors import BadInput, Unreachable
+from dht.streams.base import Asking
+from peer.consensus.organiser import light_chain
+from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.encoding import Keys
+from peer.consensus.protocol.head import ChainHead
+from peer.network.sync.chain_status import ChainStatus
+
+log = logging.getLogger(__name__)
+
+ASK_S = 10.0
+ANSWERS_MOST = 64
+"""Of one way: each holds thousands of blocks."""
+YIELDS_TO = 8
+"""A Restart outranks what was decided at its anchor without it, and as many rounds after that as this."""
+
+
+class TwoWays(BadInput):
+    """Two chains that both are certified, and part."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class CertifiedWay:
+    """A chain as far as somebody has shown it."""
+
+    start: ChainHead
+    blocks: tuple[Block, ...]
+    """Those that change who decides, and the newest; at least one."""
+    head: ChainHead
+
+
+@dataclass(frozen=True, kw_only=True)
+class Follower:
+    """Asks for ways of one run, whose organiser signs Restarts."""
+
+    asker: Asking
+    keys: Keys
+    organiser: str
+
+    async def follow(self, peer: str, start: ChainHead, end: int = 0) -> CertifiedWay | None:
+        """The chain of a peer from `start` to round `end`, or to its newest; None if it does not show that."""
+        head, blocks = start, list[Block]()
+        try:
+            for _ in range(ANSWERS_MOST):
+                question = light_chain.packed_question(head.round, end)
+                given = await self.asker.ask(peer, light_chain.QUESTION, ASK_S, light_chain.MAX_WAY_BYTES, question)
+                way = () if given is None else light_chain.read_way(given)
+                if not way:
+                    break
+                head = await asyncio.to_thread(light_chain.follow, self.keys, self.organiser, head, way)
+                blocks += way
+                if not end or head.round >= end:
+                    break
+        except (Unreachable, ValueError) as error:
+            log.info("%s does not show the way from round %d: %s", peer, start.round, error)
+            return None
+        if not blocks or (end and head.round != end):
+            return None
+        return CertifiedWay(start=start, blocks=tuple(blocks), head=head)
+
+    async def follow_all(
+        self, standings: Mapping[str, ChainStatus], heads: tuple[ChainHead, ...]
+    ) -> dict[str, CertifiedWay]:
+        """The chains of those who are further than my own `heads`, oldest first. Raises TwoWays."""
+        ahead = [peer for peer, standing in standings.items() if standing.round > heads[-1].round]
+        found = await asyncio.gather(*(self.follow(peer, start_for(standings[peer].shared, heads)) for peer in ahead))
+        ways = {
+            peer: way
+            for peer, way in zip(ahead, found, strict=True)
+            if way is not None and way.head.round > heads[-1].round and may_leave(heads[-1], way)
+        }
+        await self._require_one_chain(ways)
+        return ways
+
+    async def _require_one_chain(self, ways: Mapping[str, CertifiedWay]) -> None:
+        """Raises TwoWays if two of them part; who cannot show that it has what another has is not asked further."""
+        if not ways:
+            return
+        furthest = max(ways, key=lambda peer: ways[peer].head.round)
+        first = ways[furthest]
+        heads = {way.head.anchor: way.head for way in ways.values() if way.start == first.start}
+        for head in heads.values():
+            if head.round == first.head.round:
+                same = first
+            else:
+                shown = await self.follow(furthest, first.start, head.round)
+                if shown is None:
+                    continue
+                same = shown
+            if same.head.anchor != head.anchor:
+                raise TwoWays(f"two chains are certified, and part before round {head.round}")
+
+
+def start_for(shared: int, heads: tuple[ChainHead, ...]) -> ChainHead:
+    """From where to follow a peer that says that the newest anchor which we share is that of this round."""
+    known = (head for head in heads if head.round == shared)
+    return next(known, heads[-1])
+
+
+def may_leave(mine: ChainHead, way: CertifiedWay) -> bool:
+    """Whether I may leave my head for this way: it goes on from there, or from shortly before by a Restart."""
+    if way.start.round >= mine.round:
+        return True
+    first = way.blocks[0]
+    is_restarted = bool(first.restarts) and first.update.round == way.start.round + 1
+    return is_restarted and mine.round - way.start.round <= YIELDS_TO
+
+
+def newest(ways: Iterable[CertifiedWay]) -> int:
+    return max((way.head.round for way in ways), default=0)
