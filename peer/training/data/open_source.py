@@ -9,12 +9,14 @@ from pathlib import Path
 from dht.errors import BadInput, BadSpec
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
-from peer.training.data.conversations import read_conversations
+from peer.training.data.conversations import conversations_of
+from peer.training.data.data_files import FoundFiles, find_files, require_some
 from peer.training.data.document_tokens import encoder_of
-from peer.training.data.documents import library_files, named_files, read_files, standard_library
+from peer.training.data.documents import documents_of, is_whole, library_files, standard_library
 from peer.training.data.hub import HubSource
 from peer.training.data.mixed_source import MixedSource, PartOfMix
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
+from peer.training.data.rows import Findings
 from peer.training.data.source import Document, MemorySource, Source
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
 
@@ -45,8 +47,31 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
         return HubSource(tokenizer, spec)
     if spec.data.source == "stdlib":
         return _packed(library_files, standard_library, spec, tokenizer)
-    read = read_conversations if spec.data.format == "chat" else read_files
-    return _packed(lambda: named_files(data_path), lambda: read(data_path, spec.data.text_field), spec, tokenizer)
+    return _packed(
+        lambda: _named(files_of(spec, data_path)),
+        lambda: documents_in(files_of(spec, data_path), spec, Findings()),
+        spec, tokenizer,
+    )  # fmt: skip
+
+
+def files_of(spec: RunSpec, data_path: str) -> FoundFiles:
+    """Those that a run on files, and not on a mix, reads of these. Raises BadInput where there are none."""
+    found = find_files(data_path)
+    found = found.of_rows() if spec.data.format == "chat" else found
+    require_some(found, data_path)
+    return found
+
+
+def documents_in(found: FoundFiles, spec: RunSpec, told: Findings) -> Iterable[Document]:
+    """Of these files, in their order."""
+    if spec.data.format == "chat":
+        return conversations_of(found, spec.data.text_field, told)
+    whole = spec.data.held_out_by == "content" and is_whole(found, spec.data.held_out_every)
+    return documents_of(found, spec.data.text_field, told, whole=whole)
+
+
+def _named(found: FoundFiles) -> tuple[Path, list[str]]:
+    return found.base, found.names
 
 
 def _packed(

@@ -33,12 +33,15 @@ from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
-from peer.training.data.data_shards import is_held_out, shard_of
+from peer.schema.spec_fields import DataTable
+from peer.training.data.data_shards import shard_of
 from peer.training.data.document_tokens import DocumentEncoder
 from peer.training.data.source import Document, WindowOrders, require_enough, spread
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2
+READERS = 2
+"""Changes where the same files are read as other documents."""
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""
 PARTS = DATA_SHARDS + 1
@@ -190,7 +193,10 @@ def packed(
     tokenizer, share of held-out documents and column. Raises DiskFull, OSError where the cache cannot be written.
     """
     item = item_of(encoder.most)
-    said = (VERSION, place, encoder.identity, item, spec.data.held_out_every, spec.data.text_field)
+    table = spec.data
+    said = (
+        VERSION, READERS, place, encoder.identity, item, table.held_out_every, table.held_out_by, table.text_field,
+    )  # fmt: skip
     index = folder() / "of" / digest_of(pack(said)).hex()[:32]
     known = _read_index(index)
     if known is not None and known[0] == files.hex():
@@ -198,7 +204,7 @@ def packed(
             return Pack(known[1])
         except (OSError, ValueError):
             shutil.rmtree(folder() / known[1], ignore_errors=True)
-    manifest = write(documents(), encoder, spec.data.held_out_every, item)
+    manifest = write(documents(), encoder, table, item)
     with raising_disk_full(index):
         index.parent.mkdir(parents=True, exist_ok=True)
         own = index.with_name(f"{index.name}.{os.getpid()}")  # another peer of this machine may write it just now
@@ -218,14 +224,14 @@ def _read_index(index: Path) -> tuple[str, str] | None:
     return files, name
 
 
-def write(documents: Iterable[Document], encoder: DocumentEncoder, held_out_every: int, item: str) -> PackManifest:
+def write(documents: Iterable[Document], encoder: DocumentEncoder, table: DataTable, item: str) -> PackManifest:
     """Have these documents' tokens in the cache. Raises DiskFull."""
     scratch = folder() / f"{os.getpid()}.new"
     shutil.rmtree(scratch, ignore_errors=True)
     with raising_disk_full(scratch):
         scratch.mkdir(parents=True)
         try:
-            manifest = _write(scratch, documents, encoder, held_out_every, item)
+            manifest = _write(scratch, documents, encoder, table, item)
             start_blob.put(scratch, folder() / manifest.name)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
@@ -233,14 +239,14 @@ def write(documents: Iterable[Document], encoder: DocumentEncoder, held_out_ever
 
 
 def _write(
-    scratch: Path, documents: Iterable[Document], encoder: DocumentEncoder, held_out_every: int, item: str
+    scratch: Path, documents: Iterable[Document], encoder: DocumentEncoder, table: DataTable, item: str
 ) -> PackManifest:
     with ExitStack() as opened:
         parts = [opened.enter_context((scratch / f"{part}").open("wb+")) for part in range(PARTS)]
         lengths = [array("I") for _ in range(PARTS)]
         for document in documents:
             tokens = encoder.encode(document.text, document.name)
-            part = HELD_OUT if is_held_out(document.name, held_out_every) else shard_of(document.name)
+            part = HELD_OUT if document.is_held_out(table) else shard_of(document.name)
             parts[part].write(tokens.astype(item).tobytes())
             lengths[part].append(len(tokens))
         sizes, chunks = list[int](), list[bytes]()

@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from dht.errors import BadSpec
 from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import DataTable
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.data_shards import is_held_out, shard_of
 from peer.training.data.document_tokens import DocumentEncoder, encoder_of
+from peer.training.data.plain_text import content_of
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
 # B = sequences, T = context + 1 tokens
@@ -49,6 +51,19 @@ class Document:
 
     name: str
     text: str
+    whole: str = ""
+    """Hash of the document of which this is a piece; empty where it is all of it."""
+    piece: int = 0
+    """Its number among those of its document."""
+
+    @property
+    def content(self) -> str:
+        """Hash of the whole document."""
+        return self.whole or content_of(self.text)
+
+    def is_held_out(self, table: DataTable) -> bool:
+        """By its content, so that the same text is on one side, whatever its copies are called."""
+        return is_held_out(self.name if table.held_out_by == "name" else self.content, table.held_out_every)
 
 
 class MemorySource:
@@ -62,7 +77,7 @@ class MemorySource:
         held_out: list[Tokens] = []
         for document in documents:
             tokens = encoder.encode(document.text, document.name)
-            if is_held_out(document.name, spec.data.held_out_every):
+            if document.is_held_out(spec.data):
                 held_out.append(tokens)
             else:
                 training.setdefault(shard_of(document.name), []).append(tokens)

@@ -21,8 +21,9 @@ from peer.testing.child_process import BUSY
 from peer.training.data import packs
 from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.data.conversations import read_conversations
+from peer.training.data.data_files import find_files
 from peer.training.data.document_tokens import ChatEncoder, TextEncoder
-from peer.training.data.documents import named_files, read_files
+from peer.training.data.documents import read_files
 from peer.training.data.hub_packs import ShardPack
 from peer.training.data.open_source import open_source
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
@@ -78,7 +79,8 @@ class Reads:
         self.folder, self.spec, self.read = folder, spec, list[str]()
 
     def pack(self) -> Pack:
-        files = fingerprint(*named_files(str(self.folder)))
+        found = find_files(str(self.folder))
+        files = fingerprint(found.base, found.names)
         return packed(str(self.folder), files, self.documents, TextEncoder(ByteTokenizer()), self.spec)
 
     def documents(self) -> Iterator[Document]:
