@@ -50,13 +50,13 @@ def documents_of(found: FoundFiles, text_field: str, told: Findings, *, whole: b
                 except BadSpec as error:
                     told.fault(error)
                     continue
-                yield from _pieces(where, iter([text]), size, content_of(text) if whole and len(text) > size else "")
+                yield from _pieces(where, iter([text]), size, content_of(text) if len(text) > size else "", whole)
             continue
         try:
             scanned = told.scanned(file)
             with text_of(file, scanned.encoding) as text_file:
-                content = scanned.content if whole and scanned.characters > size else ""
-                yield from _pieces(file.name, iter(lambda: text_file.read(2 * size), ""), size, content)
+                content = scanned.content if scanned.characters > size else ""
+                yield from _pieces(file.name, iter(lambda: text_file.read(2 * size), ""), size, content, whole)
         except BadInput as error:
             told.fault(error)
 
@@ -83,7 +83,7 @@ def _text_of(row: Any, where: str, text_field: str) -> str:
     )
 
 
-def _pieces(name: str, text: Iterator[str], size: int, whole: str) -> Iterator[Document]:
+def _pieces(name: str, text: Iterator[str], size: int, content: str, whole: bool) -> Iterator[Document]:
     """Of a text that comes bit by bit: cut behind the first line that ends at `size` characters or later, or there."""
     pending, number, ended = "", 0, False
     while True:
@@ -91,13 +91,13 @@ def _pieces(name: str, text: Iterator[str], size: int, whole: str) -> Iterator[D
             more = next(text, "")
             pending, ended = pending + more, not more
         if number == 0 and len(pending) <= size:
-            yield Document(name, pending, whole)
+            yield Document(name, pending, content)
             return
         if not pending:
             return
         line_end = pending.find("\n", size, 2 * size)
         end = line_end + 1 if line_end > 0 else size
-        yield Document(f"{name}#{number}", pending[:end], whole, number)
+        yield Document(f"{name}#{number}", pending[:end], content, number, not whole)
         pending, number = pending[end:], number + 1
 
 

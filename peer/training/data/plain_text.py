@@ -207,11 +207,12 @@ def _by_first_bytes(file: DataFile) -> str:
     for mark, encoding in BOMS:
         if head.startswith(mark):
             return encoding
-    zeros = head.count(0)
-    if not zeros:
+    if 0 not in head:
         return ""
-    for first, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):  # as the letters of most languages have it
-        if 3 * head[first::2].count(0) > len(head[first::2]) and not head[1 - first :: 2].count(0):
+    for high, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):  # in most languages most letters have a byte of 0
+        text = head[: len(head) // 2 * 2].decode(encoding, "replace")
+        is_letters = 3 * head[high::2].count(0) > len(text) and 0 not in head[1 - high :: 2]
+        if is_letters and all(letter.isprintable() or letter.isspace() for letter in text):
             return encoding
     raise BadInput(f"{file.name} has NUL bytes, as no text has; remove it, or rename it to what it is")
 

@@ -55,15 +55,15 @@ class Document:
     """Hash of the document of which this is a piece; empty where it is all of it."""
     piece: int = 0
     """Its number among those of its document."""
-
-    @property
-    def content(self) -> str:
-        """Hash of the whole document."""
-        return self.whole or content_of(self.text)
+    stands_alone: bool = False
+    """It is held out, or not, whatever is done with the other pieces of its document."""
 
     def is_held_out(self, table: DataTable) -> bool:
         """By its content, so that the same text is on one side, whatever its copies are called."""
-        return is_held_out(self.name if table.held_out_by == "name" else self.content, table.held_out_every)
+        if table.held_out_by == "name":
+            return is_held_out(self.name, table.held_out_every)
+        content = self.whole if self.whole and not self.stands_alone else content_of(self.text)
+        return is_held_out(content, table.held_out_every)
 
 
 class MemorySource:
