@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput
-from peer.training.data.data_files import find_files
+from peer.training.data.reading.data_files import find_files
 from tui.cli import COMMANDS, _imported, main
 from tui.command_line import Argument, Option, _declared, read_options
 

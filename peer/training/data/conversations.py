@@ -9,13 +9,11 @@ from typing import Any
 from dht.errors import BadInput
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.chat_template import ASSISTANT, Message
-from peer.training.data.data_files import FoundFiles, find_files, require_some
-from peer.training.data.plain_text import without_surrogates
-from peer.training.data.rows import Findings, rows_of
+from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
+from peer.training.data.reading.plain_text import without_surrogates
 from peer.training.data.source import Document
 
-KEYS = ("messages", "conversations")
-"""Of a conversation's messages, where a run names no other."""
 UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""
 ROLES: Mapping[str, str] = {"human": "user", "gpt": ASSISTANT, "user": "user", ASSISTANT: ASSISTANT, "system": "system"}

@@ -10,15 +10,17 @@ from dataclasses import dataclass, replace
 from pathlib import PurePosixPath
 
 from dht.errors import BadInput
+from peer.consensus.protocol.encoding import digest_of, pack
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START
-from peer.training.data.data_files import PACKINGS, LeftOut
 from peer.training.data.document_tokens import DocumentEncoder, encoder_of
 from peer.training.data.documents import is_whole
 from peer.training.data.open_source import documents_in, files_of, folders
-from peer.training.data.plain_text import REPLACED, content_of
-from peer.training.data.rows import Findings
+from peer.training.data.packs import fingerprint
+from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files
+from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
+from peer.training.data.reading.plain_text import REPLACED, content_of
 from peer.training.data.source import Document
 from peer.training.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_of
 
@@ -170,6 +172,19 @@ def inspect(spec: RunSpec, data_path: str) -> tuple[DataInspection, ...]:
         alone = [(replace(spec, data=spec.data.alone(part)), part.weight / total) for part in files]
     places, tokenizer = folders(spec, data_path), _tokenizer_here(spec)
     return tuple(_inspect(one, places[one.data.path], share, tokenizer) for one, share in alone)
+
+
+def format_in(folder: str) -> str:
+    """What `data.format` is for these files: `chat` where the first row is a conversation. Raises BadInput."""
+    rows = find_files(folder).of_rows().files
+    _, row = next(rows_of(rows[0], None, Findings(raises=False)), ("", None)) if rows else ("", None)
+    return "chat" if isinstance(row, dict) and not row.keys().isdisjoint(KEYS) else "text"
+
+
+def fingerprint_of(spec: RunSpec, data_path: str) -> bytes:
+    """Changes with the run, and with any name, size, or time of change of its files here. Raises BadInput."""
+    found = [find_files(folder) for folder in folders(spec, data_path).values()]
+    return digest_of(pack((spec.digest(), data_path, tuple(fingerprint(each.base, each.names) for each in found))))
 
 
 def _tokenizer_here(spec: RunSpec) -> Tokenizer | None:

@@ -21,7 +21,7 @@ from peer.schema.spec_fields import DataTable
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.data_shards import is_held_out, shard_of
 from peer.training.data.document_tokens import DocumentEncoder, encoder_of
-from peer.training.data.plain_text import content_of
+from peer.training.data.reading.plain_text import content_of
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
 # B = sequences, T = context + 1 tokens

@@ -17,9 +17,9 @@ import pytest
 
 from dht.errors import BadInput, BadSpec
 from peer.training.data.conversations import read_conversations
-from peer.training.data.data_files import find_files
 from peer.training.data.documents import documents_of, read_files
-from peer.training.data.rows import MOST_ROW, Findings
+from peer.training.data.reading.data_files import find_files
+from peer.training.data.reading.file_rows import MOST_ROW, Findings
 
 FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
 RUSSIAN = "Это простой русский текст, который мы хотим прочитать без ошибок и потерь.\n" * 3
@@ -201,9 +201,9 @@ READ = """
 import sys
 from pathlib import Path
 import pyarrow.parquet
-from peer.training.data.data_files import find_files
+from peer.training.data.reading.data_files import find_files
 from peer.training.data.documents import documents_of
-from peer.training.data.rows import Findings
+from peer.training.data.reading.file_rows import Findings
 peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
 before, told = peak(), Findings(raises=False)
 found = sum(1 for _ in documents_of(find_files(sys.argv[1]), "text", told))

@@ -16,8 +16,8 @@ from dataclasses import dataclass, field
 from typing import Any, TextIO
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.data_files import DataFile
-from peer.training.data.plain_text import PIECE, RATIO, RATIO_FREE_BYTES, ScannedText, opened, scan, text_of
+from peer.training.data.reading.data_files import DataFile
+from peer.training.data.reading.plain_text import PIECE, RATIO, RATIO_FREE_BYTES, ScannedText, opened, scan, text_of
 
 MOST_ROW = 8 << 20
 """Characters of a row in text, and bytes of a cell in a table; JSON may take twenty times as much once it is read."""
@@ -25,6 +25,8 @@ ROWS = 256
 """Of a table that are read at a time, where they are small."""
 ROWS_BYTES = 64 << 20
 """Those of a table that are read at a time come to no more."""
+KEYS = ("messages", "conversations")
+"""Of a conversation's messages, where a run names no other."""
 LARGE = f"is larger than {MOST_ROW >> 20} MiB; cut its text into several"
 
 
