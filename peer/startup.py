@@ -13,13 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from dht.atomic_files import raising_disk_full, write_atomic
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
 from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.state import RETRY_S
 from peer.node.limits.policy import until_of, why_of
+from peer.node.store.elsewhere import note
 from peer.node.store.held_layers import note_held
+from peer.node.store.start_blob import folder_of
 from peer.node.telemetry.reporter import Reporter
 from peer.parallel.ranks.roster import DeviceRoster
 from peer.schema.events import AlertRaised, PeerStarted
@@ -100,8 +102,7 @@ def require_sound(spec: RunSpec, data_path: str, directory: Path, session: Repor
     session.say("JOINING", "looking through the data")
     for found in inspect(spec, data_path):
         found.require_sound()
-    with raising_disk_full(note):
-        write_atomic(note, now)
+    write_atomic(note, now)
 
 
 INSPECTED = "inspected"
@@ -132,6 +133,8 @@ def _prepared(
     from peer.training.data.tokenizer import require_tokenizer
 
     if cluster is None or cluster.is_lead:
+        if spec.start is not None:
+            note(directory, folder_of(spec.start.digest))
         require_tokenizer(spec)  # a name that nobody has is told before the model is built
     devices = roster.present(lambda: devices_for(spec, settings, choose_devices(settings.devices)))
     if not roster.is_whole:

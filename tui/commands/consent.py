@@ -145,18 +145,29 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
         *([("starts from", told["start"])] if told["start"] else []),
         ("on", f"{told['data']}; licence: {told['licence']}"),
         ("memory", f"about {format_bytes(told['device_bytes'])} on the device that trains, {main} beside"),
-        (
-            "disk",
-            f"{disk}, all of it in {directory}",
-        ),
+        ("disk", f"{disk} in {directory}{_elsewhere(told)}"),
         ("traffic", _traffic(told)),
         ("power", _power(told)),
         ("others see", "your IP address, the name you choose, and what you contribute"),
         ("no code", "comes from the network; models are built from the transformers library here"),
         ("try first", "homefires doctor INVITE says what this machine would make of it"),
-        ("pause, leave", f"homefires pause, homefires leave; then delete {where} and nothing is left"),
+        ("pause, leave", _leaving(told, where)),
     ]
     return ["", f"  {told['run']}", *(line for name, text in rows for line in _row(name, text)), ""]
+
+
+def _elsewhere(told: Mapping[str, Any]) -> str:
+    """Where the rest of it lies, in words."""
+    if not told["elsewhere"]:
+        return "; your files' tokens too, which nobody but you can read"
+    mine = "" if "tokens" in told["elsewhere"] else "; your files' tokens too, which nobody but you can read"
+    return f"{mine}; {told['elsewhere']} in {told['cache']}"
+
+
+def _leaving(told: Mapping[str, Any], where: str) -> str:
+    forget = " --forget" if told["elsewhere"] else ""
+    hub = ", but for what huggingface.co gave, in its own cache" if "huggingface.co" in told["data"] else ""
+    return f"homefires pause, homefires leave{forget}; then delete {where} and nothing is left{hub}"
 
 
 def lacking(told: Mapping[str, Any]) -> list[str]:

@@ -17,6 +17,7 @@ from typing import Any
 
 from dht.errors import BadInput, HomefiresError
 from dht.identity import fingerprint_words
+from peer.node.store.start_blob import cache
 from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.home_cost import ways_without_room
 from peer.planning.plan.model_shape import shape_of
@@ -72,7 +73,7 @@ def facts(
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
-        "licence": _licences(spec.data),
+        "licence": _licences(spec.data), "elsewhere": elsewhere_in_words(spec), "cache": str(cache()),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
         **_room(spec, needs, gpus, main_bytes),
@@ -101,6 +102,13 @@ def data_in_words(spec: RunSpec) -> str:
     if spec.model.tokenizer == START:
         return f"{sources}, cut by the tokenizer of the model from which it starts"
     return f"{sources}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+
+
+def elsewhere_in_words(spec: RunSpec) -> str:
+    """What a peer keeps in the cache, outside its folder; empty for nothing."""
+    kept = [] if spec.data.private else ["the tokens of what it reads"]
+    kept += ["the model it starts from"] if spec.start is not None else []
+    return " and ".join(kept)
 
 
 def start_in_words(spec: RunSpec) -> str:

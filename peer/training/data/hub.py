@@ -43,7 +43,7 @@ class HubSource:
         self._files = min(DATA_SHARDS, int(self._dataset.num_shards))
         table = spec.data
         said = (VERSION, table.path, files, table.text_field, table.held_out_every, self._encoder.identity)
-        self._folder = packs.folder() / "hub" / digest_of(pack(said)).hex()[:32]
+        self.kept = packs.folder() / "hub" / digest_of(pack(said)).hex()[:32]
         self._shards: dict[int, ShardPack] = {}
         self.windows: Mapping[int, int] = dict.fromkeys(range(DATA_SHARDS), 1)
 
@@ -86,7 +86,7 @@ class HubSource:
             return self._encode(text) if mine else None
 
         item = packs.item_of(self._encoder.most)
-        place = self._folder / f"shard {shard}"
+        place = self.kept / f"shard {shard}"
         rows = self._dataset.shard(num_shards=self._files, index=file)
         return ShardPack(place, item, rows, self._table.path, encode, self._encoder.filler)
 

@@ -7,6 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from dht.errors import BadInput, BadSpec
+from peer.node.store.elsewhere import PACKS, note
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
 from peer.training.data.conversations import conversations_of
@@ -21,8 +22,10 @@ from peer.training.data.source import Document, MemorySource, Source
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
 
 
-def open_source(spec: RunSpec, data_path: str = "") -> Source:
+def open_source(spec: RunSpec, data_path: str = "", home: Path | None = None) -> Source:
     """The source that `spec.data` names, ready to read; of files, those that their owner named in `data_path`.
+
+    `home` is the folder of the peer: tokens of private data lie there, and where others lie is noted there.
 
     Raises BadInput where a run on files is given none, BadSpec and Unreachable.
     """
@@ -32,7 +35,7 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
         alone = [(part, replace(spec, data=spec.data.alone(part))) for part in spec.data.mix]
         return MixedSource(
             [
-                PartOfMix(part.name, part.weight / total, open_source(one, _folder_of(part, data_path)))
+                PartOfMix(part.name, part.weight / total, open_source(one, _folder_of(part, data_path), home))
                 for part, one in alone
             ]
         )
@@ -44,13 +47,15 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
             "tokens, so it must be at least that"
         )
     if spec.data.source == "hub":
-        return HubSource(tokenizer, spec)
+        source = HubSource(tokenizer, spec)
+        _note(home, source.kept)
+        return source
     if spec.data.source == "stdlib":
-        return _packed(library_files, standard_library, spec, tokenizer)
+        return _packed(library_files, standard_library, spec, tokenizer, home)
     return _packed(
         lambda: _named(files_of(spec, data_path)),
         lambda: documents_in(files_of(spec, data_path), spec, Findings()),
-        spec, tokenizer,
+        spec, tokenizer, home,
     )  # fmt: skip
 
 
@@ -76,18 +81,27 @@ def _named(found: FoundFiles) -> tuple[Path, list[str]]:
 
 def _packed(
     files: Callable[[], tuple[Path, list[str]]], documents: Callable[[], Iterable[Document]], spec: RunSpec,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer, home: Path | None,
 ) -> Source:  # fmt: skip
     encoder = encoder_of(spec, tokenizer)
 
     def find() -> Pack:
         base, names = files()
-        return packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec)
+        own = home / PACKS if home is not None and spec.data.private else None
+        pack = packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec, own)
+        if own is None:
+            _note(home, pack.folder)
+        return pack
 
     try:
         return PackSource(spec, find)
     except PermissionError:  # a machine without a cache keeps them in memory
         return MemorySource(documents(), tokenizer, spec)
+
+
+def _note(home: Path | None, place: Path) -> None:
+    if home is not None:
+        note(home, place)
 
 
 def _folder_of(part: MixTable, data_path: str) -> str:
