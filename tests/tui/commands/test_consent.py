@@ -281,7 +281,7 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: Run
             {"source": "files", "path": "x", "private": True}, True,
             ("nobody but you can read; the model it starts from in CACHE", "homefires leave --forget; then"), "hugging",
         ),
-        ({"source": "hub", "path": "a/b"}, False, ("nothing is left, but for what huggingface.co gave, in its own",), "!"),
+        ({"source": "hub", "path": "a/b"}, False, ("nothing is left, but for what huggingface.co gave",), "!"),
     ],
 )  # fmt: skip
 def test_the_screen_says_what_is_where(

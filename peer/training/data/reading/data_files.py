@@ -126,7 +126,7 @@ def _below(root: Path) -> Iterator[Path]:
     while waiting:
         links = list[Path]()
         for top in waiting:
-            for folder, folders, names in os.walk(top):
+            for folder, folders, names in os.walk(top, onerror=_refuse):
                 about = os.stat(folder)
                 if (about.st_dev, about.st_ino) in visited:
                     folders.clear()
@@ -137,6 +137,13 @@ def _below(root: Path) -> Iterator[Path]:
                 links += [here / name for name in folders if (here / name).is_symlink()]
                 yield from ((here / name).relative_to(root) for name in names if not name.startswith("."))
         waiting = links
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be looked into is not left out in silence."""
+    raise BadInput(
+        f"the folder {error.filename} cannot be read ({error.strerror}); let this program read it, or move it"
+    )
 
 
 def _seen(base: Path, name: Path) -> DataFile | LeftOut:

@@ -161,7 +161,7 @@ def opened(file: DataFile) -> Iterator[BinaryIO]:
     try:
         raw = io.BufferedReader(_Unpacked(file), PIECE) if file.packing else file.path.open("rb")
     except OSError as error:
-        raise BadInput(f"{file.name} cannot be read ({error.strerror}); let this program read it") from error
+        raise BadInput(f"{file.name} cannot be read ({error.strerror or error}); let this program read it") from error
     with raw:
         yield raw
 

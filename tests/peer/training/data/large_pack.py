@@ -1,5 +1,6 @@
-"""Much text, packed and read by a process that is smaller than it: python -m tests.peer.training.data.large_pack MEGABYTES
-GROWTH MB_PER_S
+"""Much text, packed and read by a process that is smaller than it:
+
+python -m tests.peer.training.data.large_pack MEGABYTES GROWTH MB_PER_S
 
 Half of the text is one file, the rest are files of 8 MB. Ends with an error where the process grows by more than GROWTH
 megabytes, is slower than MB_PER_S, or a window far ahead comes late. The bar's full size is 2048 250 30, with room for

@@ -238,3 +238,19 @@ def test_a_cell_that_claims_much_takes_little(tmp_path: Path) -> None:
     told = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
     assert int(told.split()[0]) < MOST_GROWTH_MB
     assert "a.parquet has cells that claim 476 MiB" in told
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not left out without a word. (Who runs the tests may be allowed everything.)"""
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def closed(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(BadInput, match=r"closed cannot be read \(Permission denied\)"):
+        find_files(str(tmp_path))
