@@ -11,12 +11,14 @@ import json
 import re
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
-from typing import Any, TextIO
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
 
 from dht.errors import BadInput, BadSpec
 from peer.training.data.reading.data_files import DataFile
+from peer.training.data.reading.parquet_pages import page_bytes
 from peer.training.data.reading.plain_text import PIECE, RATIO, RATIO_FREE_BYTES, ScannedText, opened, scan, text_of
 
 MOST_ROW = 8 << 20
@@ -27,6 +29,8 @@ ROWS_BYTES = 64 << 20
 """Those of a table that are read at a time come to no more."""
 KEYS = ("messages", "conversations")
 """Of a conversation's messages, where a run names no other."""
+MOST_PAGE = 128 << 20
+"""Bytes of a page of a parquet file, which is in memory as a whole. Most writers end one at 1 MiB."""
 LARGE = f"is larger than {MOST_ROW >> 20} MiB; cut its text into several"
 
 
@@ -192,22 +196,28 @@ def _parquet(file: DataFile, column: str | None) -> Iterator[Any]:
         schema = table.schema_arrow
         _require_column(file, schema, column)
         for group in range(table.metadata.num_row_groups):
-            rows = _rows_at_once(file, table.metadata.row_group(group), column)
+            rows = _rows_at_once(file, source, table.metadata.row_group(group), column)
             columns = None if column is None else [column]
             yield from table.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
 
 
-def _rows_at_once(file: DataFile, group: Any, column: str | None) -> int:
-    """How many of a group of rows. Raises BadInput for one that claims more than its bytes can hold.
+def _rows_at_once(file: DataFile, source: Path | BinaryIO, group: Any, column: str | None) -> int:
+    """How many of a group of rows. Raises BadInput for one that unpacks to more than its bytes can hold.
 
     A value that stands once in the file may be that of every row: then each row has as much as the whole group.
     """
     chunks = [group.column(number) for number in range(group.num_columns)]
     if column is not None:
         chunks = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{column}.")]
-    claimed = sum(chunk.total_uncompressed_size for chunk in chunks)
+    with source.open("rb") if isinstance(source, Path) else nullcontext(source) as raw:
+        try:
+            pages = [size for chunk in chunks for size in page_bytes(raw, chunk)]
+        except ValueError as error:
+            raise BadSpec(f"{file.name} is no parquet file ({error}); remove or rename it") from error
+    claimed = sum(pages)
     packed = sum(chunk.total_compressed_size for chunk in chunks)
-    if claimed > RATIO_FREE_BYTES + RATIO * packed or claimed > max(1, group.num_rows) * MOST_ROW:
+    is_too_much = claimed > RATIO_FREE_BYTES + RATIO * packed or claimed > max(1, group.num_rows) * MOST_ROW
+    if is_too_much or not all(0 <= size <= MOST_PAGE for size in pages):
         raise BadInput(f"{file.name} has cells that claim {claimed >> 20} MiB out of {packed:,} bytes; {CUT}")
     return int(min(ROWS, max(8, ROWS_BYTES // max(1, claimed))))
 
