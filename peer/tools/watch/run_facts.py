@@ -95,7 +95,8 @@ def _licences(table: DataTable) -> str:
 def data_in_words(spec: RunSpec) -> str:
     """What is read, and what is asked of huggingface.co for that."""
     sources = "; ".join(map(_source_in_words, spec.data.sources))
-    by = "name" if spec.data.held_out_by == "name" else "text"
+    rules = ("text" if each.source == "hub" else spec.data.held_out_by for each in spec.data.sources)
+    by = " or ".join(sorted({rule.replace("content", "text") for rule in rules}))
     sources += f"; one document in {spec.data.held_out_every:,}, by the hash of its {by}, is held out"
     if spec.model.tokenizer == "bytes":
         return sources

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -21,6 +20,7 @@ from peer.training.data.conversations import as_line
 from peer.training.data.data_shards import is_held_out
 from peer.training.data.document_tokens import encoder_of
 from peer.training.data.hub_packs import RowStream, ShardPack
+from peer.training.data.reading.plain_text import content_of
 from peer.training.data.source import spread
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
@@ -96,11 +96,17 @@ class HubSource:
             return as_line(row, name, f"a row of {self._table.path}")
         if name not in row:
             raise BadSpec(f"data.text_field is {name!r}, no column of {self._table.path}; it has {', '.join(row)}")
-        return row[name] or ""
+        text = row[name]
+        if text is None or isinstance(text, str):
+            return text or ""
+        kind = type(text).__name__
+        raise BadSpec(
+            f"data.text_field is {name!r}, a column of {kind} in {self._table.path}; name one that holds text"
+        )
 
     def _is_held_out(self, text: str) -> bool:
         # By content: a document keeps its side however the data set's files are cut.
-        return is_held_out(hashlib.blake2b(text.encode("utf-8", "replace")).hexdigest(), self._table.held_out_every)
+        return is_held_out(content_of(text), self._table.held_out_every)
 
     def _encode(self, text: str) -> Tokens:
         return self._encoder.encode(text, f"a row of {self._table.path}")
