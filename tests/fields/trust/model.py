@@ -203,9 +203,8 @@ class Model:
             among = (*(shown for shown in sealed if shown <= lock), *((lock,) * liars))
             if among and self.enough[len(among)]:
                 value = decided_by(among)
-                if value == lock:
-                    after = state._replace(restarted=FRESH if lock == NONE else lock[1])
-                    yield f"{len(among)} go on with {said(lock)}, {liars} of them lying", after
+                after = state._replace(restarted=FRESH if value == NONE else value[1])
+                yield f"{len(among)} go on with {said(value)}, {liars} of them lying", after
 
     def _with(self, state: State, at: int, voter: Voter, prepared: int = -1, accepted: int = -1) -> State:
         voters = (*state.voters[:at], voter, *state.voters[at + 1 :])
