@@ -10,9 +10,10 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 from peer.consensus.protocol.block import ContributionHeader, Update
-from peer.consensus.protocol.encoding import Keys
+from peer.consensus.protocol.encoding import Keys, digest_of
 from peer.consensus.protocol.messages import Message, Promise, Start, encode
 from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.consensus.rounds import collector
@@ -20,6 +21,7 @@ from peer.consensus.rounds.driver import Driver, Framing
 from peer.consensus.rounds.state import CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition
 from peer.network.link import participation
+from peer.testing.lying_means import OTHER_MEANS, LyingReduction
 
 LIE = "lie"
 """The name of that file. It holds one of the names below, or nothing: then the peer is honest."""
@@ -27,6 +29,8 @@ TOKENS_TWICE, ALL_RANGES, HUGE, NEGATIVE = "tokens twice", "all ranges", "everyt
 """Of a header, whoever leads."""
 YEARS_AHEAD = "ten years ahead"
 """Of the update that it makes as coordinator."""
+ACCEPTED = "an acceptance"
+"""Of what nobody proposed, to every coordinator that asks."""
 TEN_YEARS_S = 10 * 365 * 24 * 3600
 MOST = (1 << 63) - 1
 
@@ -43,20 +47,24 @@ class Liar:
 
     def __init__(self, directory: Path, me: str, keys: Keys) -> None:
         self._directory, self._me, self._keys = directory, me, keys
+        self._reduction: LyingReduction | None = None
 
     def stand_in(self) -> None:
         """Have what this process says pass through here from now on."""
         make_update = collector.make_update
 
-        def make_dated(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
-            return self.dated(make_update(turn, lead, exchange))
+        def make_false(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
+            return self.with_others(turn, self.dated(make_update(turn, lead, exchange)))
 
-        vars(collector)["make_update"] = make_dated
+        vars(collector)["make_update"] = make_false
+        vars(participation)["ReductionWorker"] = self._reducer
         vars(participation)["Driver"] = partial(Driver, framing=Framing(encode=self.encode))
 
     def encode(self, message: Message) -> bytes:
         """The frame of a message, with the lie about the header of this peer if there is one to tell."""
         match message:
+            case Promise() if self._lie == ACCEPTED:
+                return encode(replace(message, accepted=(0, digest_of(b"poison")), certificate=()))
             case Promise(header=header):
                 return encode(replace(message, header=self._changed(header)))
             case Start(headers=headers):
@@ -66,6 +74,19 @@ class Liar:
     def dated(self, update: Update) -> Update:
         """An update that this peer is about to propose."""
         return replace(update, time=update.time + TEN_YEARS_S) if self._lie == YEARS_AHEAD else update
+
+    def with_others(self, turn: Transition, update: Update) -> Update:
+        """With the means of which nobody was told, in place of those of this peer that the update names."""
+        others = self._reduction.others if self._reduction is not None and self._lie == OTHER_MEANS else {}
+        chosen = {name: others[name] for name in update.parts if name in others}
+        if not chosen:
+            return update
+        turn.set(held={**turn.state.held, **dict(chosen.values())})
+        return replace(update, parts=tuple(chosen[name][0] if name in chosen else name for name in update.parts))
+
+    def _reducer(self, *of: Any) -> LyingReduction:
+        self._reduction = LyingReduction(*of, directory=self._directory, me=self._me, lie=lambda: self._lie)
+        return self._reduction
 
     @property
     def _lie(self) -> str:
