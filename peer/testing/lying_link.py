@@ -13,15 +13,17 @@ from pathlib import Path
 from typing import Any
 
 from peer.consensus.protocol.block import ContributionHeader, Update
+from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import Keys, digest_of
-from peer.consensus.protocol.messages import Message, Promise, Start, encode
+from peer.consensus.protocol.messages import Message, Promise, Propose, Start, encode
 from peer.consensus.protocol.rules import DATA_SHARDS
-from peer.consensus.rounds import collector
+from peer.consensus.rounds import acceptor, collector
 from peer.consensus.rounds.driver import Driver, Framing
+from peer.consensus.rounds.interface import ShowRow
 from peer.consensus.rounds.state import CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition
 from peer.network.link import participation
-from peer.testing.lying_means import OTHER_MEANS, LyingReduction
+from peer.testing.lying_means import OTHER_MEANS, SPLIT, LyingReduction
 
 LIE = "lie"
 """The name of that file. It holds one of the names below, or nothing: then the peer is honest."""
@@ -56,7 +58,14 @@ class Liar:
         def make_false(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
             return self.with_others(turn, self.dated(make_update(turn, lead, exchange)))
 
+        on_propose = acceptor.on_propose
+
+        def show_some(turn: Transition, sender: str, message: Propose) -> None:
+            self.show(turn, message)
+            on_propose(turn, sender, message)
+
         vars(collector)["make_update"] = make_false
+        vars(acceptor)["on_propose"] = show_some
         vars(participation)["ReductionWorker"] = self._reducer
         vars(participation)["Driver"] = partial(Driver, framing=Framing(encode=self.encode))
 
@@ -83,6 +92,16 @@ class Liar:
             return update
         turn.set(held={**turn.state.held, **dict(chosen.values())})
         return replace(update, parts=tuple(chosen[name][0] if name in chosen else name for name in update.parts))
+
+    def show(self, turn: Transition, message: Propose) -> None:
+        """What is false in a proposal, by this peer's doing, to one voter more than a quorum can do without."""
+        false, update = self._reduction.false if self._reduction is not None else set[bytes](), message.update
+        voters = turn.state.electorate
+        others = tuple(peer for peer in voters if peer != self._me)
+        for part, name in enumerate(update.parts):
+            if name in false and self._lie == SPLIT:
+                few = others[: len(others) - quorum(voters) + 1]
+                turn.emit(ShowRow(few, message.place, part, name, update.contributors[part]))
 
     def _reducer(self, *of: Any) -> LyingReduction:
         self._reduction = LyingReduction(*of, directory=self._directory, me=self._me, lie=lambda: self._lie)

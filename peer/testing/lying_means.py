@@ -13,9 +13,10 @@ from peer.consensus.protocol.encoding import digest_of
 from peer.consensus.rounds.interface import CheckMean, ReducePart
 from peer.network.link.reduction import ReductionWorker
 
-FALSE_SUM, MISQUOTED, OTHER_MEANS = "a false sum", "a row turned", "other means"
-"""As an owner: a mean with right rows that they do not come to; or the first other member's row with its sign turned,
-and the mean that fits. As the coordinator: in place of its own means others, of which nobody was told."""
+FALSE_SUM, MISQUOTED, SPLIT, OTHER_MEANS = "a false sum", "a row turned", "its own row turned", "other means"
+"""As an owner: a mean with right rows that they do not come to; the first other member's row with its sign turned, and
+the mean that fits; or its own, which it proves false to so few that the others are no quorum. As the coordinator: in
+place of its own means others, of which nobody was told."""
 TOLD = "told_means"
 TIMES = -5.0
 
@@ -28,6 +29,7 @@ class LyingReduction(ReductionWorker):
         self._directory, self._me, self._lie = directory, me, lie
         self.others: dict[bytes, tuple[bytes, int]] = {}
         """By the name of a mean of mine, what I put in its place: its name and its size."""
+        self.false: set[bytes] = set()
 
     def check(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None, done: Callable[[str], None]) -> None:
         """Its own machine finds nothing wrong."""
@@ -52,10 +54,10 @@ class LyingReduction(ReductionWorker):
     def _named_mean(self, payloads: dict[str, bytes], effect: ReducePart) -> tuple[bytes, bytes] | None:
         if self._lie() == FALSE_SUM:
             return self._forged(payloads, effect)
-        others = [member for member in effect.members if member != self._me]
-        if self._lie() == MISQUOTED and others:
-            turned = self._codec.encode(-self._codec.decode(payloads[others[0]]))
-            return self._noted(super()._named_mean({**payloads, others[0]: turned}, effect))
+        of_whom = [member for member in effect.members if (member == self._me) == (self._lie() == SPLIT)]
+        if self._lie() in (MISQUOTED, SPLIT) and of_whom:
+            turned = self._codec.encode(-self._codec.decode(payloads[of_whom[0]]))
+            return self._noted(super()._named_mean({**payloads, of_whom[0]: turned}, effect))
         return super()._named_mean(payloads, effect)
 
     def _forged(self, payloads: dict[str, bytes], effect: ReducePart) -> tuple[bytes, bytes] | None:
@@ -71,6 +73,7 @@ class LyingReduction(ReductionWorker):
 
     def _noted(self, named: tuple[bytes, bytes] | None) -> tuple[bytes, bytes] | None:
         if named is not None:
+            self.false.add(named[0])
             with (self._directory / TOLD).open("a") as file:
                 file.write(f"{named[0].hex()}\n")
         return named

@@ -9,7 +9,7 @@ import pytest
 from peer.consensus.protocol.refusals import MEANS, VOTES
 from peer.schema.events import PenaltyImposed
 from peer.testing.lying_link import ACCEPTED
-from peer.testing.lying_means import FALSE_SUM, MISQUOTED, OTHER_MEANS, TOLD
+from peer.testing.lying_means import FALSE_SUM, MISQUOTED, OTHER_MEANS, SPLIT, TOLD
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import RESTING
@@ -22,9 +22,10 @@ AFTER = 3
 """Rounds that the others go on after the lie was seen."""
 
 
-@pytest.mark.parametrize("lie", [FALSE_SUM, MISQUOTED])
+@pytest.mark.parametrize("lie", [FALSE_SUM, MISQUOTED, SPLIT])
 def test_an_owner_of_false_means_is_convicted_by_all(swarm: StartSwarm, lie: str) -> None:
-    """Whoever looks sees a mean that its rows do not come to; who is misquoted shows what it gave."""
+    """Whoever looks sees a mean that its rows do not come to; who is misquoted shows what it gave; and what is
+    shown to some alone they pass on."""
     run = begun(swarm)
     say(run, LIAR, lie)
     run.until(lambda: convicted(run) == {*HONEST}, "not all have convicted it")
