@@ -7,15 +7,17 @@ from dataclasses import replace
 
 import pytest
 
-from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.block import Block, Roster
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Blocks, EquivocationProof, Propose, VoteCast
 from peer.consensus.rounds import acceptor, restart
+from peer.consensus.rounds.interface import RosterHeard
 from peer.consensus.rounds.transition import Transition
 from peer.schema.events import PenaltyImposed
-from peer.testing.memory_peer import LogicalPeer
-from peer.testing.memory_swarm import World
+from peer.testing.memory_peer import LogicalPeer, ModelKeys
+from peer.testing.memory_swarm import ORGANISER, World
 from tests.fields.trust.liars import LIAR, Stage, equivocates
+from tests.fields.trust.talkers import floods
 
 pytestmark = pytest.mark.slow
 
@@ -102,6 +104,31 @@ def test_a_known_voter_that_seals_and_hides_what_it_accepted_costs_one_round_and
         assert convicted[:1] == [LIAR]
         assert set(convicted) == {LIAR}
     assert world.counts["resynced"] == 2
+
+
+def test_a_liar_that_is_half_of_those_who_are_left_holds_them_up_until_the_organiser_keeps_it_out(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """It seals each agreement of the two as it begins, and the two who were parted from them are no voters any more."""
+    stage = Stage.of(4, restart_s=12.0)
+    floods("stuck")(monkeypatch, stage)
+    world = stage.world
+    world.network.partition([LIAR, "p1"])
+    while not world.restarts:
+        assert world.now < 200.0, "nobody was let go on"
+        stage.run(1.0)
+    world.network.heal()
+    stage.run(300.0)
+    assert stage.run(200.0) <= 1, "nothing is decided against it either"
+    assert len(world.restarts) < 10
+
+    everybody = tuple(sorted(peer.name for peer in world.peers))
+    world.desk.roster = Roster(1, everybody, (LIAR,)).signed(ModelKeys(ORGANISER))
+    for peer in stage.honest:
+        peer.driver.deliver(RosterHeard(world.now, world.desk.roster))
+    assert stage.run(600.0) > 5
+    assert not world.apart()
+    assert stage.blocks[-1].update.elect == ("p1", "p2", "p3")
 
 
 def _hide(monkeypatch: pytest.MonkeyPatch, world: Hidden) -> None:
