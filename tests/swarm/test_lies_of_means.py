@@ -8,8 +8,7 @@ import pytest
 
 from peer.consensus.protocol.refusals import MEANS, VOTES
 from peer.schema.events import PenaltyImposed
-from peer.testing.lying_link import ACCEPTED
-from peer.testing.lying_means import FALSE_SUM, MISQUOTED, OTHER_MEANS, SPLIT, TOLD
+from peer.testing.lying_link import ACCEPTED, FALSE_SUM, MISQUOTED, OTHER_MEANS, SPLIT, TOLD
 from peer.testing.process_swarm import RealSwarm
 from peer.testing.pytest_plugin import StartSwarm
 from tests.swarm.conftest import RESTING
