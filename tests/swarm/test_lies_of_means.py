@@ -17,6 +17,11 @@ from tests.swarm.test_lies import HONEST, QUIET, SETS, newest, refusals, say, up
 pytestmark = [pytest.mark.swarm, pytest.mark.nightly]
 
 LIAR = 3
+PATIENT = tuple(
+    {"round.ack_s=1.0": "round.ack_s=6.0", "round.exchange_s=3.0": "round.exchange_s=6.0"}.get(item, item)
+    for item in SETS
+)
+"""Who is slower than `ack_s` may be misquoted within its norm; a loaded machine compares slowly."""
 AFTER = 3
 """Rounds that the others go on after the lie was seen."""
 
@@ -47,7 +52,7 @@ def test_a_voter_that_invents_what_it_accepted_is_not_believed(swarm: StartSwarm
 
 
 def begun(swarm: Callable[..., RealSwarm]) -> RealSwarm:
-    run = swarm(peers=4, real=True, sets=SETS, settings=RESTING)
+    run = swarm(peers=4, real=True, sets=PATIENT, settings=RESTING)
     run.until_round(QUIET)
     return run
 
