@@ -25,7 +25,6 @@ SECONDS = 100.0
 # ---- who leads ----
 
 
-<<<<<<< HEAD
 @pytest.mark.parametrize("seed", [5, 6, 9])
 def test_a_hasty_voter_leads_when_it_is_its_turn(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     """It asks first, at once, for a ballot of its own: the others apply the waiting rule, and answer its turn alone.
@@ -34,31 +33,13 @@ def test_a_hasty_voter_leads_when_it_is_its_turn(seed: int, monkeypatch: pytest.
     """
     honest, stage = Stage.of(5, seed), Stage.of(5, seed)
     honest.run(stage.from_s)
-    due = coordinator._begin_if_due
-
-    def hasty(turn: Transition) -> None:
-        state = turn.state
-        if not stage.lies(turn.me) or state.lead is not None or state.header is None or state.decided is not None:
-            due(turn)
-            return
-        ranked = state.head.order
-        ballot = state.acceptor.promised + 1
-        ballot += (ranked.index(turn.me) - ballot) % len(ranked)
-        stage.told["asked"] += 1
-        coordinator._begin(turn, ballot)
-
-    monkeypatch.setattr(coordinator, "_begin_if_due", hasty)
-=======
-def test_a_hasty_voter_leads_when_it_is_its_turn(monkeypatch: pytest.MonkeyPatch) -> None:
-    """It asks first, at once, for a ballot of its own: the others apply the waiting rule, and answer its turn alone."""
-    stage = Stage.of(5)
+    usual = honest.run(200.0)
     hasty(monkeypatch, stage)
->>>>>>> proof
     stage.run(stage.from_s)
     before, led = len(stage.blocks), stage.led_by_liar()
     rounds = stage.run(200.0)
     assert stage.told["asked"] > 0
-    assert 1.25 * rounds >= honest.run(200.0)
+    assert 1.25 * rounds >= usual
     assert stage.led_by_liar() - led <= 2 * rounds / 5 + 1, (before, rounds)
 
 
