@@ -16,7 +16,8 @@ from peer.consensus.protocol.encoding import Keys
 from peer.consensus.protocol.messages import Message, Promise, Start, encode
 from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.consensus.rounds import collector
-from peer.consensus.rounds.driver import Driver, Framing
+from peer.consensus.rounds.driver import Driver
+from peer.consensus.rounds.frame_reader import Framing
 from peer.consensus.rounds.state import CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition
 from peer.network.link import participation

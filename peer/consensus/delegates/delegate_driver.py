@@ -39,7 +39,8 @@ from peer.consensus.protocol.messages import (
     RowDispute,
 )
 from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.driver import ON_THE_WIRE, ChainPort, Framing, ObjectServer, ReductionPort
+from peer.consensus.rounds.driver import ChainPort, ObjectServer, ReductionPort
+from peer.consensus.rounds.frame_reader import ON_THE_WIRE, Framing
 from peer.consensus.rounds.interface import CheckMean, Input, ObjectStored
 from peer.consensus.rounds.state import State
 

@@ -7,6 +7,7 @@ proposals, votes, lists) carries its author's signature; the rest is authenticat
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -16,6 +17,7 @@ from peer.consensus.protocol.block import (  # fmt: skip
     BALLOT,
     MAX_MEMBERS,
     MAX_PARTS,
+    MAX_RESTARTS,
     MEMBER_BITS,
     PART,
     Block,
@@ -50,6 +52,8 @@ FETCH_MOST = 1024
 """Digests in one fetch."""
 GET_MOST = 32
 """Anchors in one GET."""
+BLOCKS_MOST = 64
+"""In one CHAIN."""
 FETCH_BYTES = 16 << 20
 """What one fetch is answered with at most, so that a small question never costs the answerer a whole model."""
 
@@ -194,12 +198,35 @@ class Propose(Message):
 
     code = 10
     cap_bytes = 8 << 20
-    readers = (BallotId.unpacked, Update.unpacked, SIGNATURE, each(Vote.unpacked, MAX_MEMBERS))
     place: BallotId
     update: Update
     signature: bytes
     certificate: tuple[Vote, ...] = ()
     """Of an earlier ballot of this very update, if it was accepted there."""
+
+    def packed(self) -> tuple[Any, ...]:
+        return SealedPropose(self.place, self.update.to_bytes(), self.signature, self.certificate).packed()
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Propose:
+        return SealedPropose.unpacked(value).opened()
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPropose(Message):
+    """A proposal as it travels: whether its coordinator signed it is seen before its update is unpacked."""
+
+    code = Propose.code
+    cap_bytes = Propose.cap_bytes
+    readers = (BallotId.unpacked, octets, SIGNATURE, each(Vote.unpacked, MAX_MEMBERS))
+    place: BallotId
+    update: bytes
+    signature: bytes
+    certificate: tuple[Vote, ...] = ()
+
+    def opened(self) -> Propose:
+        """Raises ValueError."""
+        return Propose(self.place, Update.from_bytes(self.update), self.signature, self.certificate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -258,8 +285,50 @@ class Blocks(Message):
 
     code = 15
     cap_bytes = 16 << 20
-    readers = (each(Block.unpacked, 64),)
     blocks: tuple[Block, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        after = self.blocks[0].update.parent if self.blocks else b""
+        return SealedBlocks(after, tuple(map(SealedBlock.of, self.blocks))).packed()
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Blocks:
+        return cls(tuple(block.opened() for block in SealedBlocks.unpacked(value).blocks))
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBlock(Packed):
+    """A block as it travels: its votes, and who signed its restarts, are looked at before the rest is unpacked."""
+
+    readers = (octets, each(Vote.unpacked, MAX_MEMBERS), each(fields(octets, SIGNATURE), MAX_RESTARTS))
+    update: bytes
+    votes: tuple[Vote, ...]
+    restarts: tuple[tuple[bytes, bytes], ...] = ()
+    """Each as the bytes that the organiser signed, and its signature."""
+
+    @classmethod
+    def of(cls, block: Block) -> SealedBlock:
+        restarts = tuple((restart.payload(), restart.signature) for restart in block.restarts)
+        return cls(block.update.to_bytes(), block.votes, restarts)
+
+    def opened(self) -> Block:
+        """Raises ValueError."""
+        return Block(Update.from_bytes(self.update), self.votes, self.opened_restarts())
+
+    def opened_restarts(self) -> tuple[Restart, ...]:
+        """Raises ValueError."""
+        return tuple(SealedRestart(payload, signature).opened().restart for payload, signature in self.restarts)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBlocks(Message):
+    """CHAIN as it travels: what the first block follows, and the blocks."""
+
+    code = Blocks.code
+    cap_bytes = Blocks.cap_bytes
+    readers = (partial(octets, most=DIGEST_BYTES), each(SealedBlock.unpacked, BLOCKS_MOST))
+    after: bytes
+    blocks: tuple[SealedBlock, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -354,8 +423,29 @@ class Restarted(Message):
 
     code = 26
     cap_bytes = 2 << 20
-    readers = (Restart.unpacked,)
     restart: Restart
+
+    def packed(self) -> tuple[Any, ...]:
+        return self.restart.payload(), self.restart.signature
+
+    @classmethod
+    def unpacked(cls, value: Any) -> Restarted:
+        return SealedRestart.unpacked(value).opened()
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRestart(Message):
+    """A Restart as it travels: the bytes that the organiser signed, and its signature."""
+
+    code = Restarted.code
+    cap_bytes = Restarted.cap_bytes
+    readers = (octets, SIGNATURE)
+    payload: bytes
+    signature: bytes
+
+    def opened(self) -> Restarted:
+        """Raises ValueError."""
+        return Restarted(Restart.unpacked((*row(unpack(self.payload), 4), self.signature)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +470,9 @@ _TYPES: dict[int, type[Message]] = {
 }  # fmt: skip
 
 
+_SEALED: dict[int, type[Message]] = {kind.code: kind for kind in (SealedPropose, SealedBlocks, SealedRestart)}
+
+
 def encode(message: Message) -> bytes:
     """A frame: version byte, type byte and msgpack."""
     return bytes((PROTOCOL_VERSION, message.code)) + pack(message.packed())
@@ -387,11 +480,21 @@ def encode(message: Message) -> bytes:
 
 def decode(frame: bytes) -> Message:
     """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
+    return _read(frame, _TYPES)
+
+
+def decode_sealed(frame: bytes) -> Message:
+    """The same, but updates and Restarts are not unpacked: `peer.consensus.rounds.opening` says who must have signed
+    them first."""
+    return _read(frame, _TYPES | _SEALED)
+
+
+def _read(frame: bytes, types: Mapping[int, type[Message]]) -> Message:
     if frame and frame[0] != PROTOCOL_VERSION:
         raise ValueError(other_version("a frame", frame[0]))
-    if len(frame) < 2 or frame[1] not in _TYPES:
+    if len(frame) < 2 or frame[1] not in types:
         raise ValueError("unknown frame type")
-    kind = _TYPES[frame[1]]
+    kind = types[frame[1]]
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
     return kind.unpacked(unpack(memoryview(frame)[2:]))

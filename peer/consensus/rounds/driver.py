@@ -9,7 +9,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 from weakref import WeakValueDictionary
@@ -28,10 +28,10 @@ from peer.consensus.protocol.messages import (
     ObjectData,
     PartData,
     RowDispute,
-    decode,
     encode,
 )
 from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.frame_reader import ON_THE_WIRE, Aside, FrameReader, Framing, at_once
 from peer.consensus.rounds.interface import (
     Applied,
     AskOrganiser,
@@ -76,17 +76,6 @@ from peer.schema import ipc
 from peer.schema.events import Event as Reported
 
 Done = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Framing:
-    """How messages become frames, and frames messages; those of the wire unless a simulator has others."""
-
-    encode: Callable[[Message], bytes] = encode
-    decode: Callable[[bytes], Message] = decode
-
-
-ON_THE_WIRE = Framing()
 
 
 class ChainPort(Protocol):
@@ -205,10 +194,12 @@ class Driver:
         framing: Framing = ON_THE_WIRE,
         homes: HomesPort | None = None,
         organiser: OrganiserPort | None = None,
+        aside: Aside = at_once,
     ) -> None:
         self.state = state
         self.clock = clock
-        self.bad_frames = 0
+        self.frames = FrameReader(lambda: self.state, framing, self._hear, aside)
+        self.on_frame = self.frames.read
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
         self._answerer, self._framing = ObjectServer(disk, streams, framing.encode), framing
         self._report, self._publish = report, publish
@@ -218,13 +209,11 @@ class Driver:
         if homes is not None:
             homes.begin(self._perform)
 
-    def on_frame(self, sender: str, frame: bytes) -> None:
-        """A frame from an authenticated peer; what is not a message is counted and dropped."""
-        try:
-            message = self._framing.decode(frame)
-        except ValueError:
-            self.bad_frames += 1
-            return
+    @property
+    def bad_frames(self) -> int:
+        return self.frames.bad_frames
+
+    def _hear(self, sender: str, message: Message) -> None:
         if self._homes is not None:
             self._homes.on_message(message)
         self.deliver(Received(self.clock(), sender, message))

@@ -6,7 +6,7 @@ import asyncio
 import dataclasses
 import logging
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from pathlib import Path
@@ -77,6 +77,7 @@ class Participation:
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
             homes=None if role is None else role.homes(disk), organiser=self._line if self._is_member else None,
+            aside=_in_a_thread,
         )  # fmt: skip
         self._list = RosterLine(
             node, rules.organiser, directory, self._newest_roster,
@@ -280,6 +281,11 @@ class Participation:
 
 
 T = TypeVar("T")
+
+
+def _in_a_thread(work: Callable[[], T], done: Callable[[T], None], /) -> None:
+    doing = asyncio.get_running_loop().run_in_executor(None, work)
+    doing.add_done_callback(lambda finished: done(finished.result()))
 
 
 def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: ChainHead, at: bytes) -> bool:
