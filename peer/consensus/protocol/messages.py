@@ -43,6 +43,7 @@ from peer.consensus.protocol.encoding import (
     optional,
     pack,
     printable,
+    require_few,
     row,
     text,
     unpack,
@@ -73,10 +74,11 @@ _ACCEPTED, _PROPOSED = fields(BALLOT, DIGEST), fields(DIGEST, SIGNATURE)
 
 @dataclass(frozen=True, slots=True)
 class Message(Packed):
-    """Base of all messages. `cap_bytes` bounds a frame of this type."""
+    """Base of all messages. `cap_bytes` bounds a frame of this type, and `most_values` what is in it."""
 
     code: ClassVar[int]
-    cap_bytes: ClassVar[int] = 1 << 20
+    cap_bytes: ClassVar[int] = 1 << 16
+    most_values: ClassVar[int] = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -121,6 +123,7 @@ class Start(Message):
 
     code = 4
     cap_bytes = 4 << 20
+    most_values = 1 << 19
     readers = (BallotId.unpacked, each(ContributionHeader.unpacked, MAX_MEMBERS))
     place: BallotId
     headers: tuple[ContributionHeader, ...]
@@ -132,6 +135,7 @@ class PartData(Message):
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
+    most_values = 64
     readers = (BallotId.unpacked, partial(integer, low=0, high=1), PART, each(DIGEST, 17), octets)
     place: BallotId
     attempt: int
@@ -146,6 +150,7 @@ class MeanData(Message):
 
     code = 8
     cap_bytes = (16 << 20) + (1 << 12)
+    most_values = 64
     readers = (
         BallotId.unpacked, partial(integer, low=0, high=1), PART, text, MEMBER_BITS, DIGEST, SIGNATURE, octets,
         partial(octets, most=DIGEST_BYTES),
@@ -176,6 +181,8 @@ class GetMeans(Message):
     """Coordinator to members: send me the means of these parts if you have them."""
 
     code = 9
+    cap_bytes = 1 << 20
+    most_values = 1 << 17
     readers = (BallotId.unpacked, each(PART, MAX_PARTS))
     place: BallotId
     parts: tuple[int, ...]
@@ -187,6 +194,7 @@ class Reassign(Message):
 
     code = 17
     cap_bytes = 8 << 20
+    most_values = 1 << 18
     readers = (BallotId.unpacked, each(fields(PART, text), MAX_PARTS))
     place: BallotId
     parts: tuple[tuple[int, str], ...]
@@ -218,6 +226,7 @@ class SealedPropose(Message):
 
     code = Propose.code
     cap_bytes = Propose.cap_bytes
+    most_values = 1 << 10
     readers = (BallotId.unpacked, octets, SIGNATURE, each(Vote.unpacked, MAX_MEMBERS))
     place: BallotId
     update: bytes
@@ -256,6 +265,7 @@ class ObjectData(Message):
 
     code = 13
     cap_bytes = (16 << 20) + (1 << 12)
+    most_values = 4
     digest: bytes
     payload: bytes
 
@@ -326,6 +336,7 @@ class SealedBlocks(Message):
 
     code = Blocks.code
     cap_bytes = Blocks.cap_bytes
+    most_values = 1 << 16
     readers = (partial(octets, most=DIGEST_BYTES), each(SealedBlock.unpacked, BLOCKS_MOST))
     after: bytes
     blocks: tuple[SealedBlock, ...]
@@ -380,6 +391,7 @@ class RowDispute(Message):
 
     code = 21
     cap_bytes = (16 << 20) + (1 << 13)
+    most_values = 64
     readers = (BallotId.unpacked, PART, DIGEST, MEMBER_BITS, each(DIGEST, 17), octets, text)
     place: BallotId
     part: int
@@ -439,6 +451,7 @@ class SealedRestart(Message):
 
     code = Restarted.code
     cap_bytes = Restarted.cap_bytes
+    most_values = 4
     readers = (octets, SIGNATURE)
     payload: bytes
     signature: bytes
@@ -497,4 +510,6 @@ def _read(frame: bytes, types: Mapping[int, type[Message]]) -> Message:
     kind = types[frame[1]]
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
-    return kind.unpacked(unpack(memoryview(frame)[2:]))
+    packed = memoryview(frame)[2:]
+    require_few(packed, kind.most_values)
+    return kind.unpacked(unpack(packed))
