@@ -39,7 +39,8 @@ from peer.consensus.protocol.messages import (
     RowDispute,
 )
 from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.driver import ChainPort, ObjectServer, ReductionPort
+from peer.consensus.rounds.answers import AnswerBudget, ObjectServer
+from peer.consensus.rounds.driver import ChainPort, ReductionPort
 from peer.consensus.rounds.frame_reader import ON_THE_WIRE, Framing
 from peer.consensus.rounds.interface import CheckMean, Input, ObjectStored
 from peer.consensus.rounds.state import State
@@ -71,7 +72,7 @@ class DelegateDriver:
         self.bad_frames = 0
         self._state, self._deliver, self._clock = state, deliver, clock
         self._streams, self._disk, self._arithmetic, self._framing = streams, disk, arithmetic, framing
-        self._answerer = ObjectServer(disk, streams, framing.encode)
+        self._answerer = ObjectServer(disk, streams, framing.encode, AnswerBudget(clock, state))
         self._fetching: dict[bytes, None] = {}
         """What the lead has it fetch, the oldest first."""
         self._places: dict[BallotId, None] = {}

@@ -51,7 +51,7 @@ _NEVER = -1
 
 
 def _what_follows() -> tuple[tuple[int, int], ...]:
-    """By the first byte of a value of msgpack: how many bytes it has besides, and how many of them say how many more."""
+    """By the first byte of a value: how many bytes it has besides, and how many of them say how many follow."""
     found = [(0, 0)] * 256
     for first in (0xC1, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)):
         found[first] = _NEVER, 0

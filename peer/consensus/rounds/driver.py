@@ -12,25 +12,21 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
-from weakref import WeakValueDictionary
 
 from dht.streams.base import Streams
 from peer.consensus.protocol.block import VOID, Block, ContributionHeader, Restart, Stuck
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
-    FETCH_BYTES,
-    FETCH_MOST,
     BallotId,
     Blocks,
     Heartbeat,
     MeanData,
     Message,
-    ObjectData,
     PartData,
     RowDispute,
-    encode,
 )
 from peer.consensus.protocol.norms import PartNorms
+from peer.consensus.rounds.answers import AnswerBudget, ObjectServer
 from peer.consensus.rounds.frame_reader import ON_THE_WIRE, Aside, FrameReader, Framing, at_once
 from peer.consensus.rounds.interface import (
     Applied,
@@ -195,13 +191,16 @@ class Driver:
         homes: HomesPort | None = None,
         organiser: OrganiserPort | None = None,
         aside: Aside = at_once,
+        upload_bps: Callable[[], float] = lambda: 0.0,
+        is_admitted: Callable[[str], bool] = lambda peer: False,
     ) -> None:
         self.state = state
         self.clock = clock
         self.frames = FrameReader(lambda: self.state, framing, self._hear, aside)
         self.on_frame = self.frames.read
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
-        self._answerer, self._framing = ObjectServer(disk, streams, framing.encode), framing
+        self.budget = AnswerBudget(clock, lambda: self.state, upload_bps, is_admitted)
+        self._answerer, self._framing = ObjectServer(disk, streams, framing.encode, self.budget), framing
         self._report, self._publish = report, publish
         self._events: deque[Input] = deque()
         self._busy = self._broken = False
@@ -378,75 +377,12 @@ class Driver:
 
     def _send_chain(self, effect: SendBlocks) -> None:
         """The machine remembers anchors longer than the disk has room for blocks."""
+        if not self.budget.has_room_for(effect.to):
+            return
         blocks = self._disk.blocks_after(effect.after)
         if blocks:
+            self.budget.give(effect.to, sum(len(block.to_bytes()) for block in blocks))
             self._streams.send_bulk(effect.to, partial(self._framing.encode, Blocks(blocks)))
         else:
             self._send((effect.to,), effect.head)
             self._send((effect.to,), Blocks(()))
-
-
-WAITING_MOST = 2 * FETCH_MOST
-"""Objects that wait for one peer. What comes on top is not answered: an honest one asks again for what it lacks."""
-
-
-class ObjectReader(Protocol):
-    """Where they lie."""
-
-    def load(self, digest: bytes) -> bytes | None: ...
-
-
-class ObjectServer:
-    """Answers questions for objects, at most FETCH_BYTES each."""
-
-    def __init__(self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode) -> None:
-        self._objects, self._streams, self._encode = objects, streams, encode
-        # Only the queue of the stream holds them: what it drops can be asked for again.
-        self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
-
-    def answer(self, to: str, digests: tuple[bytes, ...]) -> None:
-        """Queue these objects for a peer, but those that wait for it already."""
-        self._waiting = {peer: waiting for peer, waiting in self._waiting.items() if waiting}
-        waiting = self._waiting.setdefault(to, WeakValueDictionary())
-        question = _Question()
-        for digest in dict.fromkeys(digests):
-            asked = waiting.get(digest)
-            if asked is not None:
-                asked.question = question
-            elif len(waiting) < WAITING_MOST:
-                waiting[digest] = asked = _Asked(self._objects, digest, question, self._encode)
-                self._streams.send_bulk(to, asked.frame)
-
-
-class _Question:
-    """What one question has cost so far."""
-
-    def __init__(self) -> None:
-        self.is_answered = False
-        self._sent_bytes = 0
-
-    def allows(self, size_bytes: int) -> bool:
-        """Whether so many bytes more may be sent; the first object may be of any size."""
-        self._sent_bytes += size_bytes
-        self.is_answered = self._sent_bytes > max(FETCH_BYTES, size_bytes)
-        return not self.is_answered
-
-
-class _Asked:
-    """One object that waits for one peer."""
-
-    def __init__(
-        self, objects: ObjectReader, digest: bytes, question: _Question, encode: Callable[[Message], bytes]
-    ) -> None:
-        self.question = question
-        """The newest in which it was asked for."""
-        self._objects, self._digest, self._encode = objects, digest, encode
-
-    def frame(self) -> bytes | None:
-        """The object with its bytes; None if it is not here, or its question has cost enough."""
-        if self.question.is_answered:
-            return None
-        payload = self._objects.load(self._digest)
-        if payload is None or not self.question.allows(len(payload)):
-            return None
-        return self._encode(ObjectData(self._digest, payload))

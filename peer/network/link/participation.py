@@ -77,7 +77,7 @@ class Participation:
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
             homes=None if role is None else role.homes(disk), organiser=self._line if self._is_member else None,
-            aside=_in_a_thread,
+            aside=_in_a_thread, upload_bps=lambda: node.upload_bps, is_admitted=self._is_admitted,
         )  # fmt: skip
         self._list = RosterLine(
             node, rules.organiser, directory, self._newest_roster,
@@ -120,6 +120,17 @@ class Participation:
                 for task in running:
                     task.cancel()
         return ""
+
+    def _is_admitted(self, peer: str) -> bool:
+        """By the organiser; who is not does not come in where the run asks for that."""
+        return self._guard is not None and self._guard.roster.asks_admission
+
+    def may_have(self, peer: str, size_bytes: int) -> bool:
+        """Whether an answer of this size is given to a peer; counted if so."""
+        if not self._driver.budget.has_room_for(peer):
+            return False
+        self._driver.budget.give(peer, size_bytes)
+        return True
 
     def _newest_roster(self) -> Roster:
         state = self._driver.state

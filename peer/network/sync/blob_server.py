@@ -69,6 +69,8 @@ class BlobServer:
         """The chain; None while this peer has none to speak of."""
         self.is_exchanging: Callable[[], bool] = lambda: False
         """Whether a round needs the line now."""
+        self.may_have: Callable[[str, int], bool] = lambda peer, size_bytes: True
+        """Whether a peer may have an answer of so many bytes; those of snapshots have a rate of their own."""
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
         self._manifests: dict[str, tuple[SnapshotOffer, SnapshotManifest]] = {}
         """By the folder's name: what is said of it, and what its manifest says."""
@@ -121,7 +123,8 @@ class BlobServer:
         index = int.from_bytes(request[: light_chain.NUMBER_BYTES], "big") - self.disk.base.head.round
         if not 0 <= index < len(self.disk.blocks):
             return None
-        return light_chain.packed_way(light_chain.way_of(self.disk.blocks[index:], self.disk.heads[index]))
+        way = light_chain.packed_way(light_chain.way_of(self.disk.blocks[index:], self.disk.heads[index]))
+        return way if self.may_have(peer, len(way)) else None
 
     async def manifest(self, peer: str, request: bytes) -> bytes | None:
         """The manifest with this digest; nothing if others are served."""
