@@ -71,6 +71,14 @@ class Promoter:
         self._head: ChainHead | None = None
         self._look_at = 0.0
 
+    def votes(self, peer: str) -> bool:
+        """Whether the chain elected this peer, as far as it was followed."""
+        return self._head is not None and peer in self._head.electorate
+
+    def watches(self, peer: str) -> bool:
+        """Whether the chain says that its work was counted."""
+        return peer in self._candidates
+
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads, known: Collection[str]) -> None:
         """See who has earned it, if that was LOOK_S ago."""
         if self._after_s is None or time.monotonic() < self._look_at:

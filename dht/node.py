@@ -16,12 +16,13 @@ from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
-from dht.dht_board import DhtBoard, start_dht
+from dht.dht_board import DhtBoard, Places, Rank, start_dht
 from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.protocol_version import PROTOCOL_VERSION
 from dht.reach.dialer import dial_any, keep_dialling, others_of
 from dht.reach.peer_store import PeerStore
 from dht.reach.relay import Relay, Serves, nobody, reserve
+from dht.records import Record
 from dht.streams.base import Streams
 from dht.streams.outbound import AllowPeer, Libp2pStreams, StreamLimits
 from dht.streams.rpc import Rpc
@@ -169,6 +170,14 @@ class Node:
             self._links.redial(peer)
         self._relayed = relayed
 
+    def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
+        """From now on give places on the board by this rank of a peer id; until then all are strangers.
+
+        `look` is shown what strangers say: that the organiser has admitted them, perhaps.
+        """
+        assert isinstance(self.board, DhtBoard)
+        self.board.places.rank, self.board.places.look = rank, look
+
     def relay_for(self, serves: Serves) -> None:
         """From now on be the relay of these peers; until then of nobody."""
         self._relay.serves = serves
@@ -290,8 +299,9 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             )  # fmt: skip
             rpc = Rpc(daemon, streams, _protocol(config.run, "ask"), config.limits)
             await _check_clock(rpc, config, met, refusals)
-            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, client_mode=config.client_mode)
-            board = DhtBoard(dht_node, config.run)
+            places = Places()
+            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, places, client_mode=config.client_mode)
+            board = DhtBoard(dht_node, config.run, places)
             node = Node(config, daemon, board, rpc, streams, refusals, remembered)
             await node.start()
             await node.look_where()

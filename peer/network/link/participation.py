@@ -12,12 +12,14 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
+from dht.dht_board import Rank
 from dht.errors import BadInput
 from dht.node import Node
 from peer.consensus.protocol.block import Block, ContributionHeader, Roster
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds.answers import has_a_part
 from peer.consensus.rounds.driver import Driver, trainer_input
 from peer.consensus.rounds.interface import Leaving, Quarantined, RosterHeard, Tick
 from peer.consensus.rounds.machine import TICK_S, begin
@@ -92,6 +94,8 @@ class Participation:
         self._node.streams.listen(self._on_frame)
         self._obey()
         self._list.load()
+        if self._guard is not None:
+            self._node.rank_by(self._rank, self._guard.look)
         driver, report = self._driver, self._pipe.report
         discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
         stats = NetworkStats(
@@ -124,6 +128,15 @@ class Participation:
     def _is_admitted(self, peer: str) -> bool:
         """By the organiser; who is not does not come in where the run asks for that."""
         return self._guard is not None and self._guard.roster.asks_admission
+
+    def _rank(self, peer: str) -> Rank:
+        """Who has a place on the board before whom."""
+        state, guard = self._driver.state, self._guard
+        if peer == state.rules.organiser or peer in state.head.electorate:
+            return Rank.VOTER
+        if peer in state.head.roster.known or (guard is not None and guard.roster.has_admitted(peer)):
+            return Rank.ADMITTED
+        return Rank.EARNED if has_a_part(state, peer) else Rank.STRANGER
 
     def may_have(self, peer: str, size_bytes: int) -> bool:
         """Whether an answer of this size is given to a peer; counted if so."""
