@@ -80,8 +80,8 @@ class Promoter:
         return peer in self._candidates
 
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads, known: Collection[str]) -> None:
-        """See who has earned it, if that was LOOK_S ago."""
-        if self._after_s is None or time.monotonic() < self._look_at:
+        """See how the chain went on, and who has earned it, if that was LOOK_S ago."""
+        if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
         self._head = self._head or self._load(genesis)
@@ -89,7 +89,8 @@ class Promoter:
         try:
             if further:
                 await self._follow(node, random.choice(further))
-            await self._promote_due(node, known)
+            if self._after_s is not None:
+                await self._promote_due(node, known)
         except DiskFull as error:
             log.warning("whom this node watches is not on disk: %s", error)
 

@@ -90,7 +90,7 @@ class Node:
         self._links = streams
         self._questions = rpc
         self.ask, self.round_trip_s, self.serve, self.answer = rpc.ask, rpc.round_trip_s, rpc.serve, rpc.answer
-        self._relay = Relay(daemon, nobody)
+        self._relay = Relay(daemon, nobody, upload_bps=config.upload_bps)
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
         self._relayed: set[str] = set()
@@ -171,12 +171,13 @@ class Node:
         self._relayed = relayed
 
     def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
-        """From now on give places on the board by this rank of a peer id; until then all are strangers.
+        """From now on give places on the board by this rank of a peer id, and circuits; until then all are strangers.
 
         `look` is shown what strangers say: that the organiser has admitted them, perhaps.
         """
         assert isinstance(self.board, DhtBoard)
         self.board.places.rank, self.board.places.look = rank, look
+        self._relay.is_member = lambda peer: rank(peer) is not Rank.STRANGER
 
     def relay_for(self, serves: Serves) -> None:
         """From now on be the relay of these peers; until then of nobody."""
@@ -268,6 +269,7 @@ class Node:
     def allow(self, upload_bps: float, download_bps: float) -> None:
         """Other caps from now on, 0 for none."""
         self._links.upload.allow(upload_bps)
+        self._relay.allow(upload_bps)
         self._links.download.allow(download_bps)
 
     async def start(self) -> None:
