@@ -247,7 +247,8 @@ async def _follow_chain(
             pipe.send(AdoptSnapshot(manifest.round, manifest.anchor, disk.head.members))
         pipe.send(ResumeAt(disk.head.anchor))
         link = Participation(node, pipe, notices, disk, rules, chains.executor, chains.directory, role)
-        donor.disk, donor.is_exchanging, donor.may_have = disk, link.is_exchanging, link.may_have
+        donor.disk, donor.is_exchanging = disk, link.is_exchanging
+        donor.may_have, donor.is_known = link.may_have, link.knows
         with chains.within_quota(disk):
             why = await link.take_part()
         donor.disk = None

@@ -138,6 +138,10 @@ class Participation:
             return Rank.ADMITTED
         return Rank.EARNED if has_a_part(state, peer) else Rank.STRANGER
 
+    def knows(self, peer: str) -> bool:
+        """Whether it is no stranger."""
+        return self._is_admitted(peer) or self._rank(peer) is not Rank.STRANGER
+
     def may_have(self, peer: str, size_bytes: int) -> bool:
         """Whether an answer of this size is given to a peer; counted if so."""
         if not self._driver.budget.has_room_for(peer):
