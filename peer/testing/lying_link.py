@@ -13,11 +13,11 @@ from pathlib import Path
 
 from peer.consensus.protocol.block import ContributionHeader, Update
 from peer.consensus.protocol.encoding import Keys
+from peer.consensus.protocol.frame_reader import Framing
 from peer.consensus.protocol.messages import Message, Promise, Start, encode
 from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.consensus.rounds import collector
 from peer.consensus.rounds.driver import Driver
-from peer.consensus.rounds.frame_reader import Framing
 from peer.consensus.rounds.state import CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition
 from peer.network.link import participation

@@ -7,7 +7,6 @@ proposals, votes, lists) carries its author's signature; the rest is authenticat
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import Any, ClassVar
@@ -53,8 +52,6 @@ FETCH_MOST = 1024
 """Digests in one fetch."""
 GET_MOST = 32
 """Anchors in one GET."""
-BLOCKS_MOST = 64
-"""In one CHAIN."""
 FETCH_BYTES = 16 << 20
 """What one fetch is answered with at most, so that a small question never costs the answerer a whole model."""
 
@@ -215,10 +212,6 @@ class Propose(Message):
     def packed(self) -> tuple[Any, ...]:
         return SealedPropose(self.place, self.update.to_bytes(), self.signature, self.certificate).packed()
 
-    @classmethod
-    def unpacked(cls, value: Any) -> Propose:
-        return SealedPropose.unpacked(value).opened()
-
 
 @dataclass(frozen=True, slots=True)
 class SealedPropose(Message):
@@ -301,10 +294,6 @@ class Blocks(Message):
         after = self.blocks[0].update.parent if self.blocks else b""
         return SealedBlocks(after, tuple(map(SealedBlock.of, self.blocks))).packed()
 
-    @classmethod
-    def unpacked(cls, value: Any) -> Blocks:
-        return cls(tuple(block.opened() for block in SealedBlocks.unpacked(value).blocks))
-
 
 @dataclass(frozen=True, slots=True)
 class SealedBlock(Packed):
@@ -326,7 +315,6 @@ class SealedBlock(Packed):
         return Block(Update.from_bytes(self.update), self.votes, self.opened_restarts())
 
     def opened_restarts(self) -> tuple[Restart, ...]:
-        """Raises ValueError."""
         return tuple(SealedRestart(payload, signature).opened().restart for payload, signature in self.restarts)
 
 
@@ -337,9 +325,13 @@ class SealedBlocks(Message):
     code = Blocks.code
     cap_bytes = Blocks.cap_bytes
     most_values = 1 << 16
-    readers = (partial(octets, most=DIGEST_BYTES), each(SealedBlock.unpacked, BLOCKS_MOST))
+    readers = (partial(octets, most=DIGEST_BYTES), each(SealedBlock.unpacked, 64))
     after: bytes
     blocks: tuple[SealedBlock, ...]
+
+    def opened(self) -> Blocks:
+        """Raises ValueError."""
+        return Blocks(tuple(block.opened() for block in self.blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -440,10 +432,6 @@ class Restarted(Message):
     def packed(self) -> tuple[Any, ...]:
         return self.restart.payload(), self.restart.signature
 
-    @classmethod
-    def unpacked(cls, value: Any) -> Restarted:
-        return SealedRestart.unpacked(value).opened()
-
 
 @dataclass(frozen=True, slots=True)
 class SealedRestart(Message):
@@ -483,7 +471,8 @@ _TYPES: dict[int, type[Message]] = {
 }  # fmt: skip
 
 
-_SEALED: dict[int, type[Message]] = {kind.code: kind for kind in (SealedPropose, SealedBlocks, SealedRestart)}
+Sealed = SealedPropose | SealedBlocks | SealedRestart
+_SEALED: dict[int, type[Sealed]] = {kind.code: kind for kind in (SealedPropose, SealedBlocks, SealedRestart)}
 
 
 def encode(message: Message) -> bytes:
@@ -493,21 +482,17 @@ def encode(message: Message) -> bytes:
 
 def decode(frame: bytes) -> Message:
     """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
-    return _read(frame, _TYPES)
+    message = decode_sealed(frame)
+    return message.opened() if isinstance(message, Sealed) else message
 
 
 def decode_sealed(frame: bytes) -> Message:
-    """The same, but updates and Restarts are not unpacked: `peer.consensus.rounds.opening` says who must have signed
-    them first."""
-    return _read(frame, _TYPES | _SEALED)
-
-
-def _read(frame: bytes, types: Mapping[int, type[Message]]) -> Message:
+    """The same, but updates and Restarts are not unpacked: see `frame_reader`."""
     if frame and frame[0] != PROTOCOL_VERSION:
         raise ValueError(other_version("a frame", frame[0]))
-    if len(frame) < 2 or frame[1] not in types:
+    if len(frame) < 2 or frame[1] not in _TYPES:
         raise ValueError("unknown frame type")
-    kind = types[frame[1]]
+    kind = _SEALED.get(frame[1], _TYPES[frame[1]])
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
     packed = memoryview(frame)[2:]

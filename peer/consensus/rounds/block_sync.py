@@ -13,6 +13,7 @@ from collections.abc import Mapping
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import Block, Update
 from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.frame_reader import parts_too_early
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
     FETCH_BYTES,
@@ -26,7 +27,6 @@ from peer.consensus.protocol.messages import (
 from peer.consensus.protocol.refusals import BLOCK, TIME
 from peer.consensus.rounds import acceptor, restart, timeouts
 from peer.consensus.rounds.interface import NeedSnapshot, SendBlocks, StoreObject, Tell
-from peer.consensus.rounds.opening import parts_too_early
 from peer.consensus.rounds.state import Proposal
 from peer.consensus.rounds.timeouts import HEARD_S
 from peer.consensus.rounds.transition import Transition

@@ -12,22 +12,27 @@ from collections.abc import Callable
 from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
+from weakref import WeakValueDictionary
 
+from dht.streams.answer_budget import AnswerBudget
 from dht.streams.base import Streams
 from peer.consensus.protocol.block import VOID, Block, ContributionHeader, Restart, Stuck
+from peer.consensus.protocol.frame_reader import ON_THE_WIRE, Aside, FrameReader, Framing, at_once
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
+    FETCH_BYTES,
+    FETCH_MOST,
     BallotId,
     Blocks,
     Heartbeat,
     MeanData,
     Message,
+    ObjectData,
     PartData,
     RowDispute,
+    encode,
 )
 from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.answers import AnswerBudget, ObjectServer
-from peer.consensus.rounds.frame_reader import ON_THE_WIRE, Aside, FrameReader, Framing, at_once
 from peer.consensus.rounds.interface import (
     Applied,
     AskOrganiser,
@@ -199,7 +204,10 @@ class Driver:
         self.frames = FrameReader(lambda: self.state, framing, self._hear, aside)
         self.on_frame = self.frames.read
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
-        self.budget = AnswerBudget(clock, lambda: self.state, upload_bps, is_admitted)
+        self.budget = AnswerBudget(
+            clock, lambda: bytes_a_minute(self.state),
+            lambda peer: self.state.has_a_part(peer) or is_admitted(peer), upload_bps,
+        )  # fmt: skip
         self._answerer, self._framing = ObjectServer(disk, streams, framing.encode, self.budget), framing
         self._report, self._publish = report, publish
         self._events: deque[Input] = deque()
@@ -386,3 +394,84 @@ class Driver:
         else:
             self._send((effect.to,), effect.head)
             self._send((effect.to,), Blocks(()))
+
+
+ROUNDS_A_MINUTE = 2
+"""A stranger gets as many bytes in a minute as so many rounds have; in a small run FETCH_BYTES."""
+
+
+def bytes_a_minute(state: State) -> float:
+    rules = state.rules
+    return max(float(FETCH_BYTES), ROUNDS_A_MINUTE * sum(rules.bytes_of_means) / rules.fragments)
+
+
+WAITING_MOST = 2 * FETCH_MOST
+"""Objects that wait for one peer. What comes on top is not answered: an honest one asks again for what it lacks."""
+
+
+class ObjectReader(Protocol):
+    """Where they lie."""
+
+    def load(self, digest: bytes) -> bytes | None: ...
+
+
+class ObjectServer:
+    """Answers questions for objects, at most FETCH_BYTES each."""
+
+    def __init__(
+        self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode,
+        budget: AnswerBudget | None = None,
+    ) -> None:  # fmt: skip
+        self._objects, self._streams, self._encode, self._budget = objects, streams, encode, budget
+        # Only the queue of the stream holds them: what it drops can be asked for again.
+        self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
+
+    def answer(self, to: str, digests: tuple[bytes, ...]) -> None:
+        """Queue these objects for a peer, but those that wait for it already."""
+        self._waiting = {peer: waiting for peer, waiting in self._waiting.items() if waiting}
+        waiting = self._waiting.setdefault(to, WeakValueDictionary())
+        question = _Question()
+        for digest in dict.fromkeys(digests):
+            asked = waiting.get(digest)
+            if asked is not None:
+                asked.question = question
+            elif len(waiting) < WAITING_MOST:
+                waiting[digest] = asked = _Asked(self, to, digest, question)
+                self._streams.send_bulk(to, asked.frame)
+
+    def frame(self, to: str, digest: bytes, question: _Question) -> bytes | None:
+        """An object with its bytes; None if it is not here, or question or asker has cost enough."""
+        if question.is_answered or (self._budget is not None and not self._budget.has_room_for(to)):
+            return None
+        payload = self._objects.load(digest)
+        if payload is None or not question.allows(len(payload)):
+            return None
+        if self._budget is not None:
+            self._budget.give(to, len(payload))
+        return self._encode(ObjectData(digest, payload))
+
+
+class _Question:
+    """What one question has cost so far."""
+
+    def __init__(self) -> None:
+        self.is_answered = False
+        self._sent_bytes = 0
+
+    def allows(self, size_bytes: int) -> bool:
+        """Whether so many bytes more may be sent; the first object may be of any size."""
+        self._sent_bytes += size_bytes
+        self.is_answered = self._sent_bytes > max(FETCH_BYTES, size_bytes)
+        return not self.is_answered
+
+
+class _Asked:
+    """One object that waits for one peer."""
+
+    def __init__(self, server: ObjectServer, to: str, digest: bytes, question: _Question) -> None:
+        self.question = question
+        """The newest in which it was asked for."""
+        self._server, self._to, self._digest = server, to, digest
+
+    def frame(self) -> bytes | None:
+        return self._server.frame(self._to, self._digest, self.question)

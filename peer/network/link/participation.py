@@ -19,7 +19,6 @@ from peer.consensus.protocol.block import Block, ContributionHeader, Roster
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
-from peer.consensus.rounds.answers import has_a_part
 from peer.consensus.rounds.driver import Driver, trainer_input
 from peer.consensus.rounds.interface import Leaving, Quarantined, RosterHeard, Tick
 from peer.consensus.rounds.machine import TICK_S, begin
@@ -136,7 +135,7 @@ class Participation:
             return Rank.VOTER
         if peer in state.head.roster.known or (guard is not None and guard.roster.has_admitted(peer)):
             return Rank.ADMITTED
-        return Rank.EARNED if has_a_part(state, peer) else Rank.STRANGER
+        return Rank.EARNED if state.has_a_part(peer) else Rank.STRANGER
 
     def knows(self, peer: str) -> bool:
         """Whether it is no stranger."""

@@ -13,12 +13,12 @@ from peer.consensus.credit.round_credit import LocalCosts, summarize
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import ContributionHeader
 from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.frame_reader import Framing
 from peer.consensus.protocol.head import next_anchor
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.rounds.acceptor import HALF
 from peer.consensus.rounds.block_sync import HEAD_EVERY_S, NEWS_EVERY_S
 from peer.consensus.rounds.driver import Driver
-from peer.consensus.rounds.frame_reader import Framing
 from peer.consensus.rounds.interface import Leaving, Tick
 from peer.consensus.rounds.machine import TICK_S
 from peer.consensus.rounds.transition import Transition

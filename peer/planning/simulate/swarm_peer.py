@@ -14,14 +14,13 @@ from typing import Protocol
 
 from dht.streams.base import Streams
 from peer.consensus.protocol.block import ContributionHeader
+from peer.consensus.protocol.frame_reader import Framing, open_one
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat, decode_sealed
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver
-from peer.consensus.rounds.frame_reader import Framing
 from peer.consensus.rounds.interface import Received, Tick
 from peer.consensus.rounds.machine import TICK_S, begin, standing
-from peer.consensus.rounds.opening import open_one
 from peer.consensus.rounds.state import State
 from peer.planning.simulate.life_host import LifeHost
 from peer.planning.simulate.memory_network import Scheduler

@@ -6,8 +6,9 @@ from collections import Counter, defaultdict
 
 import pytest
 
+from dht.streams.answer_budget import AHEAD_S, STRANGERS_SHARE, AnswerBudget
 from peer.consensus.protocol.messages import GetBlocks, GetObjects, encode
-from peer.consensus.rounds.answers import AHEAD_S, STRANGERS_SHARE, AnswerBudget
+from peer.consensus.rounds.driver import bytes_a_minute
 from tests.fields.trust.liars import Stage
 
 ASKERS = tuple(f"s{index:02}" for index in range(50))
@@ -95,7 +96,10 @@ def given(budget: AnswerBudget, peer: str, size_bytes: int = 1_000) -> int:
 
 def budget_of(clock: Clock, upload_bps: float, admitted: str = "") -> AnswerBudget:
     state = Stage.of(4).world.peers[0].driver.state
-    return AnswerBudget(clock, lambda: state, lambda: upload_bps, lambda peer: peer == admitted)
+    return AnswerBudget(
+        clock, lambda: bytes_a_minute(state), lambda peer: state.has_a_part(peer) or peer == admitted,
+        lambda: upload_bps,
+    )  # fmt: skip
 
 
 def test_members_and_who_was_admitted_are_not_counted(clock: Clock) -> None:

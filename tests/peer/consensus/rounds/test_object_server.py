@@ -6,7 +6,7 @@ from collections import deque
 
 from dht.streams.base import MakeFrame, OnFrame
 from peer.consensus.protocol.messages import FETCH_BYTES, FETCH_MOST, ObjectData, decode
-from peer.consensus.rounds.answers import WAITING_MOST, ObjectServer
+from peer.consensus.rounds.driver import WAITING_MOST, ObjectServer
 
 PART_BYTES = FETCH_BYTES // 2
 

@@ -10,6 +10,7 @@ import pytest
 
 from peer.consensus.protocol.block import Block, Restart, Stuck, Update
 from peer.consensus.protocol.encoding import digest_of, pack
+from peer.consensus.protocol.frame_reader import BEHIND_BYTES, LARGE_BYTES, STRANGERS_MOST
 from peer.consensus.protocol.head import next_anchor
 from peer.consensus.protocol.messages import (
     Blocks,
@@ -23,7 +24,6 @@ from peer.consensus.protocol.messages import (
 )
 from peer.consensus.protocol.refusals import BLOCK, PLACE
 from peer.consensus.rounds.driver import Driver
-from peer.consensus.rounds.frame_reader import BEHIND_BYTES, LARGE_BYTES, STRANGERS_MOST
 from peer.consensus.rounds.state import State
 from peer.schema.events import MessageRefused
 from peer.testing.memory_peer import ModelKeys
