@@ -16,10 +16,11 @@ from typing import Any
 from peer.consensus.protocol.block import ContributionHeader, Update
 from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import Keys, digest_of
+from peer.consensus.protocol.frame_reader import Framing
 from peer.consensus.protocol.messages import Message, Promise, Propose, Start, encode
 from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.consensus.rounds import acceptor, collector
-from peer.consensus.rounds.driver import Driver, Framing
+from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import CheckMean, ReducePart, ShowRow
 from peer.consensus.rounds.state import CoordinatorState, MemberState
 from peer.consensus.rounds.transition import Transition

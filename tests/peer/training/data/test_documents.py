@@ -13,6 +13,7 @@ from peer.schema import spec as specs
 from peer.training.data.documents import PIECE_CHARACTERS, piece_characters, read_files
 from peer.training.data.open_source import documents_in, files_of, open_source
 from peer.training.data.reading.file_rows import Findings
+from peer.training.data.tokenizer import tokenizer_of
 
 
 def test_text_files_are_documents_by_relative_path(tmp_path: Path) -> None:
@@ -118,6 +119,7 @@ def test_a_run_reads_the_files_of_the_setting(tmp_path: Path) -> None:
     assert source.held_out().shape == (4, 17)
     shard = next(iter(source.windows))
     assert source.window(shard, 0).shape == (17,)
+    assert "story" in tokenizer_of(spec).decode(source.window(shard, 0).tolist())
 
 
 def by_content(**data: object) -> specs.RunSpec:
