@@ -131,6 +131,10 @@ class AdmissionBook:
         for row in read_book(directory):
             self._note(row)
 
+    def has_admitted(self, peer: str, now_s: float) -> bool:
+        until = self._until.get(peer)
+        return until is not None and (until == FOR_EVER or until > now_s)
+
     def members(self, now_s: float) -> frozenset[str]:
         return frozenset(peer for peer, until in self._until.items() if until == FOR_EVER or until > now_s)
 

@@ -70,9 +70,17 @@ class Promoter:
         self._head: ChainHead | None = None
         self._look_at = 0.0
 
+    def votes(self, peer: str) -> bool:
+        """Whether the chain elected this peer, as far as it was followed."""
+        return self._head is not None and peer in self._head.electorate
+
+    def watches(self, peer: str) -> bool:
+        """Whether the chain says that its work was counted."""
+        return peer in self._candidates
+
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads, known: Collection[str]) -> None:
-        """See who has earned it, if that was LOOK_S ago."""
-        if self._after_s is None or time.monotonic() < self._look_at:
+        """See how the chain went on, and who has earned it, if that was LOOK_S ago."""
+        if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
         self._head = self._head or self._load(genesis)
@@ -80,7 +88,8 @@ class Promoter:
         try:
             if further:
                 await self._follow(node, random.choice(further))
-            await self._promote_due(node, known)
+            if self._after_s is not None:
+                await self._promote_due(node, known)
         except DiskFull as error:
             log.warning("whom this node watches is not on disk: %s", error)
 

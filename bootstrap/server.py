@@ -12,6 +12,7 @@ import time
 from collections.abc import AsyncIterator, Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager, closing, contextmanager, nullcontext, suppress
+from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,6 +29,7 @@ from bootstrap.status_page import Health
 from dht.access import AccessList, RejectCode
 from dht.addresses import are_loopback
 from dht.atomic_files import write_atomic
+from dht.dht_board import Rank
 from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.node import NetworkConfig, Node, open_node
@@ -74,6 +76,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         with _forgiving_when(stop), pages, bounding(config.directory / "bootstrap.log"):
             async with _open(config, report) as node, _giving_start(config, node):
                 _answer(config, node, file, orders, book, report)
+                node.rank_by(partial(_rank, node.peer_id, file, book, roster, promoter))
                 _answer_stuck(node, orders, restarts)
                 node.answer(rosters.QUESTION, roster.answer)
                 issuer = InviteIssuer(config, identity, node, report)
@@ -124,6 +127,19 @@ async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[No
         donor.keep(start_blob.folder_of(digest) / start_blob.VECTORS, manifest)
         donor.listen(node)
         yield
+
+
+def _rank(
+    me: str, file: GenesisFile, book: AdmissionBook | None, roster: RosterFile, promoter: Promoter, peer: str
+) -> Rank:
+    """Who has a place on this node's board before whom."""
+    founders = () if file.genesis is None else file.genesis.founders
+    if peer == me or promoter.votes(peer):
+        return Rank.VOTER
+    is_admitted = book is not None and book.has_admitted(peer, time.time())
+    if is_admitted or peer in roster.newest.known or peer in founders:
+        return Rank.ADMITTED
+    return Rank.EARNED if promoter.watches(peer) else Rank.STRANGER
 
 
 def _answer(

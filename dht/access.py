@@ -44,6 +44,11 @@ class AccessList:
         if len(self._admitted) > REMEMBERED_MOST:
             del self._admitted[next(iter(self._admitted))]
 
+    def has_admitted(self, peer: str) -> bool:
+        """Whether an admission of this peer was shown that is not over."""
+        admission = self._admitted.get(peer)
+        return admission is not None and not admission.is_over(self._clock())
+
     def obey(self, orders: QuarantineList) -> bool:
         """Whether these are newer than those that were known; then they count."""
         if orders.number <= self.orders.number:

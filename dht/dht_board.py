@@ -9,9 +9,12 @@ from __future__ import annotations
 
 import asyncio
 import functools
+import hashlib
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from contextvars import ContextVar
+from enum import IntEnum
 from typing import Any
 
 import msgpack
@@ -39,18 +42,86 @@ MAX_VALUE_BYTES = MAX_RECORD_BYTES + 3
 MAX_SUBKEY_BYTES = 64
 """A peer id as msgpack text has 54."""
 AUTHORS_MOST = 1024
-"""Under one topic. Keys cost nothing, so there is an end; who is on the board stays there. So many of the longest
-records fit into one answer of hivemind's, which has at most 2 MiB."""
+"""Under one topic. Keys cost nothing, so there is an end. So many of the longest records fit into one answer of
+hivemind's, which has at most 2 MiB."""
+STRANGERS_MOST = 128
+"""Of them those of whom nothing is known, by a lot that is drawn anew each hour."""
+LOT_S = 3600.0
 LATE_S = 60.0
 """A record that expired so long ago is nobody's answer any more, but put up again."""
+
+
+class Rank(IntEnum):
+    """Who has a place on the board before whom."""
+
+    VOTER = 0
+    """Elected by the chain, or the organiser. They alone put up what others say, too."""
+    ADMITTED = 1
+    """By the organiser."""
+    EARNED = 2
+    """Their work was counted."""
+    STRANGER = 3
+
+
+class Places:
+    """Who has one. `rank` of a peer id is what this node knows of it by now."""
+
+    def __init__(self) -> None:
+        self.rank: Callable[[str], Rank] = lambda peer: Rank.STRANGER
+        self.look: Callable[[Record], None] = lambda record: None
+        """Is shown what somebody says, and may know it better from then on."""
+        self.giver: ContextVar[str | None] = ContextVar("giver", default=None)
+        """Who asks this node to store something, while it does; None: this node itself."""
+
+    def may_be_given(self, author: str) -> bool:
+        """Whether who asks may put up what `author` says: else one process fills the board with names that it made."""
+        giver = self.giver.get()
+        return giver is None or giver == author or self.rank(giver) is Rank.VOTER
+
+    def make_room(self, authors: Any, author: str, value: bytes, now_s: float) -> bool:
+        """Whether `author`, who says `value`, has a place beside those in a DictionaryDHTValue; the last of them goes
+        if it must."""
+        if self.rank(author) is Rank.STRANGER:
+            with suppress(Malformed):
+                self.look(unpack(unpack_value(value)))
+        rivals = list(authors.data)
+        if len(rivals) < AUTHORS_MOST:
+            strangers = [peer for peer in rivals if self.rank(peer) is Rank.STRANGER]
+            if self.rank(author) is not Rank.STRANGER or len(strangers) < STRANGERS_MOST:
+                return True
+            rivals = strangers
+        last = max(rivals, key=lambda peer: self._order(peer, now_s))
+        if self._order(last, now_s) <= self._order(author, now_s):
+            return False
+        del authors[last]
+        return True
+
+    def given_to(self, records: Mapping[str, Record], now_s: float) -> dict[str, Record]:
+        """Those of these records, by author, who have a place: another node may have given more."""
+        for record in records.values():
+            with suppress(Malformed):
+                self.look(record)
+        first = sorted(records, key=lambda peer: self._order(peer, now_s))[:AUTHORS_MOST]
+        strangers = [peer for peer in first if self.rank(peer) is Rank.STRANGER][STRANGERS_MOST:]
+        chosen = {*first} - {*strangers}
+        return {peer: record for peer, record in records.items() if peer in chosen}
+
+    def _order(self, peer: str, now_s: float) -> tuple[Rank, bytes]:
+        return self.rank(peer), _lot(peer, int(now_s // LOT_S))
+
+
+@functools.lru_cache(maxsize=4 * AUTHORS_MOST)
+def _lot(peer: str, hour: int) -> bytes:
+    return hashlib.blake2b(f"{hour} {peer}".encode(), digest_size=8).digest()
 
 
 class DhtBoard:
     """The contract of `dht.board.Board` on hivemind's DHT."""
 
-    def __init__(self, dht_node: Any, run: bytes) -> None:
+    def __init__(self, dht_node: Any, run: bytes, places: Places | None = None) -> None:
         self._dht = dht_node
         self._run = run
+        self.places = places or Places()
 
     async def meet(self, peer_id: str) -> None:
         """Know a node to which there is a connection; one that does not answer is left out."""
@@ -85,10 +156,12 @@ class DhtBoard:
                 record = unpack(item.value)
                 if record.author == author and record.expires > time.time():
                     records[author] = record
-        return records
+        return self.places.given_to(records, time.time())
 
 
-async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: RejectionLog, *, client_mode: bool) -> Any:
+async def start_dht(
+    p2p: Any, run: bytes, met: Sequence[str], refusals: RejectionLog, places: Places, *, client_mode: bool
+) -> Any:
     """A hivemind DHTNode that holds and believes the records of `run` alone; it begins with the addresses `met`."""
     from hivemind.dht import DHTNode
     from hivemind.dht.protocol import DHTProtocol
@@ -96,6 +169,7 @@ async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: Rejectio
 
     # hivemind answers pings a moment before it knows what to say of itself: until then it says nothing of itself.
     DHTProtocol.node_info = dht_pb2.NodeInfo()
+    _note_givers(DHTProtocol, places)
     # Records are small, short-lived and always read anew: caches would only serve old ones.
     dht_node = await DHTNode.create(
         p2p=p2p,
@@ -108,8 +182,23 @@ async def start_dht(p2p: Any, run: bytes, met: Sequence[str], refusals: Rejectio
         cache_nearest=0,
         cache_on_store=False,
     )
-    bound_storage(dht_node.protocol)
+    bound_storage(dht_node.protocol, places)
     return dht_node
+
+
+def _note_givers(protocol: Any, places: Places) -> None:
+    """Have the handlers that a DHTProtocol registers when it is made say who asks."""
+    store = protocol.rpc_store.__wrapped__ if hasattr(protocol.rpc_store, "__wrapped__") else protocol.rpc_store
+
+    @functools.wraps(store)
+    async def rpc_store(self: Any, request: Any, context: Any) -> Any:
+        giver = places.giver.set(context.remote_id.to_base58())
+        try:
+            return await store(self, request, context)
+        finally:
+            places.giver.reset(giver)
+
+    protocol.rpc_store = rpc_store
 
 
 def make_validator(run: bytes, refusals: RejectionLog) -> Any:
@@ -133,20 +222,24 @@ def make_validator(run: bytes, refusals: RejectionLog) -> Any:
     return RecordValidator()
 
 
-def bound_storage(protocol: Any) -> None:
-    """Have a hivemind DHTProtocol hold so many authors under a topic, and no older record beside a newer one.
+def bound_storage(protocol: Any, places: Places) -> None:
+    """Have a hivemind DHTProtocol hold those authors under a topic who have a place, and no older record beside a
+    newer one.
 
     By itself it takes as many as come, and forgets the newer record when an older one, put up again, expires.
     """
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
+    from hivemind.utils import timed_storage
 
     class Storage(DHTLocalStorage):  # type: ignore[misc]
         def store_subkey(self, key: Any, subkey: Any, value: bytes, expiration_time: float) -> bool:
+            if not places.may_be_given(subkey):
+                return False
             held = self.get(key)
             authors = held.value if held is not None else None
             if isinstance(authors, DictionaryDHTValue):
                 known = authors.get(subkey)
-                if known is None and len(authors) >= AUTHORS_MOST:
+                if known is None and not places.make_room(authors, subkey, value, timed_storage.get_dht_time()):
                     return False
                 if known is not None and known.expiration_time >= expiration_time:
                     return False

@@ -16,12 +16,13 @@ from dht.addresses import CIRCUIT, check_announce, check_dial, check_listen, is_
 from dht.board import Board
 from dht.clock import ASK_MOST, TIME, Clock, pack_time, require_right_clock
 from dht.daemon import Daemon, DaemonConfig, open_daemon
-from dht.dht_board import DhtBoard, start_dht
+from dht.dht_board import DhtBoard, Places, Rank, start_dht
 from dht.errors import BadAddress, ClockOff, Unreachable
 from dht.protocol_version import PROTOCOL_VERSION
 from dht.reach.dialer import dial_any, keep_dialling, others_of
 from dht.reach.peer_store import PeerStore
 from dht.reach.relay import Relay, Serves, nobody, reserve
+from dht.records import Record
 from dht.streams.base import Streams
 from dht.streams.outbound import AllowPeer, Libp2pStreams, StreamLimits
 from dht.streams.rpc import Rpc
@@ -89,7 +90,7 @@ class Node:
         self._links = streams
         self._questions = rpc
         self.ask, self.round_trip_s, self.serve, self.answer = rpc.ask, rpc.round_trip_s, rpc.serve, rpc.answer
-        self._relay = Relay(daemon, nobody)
+        self._relay = Relay(daemon, nobody, upload_bps=config.upload_bps)
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
         self._relayed: set[str] = set()
@@ -168,6 +169,15 @@ class Node:
         for peer in self._relayed & connections.keys() - relayed:
             self._links.redial(peer)
         self._relayed = relayed
+
+    def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
+        """From now on give places on the board by this rank of a peer id, and circuits; until then all are strangers.
+
+        `look` is shown what strangers say: that the organiser has admitted them, perhaps.
+        """
+        assert isinstance(self.board, DhtBoard)
+        self.board.places.rank, self.board.places.look = rank, look
+        self._relay.is_member = lambda peer: rank(peer) is not Rank.STRANGER
 
     def relay_for(self, serves: Serves) -> None:
         """From now on be the relay of these peers; until then of nobody."""
@@ -259,6 +269,7 @@ class Node:
     def allow(self, upload_bps: float, download_bps: float) -> None:
         """Other caps from now on, 0 for none."""
         self._links.upload.allow(upload_bps)
+        self._relay.allow(upload_bps)
         self._links.download.allow(download_bps)
 
     async def start(self) -> None:
@@ -290,8 +301,9 @@ async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
             )  # fmt: skip
             rpc = Rpc(daemon, streams, _protocol(config.run, "ask"), config.limits)
             await _check_clock(rpc, config, met, refusals)
-            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, client_mode=config.client_mode)
-            board = DhtBoard(dht_node, config.run)
+            places = Places()
+            dht_node = await start_dht(daemon.p2p, config.run, met, refusals, places, client_mode=config.client_mode)
+            board = DhtBoard(dht_node, config.run, places)
             node = Node(config, daemon, board, rpc, streams, refusals, remembered)
             await node.start()
             await node.look_where()

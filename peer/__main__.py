@@ -6,6 +6,7 @@ command lines, and a token lets in whoever has it.
 `python -m peer watch INVITE` prints what happens in a run without taking part in it.
 `python -m peer describe SPEC` prints what a run's model is and what memory it needs.
 `python -m peer adopt JSON` loads a model from which a run starts and prints its tables of a spec, for `spec_choice`.
+`python -m peer inspect JSON` prints what a folder holds for a run, before anybody agrees to it.
 `python -m peer export DIR` writes the model of a run directory for plain transformers.
 `python -m peer chat DIR` answers standard input with the model in a folder.
 `python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
@@ -55,7 +56,7 @@ from peer.schema.events import Event, NetworkMeasured, PeerStopped
 from peer.schema.ipc import Leave
 from peer.schema.live_settings import LiveSettings
 from peer.schema.settings import PeerSettings, settings_from, settings_of
-from peer.schema.spec import RunSpec, load
+from peer.schema.spec import RunSpec, load, parse
 from peer.session import Inbox, join
 from peer.tools.audit.run_files import SignatureChecker
 from peer.training.data.hub_access import close_hub
@@ -153,6 +154,18 @@ def _adopt(args: argparse.Namespace) -> int:
 
     asked = json.loads(args.asked)
     print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"])))
+    return 0
+
+
+def _inspect(args: argparse.Namespace) -> int:
+    from peer.training.data.inspection import format_in, inspect
+
+    asked = json.loads(args.asked)
+    if "format_in" in asked:
+        print(format_in(asked["format_in"]))
+        return 0
+    found = inspect(parse(asked["spec"]), asked["data_path"])
+    print(json.dumps([{"folder": each.folder, "rows": each.table(), "refusals": each.refusals} for each in found]))
     return 0
 
 
@@ -256,6 +269,8 @@ def _parser() -> argparse.ArgumentParser:
     describing.add_argument("spec", help="a shipped spec or a TOML file")
     adopting = command("adopt", _adopt, "load a model from which a run starts, and print its tables of a spec")
     adopting.add_argument("asked", metavar="JSON", help="model, revision, and the organiser's own of [model]")
+    inspecting = command("inspect", _inspect, "print what a folder holds for a run")
+    inspecting.add_argument("asked", metavar="JSON", help="spec, as text, and data_path; or format_in, a folder")
     exporting = command("export", _export, "write the model of a run directory for plain transformers")
     exporting.add_argument("--to", type=Path, help="new folder (default: DIR/export-round-N)")
     text = "of a cluster's home: the folders of its other homes"

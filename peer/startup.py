@@ -13,12 +13,15 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from dht.atomic_files import write_atomic
 from dht.errors import BadInput, HomefiresError, MemoryFull, Unreachable
 from dht.process import loading
 from peer.network.link.handle import LeaveRequested
 from peer.node.lifecycle.state import RETRY_S
 from peer.node.limits.policy import until_of, why_of
+from peer.node.store.elsewhere import note
 from peer.node.store.held_layers import note_held
+from peer.node.store.start_blob import folder_of
 from peer.node.telemetry.reporter import Reporter
 from peer.parallel.ranks.roster import DeviceRoster
 from peer.schema.events import AlertRaised, PeerStarted
@@ -76,6 +79,7 @@ def prepare(
 
     if cluster is None or cluster.is_lead:
         require_files(spec, settings.data_path)  # before minutes are spent on the device
+        require_sound(spec, settings.data_path, directory, session)
     why = ""
     while True:
         chosen = roster or DeviceRoster(clock)
@@ -84,6 +88,25 @@ def prepare(
             return attempt
         why = why or attempt  # its figures change all the time, and every change would be told
         _wait_for_room(f"{why}; tried every {RETRY_S:.0f} s", session, wait or _wait_for(session), clock)
+
+
+def require_sound(spec: RunSpec, data_path: str, directory: Path, session: Reporter) -> None:
+    """Look through the files of a run's owner, once while they stay as they are. Raises BadInput with all faults."""
+    from peer.training.data.inspection import fingerprint_of, inspect
+
+    if not spec.data.reads_files:
+        return
+    note, now = directory / INSPECTED, fingerprint_of(spec, data_path)
+    if note.exists() and note.read_bytes() == now:
+        return
+    session.say("JOINING", "looking through the data")
+    for found in inspect(spec, data_path):
+        found.require_sound()
+    write_atomic(note, now)
+
+
+INSPECTED = "inspected"
+"""In the folder of a peer: as which its files were found sound."""
 
 
 def _attempt(
@@ -110,6 +133,8 @@ def _prepared(
     from peer.training.data.tokenizer import require_tokenizer
 
     if cluster is None or cluster.is_lead:
+        if spec.start is not None:
+            note(directory, folder_of(spec.start.digest))
         require_tokenizer(spec)  # a name that nobody has is told before the model is built
     devices = roster.present(lambda: devices_for(spec, settings, choose_devices(settings.devices)))
     if not roster.is_whole:

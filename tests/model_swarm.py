@@ -36,6 +36,8 @@ class FaultyWorld(World):
 
     on_commit: Callable[[LogicalPeer], None] | None = None
     """Called when a peer is about to commit."""
+    may_stand: Callable[[], bool] = staticmethod(lambda: False)
+    """Whether nobody can promise that it moves on: more of its voters lie than a quorum bears."""
 
     def committing(self, peer: LogicalPeer, block: Block, head: ChainHead) -> None:
         super().committing(peer, block, head)
@@ -61,19 +63,21 @@ class FaultyWorld(World):
         self.check()
         newest = max(self.peers, key=lambda peer: peer.disk.head.round).disk
         made = [head for head in newest.heads if head.anchor not in before]
-        assert len(made) >= 2, f"only {len(made)} rounds in {calm_s:.0f} s of calm"
+        stands = len(made) < 2
+        assert not stands or self.may_stand(), f"only {len(made)} rounds in {calm_s:.0f} s of calm"
+        self.counts["stands"] = stands
         assert not self.apart(), self.apart()
 
 
 def run_schedule(
     seed: int, kind: str, *, restart_s: float = 0.0, peers: int | None = None, watched: bool = False,
-    aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, clusters: bool = False,
+    aggregation: AggregationRules = MEAN_ONLY, fragments: int = 1, clusters: bool = False, bend: Faults | None = None,
 ) -> FaultyWorld:  # fmt: skip
     """One schedule with 1 to 5 founders, or as many as asked. `kind` is "random", "targeted" or "splits".
 
     With restarts both faults and calm last longer, by the time that it takes to restart and to find together.
     `watched` checks for every frame that its sender has on disk what it says; else only what comes of it is seen.
-    With `clusters` one founder at least leads 1 to 3 workers, of a model of four parts.
+    With `clusters` one founder at least leads 1 to 3 workers, of a model of four parts. `bend` makes liars of some.
     """
     dice = Random(seed)
     link = LinkModel(
@@ -86,6 +90,8 @@ def run_schedule(
         seed, founders, link, restart_s=restart_s, aggregation=aggregation, fragments=fragments,
         parts=4 if clusters else PARTS, clusters=led,
     )  # fmt: skip
+    if bend is not None:
+        bend(world)
     if dice.random() < LATECOMERS:
         for _ in range(dice.randrange(1, 3)):
             world.scheduler.call_at(dice.uniform(0.0, FAULT_S), world.join)

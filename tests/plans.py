@@ -16,11 +16,14 @@ from multiprocessing import get_context
 from traceback import extract_tb
 
 from tests import chaos
+from tests.fields.trust import schedules as liars
 from tests.model_swarm import RESTART_S, run_schedule
 
 KINDS = ("random", "targeted", "splits")
-PLANS = ("matrix", *KINDS, "clusters")
-"""The chaos matrix, the three kinds of `run_schedule`, and these in turn where some members are several homes."""
+PLANS = ("matrix", *KINDS, "clusters", "liars")
+"""The chaos matrix, the three kinds of `run_schedule`, and these in turn where some members are several homes, or where
+one of four lies."""
+IN_TURN = ("clusters", "liars")
 BATCH = 20
 """Schedules that a process does at a time."""
 COUNTED = ("commits", "later ballot", "proposed again", "restarted", "repairs", "void parts", "resynced")
@@ -100,13 +103,13 @@ def _about(plan: str, number: int) -> str:
     if plan == "matrix":
         case = chaos.case(number)
         return f"{case.phase} {case.kind}"
-    named = f"clusters, {_kind(number)}" if plan == "clusters" else plan
+    named = f"{plan}, {_kind(number)}" if plan in IN_TURN else plan
     return f"{named}, {'restarts' if _restart_s(plan, number) else 'no restarts'}"
 
 
 def _restart_s(plan: str, number: int) -> float:
     """In every other schedule the organiser restarts rounds; of those that part the network on purpose in all."""
-    kind = _kind(number) if plan == "clusters" else plan
+    kind = _kind(number) if plan in IN_TURN else plan
     return RESTART_S if kind == "splits" or number % 2 else 0.0
 
 
@@ -115,7 +118,7 @@ def _kind(number: int) -> str:
 
 
 def _run_schedule(plan: str, number: int) -> Counter[str]:
-    of_clusters = plan == "clusters"
-    kind = _kind(number) if of_clusters else plan
-    world = run_schedule(number, kind, restart_s=_restart_s(plan, number), clusters=of_clusters)
-    return chaos.tally(world)
+    kind, restart_s = _kind(number) if plan in IN_TURN else plan, _restart_s(plan, number)
+    if plan == "liars":
+        return chaos.tally(liars.run(number, kind, restart_s))
+    return chaos.tally(run_schedule(number, kind, restart_s=restart_s, clusters=plan == "clusters"))

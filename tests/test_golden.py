@@ -62,6 +62,7 @@ from peer.consensus.protocol.layout import Part, assign, cut, divide, shares_of
 from peer.consensus.protocol.merkle import path as merkle_path
 from peer.consensus.protocol.merkle import root as merkle_root
 from peer.consensus.protocol.messages import (
+    _TYPES,
     BallotId,
     Blocks,
     EquivocationProof,
@@ -652,7 +653,7 @@ MESSAGES: tuple[Message, ...] = (
 
 def frames(folder: Path) -> Any:
     """One of each kind that peers send each other in a round, at least."""
-    kinds = {kind.__name__ for kind in Message.__subclasses__()}
+    kinds = {kind.__name__ for kind in _TYPES.values()}
     assert {type(message).__name__ for message in MESSAGES} == kinds
     assert all(decode(encode(message)) == message for message in MESSAGES)
     return [[message.code, message.cap_bytes, told(encode(message))] for message in MESSAGES]

@@ -75,9 +75,18 @@ def note_folder(directory: Path) -> None:
     if directory.parent == runs().resolve():
         return
     runs().mkdir(mode=0o700, parents=True, exist_ok=True)
-    mark = hashlib.blake2b(str(directory).encode(), digest_size=4).hexdigest()
     with suppress(FileExistsError):  # of the same path: it was noted before
-        (runs() / f"{directory.name}-at-{mark}").symlink_to(directory, target_is_directory=True)
+        _link_to(directory).symlink_to(directory, target_is_directory=True)
+
+
+def unnote_folder(directory: Path) -> None:
+    """Have it found no more, if it lies elsewhere."""
+    _link_to(directory.resolve()).unlink(missing_ok=True)
+
+
+def _link_to(directory: Path) -> Path:
+    mark = hashlib.blake2b(str(directory).encode(), digest_size=4).hexdigest()
+    return runs() / f"{directory.name}-at-{mark}"
 
 
 def peer_folders() -> list[Path]:

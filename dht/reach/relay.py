@@ -13,9 +13,10 @@ import asyncio
 import logging
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Awaitable, Callable, Iterator
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from google.protobuf import descriptor_pb2, descriptor_pool, message_factory, text_format
@@ -25,8 +26,12 @@ from dht.daemon import Daemon
 from dht.errors import Unreachable
 from dht.identity import id_bytes_of, peer_id_in_bytes
 from dht.records import Malformed
-from dht.streams.shaper import CHUNK_BYTES
+from dht.streams.shaper import CHUNK_BYTES, Lane, Shaper
 
+SHARE = 0.25
+"""Of a node's cap."""
+
+Take = Callable[[int], Awaitable[None]]
 Serves = Callable[[str], bool]
 """Whether this peer may hold a slot, and call for those who do."""
 
@@ -43,6 +48,9 @@ class RelayLimits:
     circuits: int = 256
     circuits_per_peer: int = 64
     """As many as a group has peers."""
+    circuits_per_stranger: int = 2
+    """To hear of a run and to load from somebody. Strangers hold half of the slots and circuits at most, also of those
+    at one member."""
     circuit_s: float = 3600.0
     """Then the two meet again: by that time perhaps without the relay, through a hole in their routers."""
     handshake_s: float = 10.0
@@ -58,10 +66,16 @@ def nobody(peer: str) -> bool:
 class Relay:
     """Answers those who ask a node to be their relay."""
 
-    def __init__(self, daemon: Daemon, serves: Serves, limits: RelayLimits | None = None) -> None:
+    def __init__(
+        self, daemon: Daemon, serves: Serves, limits: RelayLimits | None = None, upload_bps: float = 0.0
+    ) -> None:  # fmt: skip
+        """`upload_bps` is the node's cap, of which circuits have SHARE; 0 for none."""
         self.bytes_passed = 0
         """In both directions, of all circuits."""
         self.serves = serves
+        self.is_member: Serves = nobody
+        """Who comes before others: whom the chain or the organiser knows."""
+        self._shaper = Shaper(SHARE * upload_bps)
         self._daemon = daemon
         self.limits = limits or RelayLimits()
         self._slots: dict[str, float] = {}
@@ -69,6 +83,10 @@ class Relay:
         self._asking = 0
         self._ends: Counter[str] = Counter()
         """How many each peer has open, at either end."""
+
+    def allow(self, upload_bps: float) -> None:
+        """Another cap of the node from now on."""
+        self._shaper.allow(SHARE * upload_bps)
 
     @property
     def circuits(self) -> int:
@@ -110,7 +128,7 @@ class Relay:
     async def _give_slot(self, asker: str, writer: asyncio.StreamWriter) -> None:
         now = time.monotonic()
         self._slots = {peer: until for peer, until in self._slots.items() if until > now}
-        if asker not in self._slots and len(self._slots) >= self.limits.slots:
+        if asker not in self._slots and not self._has_slot_for(asker):
             await _refuse(writer, RESOURCE_LIMIT_EXCEEDED)
             return
         self._slots[asker] = now + self.limits.slot_s
@@ -118,13 +136,22 @@ class Relay:
         answer.reservation.expire = int(time.time() + self.limits.slot_s)
         await write_message(writer, answer)
 
+    def _has_slot_for(self, asker: str) -> bool:
+        """A stranger that holds one makes room for a member."""
+        strangers = [peer for peer in self._slots if not self.is_member(peer)]
+        if not self.is_member(asker):
+            return len(self._slots) < self.limits.slots and 2 * len(strangers) < self.limits.slots
+        if len(self._slots) >= self.limits.slots and strangers:
+            del self._slots[strangers[0]]
+        return len(self._slots) < self.limits.slots
+
     async def _connect(
         self, asker: str, wanted: str | None, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
         if wanted is None or wanted == asker or self._slots.get(wanted, 0.0) < time.monotonic():
             await _refuse(writer, NO_RESERVATION)
             return
-        if self._is_full(asker) or self._is_full(wanted):
+        if self._is_full(asker, wanted):
             await _refuse(writer, RESOURCE_LIMIT_EXCEEDED)
             return
         with self._counted(asker, wanted):
@@ -138,13 +165,22 @@ class Relay:
                 answer = Hop(type=HOP_STATUS, status=OK)
                 answer.limit.duration = int(self.limits.circuit_s)
                 await write_message(writer, answer)
-                await self._pass_both_ways(reader, writer, far_reader, far_writer)
+                lane = Lane.CONTROL if self.is_member(asker) and self.is_member(wanted) else Lane.TRANSFER
+                await self._pass_both_ways(
+                    reader, writer, far_reader, far_writer, partial(self._shaper.take, lane, asker)
+                )
             finally:
                 far_writer.close()
 
-    def _is_full(self, peer: str) -> bool:
-        limits = self.limits
-        return self._ends[peer] >= limits.circuits_per_peer or self.circuits >= limits.circuits
+    def _is_full(self, asker: str, wanted: str) -> bool:
+        """Whether there is no room for a circuit between these two."""
+        limits, members = self.limits, [peer for peer in (asker, wanted) if self.is_member(peer)]
+        part = 1 if len(members) == 2 else 2  # where one is a stranger, half of it is all
+        if part * (self.circuits + 1) > limits.circuits:
+            return True
+        if any(part * (self._ends[peer] + 1) > limits.circuits_per_peer for peer in (asker, wanted)):
+            return True
+        return any(self._ends[peer] >= limits.circuits_per_stranger for peer in {asker, wanted}.difference(members))
 
     @contextmanager
     def _counted(self, *ends: str) -> Iterator[None]:
@@ -174,10 +210,13 @@ class Relay:
     async def _pass_both_ways(
         self,
         near: asyncio.StreamReader, near_out: asyncio.StreamWriter,
-        far: asyncio.StreamReader, far_out: asyncio.StreamWriter,
+        far: asyncio.StreamReader, far_out: asyncio.StreamWriter, take: Take,
     ) -> None:  # fmt: skip
         """Until either side ends: the circuit is one connection, of which a half is no use."""
-        ways = {asyncio.create_task(self._pass(near, far_out)), asyncio.create_task(self._pass(far, near_out))}
+        ways = {
+            asyncio.create_task(self._pass(near, far_out, take)),
+            asyncio.create_task(self._pass(far, near_out, take)),
+        }
         try:
             await asyncio.wait(ways, timeout=self.limits.circuit_s, return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -185,9 +224,10 @@ class Relay:
                 way.cancel()
             await asyncio.gather(*ways, return_exceptions=True)
 
-    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def _pass(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter, take: Take) -> None:
         with suppress(OSError):
             while piece := await reader.read(CHUNK_BYTES):
+                await take(len(piece))
                 if writer.is_closing():
                     return
                 writer.write(piece)

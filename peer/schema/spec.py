@@ -50,7 +50,9 @@ MOST_PARTS = 1 << 15
 """Of a model: each has an outcome in every block, and a line in lists of every peer."""
 MOST_COUNTED_TOKENS = 1 << 53
 """Up to here a float counts them exactly."""
-ADDED: Mapping[tuple[str, str], Any] = {("data", "format"): "text", ("data", "mix"): (), ("data", "private"): False}
+ADDED: Mapping[tuple[str, str], Any] = {
+    ("data", "format"): "text", ("data", "mix"): (), ("data", "private"): False, ("data", "held_out_by"): "name",
+}  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
 ATTENDS_BEYOND = frozenset({"opt"})

@@ -119,7 +119,10 @@ class DataTable(StrictTable):
     """Column that holds the text, in parquet and .jsonl files and `hub` data sets. Of conversations the key of their
     messages; where nothing else is said, `messages` or `conversations`."""
     held_out_every: Annotated[int, Bounds(2, 1_000_000)] = 50
-    """One file (or document) in this many, chosen by hash, is held out for evaluation."""
+    """One document in this many, chosen by hash, is held out for evaluation."""
+    held_out_by: Literal["name", "content"] = "name"
+    """Which hash: that of its text, so that copies are on one side, and so are the pieces of a long one where there are
+    documents enough; or of its name, in runs that were founded before. Rows of `hub` are held out by their text."""
     eval_sequences: Annotated[int, Bounds(1, 1 << 20)] = 256
     """Held-out sequences per evaluation."""
     eval_every: Annotated[int, Bounds(1, MOST_ROUNDS)] = 1

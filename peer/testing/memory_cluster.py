@@ -82,7 +82,7 @@ class LogicalLead(LogicalPeer):
         try:
             self._orders.on_frame(sender, frame)
         except ValueError:
-            self.driver.bad_frames += 1
+            self.driver.frames.bad_frames += 1
 
     # ---- the trainer, with those of its workers ----
 

@@ -3,7 +3,8 @@
 Of every hundred schedules 70 are of the chaos matrix (each fault in each phase of a round, with more seeds),
 10 random, 10 by the targeted adversary, each with restarts on and off in turn and with latecomers, and 10 in
 which the network falls apart for long. A schedule is known by its plan and number, whatever else is run: a
-failure is replayed by `--replay PLAN NUMBER`. With `--clusters` some members of every schedule are several homes.
+failure is replayed by `--replay PLAN NUMBER`. With `--clusters` some members of every schedule are several homes, with
+`--liars` one of four peers lies beside the faults.
 """
 
 from __future__ import annotations
@@ -29,6 +30,7 @@ def add_command(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -
     parser.add_argument("--jobs", type=int, default=2, help="processes")
     parser.add_argument("--quick", action="store_true", help=f"{QUICK} schedules")
     parser.add_argument("--clusters", action="store_true", help="schedules in which some members are several homes")
+    parser.add_argument("--liars", action="store_true", help="schedules in which one of four peers lies")
     parser.add_argument("--json", type=Path, help="file for the counts and the failures")
     parser.add_argument("--replay", nargs=2, metavar=("PLAN", "NUMBER"), help=f"one schedule of {', '.join(PLANS)}")
     parser.set_defaults(run=run)
@@ -56,8 +58,9 @@ def run(arguments: argparse.Namespace) -> int:
     began_s = said_s = time.monotonic()
     results: list[Result] = []
     chosen = jobs(arguments.first, count)
-    if arguments.clusters:
-        chosen = (("clusters", number) for number in range(arguments.first, arguments.first + count))
+    if arguments.clusters or arguments.liars:
+        plan = "clusters" if arguments.clusters else "liars"
+        chosen = ((plan, number) for number in range(arguments.first, arguments.first + count))
     for result in run_all(chosen, arguments.jobs):
         results.append(result)
         if result.failure:

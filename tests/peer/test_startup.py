@@ -43,6 +43,7 @@ from peer.startup import (
     ranks_for,
     report_halved,
     require_room,
+    require_sound,
     run_doctor,
 )
 from peer.testing.child_process import BUSY, HANG_S
@@ -384,7 +385,7 @@ def test_a_peer_waits_for_data_that_cannot_be_reached(start: Start, monkeypatch:
     """It pauses with the reason, and begins as soon as they are there."""
     real, tried = trainers.open_source, list[str]()
 
-    def open_later(spec: RunSpec, data_path: str) -> Source:
+    def open_later(spec: RunSpec, data_path: str, home: Path) -> Source:
         tried.append(data_path)
         if len(tried) <= 2:
             raise Unreachable("the data set 'a/b' cannot be reached; check the connection")
@@ -514,3 +515,24 @@ def test_what_is_left_out_is_named_nowhere(sharding: str, then: str) -> None:
     asked = PeerSettings(devices=("cuda:0", "cuda:1", "cuda:2", "cuda:3"), sharding=sharding, nice=5)
     left = of_fewer(asked, [torch.device("cuda", index) for index in (0, 2, 3)])
     assert left == PeerSettings(devices=("cuda:0", "cuda:2", "cuda:3"), sharding=then, nice=5)
+
+
+def test_files_are_looked_through_once_before_anything_is_built(
+    start: Start, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """All that is wrong with them is one error, in seconds; what was found sound is not read again until it changes."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.jsonl").write_text('{"text": "a word"}\n{\n7\n')
+    spec = replace(start.spec, data=replace(start.spec.data, source="files", path="texts"))
+    settings, looked = PeerSettings(devices=("cpu",), data_path=str(folder)), list[int]()
+    with pytest.raises(BadInput, match=r"a\.jsonl:2 is no JSON.*a\.jsonl:3 has no text"):
+        prepare(spec, settings, "p0", start.directory, start.session)
+    assert [text for _, text in start.said] == ["looking through the data"]
+    (folder / "a.jsonl").write_text('{"text": "a word"}\n' * 100)
+    monkeypatch.setattr("peer.training.data.inspection._passes", lambda *_: looked.append(1))
+    for _ in range(2):
+        require_sound(spec, str(folder), start.directory, start.session)
+    (folder / "b.txt").write_text("another")
+    require_sound(spec, str(folder), start.directory, start.session)
+    assert len(looked) == 2

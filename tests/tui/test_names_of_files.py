@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 from dht.errors import BadInput
-from peer.training.data.documents import named_files
+from peer.training.data.reading.data_files import find_files
 from tui.cli import COMMANDS, _imported, main
 from tui.command_line import Argument, Option, _declared, read_options
 
@@ -76,7 +76,7 @@ def test_a_text_that_may_be_a_file_is_one_line_too(words: list[str], capsys: pyt
 @pytest.mark.parametrize("path", [LONG, NUL, "~nobody-here/x"])
 def test_data_that_cannot_be_there_is_not_there(path: str) -> None:
     with pytest.raises(BadInput, match="not on this machine"):
-        named_files(path)
+        find_files(path)
 
 
 def test_a_file_of_the_data_whose_name_is_no_text_is_named(tmp_path: Path) -> None:
@@ -84,7 +84,7 @@ def test_a_file_of_the_data_whose_name_is_no_text_is_named(tmp_path: Path) -> No
     (tmp_path / "good.txt").write_text("text")
     (tmp_path / f"{NO_TEXT}.txt").write_text("text")
     with pytest.raises(BadInput, match=r"caf.*UTF-8 text") as caught:
-        named_files(str(tmp_path))
+        find_files(str(tmp_path))
     assert str(caught.value).isprintable()
 
 

@@ -19,6 +19,7 @@ from dht.atomic_files import write_atomic
 from dht.errors import BadInput, Declined, Unreachable
 from dht.invite import Invite, as_temporary_file, parse_for
 from peer.schema.events import printable
+from tui.data_page import inspected, require_sound
 from tui.folders import AGREED, is_at_work, note_folder
 from tui.processes.children import python_module, repeated
 from tui.processes.one_shot import answer
@@ -49,10 +50,11 @@ def introduce(invite: str, peers: Sequence[str] = ()) -> Mapping[str, Any]:
 
 def consents(
     join: JoinCommand, *, yes: bool, stdin: TextIO, screen: TextIO, introduce: Introduce = introduce,
-    is_decided: bool = False,
+    is_decided: bool = False, data_path: str = "",
 ) -> tuple[str, ...]:  # fmt: skip
     """With which settings (`KEY=VALUE`) the owner of this machine wants it to join, as of one that does not hold the
-    model. The yes is remembered. `is_decided`: how it trains was said.
+    model. The yes is remembered. `is_decided`: how it trains was said. `data_path`: files that the run shall read,
+    which are looked at before.
 
     Its folder is found from then on by commands that do not name it. Raises Declined for a no, BadInvite as
     `JoinCommand.place` does, BadInput where nobody can be asked, and Unreachable if no node tells what the run is.
@@ -61,7 +63,7 @@ def consents(
     directory = join.place()
     invite = parse_for(directory, join.invite, time.time())
     if not (is_agreed(directory, invite) or is_at_work(directory)):
-        settings = () if yes else _ask(join, invite, stdin, screen, introduce, is_decided)
+        settings = () if yes else _ask(join, invite, stdin, screen, introduce, is_decided, data_path)
         _remember(directory, invite, "--yes" if yes else "asked")
     try:
         note_folder(directory)
@@ -71,8 +73,9 @@ def consents(
 
 
 def _ask(
-    join: JoinCommand, invite: Invite, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool
-) -> tuple[str, ...]:
+    join: JoinCommand, invite: Invite, stdin: TextIO, screen: TextIO, introduce: Introduce, is_decided: bool,
+    data_path: str,
+) -> tuple[str, ...]:  # fmt: skip
     if not (stdin.isatty() and screen.isatty()):
         raise BadInput(
             "nobody can be asked here whether this machine shall join, since there is no terminal; add --yes"
@@ -84,6 +87,8 @@ def _ask(
     ways = [] if is_decided else told["ways"]
     for line in [*describe(told, join.place()), *([] if is_decided else lacking(told))]:
         print(printable(line), file=screen)
+    if data_path:
+        _look_at(data_path, told["spec"], screen)
     settings: dict[str, tuple[str, ...]] = {str(at): (way["setting"],) for at, way in enumerate(ways, start=1)}
     settings = settings or {word: () for word in YES}
     numbers = "/".join(settings)
@@ -94,6 +99,14 @@ def _ask(
     if word not in settings:
         raise Declined("not joined; nothing was trained, and nothing is kept")
     return settings[word]
+
+
+def _look_at(data_path: str, spec: str, screen: TextIO) -> None:
+    """Raises BadInput for what nobody can train on."""
+    found = inspected(spec, data_path)
+    for each in found:
+        print(*each.lines(WIDTH), "", sep="\n", file=screen)
+    require_sound(found)
 
 
 def _word(question: str, stdin: TextIO, screen: TextIO) -> str:
@@ -132,18 +145,29 @@ def describe(told: Mapping[str, Any], directory: Path) -> list[str]:
         *([("starts from", told["start"])] if told["start"] else []),
         ("on", f"{told['data']}; licence: {told['licence']}"),
         ("memory", f"about {format_bytes(told['device_bytes'])} on the device that trains, {main} beside"),
-        (
-            "disk",
-            f"{disk}, all of it in {directory}",
-        ),
+        ("disk", f"{disk} in {directory}{_elsewhere(told)}"),
         ("traffic", _traffic(told)),
         ("power", _power(told)),
         ("others see", "your IP address, the name you choose, and what you contribute"),
         ("no code", "comes from the network; models are built from the transformers library here"),
         ("try first", "homefires doctor INVITE says what this machine would make of it"),
-        ("pause, leave", f"homefires pause, homefires leave; then delete {where} and nothing is left"),
+        ("pause, leave", _leaving(told, where)),
     ]
     return ["", f"  {told['run']}", *(line for name, text in rows for line in _row(name, text)), ""]
+
+
+def _elsewhere(told: Mapping[str, Any]) -> str:
+    """Where the rest of it lies, in words."""
+    if not told["elsewhere"]:
+        return "; your files' tokens too, which nobody but you can read"
+    mine = "" if "tokens" in told["elsewhere"] else "; your files' tokens too, which nobody but you can read"
+    return f"{mine}; {told['elsewhere']} in {told['cache']}"
+
+
+def _leaving(told: Mapping[str, Any], where: str) -> str:
+    forget = " --forget" if told["elsewhere"] else ""
+    hub = ", but for what huggingface.co gave, in its own cache" if "huggingface.co" in told["data"] else ""
+    return f"homefires pause, homefires leave{forget}; then delete {where} and nothing is left{hub}"
 
 
 def lacking(told: Mapping[str, Any]) -> list[str]:

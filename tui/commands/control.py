@@ -8,21 +8,25 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated, Any, ClassVar
 
 from dht.errors import BadInput, DirectoryBusy, Unreachable
 from peer.node.control.client import ControlClient, Reply, name_of, note_of
-from tui.command_line import Argument
+from tui.command_line import Argument, Option
 from tui.commands.options import PeerCommand, PeersCommand
-from tui.folders import is_at_work, is_peers, quoted
+from tui.folders import is_at_work, is_peers, peer_folders, quoted, unnote_folder
 from tui.processes.children import python_module
 from tui.processes.one_shot import answer
 from tui.processes.systemd import UserUnits, unit_name
 from tui.text.event_text import clock
+from tui.text.units import format_bytes
 
+LEFT_S = 120.0
+"""A peer that is told to leave has ended."""
+LOOK_S = 0.2
 KEEP_S = 60.0
 """A small file is written, on a machine that may be busy."""
 SAID = {
@@ -60,8 +64,17 @@ class FinishCommand(PeerCommand):
         return 0
 
 
-class LeaveCommand(FinishCommand):
-    order = "leave"
+@dataclass(frozen=True, kw_only=True)
+class LeaveCommand(PeerCommand):
+    forget: Annotated[bool, Option("remove what it alone has outside its folder: tokens, a start model")] = False
+
+    def run(self) -> int:
+        folder = self.find()
+        if not self.forget or is_at_work(folder):
+            print(command(folder, "leave"))
+        if self.forget:
+            print(*forget(folder, [each for each in peer_folders() if each != folder.resolve()]), sep="\n")
+        return 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,6 +96,23 @@ def command(directory: Path, cmd: str) -> str:
         return f"{not_running(directory)}; {KEPT[cmd]}"
     round = int(reply.fields.get("round") or 0)
     return _noted(f"{name_of(reply)} {SAID[cmd].format(next=round + 1)}", reply)
+
+
+def forget(directory: Path, others: Sequence[Path]) -> list[str]:
+    """Remove what the peer of this folder has elsewhere, once it has ended, and lines about that. Raises Unreachable,
+    DirectoryBusy."""
+    late = Unreachable(f"the peer in {directory} did not end within {LEFT_S:.0f} s; say it again when it has")
+    until = time.monotonic() + LEFT_S
+    while is_at_work(directory):
+        if time.monotonic() > until:
+            raise late
+        time.sleep(LOOK_S)
+    argv = python_module("peer.node.store.elsewhere", str(directory), *map(str, others))
+    gone = json.loads(answer("removal", argv, LEFT_S, late=late))
+    unnote_folder(directory)
+    lines = [f"removed {path}, {format_bytes(size)}" for path, size in gone.items()] or ["nothing of it was elsewhere"]
+    hub = "but for what huggingface.co gave, in its own cache"
+    return [*lines, f"delete {quoted(directory)}, and nothing is left of it here, {hub}"]
 
 
 def snooze(directory: Path, hours: float, now: float) -> str:

@@ -71,7 +71,10 @@ class JoinCommand(PeerOptions, Command):
         does."""
         settings = values_for_start(words)
         is_decided = bool(self.cluster or self.devices or {"offload", "stages", "devices"} & settings.keys())
-        chosen = consents(self, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided)
+        chosen = consents(
+            self, yes=self.yes, stdin=sys.stdin, screen=sys.stderr, is_decided=is_decided,
+            data_path=str(settings.get("data_path", "")),
+        )  # fmt: skip
         return settings | values_for_start(chosen)
 
     def settle(self, directory: Path) -> None:

@@ -17,7 +17,9 @@ from peer.schema.model_layers import ADAPTED
 from peer.schema.spec import DRAFTS, SHIPPED, RunSpec, dump, from_mapping, parse_tables, read_text
 from peer.schema.spec_fields import HUB_NAME, MOST_ROUNDS
 from tui.command_line import Argument, Command, Option
+from tui.data_page import format_in, inspected, require_sound
 from tui.spec_choice import Sets, adopt, is_to_adopt, lay_over
+from tui.terminal import columns
 from tui.text.units import count, format_bytes
 
 if TYPE_CHECKING:
@@ -27,6 +29,8 @@ WHOLE, BESIDE = "continue-1b", "adapter-8b"
 """Shipped specs whose values are taken where nobody is asked: of a run that trains all of a model, or an adapter."""
 CARD_BYTES = 12e9
 """Of a home GPU. What needs more to be trained whole gets an adapter."""
+WIDTH = 100
+"""Columns of a table, where no terminal says how many it has."""
 FEW_FILES = 20
 """One in so many is held out, where documents are files of somebody and not rows of a data set."""
 WHO = {"everybody": "open", "invited": "invited"}
@@ -69,9 +73,19 @@ class NewCommand(Command):
         path = self.to or Path(f"{spec.run.name}.toml")
         if path.exists():
             raise BadInput(f"{path} exists; name another file, or remove it")
+        if spec.data.source == "files":
+            look_at(spec, wishes.data)
         write_atomic(path, dump(spec).encode())
         print("\n".join([*about(spec, cost, wishes), f"written to {path}; start it with: homefires bootstrap {path}"]))
         return 0
+
+
+def look_at(spec: RunSpec, folder: str) -> None:
+    """Say what the organiser's own text is for the run. Raises BadInput for what nobody can train on."""
+    found = inspected(dump(spec), folder)
+    for each in found:
+        print(*each.lines(columns(WIDTH)), sep="\n", file=sys.stderr)
+    require_sound(found)
 
 
 def _ask(name: str, stdin: TextIO, screen: TextIO) -> str:
@@ -145,25 +159,15 @@ def _fits(table: dict[str, Any]) -> bool:
 
 def _data_of(data: str) -> dict[str, Any]:
     """Raises BadInput."""
-    files = {"subset": "", "held_out_every": FEW_FILES}
+    files = {"subset": "", "held_out_every": FEW_FILES, "held_out_by": "content"}
     if data == "stdlib":
         return {"source": "stdlib", "path": "", **files}
     if os.path.exists(named := os.path.expanduser(data)):
         folder = Path(named).resolve()
-        return {"source": "files", "path": folder.name, "format": _format_in(folder), **files}
+        return {"source": "files", "path": folder.name, "format": format_in(folder), **files}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
     raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")
-
-
-def _format_in(folder: Path) -> str:
-    """`chat` where the first file of JSON lines begins with a conversation."""
-    first = min(folder.rglob("*.jsonl"), default=folder) if folder.is_dir() else folder
-    if first.suffix != ".jsonl":
-        return "text"
-    with first.open(encoding="utf-8", errors="replace") as lines:
-        line = lines.readline()
-    return "chat" if '"messages"' in line or '"conversations"' in line else "text"
 
 
 def _name_of(wishes: NewCommand) -> str:

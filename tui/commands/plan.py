@@ -7,15 +7,19 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
 
+from dht.errors import BadInput
 from peer.schema.events import printable
+from peer.schema.spec import dump
 from tui.command_line import Command, Option
 from tui.commands.options import AsJson
+from tui.data_page import inspected, require_sound
 from tui.simulation.plan_options import PlaceOptions, PlanOptions, SimulateOptions
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(PlanOptions, Command):
     as_json: AsJson = False
+    data: Annotated[str, Option("say what this folder holds for the run, and how often it would be read", "DIR")] = ""
     write: Annotated[Path | None, Option("write the planned spec, for homefires bootstrap", "FILE")] = None
 
     def run(self) -> int:
@@ -27,9 +31,24 @@ class PlanCommand(PlanOptions, Command):
             _show(options_to_json(found) if self.as_json else describe_options(found))
             raise found.why
         _show(to_json(found) if self.as_json else describe(found))
+        if self.data:
+            self._look_at_data(dump(found.spec))
         if self.write:
             print(write(found, self.write), file=sys.stderr if self.as_json else sys.stdout)
         return 0
+
+    def _look_at_data(self, spec: str) -> None:
+        """Raises BadInput for what nobody can train on, and for a run that reads no files."""
+        folders = inspected(spec, self.data)
+        if not folders:
+            raise BadInput("--data names a folder, but this run reads no files of anybody; leave it out")
+        screen = sys.stderr if self.as_json else sys.stdout
+        for each in folders:
+            print("", *each.lines(WIDTH), sep="\n", file=screen)
+        require_sound(folders)
+
+
+WIDTH = 80
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import fields, replace
 from functools import partial
 
+from dht.streams.answer_budget import AnswerBudget
 from dht.streams.base import Streams
 from peer.consensus.delegates.worker_messages import (
     CompareMean,
@@ -29,6 +30,7 @@ from peer.consensus.delegates.worker_messages import (
     is_order,
 )
 from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.frame_reader import ON_THE_WIRE, Framing
 from peer.consensus.protocol.messages import (
     FETCH_MOST,
     BallotId,
@@ -39,7 +41,7 @@ from peer.consensus.protocol.messages import (
     RowDispute,
 )
 from peer.consensus.protocol.norms import PartNorms
-from peer.consensus.rounds.driver import ON_THE_WIRE, ChainPort, Framing, ObjectServer, ReductionPort
+from peer.consensus.rounds.driver import ChainPort, ObjectServer, ReductionPort, bytes_a_minute
 from peer.consensus.rounds.interface import CheckMean, Input, ObjectStored
 from peer.consensus.rounds.state import State
 
@@ -70,7 +72,8 @@ class DelegateDriver:
         self.bad_frames = 0
         self._state, self._deliver, self._clock = state, deliver, clock
         self._streams, self._disk, self._arithmetic, self._framing = streams, disk, arithmetic, framing
-        self._answerer = ObjectServer(disk, streams, framing.encode)
+        budget = AnswerBudget(clock, lambda: bytes_a_minute(state()), lambda peer: state().has_a_part(peer))
+        self._answerer = ObjectServer(disk, streams, framing.encode, budget)
         self._fetching: dict[bytes, None] = {}
         """What the lead has it fetch, the oldest first."""
         self._places: dict[BallotId, None] = {}

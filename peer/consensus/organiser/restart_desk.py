@@ -3,7 +3,7 @@
 Voters that saw no quorum for long seal what they have (`Stuck`) and show it to the node. Once all of those whom the
 organiser knows have come, or `wait_s` after the first, the node signs one `Restart`. It needs no chain for that: a
 `Stuck` names the electorate that it is about, and peers check all of it against their own head, so that a Restart for
-an electorate that never was means nothing to anybody.
+an electorate that never was means nothing to anybody. Whom the organiser keeps out does not go on.
 """
 
 from __future__ import annotations
@@ -23,6 +23,7 @@ with the Restart by which that voter goes on."""
 MAX_RESTART_BYTES = 1 << 21
 WAIT_S = 45.0
 """So long after the first that is stuck others may still come."""
+DOUBLINGS = 10
 HEARD_S = 30.0
 """Who waits asks six times as often."""
 STRANGERS_MOST = 64
@@ -94,8 +95,10 @@ class RestartDesk:
         ]
 
     def force(self, about: bytes) -> Restart | None:
-        """Let those who have come go on though they are too few: a person says so. None if nobody has come."""
-        return self._sign(about, sorted(self._stuck_in(about)), forced=True) if self._stuck_in(about) else None
+        """Let those who have come go on though they are too few: a person says so. None if nobody has come but whom
+        the organiser keeps out."""
+        left = sorted(set(self._stuck_in(about)) - set(self.roster.out))
+        return self._sign(about, left, forced=True) if left else None
 
     def _note(self, stuck: Stuck, roster: Roster, now: float) -> None:
         before = self._came.pop(stuck.voter, None)
@@ -114,14 +117,22 @@ class RestartDesk:
         # Of the list of their chain there is one word each: what is right by all of them their peers will not refuse.
         lists = {tuple(came[peer].roster.known) for peer in named(tuple(came), self.roster.known)}
         trusted = [peer for peer in voters if all(peer in named(voters, known) for known in lists)]
-        left = sorted(came.keys() & set(trusted))
+        out = set(self.roster.out)  # known or not: that a peer of theirs lies nobody else can take into account here
+        left = sorted(came.keys() & set(trusted) - out)
         if not lists or not left or len(self._signed) >= RESTARTS_MOST:
             return None
         if not all(may_restart(voters, known, left) for known in lists):
             return None
-        if len(left) < len(trusted) and now - min(came[peer].since for peer in left) < self._wait_s:
+        waits_s = self._patience_s(came[left[0]].stuck.number, len(left) == len(set(trusted) - out))
+        if now - min(came[peer].since for peer in left) < waits_s:
             return None
         return self._sign(about, left, forced=False)
+
+    def _patience_s(self, number: int, all_came: bool) -> float:
+        """Where a Restart has not helped the next takes its time: a liar among few who are left would use up all of
+        them (`MAX_RESTARTS`), before a person can keep it out, by sealing each at once."""
+        again_s = self._wait_s * 2 ** min(number - 2, DOUBLINGS) if number > 1 else 0.0
+        return again_s if all_came else max(self._wait_s, again_s)
 
     def _sign(self, about: bytes, left: list[str], *, forced: bool) -> Restart:
         came = self._stuck_in(about)

@@ -28,6 +28,47 @@ def unpack(packed: bytes | memoryview) -> Any:
         raise ValueError(f"not msgpack: {error}") from error
 
 
+def require_few(packed: bytes | memoryview, most: int) -> None:
+    """Raises ValueError if these are more than so many values, however deep, and before any of them is made.
+
+    A byte is enough for a value, and to make one takes a hundred times as long as to pass over its bytes.
+    """
+    at, count, size_bytes = 0, 0, len(packed)
+    while at < size_bytes:
+        count += 1
+        if count > most:
+            raise ValueError(f"expected at most {most} values")
+        follow, length_bytes = _FOLLOW[packed[at]]
+        if follow == _NEVER:
+            raise ValueError("expected no extension of msgpack")
+        at += 1
+        if length_bytes:
+            at += int.from_bytes(packed[at : at + length_bytes], "big")
+        at += follow
+
+
+_NEVER = -1
+
+
+def _what_follows() -> tuple[tuple[int, int], ...]:
+    """By the first byte of a value: how many bytes it has besides, and how many of them say how many follow."""
+    found = [(0, 0)] * 256
+    for first in (0xC1, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)):
+        found[first] = _NEVER, 0
+    for length in range(32):
+        found[0xA0 | length] = length, 0
+    for first, sizes in ((0xCA, (4, 8)), (0xCC, (1, 2, 4, 8)), (0xD0, (1, 2, 4, 8)), (0xDC, (2, 4, 2, 4))):
+        for index, size in enumerate(sizes):
+            found[first + index] = size, 0
+    for first in (0xC4, 0xD9):  # bytes and text
+        for index, size in enumerate((1, 2, 4)):
+            found[first + index] = size, size
+    return tuple(found)
+
+
+_FOLLOW = _what_follows()
+
+
 def row(value: Any, length: int) -> tuple[Any, ...]:
     if not isinstance(value, tuple) or len(value) != length:
         raise ValueError(f"expected a row of {length} fields")

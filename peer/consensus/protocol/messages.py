@@ -16,6 +16,7 @@ from peer.consensus.protocol.block import (  # fmt: skip
     BALLOT,
     MAX_MEMBERS,
     MAX_PARTS,
+    MAX_RESTARTS,
     MEMBER_BITS,
     PART,
     Block,
@@ -41,6 +42,7 @@ from peer.consensus.protocol.encoding import (
     optional,
     pack,
     printable,
+    require_few,
     row,
     text,
     unpack,
@@ -69,10 +71,11 @@ _ACCEPTED, _PROPOSED = fields(BALLOT, DIGEST), fields(DIGEST, SIGNATURE)
 
 @dataclass(frozen=True, slots=True)
 class Message(Packed):
-    """Base of all messages. `cap_bytes` bounds a frame of this type."""
+    """Base of all messages. `cap_bytes` bounds a frame of this type, and `most_values` what is in it."""
 
     code: ClassVar[int]
-    cap_bytes: ClassVar[int] = 1 << 20
+    cap_bytes: ClassVar[int] = 1 << 16
+    most_values: ClassVar[int] = 1 << 13
 
 
 @dataclass(frozen=True, slots=True)
@@ -117,6 +120,7 @@ class Start(Message):
 
     code = 4
     cap_bytes = 4 << 20
+    most_values = 1 << 19
     readers = (BallotId.unpacked, each(ContributionHeader.unpacked, MAX_MEMBERS))
     place: BallotId
     headers: tuple[ContributionHeader, ...]
@@ -128,6 +132,7 @@ class PartData(Message):
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
+    most_values = 64
     readers = (BallotId.unpacked, partial(integer, low=0, high=1), PART, each(DIGEST, 17), octets)
     place: BallotId
     attempt: int
@@ -142,6 +147,7 @@ class MeanData(Message):
 
     code = 8
     cap_bytes = (16 << 20) + (1 << 12)
+    most_values = 64
     readers = (
         BallotId.unpacked, partial(integer, low=0, high=1), PART, text, MEMBER_BITS, DIGEST, SIGNATURE, octets,
         partial(octets, most=DIGEST_BYTES),
@@ -172,6 +178,8 @@ class GetMeans(Message):
     """Coordinator to members: send me the means of these parts if you have them."""
 
     code = 9
+    cap_bytes = 1 << 20
+    most_values = 1 << 17
     readers = (BallotId.unpacked, each(PART, MAX_PARTS))
     place: BallotId
     parts: tuple[int, ...]
@@ -183,6 +191,7 @@ class Reassign(Message):
 
     code = 17
     cap_bytes = 8 << 20
+    most_values = 1 << 18
     readers = (BallotId.unpacked, each(fields(PART, text), MAX_PARTS))
     place: BallotId
     parts: tuple[tuple[int, str], ...]
@@ -194,12 +203,32 @@ class Propose(Message):
 
     code = 10
     cap_bytes = 8 << 20
-    readers = (BallotId.unpacked, Update.unpacked, SIGNATURE, each(Vote.unpacked, MAX_MEMBERS))
     place: BallotId
     update: Update
     signature: bytes
     certificate: tuple[Vote, ...] = ()
     """Of an earlier ballot of this very update, if it was accepted there."""
+
+    def packed(self) -> tuple[Any, ...]:
+        return SealedPropose(self.place, self.update.to_bytes(), self.signature, self.certificate).packed()
+
+
+@dataclass(frozen=True, slots=True)
+class SealedPropose(Message):
+    """A proposal as it travels: whether its coordinator signed it is seen before its update is unpacked."""
+
+    code = Propose.code
+    cap_bytes = Propose.cap_bytes
+    most_values = 1 << 10
+    readers = (BallotId.unpacked, octets, SIGNATURE, each(Vote.unpacked, MAX_MEMBERS))
+    place: BallotId
+    update: bytes
+    signature: bytes
+    certificate: tuple[Vote, ...] = ()
+
+    def opened(self) -> Propose:
+        """Raises ValueError."""
+        return Propose(self.place, Update.from_bytes(self.update), self.signature, self.certificate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -229,6 +258,7 @@ class ObjectData(Message):
 
     code = 13
     cap_bytes = (16 << 20) + (1 << 12)
+    most_values = 4
     digest: bytes
     payload: bytes
 
@@ -258,8 +288,50 @@ class Blocks(Message):
 
     code = 15
     cap_bytes = 16 << 20
-    readers = (each(Block.unpacked, 64),)
     blocks: tuple[Block, ...]
+
+    def packed(self) -> tuple[Any, ...]:
+        after = self.blocks[0].update.parent if self.blocks else b""
+        return SealedBlocks(after, tuple(map(SealedBlock.of, self.blocks))).packed()
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBlock(Packed):
+    """A block as it travels: its votes, and who signed its restarts, are looked at before the rest is unpacked."""
+
+    readers = (octets, each(Vote.unpacked, MAX_MEMBERS), each(fields(octets, SIGNATURE), MAX_RESTARTS))
+    update: bytes
+    votes: tuple[Vote, ...]
+    restarts: tuple[tuple[bytes, bytes], ...] = ()
+    """Each as the bytes that the organiser signed, and its signature."""
+
+    @classmethod
+    def of(cls, block: Block) -> SealedBlock:
+        restarts = tuple((restart.payload(), restart.signature) for restart in block.restarts)
+        return cls(block.update.to_bytes(), block.votes, restarts)
+
+    def opened(self) -> Block:
+        """Raises ValueError."""
+        return Block(Update.from_bytes(self.update), self.votes, self.opened_restarts())
+
+    def opened_restarts(self) -> tuple[Restart, ...]:
+        return tuple(SealedRestart(payload, signature).opened().restart for payload, signature in self.restarts)
+
+
+@dataclass(frozen=True, slots=True)
+class SealedBlocks(Message):
+    """CHAIN as it travels: what the first block follows, and the blocks."""
+
+    code = Blocks.code
+    cap_bytes = Blocks.cap_bytes
+    most_values = 1 << 16
+    readers = (partial(octets, most=DIGEST_BYTES), each(SealedBlock.unpacked, 64))
+    after: bytes
+    blocks: tuple[SealedBlock, ...]
+
+    def opened(self) -> Blocks:
+        """Raises ValueError."""
+        return Blocks(tuple(block.opened() for block in self.blocks))
 
 
 @dataclass(frozen=True, slots=True)
@@ -311,6 +383,7 @@ class RowDispute(Message):
 
     code = 21
     cap_bytes = (16 << 20) + (1 << 13)
+    most_values = 64
     readers = (BallotId.unpacked, PART, DIGEST, MEMBER_BITS, each(DIGEST, 17), octets, text)
     place: BallotId
     part: int
@@ -354,8 +427,26 @@ class Restarted(Message):
 
     code = 26
     cap_bytes = 2 << 20
-    readers = (Restart.unpacked,)
     restart: Restart
+
+    def packed(self) -> tuple[Any, ...]:
+        return self.restart.payload(), self.restart.signature
+
+
+@dataclass(frozen=True, slots=True)
+class SealedRestart(Message):
+    """A Restart as it travels: the bytes that the organiser signed, and its signature."""
+
+    code = Restarted.code
+    cap_bytes = Restarted.cap_bytes
+    most_values = 4
+    readers = (octets, SIGNATURE)
+    payload: bytes
+    signature: bytes
+
+    def opened(self) -> Restarted:
+        """Raises ValueError."""
+        return Restarted(Restart.unpacked((*row(unpack(self.payload), 4), self.signature)))
 
 
 @dataclass(frozen=True, slots=True)
@@ -380,6 +471,10 @@ _TYPES: dict[int, type[Message]] = {
 }  # fmt: skip
 
 
+Sealed = SealedPropose | SealedBlocks | SealedRestart
+_SEALED: dict[int, type[Sealed]] = {kind.code: kind for kind in (SealedPropose, SealedBlocks, SealedRestart)}
+
+
 def encode(message: Message) -> bytes:
     """A frame: version byte, type byte and msgpack."""
     return bytes((PROTOCOL_VERSION, message.code)) + pack(message.packed())
@@ -387,11 +482,19 @@ def encode(message: Message) -> bytes:
 
 def decode(frame: bytes) -> Message:
     """The message in a frame. Raises ValueError for anything that is not one, before it allocates for it."""
+    message = decode_sealed(frame)
+    return message.opened() if isinstance(message, Sealed) else message
+
+
+def decode_sealed(frame: bytes) -> Message:
+    """The same, but updates and Restarts are not unpacked: see `frame_reader`."""
     if frame and frame[0] != PROTOCOL_VERSION:
         raise ValueError(other_version("a frame", frame[0]))
     if len(frame) < 2 or frame[1] not in _TYPES:
         raise ValueError("unknown frame type")
-    kind = _TYPES[frame[1]]
+    kind = _SEALED.get(frame[1], _TYPES[frame[1]])
     if len(frame) > kind.cap_bytes:
         raise ValueError(f"{kind.__name__} of {len(frame)} bytes; at most {kind.cap_bytes}")
-    return kind.unpacked(unpack(memoryview(frame)[2:]))
+    packed = memoryview(frame)[2:]
+    require_few(packed, kind.most_values)
+    return kind.unpacked(unpack(packed))

@@ -46,17 +46,31 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
     )
 
 
+def fault_of_certificate(
+    rules: Rules, head: ChainHead, digest: bytes, votes: tuple[Vote, ...], restarts: tuple[Restart, ...]
+) -> str:
+    """Why no quorum of those who decide after `head` stands behind the update of this name; empty if one does."""
+    head, phase, fault = _after(rules.keys, rules.organiser, head, restarts, digest)
+    return fault or fault_of_votes(rules.keys, head, votes, digest, phase)
+
+
 def after_restarts(keys: Keys, organiser: str, head: ChainHead, block: Block) -> tuple[ChainHead, int, str]:
     """After which head a block follows, if it was restarted; which votes certify it; and what is wrong with that.
 
     Restarts by which `head` came to be are not looked at again: the votes name their instance.
     """
-    for restart in block.restarts[head.number :]:
+    return _after(keys, organiser, head, block.restarts, block.update.digest)
+
+
+def _after(
+    keys: Keys, organiser: str, head: ChainHead, restarts: tuple[Restart, ...], digest: bytes
+) -> tuple[ChainHead, int, str]:
+    for restart in restarts[head.number :]:
         fault = fault_of_restart(keys, organiser, head, restart)
         if fault:
             return head, 2, fault
         if restart.value is not None:
-            wrong = restart is not block.restarts[-1] or restart.value[1] != block.update.digest
+            wrong = restart is not restarts[-1] or restart.value[1] != digest
             return head, 1, "it is not what was decided by restarting" if wrong else ""
         head = head.restarted(restart)
     return head, 2, ""

@@ -13,7 +13,8 @@ from collections.abc import Mapping
 from peer.consensus.protocol import validation
 from peer.consensus.protocol.block import Block, Update
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.head import ChainHead, next_anchor
+from peer.consensus.protocol.frame_reader import parts_too_early
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
     FETCH_BYTES,
     FETCH_MOST,
@@ -257,7 +258,8 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     state, tip = turn.state, turn.state.tip
     if _refused(turn, sender):
         return
-    if not blocks or _part_too_early(turn, blocks):
+    links = tuple((block.update.parent, block.update.digest) for block in blocks)
+    if not blocks or parts_too_early(turn.state, links):
         _note_no_way(turn, sender)
         return
     turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
@@ -284,15 +286,12 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     apply_blocks(turn)
 
 
-def _part_too_early(turn: Transition, blocks: tuple[Block, ...]) -> bool:
-    """Whether they leave my chain before the oldest round that I keep: what they are I cannot judge."""
-    ancestors, trail = turn.state.ancestors, turn.state.trail
-    oldest = trail[0].before.round if trail else turn.state.head.round
-    return any(
-        ancestors.get(block.update.parent, oldest) < oldest
-        and next_anchor(block.update.parent, block.update.digest) not in ancestors
-        for block in blocks
-    )
+def on_unsigned(turn: Transition, sender: str) -> None:
+    """It gives blocks that none of those who decide stands behind."""
+    if not _refused(turn, sender):
+        turn.refuse(sender, BLOCK, "no quorum stands behind a block that it gives")
+        round = turn.state.tip.round + 1
+        _doubt(turn, sender, f"block {round} of {sender} has no valid certificate")
 
 
 def apply_blocks(turn: Transition) -> None:

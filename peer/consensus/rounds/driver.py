@@ -9,13 +9,15 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 from typing import Protocol, assert_never
 from weakref import WeakValueDictionary
 
+from dht.streams.answer_budget import AnswerBudget
 from dht.streams.base import Streams
 from peer.consensus.protocol.block import VOID, Block, ContributionHeader, Restart, Stuck
+from peer.consensus.protocol.frame_reader import ON_THE_WIRE, Aside, FrameReader, Framing, at_once
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import (
     FETCH_BYTES,
@@ -28,7 +30,6 @@ from peer.consensus.protocol.messages import (
     ObjectData,
     PartData,
     RowDispute,
-    decode,
     encode,
 )
 from peer.consensus.protocol.norms import PartNorms
@@ -76,17 +77,6 @@ from peer.schema import ipc
 from peer.schema.events import Event as Reported
 
 Done = Callable[[], None]
-
-
-@dataclass(frozen=True)
-class Framing:
-    """How messages become frames, and frames messages; those of the wire unless a simulator has others."""
-
-    encode: Callable[[Message], bytes] = encode
-    decode: Callable[[bytes], Message] = decode
-
-
-ON_THE_WIRE = Framing()
 
 
 class ChainPort(Protocol):
@@ -205,12 +195,20 @@ class Driver:
         framing: Framing = ON_THE_WIRE,
         homes: HomesPort | None = None,
         organiser: OrganiserPort | None = None,
+        aside: Aside = at_once,
+        upload_bps: Callable[[], float] = lambda: 0.0,
+        is_admitted: Callable[[str], bool] = lambda peer: False,
     ) -> None:
         self.state = state
         self.clock = clock
-        self.bad_frames = 0
+        self.frames = FrameReader(lambda: self.state, framing, self._hear, aside)
+        self.on_frame = self.frames.read
         self._streams, self._disk, self._arithmetic, self._trainer = streams, disk, arithmetic, trainer
-        self._answerer, self._framing = ObjectServer(disk, streams, framing.encode), framing
+        self.budget = AnswerBudget(
+            clock, lambda: bytes_a_minute(self.state),
+            lambda peer: self.state.has_a_part(peer) or is_admitted(peer), upload_bps,
+        )  # fmt: skip
+        self._answerer, self._framing = ObjectServer(disk, streams, framing.encode, self.budget), framing
         self._report, self._publish = report, publish
         self._events: deque[Input] = deque()
         self._busy = self._broken = False
@@ -218,13 +216,11 @@ class Driver:
         if homes is not None:
             homes.begin(self._perform)
 
-    def on_frame(self, sender: str, frame: bytes) -> None:
-        """A frame from an authenticated peer; what is not a message is counted and dropped."""
-        try:
-            message = self._framing.decode(frame)
-        except ValueError:
-            self.bad_frames += 1
-            return
+    @property
+    def bad_frames(self) -> int:
+        return self.frames.bad_frames
+
+    def _hear(self, sender: str, message: Message) -> None:
         if self._homes is not None:
             self._homes.on_message(message)
         self.deliver(Received(self.clock(), sender, message))
@@ -389,12 +385,24 @@ class Driver:
 
     def _send_chain(self, effect: SendBlocks) -> None:
         """The machine remembers anchors longer than the disk has room for blocks."""
+        if not self.budget.has_room_for(effect.to):
+            return
         blocks = self._disk.blocks_after(effect.after)
         if blocks:
+            self.budget.give(effect.to, sum(len(block.to_bytes()) for block in blocks))
             self._streams.send_bulk(effect.to, partial(self._framing.encode, Blocks(blocks)))
         else:
             self._send((effect.to,), effect.head)
             self._send((effect.to,), Blocks(()))
+
+
+ROUNDS_A_MINUTE = 2
+"""A stranger gets as many bytes in a minute as so many rounds have; in a small run FETCH_BYTES."""
+
+
+def bytes_a_minute(state: State) -> float:
+    rules = state.rules
+    return max(float(FETCH_BYTES), ROUNDS_A_MINUTE * sum(rules.bytes_of_means) / rules.fragments)
 
 
 WAITING_MOST = 2 * FETCH_MOST
@@ -410,8 +418,11 @@ class ObjectReader(Protocol):
 class ObjectServer:
     """Answers questions for objects, at most FETCH_BYTES each."""
 
-    def __init__(self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode) -> None:
-        self._objects, self._streams, self._encode = objects, streams, encode
+    def __init__(
+        self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode,
+        budget: AnswerBudget | None = None,
+    ) -> None:  # fmt: skip
+        self._objects, self._streams, self._encode, self._budget = objects, streams, encode, budget
         # Only the queue of the stream holds them: what it drops can be asked for again.
         self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
 
@@ -425,8 +436,19 @@ class ObjectServer:
             if asked is not None:
                 asked.question = question
             elif len(waiting) < WAITING_MOST:
-                waiting[digest] = asked = _Asked(self._objects, digest, question, self._encode)
+                waiting[digest] = asked = _Asked(self, to, digest, question)
                 self._streams.send_bulk(to, asked.frame)
+
+    def frame(self, to: str, digest: bytes, question: _Question) -> bytes | None:
+        """An object with its bytes; None if it is not here, or question or asker has cost enough."""
+        if question.is_answered or (self._budget is not None and not self._budget.has_room_for(to)):
+            return None
+        payload = self._objects.load(digest)
+        if payload is None or not question.allows(len(payload)):
+            return None
+        if self._budget is not None:
+            self._budget.give(to, len(payload))
+        return self._encode(ObjectData(digest, payload))
 
 
 class _Question:
@@ -446,18 +468,10 @@ class _Question:
 class _Asked:
     """One object that waits for one peer."""
 
-    def __init__(
-        self, objects: ObjectReader, digest: bytes, question: _Question, encode: Callable[[Message], bytes]
-    ) -> None:
+    def __init__(self, server: ObjectServer, to: str, digest: bytes, question: _Question) -> None:
         self.question = question
         """The newest in which it was asked for."""
-        self._objects, self._digest, self._encode = objects, digest, encode
+        self._server, self._to, self._digest = server, to, digest
 
     def frame(self) -> bytes | None:
-        """The object with its bytes; None if it is not here, or its question has cost enough."""
-        if self.question.is_answered:
-            return None
-        payload = self._objects.load(self._digest)
-        if payload is None or not self.question.allows(len(payload)):
-            return None
-        return self._encode(ObjectData(self._digest, payload))
+        return self._server.frame(self._to, self._digest, self.question)

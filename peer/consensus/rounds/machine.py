@@ -47,11 +47,14 @@ from peer.consensus.protocol.messages import (
     Restarted,
     RosterSaid,
     RowDispute,
+    SealedBlocks,
+    SealedPropose,
+    SealedRestart,
     Start,
     StuckSaid,
     VoteCast,
 )  # fmt: skip
-from peer.consensus.protocol.refusals import MESSAGE
+from peer.consensus.protocol.refusals import BLOCK, MESSAGE, PLACE
 from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds import (
     acceptor,
@@ -301,6 +304,10 @@ def _receive(turn: Transition, sender: str, message: Message) -> None:
         case Blocks(blocks):
             block_sync.on_chain(turn, sender, blocks)
             readiness.poll(turn)
+        case SealedBlocks():
+            block_sync.on_unsigned(turn, sender)
+        case SealedRestart():
+            turn.refuse(sender, BLOCK, "it is a restart that the organiser has not signed")
         case GetObjects(digests):
             turn.emit(SendObjects(sender, digests))
         case ObjectData():
@@ -353,6 +360,8 @@ def _receive_in_instance(turn: Transition, sender: str, message: Message) -> Non
                 member.replay_early(turn)
         case Propose():
             acceptor.on_propose(turn, sender, message)
+        case SealedPropose():
+            turn.refuse(sender, PLACE, "its coordinator did not sign it")
         case VoteCast():
             acceptor.on_vote(turn, sender, message)
         case EquivocationProof():

@@ -449,6 +449,17 @@ class State:
         """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
         return self.last if self.blocks and self.last is not None else self.head
 
+    def has_a_part(self, peer: str) -> bool:
+        """Whether the chain names a peer, or the round that is being made does: it votes or has voted, is a member or a
+        home of one, or its work was counted."""
+        head = self.head
+        if peer in head.electorate or peer in head.members or peer in self.voters:
+            return True
+        headers = [*self.trail[-1].block.update.members] if self.trail else []
+        headers += self.exchange.members if self.exchange is not None else ()
+        named = {header.peer for header in headers} | {tenure.peer for tenure in head.tenures}
+        return peer in named or any(peer == home for header in headers for _, _, home in header.delegates)
+
     def updates(self) -> Iterator[Update]:
         """All that are known here: proposed, decided, waiting, and the newest of my chain."""
         yield from (proposal.update for proposal in self.proposals.values())

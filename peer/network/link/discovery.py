@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import random
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass, field
@@ -25,6 +26,7 @@ from dht.records import (
     pack,
     sign_record,
 )
+from dht.streams.shaper import TokenBucket
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Received
@@ -40,6 +42,10 @@ COPIES_DIFFER_S = 2 * MOST_S
 is no process that ended before."""
 DIALS = 4
 """At a time."""
+STRANGE_DIALS = 16
+"""Of peers without a vote that have never answered: so many at once, and STRANGE_DIALS_PER_S in the long run. Anybody
+may put names on the board, and each name has four addresses."""
+STRANGE_DIALS_PER_S = 1 / 3
 
 
 class PeerDiscovery:
@@ -60,6 +66,8 @@ class PeerDiscovery:
         self._met: dict[str, tuple[float, tuple[str, ...]]] = {}
         """When each was dialled last, and where."""
         self._dials = asyncio.Semaphore(DIALS)
+        self._strange_dials = TokenBucket(STRANGE_DIALS_PER_S, STRANGE_DIALS, time.monotonic())
+        self._answered: set[str] = set()
 
     async def follow(self) -> None:
         """Read the board again and again. A dial that hangs holds nobody else up."""
@@ -68,10 +76,12 @@ class PeerDiscovery:
                 heads = await self._notices.read_heads()
                 self._hear_speeds(self._speeds(heads))
                 self._tell_devices(heads)
-                for peer, (head, addresses) in said_by(heads).items():
+                others = list(said_by(heads).items())
+                random.shuffle(others)  # else whose names come first would have all dials
+                for peer, (head, addresses) in others:
                     if head is not None and self._is_news(peer, head):
                         self._driver.deliver(Received(time.monotonic(), peer, head))
-                    if self._is_due(peer, addresses):
+                    if self._is_due(peer, addresses) and self._may_dial(peer):
                         self._met[peer] = time.monotonic(), addresses
                         dialling.create_task(self._meet(peer, addresses))
                 self._forget(heads)
@@ -81,6 +91,7 @@ class PeerDiscovery:
         """Whoever is gone from the board; ids cost nothing."""
         now = time.monotonic()
         self._met = {peer: met for peer, met in self._met.items() if peer in heads or now - met[0] <= MEET_AGAIN_S}
+        self._answered &= self._met.keys()
 
     def _speeds(self, heads: Mapping[str, PeerRecord]) -> dict[str, float]:
         voters = (peer for peer in self._driver.state.electorate if peer in heads)
@@ -108,9 +119,19 @@ class PeerDiscovery:
         (met_at, where), now = self._met[peer], time.monotonic()
         return now - met_at > MEET_AGAIN_S and (addresses != where or now - heard_at > MEET_AGAIN_S)
 
+    def _may_dial(self, peer: str) -> bool:
+        state, now = self._driver.state, time.monotonic()
+        if peer in state.electorate or peer in self._answered:
+            return True
+        if self._strange_dials.wait_s(1, now) > 0:
+            return False
+        self._strange_dials.take(1, now)
+        return True
+
     async def _meet(self, peer: str, addresses: tuple[str, ...]) -> None:
         async with self._dials:
-            await self._node.meet(peer, addresses)
+            if await self._node.meet(peer, addresses):
+                self._answered.add(peer)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -29,11 +29,12 @@ from dht.admission import (
     save_quarantine,
 )
 from dht.atomic_files import write_atomic
+from dht.board import peers_in
 from dht.errors import DiskFull, HomefiresError, NotAdmitted, Unreachable
 from dht.invite import Invite
 from dht.node import Node
 from dht.reach.dial_back import KNOCK
-from dht.records import Malformed, PeerRecord, unpack_value
+from dht.records import Malformed, PeerRecord, Record, unpack_value
 from peer.network.link.channel import LinkEnd
 from peer.schema.events import AlertRaised
 from peer.schema.ipc import Waiting
@@ -123,6 +124,12 @@ class Gatekeeper:
         elif said.orders is not None and said.orders > self.roster.orders.number:
             self._further[peer] = said.orders
         return refused is None
+
+    def look(self, record: Record) -> None:
+        """Learn from what a stranger puts up on the board whether the organiser has admitted it. Raises Malformed."""
+        said = peers_in({record.author: record}).get(record.author)
+        if said is not None and said.admission is not None:
+            self.roster.learn(record.author, said.admission)
 
     def show_out(self) -> None:
         """Cut the streams of those who are kept out and whom no round needs any more."""

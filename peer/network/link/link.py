@@ -28,6 +28,7 @@ from dht.access import AccessList
 from dht.addresses import are_loopback, can_be_dialled, listened_on, peer_id_in
 from dht.admission import QuarantineList
 from dht.clock import ClockWatch, watch_clock
+from dht.dht_board import Rank
 from dht.errors import HomefiresError
 from dht.identity import Identity, RunKeys
 from dht.invite import Invite, parse_for, read_text
@@ -183,12 +184,19 @@ async def _stand_guard(
     membership = await _become_member(node, pipe, directory, invite) if asks else None
     guard.changed = lambda orders, before: _tell_orders(pipe, orders, before, node.peer_id)
     guard.stand()
+    node.rank_by(partial(_rank_before_rounds, organiser, roster), guard.look)
     _tell_orders(pipe, roster.orders, QuarantineList(), node.peer_id)
     await guard.hear()
     notices = dataclasses.replace(notices, guard=guard)
     if membership is not None:
         notices = dataclasses.replace(notices, admission=lambda: membership.shown)
     return notices, membership
+
+
+def _rank_before_rounds(organiser: str, roster: AccessList, peer: str) -> Rank:
+    if peer == organiser:
+        return Rank.VOTER
+    return Rank.ADMITTED if roster.has_admitted(peer) else Rank.STRANGER
 
 
 async def _become_member(node: Node, pipe: LinkEnd, directory: Path, invite: Invite) -> Membership:
@@ -240,6 +248,7 @@ async def _follow_chain(
         pipe.send(ResumeAt(disk.head.anchor))
         link = Participation(node, pipe, notices, disk, rules, chains.executor, chains.directory, role)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
+        donor.may_have, donor.is_known = link.may_have, link.knows
         with chains.within_quota(disk):
             why = await link.take_part(partial(syncer.find_loss, disk))
         donor.disk = None

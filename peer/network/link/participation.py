@@ -12,6 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeVar, assert_never
 
+from dht.dht_board import Rank
 from dht.errors import BadInput
 from dht.node import Node
 from peer.consensus.protocol.block import Block, ContributionHeader, Roster
@@ -76,6 +77,7 @@ class Participation:
             state, clock=time.monotonic, streams=node.streams, disk=disk, arithmetic=arithmetic,
             trainer=self, report=self._pipe.report, publish=self._say,
             homes=None if role is None else role.homes(disk), organiser=self._line if self._is_member else None,
+            aside=_in_a_thread, upload_bps=lambda: node.upload_bps, is_admitted=self._is_admitted,
         )  # fmt: skip
         self._list = RosterLine(
             node, rules.organiser, directory, self._newest_roster,
@@ -93,6 +95,8 @@ class Participation:
         self._node.streams.listen(self._on_frame)
         self._obey()
         self._list.load()
+        if self._guard is not None:
+            self._node.rank_by(self._rank, self._guard.look)
         driver, report = self._driver, self._pipe.report
         discovery = PeerDiscovery(self._node, self._notices, driver, self._hear_speeds, report)
         stats = NetworkStats(
@@ -122,6 +126,30 @@ class Participation:
                 for task in running:
                     task.cancel()
         return ""
+
+    def _is_admitted(self, peer: str) -> bool:
+        """By the organiser; who is not does not come in where the run asks for that."""
+        return self._guard is not None and self._guard.roster.asks_admission
+
+    def _rank(self, peer: str) -> Rank:
+        """Who has a place on the board before whom."""
+        state, guard = self._driver.state, self._guard
+        if peer == state.rules.organiser or peer in state.head.electorate:
+            return Rank.VOTER
+        if peer in state.head.roster.known or (guard is not None and guard.roster.has_admitted(peer)):
+            return Rank.ADMITTED
+        return Rank.EARNED if state.has_a_part(peer) else Rank.STRANGER
+
+    def knows(self, peer: str) -> bool:
+        """Whether it is no stranger."""
+        return self._is_admitted(peer) or self._rank(peer) is not Rank.STRANGER
+
+    def may_have(self, peer: str, size_bytes: int) -> bool:
+        """Whether an answer of this size is given to a peer; counted if so."""
+        if not self._driver.budget.has_room_for(peer):
+            return False
+        self._driver.budget.give(peer, size_bytes)
+        return True
 
     def _newest_roster(self) -> Roster:
         state = self._driver.state
@@ -291,6 +319,11 @@ class Participation:
 
 
 T = TypeVar("T")
+
+
+def _in_a_thread(work: Callable[[], T], done: Callable[[T], None], /) -> None:
+    doing = asyncio.get_running_loop().run_in_executor(None, work)
+    doing.add_done_callback(lambda finished: done(finished.result()))
 
 
 def resume_from(pipe: LinkEnd, disk: ChainStore, directory: Path, genesis: ChainHead, at: bytes) -> bool:

@@ -39,9 +39,9 @@ MANIFEST_TIMEOUT_S = 120.0
 MANIFEST_NEXT_S = 10.0
 """A donor that has not given the manifest in this time is not the only one to be asked."""
 BUSY_S = 0.5
+"""A donor that is busy is asked again after so long."""
 BUSY_MOST = 120
 """A donor that is busy so often in a row is left out."""
-"""A donor that is busy is asked again after so long."""
 FAILURES = 2
 """Who has not answered so many times in a row is left out."""
 SAY_EVERY_S = 1.0
@@ -115,9 +115,11 @@ class BlobDownload:
         self._waiting, self._spans = deque(choice.donors), choice.spans
         self._serving: list[str] = []
         self.left_out: set[str] = set()
-        self._busy: set[str] = set()
-        self._refusals: dict[str, int] = {}
         """Donors that lied, or stopped."""
+        self._busy: set[str] = set()
+        """Those that leave their slot to the next, and come back last."""
+        self._refusals: dict[str, int] = {}
+        """How often in a row each was busy."""
         self._part = shelf.folder / (manifest.name + snapshots.PART)
         self._missing: dict[int, deque[int]] = {}
         """Chunks that nobody is asked for, by layer."""

@@ -37,7 +37,9 @@ CHUNK = "chunk"
 BUSY = b""
 """Answers a question that may be put again later."""
 TAKERS = 4
-"""Peers that are given chunks at a time."""
+"""Peers that are given chunks at a time; so many strangers besides those whom the run knows."""
+TURN_S = 30.0
+"""After so long a stranger that takes chunks is put off while others wait, and comes back after as long."""
 TAKER_S = 10.0
 """Who has not asked for so long is no taker any more."""
 HOLD_S = 60.0
@@ -69,6 +71,8 @@ class BlobServer:
         """The chain; None while this peer has none to speak of."""
         self.is_exchanging: Callable[[], bool] = lambda: False
         """Whether a round needs the line now."""
+        self.may_have: Callable[[str, int], bool] = lambda peer, size_bytes: True
+        """Whether a peer may have an answer of so many bytes; those of snapshots have a rate of their own."""
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
         self._manifests: dict[str, tuple[SnapshotOffer, SnapshotManifest]] = {}
         """By the folder's name: what is said of it, and what its manifest says."""
@@ -76,7 +80,14 @@ class BlobServer:
         """By the manifest's digest: what is given however long it lies there."""
         self._held: dict[bytes, OpenBlob] = {}
         """By the manifest's digest: what somebody takes."""
-        self._takers: dict[str, float] = {}
+        self.is_known: Callable[[str], bool] = lambda peer: False
+        """Whether a peer has a part in the run, or was admitted."""
+        self._takers: dict[str, tuple[float, float]] = {}
+        """Since when each takes chunks, and when it asked last."""
+        self._put_off: dict[str, float] = {}
+        """Who has had a turn, and until when others come first."""
+        self._refused_at = float("-inf")
+        """When somebody found no room."""
         self._free_at = 0.0
 
     def keep(self, path: Path, manifest: ChunkedFile) -> None:
@@ -122,7 +133,8 @@ class BlobServer:
             way = self.disk.way_between(*light_chain.read_question(request))
         except ValueError:
             return None
-        return light_chain.packed_way(way) if way else None
+        packed = light_chain.packed_way(way) if way else b""
+        return packed if packed and self.may_have(peer, len(packed)) else None
 
     async def manifest(self, peer: str, request: bytes) -> bytes | None:
         """The manifest with this digest; nothing if others are served."""
@@ -192,11 +204,21 @@ class BlobServer:
     def _takes_on(self, peer: str) -> bool:
         if not self._upload_bps:
             return False
-        now = time.monotonic()
-        self._takers = {other: at for other, at in self._takers.items() if now - at < TAKER_S}
-        if peer not in self._takers and len(self._takers) >= TAKERS:
+        now, known = time.monotonic(), self.is_known(peer)
+        self._takers = {other: times for other, times in self._takers.items() if now - times[1] < TAKER_S}
+        self._put_off = {other: until for other, until in self._put_off.items() if now < until}
+        others_wait = now - self._refused_at < TAKER_S
+        began, _ = self._takers.get(peer, (now, now))
+        if not known and others_wait and now - began > TURN_S:
+            del self._takers[peer]
+            self._put_off[peer] = now + TURN_S
+        if peer in self._put_off and others_wait:
             return False
-        self._takers[peer] = now
+        alike = sum(self.is_known(other) is known for other in self._takers)
+        if peer not in self._takers and alike >= TAKERS:
+            self._refused_at = now
+            return False
+        self._takers[peer] = began, now
         return True
 
     async def _is_free(self, size_bytes: int) -> bool:

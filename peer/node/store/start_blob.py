@@ -133,7 +133,8 @@ def write(layers: Iterable[Floats], files: Mapping[str, bytes]) -> StartManifest
     shutil.rmtree(scratch, ignore_errors=True)
     sizes, chunks, packed = list[int](), list[bytes](), pack(tuple(sorted(files.items())))
     with raising_disk_full(scratch):
-        scratch.mkdir(parents=True)
+        scratch.parent.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir(mode=0o700)  # it may be a model of somebody's own
         with (scratch / VECTORS).open("wb") as file:
             for layer in layers:
                 sizes.append(layer.size)

@@ -13,11 +13,12 @@ from peer.consensus.credit.round_credit import LocalCosts, summarize
 from peer.consensus.protocol import merkle
 from peer.consensus.protocol.block import ContributionHeader
 from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.frame_reader import Framing
 from peer.consensus.protocol.head import next_anchor
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.rounds.acceptor import HALF
 from peer.consensus.rounds.block_sync import HEAD_EVERY_S, NEWS_EVERY_S
-from peer.consensus.rounds.driver import Driver, Framing
+from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Leaving, Tick
 from peer.consensus.rounds.machine import TICK_S
 from peer.consensus.rounds.transition import Transition
@@ -53,7 +54,11 @@ if TYPE_CHECKING:
     from peer.planning.simulate.group import Group
 
 
-AS_IT_IS = Framing(encode=lambda message: message, decode=lambda frame: frame)  # type: ignore[arg-type, return-value]
+AS_IT_IS = Framing(
+    encode=lambda message: message,  # type: ignore[arg-type, return-value]
+    decode=lambda frame: frame,  # type: ignore[arg-type, return-value]
+    is_voters=lambda frame: False,
+)
 """Messages are passed on whole: who gets one cannot change it."""
 GOODBYE_S = 1.2
 """A peer that leaves stays so long for the commit of an exchange that goes on, and for its last words."""

@@ -14,10 +14,11 @@ from typing import Protocol
 
 from dht.streams.base import Streams
 from peer.consensus.protocol.block import ContributionHeader
+from peer.consensus.protocol.frame_reader import Framing, open_one
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.messages import Heartbeat, decode
+from peer.consensus.protocol.messages import Heartbeat, decode_sealed
 from peer.consensus.protocol.rules import Rules
-from peer.consensus.rounds.driver import Driver, Framing
+from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Received, Tick
 from peer.consensus.rounds.machine import TICK_S, begin, standing
 from peer.consensus.rounds.state import State
@@ -31,7 +32,7 @@ MEET_AGAIN_S = 20.0
 """A peer that was silent for so long is looked for there again."""
 READ_BOARD_S = 3.0
 """How often a peer looks on the board for others that it has not heard of."""
-IN_ONE_PROCESS = Framing(decode=lru_cache(256)(decode))
+IN_ONE_PROCESS = Framing(decode=lru_cache(256)(decode_sealed), open=lru_cache(256)(open_one))
 """Of a frame that several peers receive the first decodes it for all: nobody can change a message."""
 
 

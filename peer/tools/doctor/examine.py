@@ -6,12 +6,13 @@ What loads libraries runs in children, beside what asks the network, so that it 
 from __future__ import annotations
 
 import asyncio
+import os
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from dht.errors import BadSpec, HomefiresError, Unfit
+from dht.errors import BadInput, BadSpec, HomefiresError, Unfit
 from peer.node.host.disk import folder_bytes, free_disk_bytes
 from peer.node.host.gpu import Gpus
 from peer.node.host.power import cpu_temperature_c, read_power
@@ -30,6 +31,7 @@ from peer.tools.doctor.credentials import (
     check_run_of_folder,
     peer_at_work,
 )
+from peer.tools.doctor.data_check import check_data
 from peer.tools.doctor.host import (
     RunNeeds,
     check_descriptors,
@@ -47,6 +49,7 @@ from peer.tools.doctor.hub_names import check_hub, repositories_of
 from peer.tools.doctor.network import NetworkFindings, best, examine_network
 from peer.tools.doctor.software import Device, check_devices, check_fit, check_libraries, check_training
 from peer.tools.doctor.verdict import Measured, Verdict, judge
+from peer.training.data.inspection import inspect
 from peer.training.data.open_source import folders
 
 Tell = Callable[[Check], None]
@@ -82,6 +85,7 @@ async def examine(asked: Request, tell: Tell) -> Verdict:
         return Verdict(sentence="unknown: name an invite, and see that one of its addresses answers")
     for called, folder in folders(spec, asked.settings.data_path).items():
         tell(check_files(called, folder))
+    await asyncio.to_thread(_data, spec, asked, tell)
     if spec.uses_hub:
         tell(await asyncio.to_thread(check_hub, repositories_of(spec)))
     if spec.start is not None:
@@ -142,6 +146,17 @@ def _spec(run: KnownRun | None, directory: Path | None, met: NetworkFindings | N
         if spec.digest() == run.spec_hash:
             return spec, ""
     return None, why
+
+
+def _data(spec: RunSpec, asked: Request, tell: Tell) -> None:
+    """What lies in the files that the owner has named, if they are there."""
+    if not spec.data.reads_files or not os.path.exists(os.path.expanduser(asked.settings.data_path or "/\0")):
+        return
+    try:
+        for found in inspect(spec, asked.settings.data_path):
+            tell(check_data(found))
+    except BadInput as error:
+        tell(failed("data", one_line(error), "name a folder of text that is: --set data_path=FOLDER", BadInput))
 
 
 def _needs(spec: RunSpec, asked: Request, tell: Tell) -> RunNeeds | None:

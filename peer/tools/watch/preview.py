@@ -40,7 +40,7 @@ def main(text: str, peers: Sequence[str]) -> int:
         spec = uvloop.run(fetch(invite, peers, Path(folder)))
     gpus = () if version("torch").endswith("+cpu") else memories_bytes()  # such a torch trains on none of them
     found = facts_of(invite.run, invite.organiser, spec, power_limit_w(), gpus, available_bytes())
-    print(json.dumps(found, allow_nan=False))
+    print(json.dumps(found | {"spec": spec}, allow_nan=False))
     return 0
 
 

@@ -17,6 +17,7 @@ from typing import Any
 
 from dht.errors import BadInput, HomefiresError
 from dht.identity import fingerprint_words
+from peer.node.store.start_blob import cache
 from peer.planning.plan.coefficients import shipped
 from peer.planning.plan.home_cost import ways_without_room
 from peer.planning.plan.model_shape import shape_of
@@ -72,7 +73,7 @@ def facts(
         "v": 1, "run": run, "organiser": organiser, "fingerprint": fingerprint_words(organiser),
         "architecture": spec.model.architecture, "parameters": needs.parameters, "context": spec.model.context,
         "rounds": spec.run.rounds, "start": start_in_words(spec), "data": data_in_words(spec),
-        "licence": _licences(spec.data),
+        "licence": _licences(spec.data), "elsewhere": elsewhere_in_words(spec), "cache": str(cache()),
         "device_bytes": needs.device, "main_bytes": needs.main, "disk_bytes": needs.disk,
         "least_disk_bytes": needs.least_disk, "power_w": power_w, **_traffic(spec),
         **_room(spec, needs, gpus, main_bytes),
@@ -94,11 +95,21 @@ def _licences(table: DataTable) -> str:
 def data_in_words(spec: RunSpec) -> str:
     """What is read, and what is asked of huggingface.co for that."""
     sources = "; ".join(map(_source_in_words, spec.data.sources))
+    rules = ("text" if each.source == "hub" else spec.data.held_out_by for each in spec.data.sources)
+    by = " or ".join(sorted({rule.replace("content", "text") for rule in rules}))
+    sources += f"; one document in {spec.data.held_out_every:,}, by the hash of its {by}, is held out"
     if spec.model.tokenizer == "bytes":
         return sources
     if spec.model.tokenizer == START:
         return f"{sources}, cut by the tokenizer of the model from which it starts"
     return f"{sources}, cut by the tokenizer {spec.model.tokenizer} of huggingface.co"
+
+
+def elsewhere_in_words(spec: RunSpec) -> str:
+    """What a peer keeps in the cache, outside its folder; empty for nothing."""
+    kept = [] if spec.data.private else ["the tokens of what it reads"]
+    kept += ["the model it starts from"] if spec.start is not None else []
+    return " and ".join(kept)
 
 
 def start_in_words(spec: RunSpec) -> str:

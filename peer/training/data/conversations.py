@@ -9,11 +9,11 @@ from typing import Any
 from dht.errors import BadInput
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.chat_template import ASSISTANT, Message
-from peer.training.data.documents import json_lines, readable_files, rows_of
+from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
+from peer.training.data.reading.plain_text import without_surrogates
 from peer.training.data.source import Document
 
-KEYS = ("messages", "conversations")
-"""Of a conversation's messages, where a run names no other."""
 UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""
 ROLES: Mapping[str, str] = {"human": "user", "gpt": ASSISTANT, "user": "user", ASSISTANT: ASSISTANT, "system": "system"}
@@ -21,15 +21,22 @@ ROLES: Mapping[str, str] = {"human": "user", "gpt": ASSISTANT, "user": "user", A
 
 
 def read_conversations(path: str, text_field: str) -> Iterator[Document]:
-    """A document for every line of the JSON files, and every row of the parquet files, at `path`.
+    """A document for every row of the files at `path`. Raises BadInput with file and row, and BadSpec."""
+    found = find_files(path).of_rows()
+    require_some(found, path)
+    yield from conversations_of(found, text_field, Findings())
 
-    Raises BadInput with file and line, and BadSpec.
-    """
-    for file, name in readable_files(path):
-        if file.suffix == ".parquet":
-            yield from (Document(where, as_line(row, text_field, where)) for where, row in rows_of(file, name, None))
-            continue
-        yield from (Document(where, as_line(row, text_field, where)) for where, row in json_lines(file, name))
+
+def conversations_of(found: FoundFiles, text_field: str, told: Findings) -> Iterator[Document]:
+    """One for every row."""
+    for file in found.files:
+        for where, row in rows_of(file, None, told):
+            try:
+                line = as_line(row, text_field, where)
+            except BadInput as error:
+                told.fault(error)
+                continue
+            yield Document(where, line)
 
 
 def as_line(row: Any, text_field: str, where: str) -> str:
@@ -41,7 +48,7 @@ def as_line(row: Any, text_field: str, where: str) -> str:
     messages = [_message(each, where) for each in found]
     if messages[0]["role"] == ASSISTANT or all(each["role"] != ASSISTANT for each in messages):
         raise BadInput(f"{where} is no conversation in which an assistant answers; remove it")
-    return json.dumps(messages, ensure_ascii=False)
+    return without_surrogates(json.dumps(messages, ensure_ascii=False))
 
 
 def _message(value: Any, where: str) -> Message:

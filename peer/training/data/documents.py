@@ -1,8 +1,7 @@
-"""Text, .jsonl and parquet files of this machine as documents."""
+"""Files of this machine as documents: texts, and rows that hold one."""
 
 from __future__ import annotations
 
-import json
 import os
 import sysconfig
 from collections.abc import Iterator, Mapping, Sequence
@@ -11,35 +10,55 @@ from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.schema.toml_tables import shortened
+from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.file_rows import Findings, rows_of
+from peer.training.data.reading.plain_text import content_of, text_of, without_surrogates
 from peer.training.data.source import Document
 
-TEXT_SUFFIXES = frozenset(
-    {".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".json", ".jsonl", ".csv", ".log"}
-    | {".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".toml", ".yaml", ".yml"}
-)
 PIECE_CHARACTERS = 1 << 18
 """Longer texts are cut at line ends into pieces of about this size, so that one large file feeds many peers."""
 LEAST_PIECE = 1 << 11
 PIECES_WANTED = 128
 """Of files that have less, pieces are shorter: so some are held out, and many shards have one."""
+FEW = 4
+"""Times `data.held_out_every`: of fewer texts often none would be held out whole, so that pieces of them are."""
 
 
-def read_files(path: str, text_field: str) -> Iterator[Document]:
+def read_files(path: str, text_field: str, *, whole: bool = True) -> Iterator[Document]:
     """Documents of the file or folder at `path`, in order of their names. Raises BadInput and BadSpec.
 
-    A text file is a document, and so is a row of a parquet file and a line of a .jsonl file.
+    `whole`: pieces of a text are on one side of what is held out.
     """
-    base, names = named_files(path)
-    piece = piece_characters([(base / name).stat().st_size for name in names])
-    for file, name in ((base / name, name) for name in names):
-        if file.suffix == ".parquet":
-            for where, row in rows_of(file, name, text_field):
-                yield from _pieces(where, row[text_field] or "", piece)
-        elif file.suffix == ".jsonl":
-            for where, row in json_lines(file, name):
-                yield from _pieces(where, _text_of(row, where, text_field), piece)
-        else:
-            yield from _pieces(name, file.read_text(encoding="utf-8", errors="replace"), piece)
+    found = find_files(path)
+    require_some(found, path)
+    yield from documents_of(found, text_field, Findings(), whole=whole)
+
+
+def is_whole(found: FoundFiles, held_out_every: int) -> bool:
+    """Whether there are enough documents to hold out whole ones. A file of rows has many."""
+    return len(found.files) >= FEW * held_out_every or any(file.kind != "text" for file in found.files)
+
+
+def documents_of(found: FoundFiles, text_field: str, told: Findings, *, whole: bool = True) -> Iterator[Document]:
+    """A text file is a document, and so is a row of any other file."""
+    size = piece_characters([file.size_bytes for file in found.files])
+    for file in found.files:
+        if file.kind != "text":
+            for where, row in rows_of(file, text_field, told):
+                try:
+                    text = without_surrogates(_text_of(row, where, text_field))
+                except BadSpec as error:
+                    told.fault(error)
+                    continue
+                yield from _pieces(where, iter([text]), size, content_of(text) if len(text) > size else "", whole)
+            continue
+        try:
+            scanned = told.scanned(file)
+            with text_of(file, scanned.encoding) as text_file:
+                content = scanned.content if scanned.characters > size else ""
+                yield from _pieces(file.name, iter(lambda: text_file.read(2 * size), ""), size, content, whole)
+        except BadInput as error:
+            told.fault(error)
 
 
 def piece_characters(sizes_bytes: Sequence[int]) -> int:
@@ -49,25 +68,14 @@ def piece_characters(sizes_bytes: Sequence[int]) -> int:
     return max(LEAST_PIECE, min(PIECE_CHARACTERS, sum(sizes_bytes) // (4 * PIECES_WANTED)))
 
 
-def json_lines(file: Path, name: str) -> Iterator[tuple[str, Any]]:
-    """Name and value of each line, but for empty ones, of a file called `name`. Raises BadInput with file and line."""
-    with file.open(encoding="utf-8", errors="replace") as lines:
-        for number, line in enumerate(lines, 1):
-            if line.isspace():
-                continue
-            where = f"{name}:{number}"
-            try:
-                yield where, json.loads(line)
-            except (ValueError, RecursionError) as error:
-                raise BadInput(f"{where} is no JSON ({str(error)[:100]}); each line is a value of its own") from error
-
-
 def _text_of(row: Any, where: str, text_field: str) -> str:
-    """Raises BadSpec for a line that has no such text, in which nobody wants to learn the braces."""
+    """Raises BadSpec for a row that has no such text, in which nobody wants to learn the braces."""
     fields = row if isinstance(row, Mapping) else {}
     text = fields.get(text_field)
     if isinstance(text, str):
         return text
+    if text is None and text_field in fields:
+        return ""
     has = f"it has {shortened(', '.join(map(str, fields)))}" if fields else "it is no JSON object"
     raise BadSpec(
         f"{where} has no text named {text_field!r}: {has}; say which with data.text_field, or for conversations "
@@ -75,68 +83,22 @@ def _text_of(row: Any, where: str, text_field: str) -> str:
     )
 
 
-def readable_files(path: str) -> Iterator[tuple[Path, str]]:
-    """Text and parquet files at `path`, and what each is called there, in that order. Raises BadInput."""
-    base, names = named_files(path)
-    yield from ((base / name, name) for name in names)
-
-
-def named_files(path: str) -> tuple[Path, list[str]]:
-    """A folder, and the text and parquet files below it, in order. Raises BadInput where there is nothing.
-
-    Hidden files, and files that are neither, are left out.
-    """
-    root = Path(os.path.expanduser(path))
-    if not os.path.exists(root):  # without an error for a name that no file can have
-        raise BadInput(
-            f"settings.data_path is {path!r}, which is not on this machine; name a text or parquet file or a folder"
-        )
-    found = [root] if root.is_file() else sorted(file for file in root.rglob("*") if file.is_file())
-    base = root.parent if root.is_file() else root
-    readable = [file.relative_to(base) for file in found if _is_readable(file.relative_to(base))]
-    if not readable:
-        raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file")
-    names = [name.as_posix() for name in readable]
-    for name in names:
-        if any("\ud800" <= letter <= "\udfff" for letter in name):
-            raise BadInput(f"settings.data_path is {path!r}; give {name[:200]!a} in it a name that is UTF-8 text")
-    return base, names
-
-
-def _is_readable(name: Path) -> bool:
-    hidden = any(part.startswith(".") for part in name.parts)
-    return not hidden and (name.suffix in TEXT_SUFFIXES or name.suffix == ".parquet")
-
-
-def rows_of(file: Path, name: str, column: str | None) -> Iterator[tuple[str, dict[str, Any]]]:
-    """Name and values of each row of a parquet file called `name`: of one column, or of all. Raises BadSpec."""
-    import pyarrow
-    import pyarrow.parquet
-
-    try:
-        with pyarrow.parquet.ParquetFile(file) as table:
-            columns = table.schema_arrow.names
-            if column is not None and column not in columns:
-                raise BadSpec(f"data.text_field is {column!r}, no column of {name}; it has {', '.join(columns)}")
-            number = 0
-            for batch in table.iter_batches(batch_size=256, columns=None if column is None else [column]):
-                for row in batch.to_pylist():
-                    yield f"{name}#{number}", row
-                    number += 1
-    except pyarrow.ArrowInvalid as error:
-        raise BadSpec(f"{name} is no parquet file ({str(error).splitlines()[0]}); remove or rename it") from error
-
-
-def _pieces(name: str, text: str, size: int) -> Iterator[Document]:
-    if len(text) <= size:
-        yield Document(name, text)
-        return
-    start, number = 0, 0
-    while start < len(text):
-        line_end = text.find("\n", start + size, start + 2 * size)
-        end = line_end + 1 if line_end > 0 else start + size
-        yield Document(f"{name}#{number}", text[start:end])
-        start, number = end, number + 1
+def _pieces(name: str, text: Iterator[str], size: int, content: str, whole: bool) -> Iterator[Document]:
+    """Of a text that comes bit by bit: cut behind the first line that ends at `size` characters or later, or there."""
+    pending, number, ended = "", 0, False
+    while True:
+        while len(pending) < 2 * size and not ended:
+            more = next(text, "")
+            pending, ended = pending + more, not more
+        if number == 0 and len(pending) <= size:
+            yield Document(name, pending, content)
+            return
+        if not pending:
+            return
+        line_end = pending.find("\n", size, 2 * size)
+        end = line_end + 1 if line_end > 0 else size
+        yield Document(f"{name}#{number}", pending[:end], content, number, not whole)
+        pending, number = pending[end:], number + 1
 
 
 LEFT_OUT = frozenset({"test", "tests", "idle_test", "site-packages", "dist-packages", "__pycache__"})

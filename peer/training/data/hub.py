@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import hashlib
 import os
 from collections.abc import Iterator, Mapping
 from itertools import chain
@@ -21,6 +20,7 @@ from peer.training.data.conversations import as_line
 from peer.training.data.data_shards import is_held_out
 from peer.training.data.document_tokens import encoder_of
 from peer.training.data.hub_packs import RowStream, ShardPack
+from peer.training.data.reading.plain_text import content_of
 from peer.training.data.source import spread
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
@@ -43,7 +43,7 @@ class HubSource:
         self._files = min(DATA_SHARDS, int(self._dataset.num_shards))
         table = spec.data
         said = (VERSION, table.path, files, table.text_field, table.held_out_every, self._encoder.identity)
-        self._folder = packs.folder() / "hub" / digest_of(pack(said)).hex()[:32]
+        self.kept = packs.folder() / "hub" / digest_of(pack(said)).hex()[:32]
         self._shards: dict[int, ShardPack] = {}
         self.windows: Mapping[int, int] = dict.fromkeys(range(DATA_SHARDS), 1)
 
@@ -86,7 +86,7 @@ class HubSource:
             return self._encode(text) if mine else None
 
         item = packs.item_of(self._encoder.most)
-        place = self._folder / f"shard {shard}"
+        place = self.kept / f"shard {shard}"
         rows = self._dataset.shard(num_shards=self._files, index=file)
         return ShardPack(place, item, rows, self._table.path, encode, self._encoder.filler)
 
@@ -96,11 +96,17 @@ class HubSource:
             return as_line(row, name, f"a row of {self._table.path}")
         if name not in row:
             raise BadSpec(f"data.text_field is {name!r}, no column of {self._table.path}; it has {', '.join(row)}")
-        return row[name] or ""
+        text = row[name]
+        if text is None or isinstance(text, str):
+            return text or ""
+        kind = type(text).__name__
+        raise BadSpec(
+            f"data.text_field is {name!r}, a column of {kind} in {self._table.path}; name one that holds text"
+        )
 
     def _is_held_out(self, text: str) -> bool:
         # By content: a document keeps its side however the data set's files are cut.
-        return is_held_out(hashlib.blake2b(text.encode("utf-8", "replace")).hexdigest(), self._table.held_out_every)
+        return is_held_out(content_of(text), self._table.held_out_every)
 
     def _encode(self, text: str) -> Tokens:
         return self._encoder.encode(text, f"a row of {self._table.path}")

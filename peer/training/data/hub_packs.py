@@ -162,7 +162,7 @@ def _open_alone(place: Path) -> tuple[int, bool]:
     """A file, and whether it is kept: another peer of this machine may write it, or nobody may."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
-        file = os.open(place, os.O_RDWR | os.O_CREAT, 0o666)
+        file = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except OSError:

@@ -7,20 +7,25 @@ from dataclasses import replace
 from pathlib import Path
 
 from dht.errors import BadInput, BadSpec
+from peer.node.store.elsewhere import PACKS, note
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
-from peer.training.data.conversations import read_conversations
+from peer.training.data.conversations import conversations_of
 from peer.training.data.document_tokens import encoder_of
-from peer.training.data.documents import library_files, named_files, read_files, standard_library
+from peer.training.data.documents import documents_of, is_whole, library_files, standard_library
 from peer.training.data.hub import HubSource
 from peer.training.data.mixed_source import MixedSource, PartOfMix
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
+from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.file_rows import Findings
 from peer.training.data.source import Document, MemorySource, Source
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
 
 
-def open_source(spec: RunSpec, data_path: str = "") -> Source:
+def open_source(spec: RunSpec, data_path: str = "", home: Path | None = None) -> Source:
     """The source that `spec.data` names, ready to read; of files, those that their owner named in `data_path`.
+
+    `home` is the folder of the peer: tokens of private data lie there, and where others lie is noted there.
 
     Raises BadInput where a run on files is given none, BadSpec and Unreachable.
     """
@@ -30,7 +35,7 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
         alone = [(part, replace(spec, data=spec.data.alone(part))) for part in spec.data.mix]
         return MixedSource(
             [
-                PartOfMix(part.name, part.weight / total, open_source(one, _folder_of(part, data_path)))
+                PartOfMix(part.name, part.weight / total, open_source(one, _folder_of(part, data_path), home))
                 for part, one in alone
             ]
         )
@@ -42,27 +47,61 @@ def open_source(spec: RunSpec, data_path: str = "") -> Source:
             "tokens, so it must be at least that"
         )
     if spec.data.source == "hub":
-        return HubSource(tokenizer, spec)
+        source = HubSource(tokenizer, spec)
+        _note(home, source.kept)
+        return source
     if spec.data.source == "stdlib":
-        return _packed(library_files, standard_library, spec, tokenizer)
-    read = read_conversations if spec.data.format == "chat" else read_files
-    return _packed(lambda: named_files(data_path), lambda: read(data_path, spec.data.text_field), spec, tokenizer)
+        return _packed(library_files, standard_library, spec, tokenizer, home)
+    return _packed(
+        lambda: _named(files_of(spec, data_path)),
+        lambda: documents_in(files_of(spec, data_path), spec, Findings()),
+        spec, tokenizer, home,
+    )  # fmt: skip
+
+
+def files_of(spec: RunSpec, data_path: str) -> FoundFiles:
+    """Those that a run on files, and not on a mix, reads of these. Raises BadInput where there are none."""
+    found = find_files(data_path)
+    found = found.of_rows() if spec.data.format == "chat" else found
+    require_some(found, data_path)
+    return found
+
+
+def documents_in(found: FoundFiles, spec: RunSpec, told: Findings) -> Iterable[Document]:
+    """Of these files, in their order."""
+    if spec.data.format == "chat":
+        return conversations_of(found, spec.data.text_field, told)
+    whole = spec.data.held_out_by == "content" and is_whole(found, spec.data.held_out_every)
+    return documents_of(found, spec.data.text_field, told, whole=whole)
+
+
+def _named(found: FoundFiles) -> tuple[Path, list[str]]:
+    return found.base, found.names
 
 
 def _packed(
     files: Callable[[], tuple[Path, list[str]]], documents: Callable[[], Iterable[Document]], spec: RunSpec,
-    tokenizer: Tokenizer,
+    tokenizer: Tokenizer, home: Path | None,
 ) -> Source:  # fmt: skip
     encoder = encoder_of(spec, tokenizer)
 
     def find() -> Pack:
         base, names = files()
-        return packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec)
+        own = home / PACKS if home is not None and spec.data.private else None
+        pack = packed(str(base.resolve()), fingerprint(base, names), documents, encoder, spec, own)
+        if own is None:
+            _note(home, pack.folder)
+        return pack
 
     try:
         return PackSource(spec, find)
     except PermissionError:  # a machine without a cache keeps them in memory
         return MemorySource(documents(), tokenizer, spec)
+
+
+def _note(home: Path | None, place: Path) -> None:
+    if home is not None:
+        note(home, place)
 
 
 def _folder_of(part: MixTable, data_path: str) -> str:

@@ -1,6 +1,6 @@
 """Tokens of documents on this machine, written once and then read where they lie.
 
-<cache>/packs/<digest>/      one for all peers of this machine
+<cache>/packs/<digest>/      one for all peers of this machine; of private data in the folder of their peer
     tokens                   those of each shard one after the other, and then those that are held out
     manifest                 how many they are, and a digest per chunk
 <cache>/packs/of/<name>      which pack holds the documents of a folder as they were
@@ -33,12 +33,15 @@ from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.rules import DATA_SHARDS
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
-from peer.training.data.data_shards import is_held_out, shard_of
+from peer.schema.spec_fields import DataTable
+from peer.training.data.data_shards import shard_of
 from peer.training.data.document_tokens import DocumentEncoder
 from peer.training.data.source import Document, WindowOrders, require_enough, spread
 from peer.training.data.tokenizer import Tokens
 
 VERSION = 2
+READERS = 2
+"""Changes where the same files are read as other documents."""
 HELD_OUT = DATA_SHARDS
 """The part of a pack that is no shard."""
 PARTS = DATA_SHARDS + 1
@@ -95,8 +98,9 @@ class PackManifest:
 class Pack:
     """One that lies in the cache. Raises OSError and ValueError where it does not, or not whole."""
 
-    def __init__(self, name: str) -> None:
-        self.folder = folder() / name
+    def __init__(self, name: str, place: Path) -> None:
+        """That of this name in the folder `place`."""
+        self.folder = place / name
         self.manifest = PackManifest.from_bytes((self.folder / MANIFEST).read_bytes())
         self._file = os.open(self.folder / TOKENS, os.O_RDONLY)
         weakref.finalize(self, os.close, self._file)
@@ -182,31 +186,37 @@ def fingerprint(base: Path, names: Sequence[str]) -> bytes:
 
 
 def packed(
-    place: str, files: bytes, documents: Callable[[], Iterable[Document]], encoder: DocumentEncoder, spec: RunSpec
-) -> Pack:
-    """The pack of these documents; they are read, one at a time, only where none is in the cache.
+    place: str, files: bytes, documents: Callable[[], Iterable[Document]], encoder: DocumentEncoder, spec: RunSpec,
+    packs: Path | None = None,
+) -> Pack:  # fmt: skip
+    """The pack of these documents; they are read, one at a time, only where none is in `packs`: the cache, if nothing
+    else is said.
 
     `place`: where they come from; `files`: their fingerprint. A pack of text holds for any context; and each for this
     tokenizer, share of held-out documents and column. Raises DiskFull, OSError where the cache cannot be written.
     """
+    packs = packs or folder()
     item = item_of(encoder.most)
-    said = (VERSION, place, encoder.identity, item, spec.data.held_out_every, spec.data.text_field)
-    index = folder() / "of" / digest_of(pack(said)).hex()[:32]
+    table = spec.data
+    said = (
+        VERSION, READERS, place, encoder.identity, item, table.held_out_every, table.held_out_by, table.text_field,
+    )  # fmt: skip
+    index = packs / "of" / digest_of(pack(said)).hex()[:32]
     known = _read_index(index)
     if known is not None and known[0] == files.hex():
         try:
-            return Pack(known[1])
+            return Pack(known[1], packs)
         except (OSError, ValueError):
-            shutil.rmtree(folder() / known[1], ignore_errors=True)
-    manifest = write(documents(), encoder, spec.data.held_out_every, item)
+            shutil.rmtree(packs / known[1], ignore_errors=True)
+    manifest = write(documents(), encoder, table, item, packs)
     with raising_disk_full(index):
         index.parent.mkdir(parents=True, exist_ok=True)
         own = index.with_name(f"{index.name}.{os.getpid()}")  # another peer of this machine may write it just now
         write_atomic(own, f"{files.hex()} {manifest.name}".encode())
         own.replace(index)
     if known is not None and known[1] not in {entry[1] for entry in map(_read_index, index.parent.iterdir()) if entry}:
-        shutil.rmtree(folder() / known[1], ignore_errors=True)  # who still reads it has it open
-    return Pack(manifest.name)
+        shutil.rmtree(packs / known[1], ignore_errors=True)  # who still reads it has it open
+    return Pack(manifest.name, packs)
 
 
 def _read_index(index: Path) -> tuple[str, str] | None:
@@ -218,33 +228,36 @@ def _read_index(index: Path) -> tuple[str, str] | None:
     return files, name
 
 
-def write(documents: Iterable[Document], encoder: DocumentEncoder, held_out_every: int, item: str) -> PackManifest:
-    """Have these documents' tokens in the cache. Raises DiskFull."""
-    scratch = folder() / f"{os.getpid()}.new"
+def write(
+    documents: Iterable[Document], encoder: DocumentEncoder, table: DataTable, item: str, packs: Path
+) -> PackManifest:
+    """Have these documents' tokens in the folder `packs`, for nobody else on this machine to read. Raises DiskFull."""
+    scratch = packs / f"{os.getpid()}.new"
     shutil.rmtree(scratch, ignore_errors=True)
     with raising_disk_full(scratch):
-        scratch.mkdir(parents=True)
+        packs.mkdir(parents=True, exist_ok=True)
+        scratch.mkdir(mode=0o700)
         try:
-            manifest = _write(scratch, documents, encoder, held_out_every, item)
-            start_blob.put(scratch, folder() / manifest.name)
+            manifest = _write(scratch, documents, encoder, table, item)
+            start_blob.put(scratch, packs / manifest.name)
         finally:
             shutil.rmtree(scratch, ignore_errors=True)
     return manifest
 
 
 def _write(
-    scratch: Path, documents: Iterable[Document], encoder: DocumentEncoder, held_out_every: int, item: str
+    scratch: Path, documents: Iterable[Document], encoder: DocumentEncoder, table: DataTable, item: str
 ) -> PackManifest:
     with ExitStack() as opened:
-        parts = [opened.enter_context((scratch / f"{part}").open("wb+")) for part in range(PARTS)]
+        parts = [opened.enter_context(open(scratch / f"{part}", "wb+", opener=_for_its_owner)) for part in range(PARTS)]
         lengths = [array("I") for _ in range(PARTS)]
         for document in documents:
             tokens = encoder.encode(document.text, document.name)
-            part = HELD_OUT if is_held_out(document.name, held_out_every) else shard_of(document.name)
+            part = HELD_OUT if document.is_held_out(table) else shard_of(document.name)
             parts[part].write(tokens.astype(item).tobytes())
             lengths[part].append(len(tokens))
         sizes, chunks = list[int](), list[bytes]()
-        with (scratch / TOKENS).open("wb") as file:
+        with open(scratch / TOKENS, "wb", opener=_for_its_owner) as file:
             for number, (part_file, of_documents) in enumerate(zip(parts, lengths, strict=True)):
                 part_file.seek(0)
                 pieces = encoder.joined(_read_each(part_file, of_documents, item))
@@ -257,8 +270,12 @@ def _write(
             file.flush()
             os.fsync(file.fileno())
     manifest = PackManifest(item=item, sizes=tuple(sizes), chunks=tuple(chunks))
-    write_atomic(scratch / MANIFEST, manifest.to_bytes())
+    write_atomic(scratch / MANIFEST, manifest.to_bytes(), private=True)
     return manifest
+
+
+def _for_its_owner(path: str, flags: int) -> int:
+    return os.open(path, flags, 0o600)
 
 
 def _read_each(file: BinaryIO, lengths: Iterable[int], item: str) -> Iterator[Tokens]:

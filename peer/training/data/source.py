@@ -17,9 +17,11 @@ import numpy.typing as npt
 
 from dht.errors import BadSpec
 from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import DataTable
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.data_shards import is_held_out, shard_of
 from peer.training.data.document_tokens import DocumentEncoder, encoder_of
+from peer.training.data.reading.plain_text import content_of
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
 # B = sequences, T = context + 1 tokens
@@ -49,6 +51,19 @@ class Document:
 
     name: str
     text: str
+    whole: str = ""
+    """Hash of the document of which this is a piece; empty where it is all of it."""
+    piece: int = 0
+    """Its number among those of its document."""
+    stands_alone: bool = False
+    """It is held out, or not, whatever is done with the other pieces of its document."""
+
+    def is_held_out(self, table: DataTable) -> bool:
+        """By its content, so that the same text is on one side, whatever its copies are called."""
+        if table.held_out_by == "name":
+            return is_held_out(self.name, table.held_out_every)
+        content = self.whole if self.whole and not self.stands_alone else content_of(self.text)
+        return is_held_out(content, table.held_out_every)
 
 
 class MemorySource:
@@ -62,7 +77,7 @@ class MemorySource:
         held_out: list[Tokens] = []
         for document in documents:
             tokens = encoder.encode(document.text, document.name)
-            if is_held_out(document.name, spec.data.held_out_every):
+            if document.is_held_out(spec.data):
                 held_out.append(tokens)
             else:
                 training.setdefault(shard_of(document.name), []).append(tokens)

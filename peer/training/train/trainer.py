@@ -59,11 +59,12 @@ class LocalTrainer:
         on_halved: Callable[[int], None] = lambda sequences: None, data_path: str = "",
         make_engine: MakeEngine | None = None, reads: bool = True,
     ) -> None:  # fmt: skip
-        """On `device`, unless `make_engine` says otherwise. `reads`: the data of the run; a worker's lead does it."""
+        """On `device`, unless `make_engine` says otherwise. `reads`: the data of the run; a worker's lead does it.
+        `folder`: for contributions, in the folder of the peer."""
         self.spec, self.me, self.device = spec, me, device
         self._folder = folder
         folder.mkdir(exist_ok=True)
-        self._source = open_source(spec, data_path) if reads else None
+        self._source = open_source(spec, data_path, folder.parent) if reads else None
         self._batches = IdleSampler() if self._source is None else ShardSampler(self._source, spec, me, (me,), {})
         make_engine = make_engine or one_device(spec, device, fit, on_halved, folder)
         engine = make_engine(self._batches)

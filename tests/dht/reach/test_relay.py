@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import time
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
@@ -22,11 +23,13 @@ from dht.reach.relay import (
     RESERVE,
     RESOURCE_LIMIT_EXCEEDED,
     Hop,
+    Relay,
     RelayLimits,
     read_message,
     reserve,
     write_message,
 )
+from dht.streams.shaper import Lane
 from peer.testing.child_process import HANG_S
 from tests.dht.test_node import config
 
@@ -112,6 +115,70 @@ async def test_a_full_relay_says_so(tmp_path: Path) -> None:
         alone = config(tmp_path / "more", bootstrap=await hub.addresses(), listen=(), client_mode=True)
         async with open_node(alone) as third:
             assert await asked(third, hub, Hop(type=RESERVE)) == RESOURCE_LIMIT_EXCEEDED
+
+
+def relay(*members: str, **limits: int) -> Relay:
+    """Of which nobody asks anything."""
+    made = Relay(None, lambda peer: True, RelayLimits(**limits))  # type: ignore[arg-type]
+    made.is_member = lambda peer: peer in members
+    return made
+
+
+def test_a_stranger_has_two_circuits_and_a_member_as_many_as_a_group_has_peers() -> None:
+    made = relay("a", "b", "c")
+    made._ends.update({"s": 2, "a": 31, "b": 31, "t": 1})
+    assert made._is_full("s", "a")
+    assert not made._is_full("t", "a")
+    assert not made._is_full("b", "a")
+    made._ends.update({"a": 1})
+    assert made._is_full("t", "a"), "strangers take no more than half of a member's"
+    assert not made._is_full("b", "a")
+    made._ends.update({"a": 32})
+    assert made._is_full("b", "a")
+
+
+def test_strangers_leave_members_half_of_all_circuits() -> None:
+    made = relay("a", "b", circuits=8)
+    made._ends.update({f"s{index}": 1 for index in range(8)})
+    assert made.circuits == 4
+    assert made._is_full("s9", "t9")
+    assert not made._is_full("a", "b")
+
+
+def test_strangers_leave_members_half_of_all_slots_and_yield_theirs() -> None:
+    made = relay("a", "b", "c", slots=4)
+    for peer in ("s1", "s2", "s3", "a", "b", "c"):
+        if made._has_slot_for(peer):
+            made._slots[peer] = float("inf")
+    assert list(made._slots) == ["s2", "a", "b", "c"]
+
+
+async def test_circuits_have_a_quarter_of_the_cap_and_members_go_first() -> None:
+    """By bytes that may leave, as a shaper counts them."""
+    made = relay("a", "b")
+    made.allow(8e6)
+    assert made._shaper.bps == 2e6
+    done = list[str]()
+
+    async def take(lane: Lane, peer: str) -> None:
+        for _ in range(10):
+            await made._shaper.take(lane, peer, 20_000)
+        done.append(peer)
+
+    async with asyncio.timeout(HANG_S):
+        await asyncio.gather(take(Lane.TRANSFER, "s"), take(Lane.CONTROL, "a"))
+    assert done == ["a", "s"]
+
+
+async def test_what_a_circuit_passes_waits_for_its_turn(tmp_path: Path) -> None:
+    """Of 1 MB at 2 Mbit/s nothing like all is there within a second; the relay says so by what it has passed."""
+    async with behind_routers(tmp_path, 2) as (hub, (alice, bob)):
+        hub.allow(8e6, 0.0)
+        assert await alice.meet(bob.peer_id, [circuit(hub.peer_id, bob.peer_id)])
+        bob.serve("large", lambda: bytes(1_000_000))
+        began_s = time.monotonic()
+        assert await alice.ask(bob.peer_id, "large", HANG_S) == bytes(1_000_000)
+        assert time.monotonic() - began_s > 0.7 * 8 * 1_000_000 / 2e6
 
 
 async def test_a_relay_that_too_many_ask_hangs_up(tmp_path: Path) -> None:

@@ -13,9 +13,11 @@ from typing import Any
 
 import pytest
 
-from peer.consensus.protocol.block import VOID, Block, Update
-from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.rounds import collector, soundness
+from peer.consensus.protocol.block import VOID, Block, Update, Vote
+from peer.consensus.protocol.encoding import digest_of, pack
+from peer.consensus.protocol.messages import Message, Propose, VoteCast
+from peer.consensus.rounds import collector, misconduct, soundness
+from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import MeanChecked, ReducePart
 from peer.consensus.rounds.transition import Transition
 from peer.planning.simulate.memory_network import LinkModel
@@ -35,6 +37,8 @@ class Stage:
     world: World
     liar: str = LIAR
     from_s: float = 20.0
+    second: frozenset[str] = frozenset({"p1", "p3", "p5"})
+    """Who is shown the second of two proposals."""
     told: Counter[str] = field(default_factory=Counter)
     """How often the liar did what."""
 
@@ -181,3 +185,39 @@ def _sees_nothing_wrong(patch: pytest.MonkeyPatch, stage: Stage) -> None:
         on_checked(turn, replace(event, fault="") if stage.lies(turn.me) else event)
 
     patch.setattr(soundness, "on_checked", blind)
+
+
+# ---- two proposals ----
+
+
+def equivocates(patch: pytest.MonkeyPatch, stage: Stage) -> None:
+    """As the coordinator: one update for every other voter, another for the rest, and votes of all phases for both."""
+    send, doubled = Driver._send, set[int]()
+
+    def twice(driver: Driver, to: tuple[str, ...], message: Message) -> None:
+        state = driver.state
+        if not stage.lies(state.rules.me):
+            send(driver, to, message)
+            return
+        if isinstance(message, VoteCast) and message.place.ballot in doubled:
+            send(driver, tuple(peer for peer in to if peer not in stage.second), message)
+            return
+        if not isinstance(message, Propose) or message.certificate:
+            send(driver, to, message)
+            return
+        ones = tuple(peer for peer in to if peer not in stage.second)
+        others = tuple(peer for peer in to if peer in stage.second)
+        send(driver, ones, message)
+        update = replace(message.update, time=message.update.time + 1)
+        keys, ballot = state.rules.keys, message.place.ballot
+        signature = keys.sign("propose", pack((message.place.packed(), update.digest)))
+        send(driver, others, Propose(message.place, update, signature))
+        for phase in range(3):
+            vote = Vote(LIAR, state.instance, ballot, update.digest, signature, phase=phase).signed(keys)
+            send(driver, others, VoteCast(message.place, vote))
+        doubled.add(ballot)
+        stage.told["two proposals"] += 1
+
+    look = misconduct.look_for_another
+    patch.setattr(misconduct, "look_for_another", lambda turn, *what: not stage.lies(turn.me) and look(turn, *what))
+    patch.setattr(Driver, "_send", twice)

@@ -7,45 +7,19 @@ from typing import Any
 
 import pytest
 
-from peer.consensus.protocol.block import Block, Stuck, Tenure, Update, Vote
+from peer.consensus.protocol.block import Block, Tenure, Update
 from peer.consensus.protocol.electorate import quorum
-from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.head import ChainHead
-from peer.consensus.protocol.messages import (
-    BallotId,
-    Message,
-    Objection,
-    Prepare,
-    Promise,
-    RowDispute,
-    StuckSaid,
-    VoteCast,
-)
-from peer.consensus.rounds import acceptor, collector, coordinator, timeouts
+from peer.consensus.rounds import collector, coordinator, timeouts
 from peer.consensus.rounds.driver import Driver
 from peer.consensus.rounds.interface import Effect, SendMean
 from peer.consensus.rounds.transition import Transition
 from tests.fields.trust.liars import LIAR, Stage, honest_rounds
+from tests.fields.trust.talkers import floods, hasty, invents_an_acceptance, misses_everybody, votes_for_nothing
 
 pytestmark = pytest.mark.slow
 
 SECONDS = 100.0
-
-
-def say(stage: Stage, message: Message) -> None:
-    """The liar sends this to all others."""
-    driver = stage.world.peers[0].driver
-    driver._send(tuple(peer for peer in driver.state.electorate if peer != LIAR), message)
-
-
-def again_and_again(stage: Stage, every_s: float, what: Any) -> None:
-    def tick() -> None:
-        if stage.lies(LIAR) and stage.world.peers[0].alive:
-            what()
-            stage.told["said"] += 1
-        stage.world.scheduler.call_in(every_s, tick)
-
-    stage.world.scheduler.call_in(every_s, tick)
 
 
 # ---- who leads ----
@@ -59,25 +33,13 @@ def test_a_hasty_voter_leads_when_it_is_its_turn(seed: int, monkeypatch: pytest.
     """
     honest, stage = Stage.of(5, seed), Stage.of(5, seed)
     honest.run(stage.from_s)
-    due = coordinator._begin_if_due
-
-    def hasty(turn: Transition) -> None:
-        state = turn.state
-        if not stage.lies(turn.me) or state.lead is not None or state.header is None or state.decided is not None:
-            due(turn)
-            return
-        ranked = state.head.order
-        ballot = state.acceptor.promised + 1
-        ballot += (ranked.index(turn.me) - ballot) % len(ranked)
-        stage.told["asked"] += 1
-        coordinator._begin(turn, ballot)
-
-    monkeypatch.setattr(coordinator, "_begin_if_due", hasty)
+    usual = honest.run(200.0)
+    hasty(monkeypatch, stage)
     stage.run(stage.from_s)
     before, led = len(stage.blocks), stage.led_by_liar()
     rounds = stage.run(200.0)
     assert stage.told["asked"] > 0
-    assert 1.25 * rounds >= honest.run(200.0)
+    assert 1.25 * rounds >= usual
     assert stage.led_by_liar() - led <= 2 * rounds / 5 + 1, (before, rounds)
 
 
@@ -172,20 +134,7 @@ def test_who_says_that_others_have_left_is_not_followed(monkeypatch: pytest.Monk
 def test_an_acceptance_that_nobody_proposed_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     """A voter tells the next coordinator that it has accepted something: without a quorum's votes it counts nothing."""
     usual, stage = honest_rounds(5, SECONDS), Stage.of(5)
-    on_prepare = acceptor.on_prepare
-
-    def inventive(turn: Transition, sender: str, message: Prepare, **more: bool) -> None:
-        on_prepare(turn, sender, message, **more)
-        if not stage.lies(turn.me):
-            return
-        for at, effect in enumerate(turn.effects):
-            said = getattr(effect, "message", None)
-            if isinstance(said, Promise):
-                stage.told["invented"] += 1
-                lie = replace(said, accepted=(0, digest_of(b"poison")))
-                turn.effects[at] = replace(effect, message=lie)  # type: ignore[call-arg]
-
-    monkeypatch.setattr(acceptor, "on_prepare", inventive)
+    invents_an_acceptance(monkeypatch, stage)
     stage.run(stage.from_s)
     rounds = stage.run(SECONDS)
     assert stage.told["invented"] > 0
@@ -205,17 +154,8 @@ def test_votes_for_what_does_not_exist_keep_nobody_busy(monkeypatch: pytest.Monk
             effect = replace(effect, to=tuple(peer for peer in effect.to if peer == lead))
         perform(driver, effect)
 
-    def flood() -> None:
-        state, number = stage.world.peers[0].driver.state, stage.told["said"]
-        own = [ballot for ballot in range(200) if state.head.leader(ballot) == LIAR]
-        ballot, update = own[number % len(own)], digest_of(b"%d" % number)
-        place = BallotId(state.head.anchor, state.instance, ballot)
-        signature = state.rules.keys.sign("propose", pack((place.packed(), update)))
-        vote = Vote(LIAR, state.instance, ballot, update, signature, phase=0).signed(state.rules.keys)
-        say(stage, VoteCast(place, vote))
-
     monkeypatch.setattr(Driver, "_perform", withhold)
-    again_and_again(stage, 0.1, flood)
+    votes_for_nothing(monkeypatch, stage)
     stage.run(stage.from_s)
     rounds = stage.run(SECONDS)
     assert stage.told["withheld"] > 0
@@ -247,27 +187,8 @@ def test_a_flood_of_false_words_costs_a_fifth_at_most(what: str, peers: int, mon
     """Each is bounded: one objection an anchor, proofs that are none end the listening, a lone seal means nothing."""
     usual, stage = honest_rounds(peers, 200.0, parts=12), Stage.of(peers, parts=12)
 
-    def speak() -> None:
-        state = stage.world.peers[0].driver.state
-        place = BallotId(state.head.anchor, state.instance, max(0, state.acceptor.promised))
-        proposals = [item.update for item in state.proposals.values()]
-        if what == "stuck":
-            plain = Stuck(LIAR, state.head.anchor, state.head.electorate, state.head.number + 1)
-            say(stage, StuckSaid(plain.signed(state.rules.keys)))
-        for update in proposals[:1]:
-            part = stage.told["said"] % len(update.parts)
-            name, bits = update.parts[part], update.contributors[part]
-            if what == "objections":
-                say(stage, Objection(place, part, name, bits))
-            found = stage.world.peers[0].disk.my_part(update.parent, part)
-            if what == "disputes" and found is not None:
-                say(stage, RowDispute(place, part, name, bits, *found))
-
-    if what == "away":
-        away = timeouts.away
-        others = tuple(f"p{index}" for index in range(1, peers))
-        monkeypatch.setattr(timeouts, "away", lambda state, now: others if state.rules.me == LIAR else away(state, now))
-    again_and_again(stage, 0.2, speak)
+    attack = misses_everybody if what == "away" else floods(what)
+    attack(monkeypatch, stage)
     stage.run(stage.from_s)
     rounds = stage.run(200.0)
     assert stage.told["said"] > 100

@@ -10,6 +10,7 @@ import stat
 import time
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ from dht.errors import BadInput, BadInvite, Declined, Unreachable
 from dht.identity import Identity, fingerprint_words
 from dht.invite import Invite, issue, parse
 from dht.process import lock_directory
-from peer.schema.spec import RunSpec, load
+from peer.schema.spec import RunSpec, dump, load
 from peer.schema.spec_fields import AdapterTable, MixTable, StartTable
 from peer.tools.watch.run_facts import facts
 from tui.commands.consent import consents, describe, is_agreed
@@ -266,3 +267,57 @@ def test_the_screen_says_who_what_and_what_it_takes(join: JoinCommand, spec: Run
     text = " ".join(" ".join(describe(facts_of(read(join.invite), endless), tmp_path)).split())
     assert "a day each way if a round takes" in text
     assert "until its organiser ends it" in text
+
+
+@pytest.mark.parametrize(
+    ("data", "start", "said", "unsaid"),
+    [
+        ({}, False, ("; the tokens of what it reads in CACHE", "homefires leave --forget; then delete"), "huggingface"),
+        (
+            {"source": "files", "path": "x", "private": True}, False,
+            ("your files' tokens too, which nobody but you can read", "homefires leave; then delete"), "CACHE",
+        ),
+        (
+            {"source": "files", "path": "x", "private": True}, True,
+            ("nobody but you can read; the model it starts from in CACHE", "homefires leave --forget; then"), "hugging",
+        ),
+        ({"source": "hub", "path": "a/b"}, False, ("nothing is left, but for what huggingface.co gave",), "!"),
+    ],
+)  # fmt: skip
+def test_the_screen_says_what_is_where(
+    data: dict[str, Any], start: bool, said: tuple[str, ...], unsaid: str, spec: RunSpec, tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch, join: JoinCommand,
+) -> None:  # fmt: skip
+    monkeypatch.setenv("HOMEFIRES_CACHE", "CACHE")
+    asked = dataclasses.replace(spec, data=dataclasses.replace(spec.data, **data))
+    if start:
+        asked = dataclasses.replace(asked, start=StartTable(model="mine", digest="0" * 64))
+    text = " ".join(" ".join(describe(facts_of(read(join.invite), asked), tmp_path)).split())
+    assert all(part in text for part in said), text
+    assert unsaid not in text
+    assert "is held out" in text
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize(
+    ("text", "sound"), [("a word of it\n" * 200, True), ("h\ufffdt " * 200, False)], ids=["sound", "broken"]
+)
+def test_files_are_looked_at_before_anybody_agrees(
+    text: str, sound: bool, join: JoinCommand, spec: RunSpec, tmp_path: Path
+) -> None:
+    """Their table is on the screen above the question; what nobody can train on is refused instead of it."""
+    folder = tmp_path / "texts"
+    folder.mkdir()
+    (folder / "a.txt").write_text(text)
+    (folder / "b.epub").write_text("a book")
+    data = dataclasses.replace(spec.data, source="files", path="texts")
+    of_mine, screen = dataclasses.replace(spec, data=data), Terminal()
+    node = Node(of_mine)
+    mine = dataclasses.replace(join, invite=invite_of(ORGANISER, of_mine))
+    agree = partial(consents, mine, yes=False, screen=screen, data_path=str(folder))
+    with nullcontext() if sound else pytest.raises(BadInput, match="200 of 800 characters are none that anybody"):
+        agree(stdin=Terminal("y\n"), introduce=lambda *asked: {**node(*asked), "spec": dump(of_mine)})
+    said = screen.getvalue()
+    assert "  left out      1 file, 0.0 kB\n" in said
+    assert "pandoc b.epub --to=plain" in " ".join(said.split())
+    assert ("Join this run?" in said) == mine.place().exists() == sound

@@ -10,7 +10,9 @@ import pytest
 from dht.process import lock_directory
 from peer.node.control import saved_settings
 from peer.node.limits.desired_state import Desired, Intent
+from peer.node.store import elsewhere, start_blob
 from tui.cli import main
+from tui.folders import note_folder, peer_folders
 
 pytestmark = pytest.mark.outside
 
@@ -92,3 +94,34 @@ def test_what_cannot_be_written_is_one_line_and_the_wish_before_stays(directory:
     assert (told.out, told.err.count("\n")) == ("", 1)
     assert f"{saved_settings.WISH}.new" in told.err
     assert saved_settings.read_wish(directory).wish is Intent.PAUSE
+
+
+def test_who_leaves_for_good_leaves_nothing_elsewhere(
+    directory: Path, tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch, capsys: Said
+) -> None:
+    """But for what another peer uses; and packs of versions that noted nothing."""
+    cache, other = tmp_path_factory.mktemp("cache"), tmp_path_factory.mktemp("other")
+    monkeypatch.setenv(start_blob.CACHE, str(cache))
+    for place in ("packs/ab12", "packs/0ld0", "packs/cd34", "start/aaaa", "start/bbbb", "start/cccc"):
+        (cache / place).mkdir(parents=True)
+        (cache / place / "tokens").write_bytes(bytes(1000))
+    for place in ("packs/ab12", "packs/cd34", "start/aaaa", "start/bbbb", "start/cccc"):
+        elsewhere.note(directory, cache / place)
+    (cache / "packs/of").mkdir()
+    for index in ("ab12", "cd34"):
+        (cache / "packs/of" / f"of {index}").write_text(f"a-fingerprint {index}")
+    elsewhere.note(directory, tmp_path_factory.getbasetemp())
+    elsewhere.note(other, cache / "packs/cd34")
+    (other / "events.jsonl").touch()
+    (other / "spec.toml").write_text('digest = "bbbb"\n')
+    for folder in (other, directory):
+        note_folder(folder)
+    assert main(["leave", "--forget", "--dir", str(directory)]) == 0
+    left = sorted(str(path.relative_to(cache)) for path in cache.rglob("*") if path.is_file())
+    assert left == ["packs/cd34/tokens", "packs/of/of cd34", "start/bbbb/tokens"]
+    told = capsys.readouterr().out
+    assert f"removed {cache / 'packs/ab12'}, 1.0 kB" in told
+    assert f"delete {directory}, and nothing is left of it here" in told
+    assert peer_folders() == [other.resolve()]
+    assert main(["leave", "--forget", "--dir", str(directory)]) == 0
+    assert "nothing of it was elsewhere" in capsys.readouterr().out

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
 import io
+import json
 import sys
 from pathlib import Path
 
@@ -42,6 +44,20 @@ def test_four_answers_make_a_run(
     assert "homefires bootstrap tiny-stdlib.toml" in told.out
 
 
+@pytest.mark.outside
+def test_data_that_nobody_can_train_on_make_no_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """All that is wrong is on the screen, and nothing is written."""
+    (tmp_path / "talks").mkdir()
+    (tmp_path / "talks" / "a.jsonl").write_text('{"text": "a"}\n{\n7\n')
+    path = tmp_path / "run.toml"
+    assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 2
+    said = capsys.readouterr().err
+    assert "a.jsonl:2 is no JSON" in said
+    assert "a.jsonl:3 has no text named 'text'" in said
+    assert "talks cannot be trained on: a.jsonl:2 is no JSON" in said.splitlines()[-1]
+    assert not path.exists()
+
+
 def test_a_time_is_so_many_rounds(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     for hours in (12, 24):
         assert main([*words(time=f"{hours}h"), str(tmp_path / f"{hours}.toml")]) == 0
@@ -55,19 +71,27 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     """Whose text lies in a folder that each volunteer has, too."""
     publish(tmp_path / "owl")
     (tmp_path / "poems").mkdir()
+    (tmp_path / "poems" / "owls.txt").write_text("an owl that reads\n" * 100)
     path = tmp_path / "run.toml"
     assert main([*words(model=str(tmp_path / "owl"), data=str(tmp_path / "poems")), str(path)]) == 0
     spec = load(str(path))
     assert spec.start is not None
     assert (spec.start.model, spec.run.name, spec.data.path) == ("owl", "owl-poems", "poems")
     assert spec.adapter is None, "a home GPU trains all of it"
-    assert f"--set data_path={tmp_path / 'poems'}" in capsys.readouterr().out
+    told = capsys.readouterr()
+    assert f"--set data_path={tmp_path / 'poems'}" in told.out
+    assert "documents     1" in told.err
+    assert "times; after some four a model learns little" in told.err
 
 
-@pytest.mark.parametrize(("line", "format"), [('{"messages": []}', "chat"), ('{"text": "a"}', "text")])
-def test_conversations_are_seen_by_their_first_line(line: str, format: str, tmp_path: Path) -> None:
+TALK = [{"role": "user", "content": "why " * 40}, {"role": "assistant", "content": "so"}]
+
+
+@pytest.mark.outside
+@pytest.mark.parametrize(("line", "format"), [({"messages": TALK}, "chat"), ({"text": "a word " * 20}, "text")])
+def test_conversations_are_seen_by_their_first_line(line: dict[str, object], format: str, tmp_path: Path) -> None:
     (tmp_path / "talks").mkdir()
-    (tmp_path / "talks" / "a.jsonl").write_text(line + "\n")
+    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
     path = tmp_path / "run.toml"
     assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 0
     assert load(str(path)).data.format == format

@@ -18,7 +18,7 @@ from peer.consensus.organiser.restart_desk import (
     read_question,
     read_restart,
 )
-from peer.consensus.protocol.block import Restart, Roster, Stuck, Vote
+from peer.consensus.protocol.block import MAX_RESTARTS, Restart, Roster, Stuck, Vote
 from peer.consensus.protocol.electorate import instance_of, quorum
 from peer.consensus.protocol.encoding import digest, pack
 from peer.consensus.protocol.head import ChainHead
@@ -133,6 +133,38 @@ def test_there_is_one_for_an_agreement_whoever_comes_later_and_after_a_restart_o
     assert disk.kept == [first]
     again = desk.show(replace(stuck("a", ("a", "b"), number=2)), 300.0)
     assert again is None, "the next agreement is another"
+
+
+def test_who_is_kept_out_does_not_go_on_and_is_not_waited_for() -> None:
+    """By itself, and where a person lets those go on who are left."""
+    desk = desk_of(Disk())
+    desk.roster = Roster(2, FOUR, ("a",))
+    for name in ("a", "b", "c"):
+        assert desk.show(stuck(name), 0.0) is None
+    restart = desk.show(stuck("d"), 1.0)
+    assert restart is not None
+    assert restart.electorate == ("b", "c", "d")
+
+    desk.show(stuck("a", ("a", "b"), number=2), 0.0)
+    assert desk.force(stuck("a", ("a", "b"), number=2).about) is None
+    desk.show(stuck("b", ("a", "b"), number=2), 0.0)
+    forced = desk.force(stuck("a", ("a", "b"), number=2).about)
+    assert forced is not None
+    assert forced.electorate == ("b",)
+
+
+def test_one_of_two_does_not_use_all_restarts_up_by_sealing_each_at_once() -> None:
+    """The next takes twice as long: there is time for a person to keep that one out."""
+    desk, two, now = desk_of(Disk(), ("a", "b")), ("a", "b"), 0.0
+    took_s = []
+    for number in range(1, MAX_RESTARTS + 1):
+        began, restart = now, None
+        while restart is None:
+            restart = [desk.show(stuck(name, two, number), now) for name in two][-1]
+            now += WAIT_S
+        took_s.append(now - began - WAIT_S)
+    assert took_s[:4] == [0.0, WAIT_S, 2 * WAIT_S, 4 * WAIT_S]
+    assert sum(took_s) > 24 * 3600
 
 
 def test_what_is_not_on_disk_is_not_told() -> None:

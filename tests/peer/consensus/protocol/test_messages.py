@@ -12,6 +12,7 @@ from hypothesis import strategies as st
 
 from dht.protocol_version import PROTOCOL_VERSION
 from peer.consensus.aggregation.peer_history import NOTHING, NormStats, PeerHistory
+from peer.consensus.protocol import messages
 from peer.consensus.protocol.block import (
     ALL_MEMBERS,
     MAX_DELEGATES,
@@ -27,7 +28,7 @@ from peer.consensus.protocol.block import (
     Stuck,
     Update,
 )
-from peer.consensus.protocol.encoding import digest_of
+from peer.consensus.protocol.encoding import digest_of, require_few, unpack
 from peer.consensus.protocol.messages import (
     FETCH_MOST,
     Blocks,
@@ -318,6 +319,42 @@ def test_a_frame_above_its_cap_is_refused_before_it_is_unpacked(message: Message
     """Each type has a size beyond which it cannot be honest."""
     with pytest.raises(ValueError, match="at most"):
         decode(bytes((PROTOCOL_VERSION, message.code)) + bytes(message.cap_bytes))
+
+
+NESTED = b"\xdd\x00\x00\x3f\xff" + b"\x91\x91\x91\xc0" * 16_383
+
+
+@pytest.mark.parametrize("kind", sorted({message.code for message in MESSAGES}))
+def test_many_small_values_are_counted_before_one_of_them_is_made(kind: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where a payload or a list of digests may be, 16 million lists of one fit: to make them takes four seconds."""
+    room = max(message.cap_bytes for message in MESSAGES if message.code == kind) - 7
+    filled = NESTED * (room // len(NESTED)) or b"\x91" * (room - 1) + b"\xc0"
+    junk = b"\xdd" + (room // len(NESTED) or 1).to_bytes(4, "big") + filled
+    made = list[int]()
+    monkeypatch.setattr(messages, "unpack", lambda packed: made.append(len(packed)) or unpack(packed))
+    _decode_or_refuse(bytes((PROTOCOL_VERSION, kind)) + junk)
+    assert sum(made) <= 1 << 12
+
+
+def test_an_extension_hides_nothing_from_the_count() -> None:
+    """An empty one, of the type that begins long bytes: what follows is no part of it."""
+    hidden = b"\x92\xc7\x00\xc6" + b"\x00\xff\xff\xff" * 100
+    with pytest.raises(ValueError, match="extension"):
+        require_few(hidden, 4)
+
+
+@given(plain_values)
+def test_what_is_counted_is_what_msgpack_makes(value: object) -> None:
+    """No value more, none less."""
+
+    def size(value: object) -> int:
+        if isinstance(value, dict):
+            return 1 + sum(size(key) + size(item) for key, item in value.items())
+        return 1 + (sum(map(size, value)) if isinstance(value, list) else 0)
+
+    require_few(msgpack.packb(value), size(value))
+    with pytest.raises(ValueError, match="at most"):
+        require_few(msgpack.packb(value), size(value) - 1)
 
 
 def test_the_largest_honest_start_fits() -> None:

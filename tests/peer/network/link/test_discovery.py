@@ -28,6 +28,9 @@ class Around:
 
     others: dict[str, tuple[Heartbeat | None, tuple[str, ...]]]
     hanging: str = ""
+    answers: tuple[str, ...] | None = None
+    """Who can be reached; None: everybody."""
+    looks: int = 3
     met: list[str] = field(default_factory=list)
     told: list[str] = field(default_factory=list)
     reported: list[DeviceReported] = field(default_factory=list)
@@ -44,7 +47,7 @@ class Around:
         self.reads += 1
         if self.reads == 2:
             self.on_read()
-        if self.reads == 3:
+        if self.reads == self.looks:
             self.read_again.set()
         return {
             peer: record(head, addresses, self.speeds.get(peer), self.device_gb.get(peer))
@@ -56,7 +59,7 @@ class Around:
         self.where.append(addresses)
         if peer == self.hanging:
             await asyncio.Event().wait()
-        return True
+        return self.answers is None or peer in self.answers
 
     def deliver(self, event: Received) -> None:
         self.told.append(event.sender)
@@ -74,8 +77,9 @@ def record(
     )  # fmt: skip
 
 
-async def follow(around: Around, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Three looks at the board."""
+async def follow(around: Around, monkeypatch: pytest.MonkeyPatch, looks: int = 3) -> None:
+    """So many looks at the board."""
+    around.looks = looks
     monkeypatch.setattr(discovery, "READ_BOARD_S", 0.0)
     follower = PeerDiscovery(around, around, around, around.heard.append, around.reported.append)  # type: ignore[arg-type]
     task = asyncio.create_task(follower.follow())
@@ -91,7 +95,7 @@ async def test_everyone_is_told_and_dialled_once(monkeypatch: pytest.MonkeyPatch
     around = Around({"p1": (HEAD, NOWHERE), "p2": (None, NOWHERE)})
     await follow(around, monkeypatch)
     assert around.told == ["p1"]
-    assert around.met == ["p1", "p2"]
+    assert sorted(around.met) == ["p1", "p2"]
 
 
 async def test_a_silent_peer_is_dialled_again(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -119,6 +123,23 @@ async def test_a_dial_that_hangs_holds_nobody_up(monkeypatch: pytest.MonkeyPatch
     around = Around({"p1": (HEAD, NOWHERE), "p2": (HEAD, NOWHERE)}, hanging="p1")
     await follow(around, monkeypatch)
     assert set(around.met) == {"p1", "p2"}
+
+
+async def test_names_that_never_answered_are_dialled_rarely_and_voters_always(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Anybody may fill the board with names: 30 dials a second failed in every home."""
+    monkeypatch.setattr(discovery, "MEET_AGAIN_S", -1.0)
+    around = Around({f"s{index}": (HEAD, NOWHERE) for index in range(500)} | {"p1": (HEAD, NOWHERE)}, answers=("p1",))
+    await follow(around, monkeypatch, looks=100)
+    strange = [peer for peer in around.met if peer != "p1"]
+    assert len(strange) <= discovery.STRANGE_DIALS + 1 + discovery.STRANGE_DIALS_PER_S * HANG_S
+    assert around.met.count("p1") >= 50
+
+
+async def test_a_stranger_that_answered_once_is_dialled_as_others_are(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(discovery, "MEET_AGAIN_S", -1.0)
+    around = Around({"s": (HEAD, NOWHERE)})
+    await follow(around, monkeypatch, looks=100)
+    assert around.met.count("s") >= 50
 
 
 async def test_speeds_are_told_of_those_who_say_them(monkeypatch: pytest.MonkeyPatch) -> None:

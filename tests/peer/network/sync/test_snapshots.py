@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any, NamedTuple
 
 import msgpack
@@ -15,7 +16,7 @@ import pytest
 from dht.errors import BadInput, DiskFull, Unreachable
 from peer.network.sync import blob_download, blob_server
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
-from peer.network.sync.blob_server import BUSY, CHUNK, MANIFEST
+from peer.network.sync.blob_server import BUSY, CHUNK, MANIFEST, BlobServer
 from peer.network.sync.chain_status import query_status
 from peer.network.sync.snapshot_sync import offered
 from peer.node.store import snapshots
@@ -269,6 +270,73 @@ async def test_a_busy_donor_is_asked_again(tmp_path: Path, monkeypatch: pytest.M
     assert taking.whole(await taking.run())
     assert taking.alerts == []
     assert len(calls) >= 2 * CHUNKS
+
+
+async def test_four_busy_donors_of_twelve_leave_their_slots_to_the_eight_others(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """However long they stay busy, and none is left out for that."""
+    monkeypatch.setattr(blob_download, "BUSY_S", 0.0)
+    taking = Taking(tmp_path, *"abcdefghijkl")
+
+    async def busy(peer: str, request: bytes) -> bytes | None:
+        return BUSY
+
+    for donor in "abcd":
+        taking.network.answers[donor][CHUNK] = busy
+    async with asyncio.timeout(HANG_S):
+        assert taking.whole(await taking.run())
+    assert sum(taking.chunks_of(donor) for donor in "efghijkl") >= CHUNKS
+    assert all(taking.chunks_of(donor) <= 2 * blob_download.LANES for donor in "abcd")
+    assert taking.alerts == []
+
+
+async def test_a_donor_that_is_busy_for_ever_is_left_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Where nobody else has it, too: the newcomer hears why, and looks for others."""
+    monkeypatch.setattr(blob_download, "BUSY_S", 0.0)
+    taking = Taking(tmp_path, "a")
+
+    async def busy(peer: str, request: bytes) -> bytes | None:
+        return BUSY
+
+    taking.network.answers["a"][CHUNK] = busy
+    async with asyncio.timeout(HANG_S):
+        with pytest.raises(Unreachable, match="nobody is left who gives the snapshot"):
+            await taking.run()
+    assert taking.chunks_of("a") <= blob_download.BUSY_MOST + blob_download.LANES
+    assert taking.alerts == ["a was too busy for long to give the snapshot: others are asked"]
+
+
+class Taker:
+    """Asks one donor whether it is taken on."""
+
+    def __init__(self, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.now = 0.0
+        monkeypatch.setattr(blob_server, "time", SimpleNamespace(monotonic=lambda: self.now))
+        self.donor = BlobServer(tmp_path, AtOnce(), 10**6)
+
+    def takes(self, peer: str) -> bool:
+        return self.donor._takes_on(peer)
+
+
+def test_four_strangers_that_ask_on_and_on_keep_nobody_out(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each has its turn; whom the run knows finds room at once."""
+    taker, turns = Taker(tmp_path, monkeypatch), 0
+    taker.donor.is_known = lambda peer: peer == "known"
+    for _ in range(600):
+        for peer in ("s1", "s2", "s3", "s4"):
+            taker.takes(peer)
+        turns += taker.takes("honest")
+        assert taker.takes("known")
+        taker.now += 0.5
+    assert turns >= 200, "of 600, where five share four places"
+
+
+def test_who_takes_long_is_not_put_off_while_nobody_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    taker = Taker(tmp_path, monkeypatch)
+    for _ in range(600):
+        assert all(taker.takes(peer) for peer in ("s1", "s2", "s3", "s4"))
+        taker.now += 0.5
 
 
 async def test_a_download_that_was_cut_goes_on_where_it_was(tmp_path: Path) -> None:

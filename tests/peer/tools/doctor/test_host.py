@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -14,7 +15,9 @@ from peer.node.store import start_blob
 from peer.planning.plan.disk_use import disk_of
 from peer.schema.spec import load
 from peer.tools.doctor.check import Check, Status, failed, passed, size, warned
+from peer.tools.doctor.data_check import check_data
 from peer.tools.doctor.host import check_heat, check_power, check_start, needs_of
+from peer.training.data.inspection import inspect
 from peer.training.model.footprint import size_of
 
 
@@ -105,3 +108,24 @@ def test_a_start_model_that_a_disk_has_damaged_is_told(tmp_path: Path, monkeypat
     assert str(path.parent) in check.fix
     path.with_name(start_blob.MANIFEST).write_bytes(b"?")
     assert check_start(digest).status is Status.FAIL
+
+
+def test_files_that_a_run_reads_are_looked_at(tmp_path: Path) -> None:
+    """What an owner should know is a warning; what nobody can train on is what `join` would end with."""
+    spec = load("tiny")
+    spec = replace(spec, data=replace(spec.data, source="files", path="texts"), run=replace(spec.run, rounds=0))
+    (tmp_path / "a.txt").write_text("a word of it\n" * 200)
+    (found,) = inspect(spec, str(tmp_path))
+    check = check_data(found)
+    assert (check.status, check.figures["tokens"]) == (Status.PASS, 2602)
+    assert "1 documents, 2,602 tokens" in check.found
+    (tmp_path / "b.epub").write_text("a book")
+    (found,) = inspect(spec, str(tmp_path))
+    assert check_data(found).status is Status.WARN
+    assert "left out: b.epub, 0.0 kB: .epub is not read; convert it: pandoc b.epub" in check_data(found).fix
+    (tmp_path / "c.jsonl").write_text("{\n7\n")
+    (found,) = inspect(spec, str(tmp_path))
+    failed_one = check_data(found)
+    assert (failed_one.status, failed_one.exit_code) == (Status.FAIL, BadInput.exit_code)
+    assert "c.jsonl:1 is no JSON" in failed_one.found
+    assert "c.jsonl:2 has no text" in failed_one.found

@@ -11,7 +11,9 @@ import pytest
 from dht.errors import BadInput, BadSpec
 from peer.schema import spec as specs
 from peer.training.data.documents import PIECE_CHARACTERS, piece_characters, read_files
-from peer.training.data.open_source import open_source
+from peer.training.data.open_source import documents_in, files_of, open_source
+from peer.training.data.reading.file_rows import Findings
+from peer.training.data.tokenizer import tokenizer_of
 
 
 def test_text_files_are_documents_by_relative_path(tmp_path: Path) -> None:
@@ -117,3 +119,49 @@ def test_a_run_reads_the_files_of_the_setting(tmp_path: Path) -> None:
     assert source.held_out().shape == (4, 17)
     shard = next(iter(source.windows))
     assert source.window(shard, 0).shape == (17,)
+    assert "story" in tokenizer_of(spec).decode(source.window(shard, 0).tolist())
+
+
+def by_content(**data: object) -> specs.RunSpec:
+    table = {"source": "files", "path": "texts", "held_out_by": "content", "held_out_every": 3, "eval_sequences": 3}
+    model = {"architecture": "llama", "context": 16}
+    return specs.from_mapping({"run": {"name": "t"}, "model": model, "data": table | data})
+
+
+def sides(folder: Path, spec: specs.RunSpec) -> dict[str, set[bool]]:
+    """By the name of a file, on which sides of what is held out its text is."""
+    found: dict[str, set[bool]] = {}
+    for document in documents_in(files_of(spec, str(folder)), spec, Findings()):
+        found.setdefault(document.name.partition("#")[0], set()).add(document.is_held_out(spec.data))
+    return found
+
+
+def test_copies_are_on_one_side(tmp_path: Path) -> None:
+    """60 of one file, among others: by name a third of them was held out, and the rest trained on."""
+    for number in range(60):
+        (tmp_path / f"copy {number}.txt").write_text("the same text\n" * 20)
+        (tmp_path / f"other {number}.txt").write_text(f"text {number}\n" * 20)
+    by = {rule: sides(tmp_path, by_content(held_out_by=rule)) for rule in ("name", "content")}
+    copies = {rule: {name: found[name] == {True} for name in found if name[0] == "c"} for rule, found in by.items()}
+    assert 10 < sum(copies["name"].values()) < 30
+    assert len(set(copies["content"].values())) == 1
+    assert 10 < sum(side == {True} for name, side in by["content"].items() if name[0] == "o") < 30
+
+
+def test_a_long_document_is_on_one_side(tmp_path: Path) -> None:
+    """All pieces of it, where there are documents enough; of few, pieces are held out, or nothing would be."""
+    for number in range(12):
+        (tmp_path / f"{number}.txt").write_text("".join(f"{number}: line {line}\n" for line in range(3000)))
+    whole = sides(tmp_path, by_content())
+    assert {len(side) for side in whole.values()} == {1}
+    assert set.union(*whole.values()) == {True, False}
+    (tmp_path / "0.txt").unlink()
+    assert {len(side) for side in sides(tmp_path, by_content()).values()} == {2}
+
+
+def test_a_run_without_the_key_is_the_run_it_was() -> None:
+    """Its digest and its order: the key is younger than some runs."""
+    spec = by_content(held_out_by="name")
+    assert "held_out_by" not in spec.tables()["data"]
+    assert by_content().tables()["data"]["held_out_by"] == "content"
+    assert by_content().digest() != spec.digest()

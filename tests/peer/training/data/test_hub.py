@@ -43,7 +43,8 @@ def spec(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> RunSpec:
     monkeypatch.setattr(hub, "require_own_files", lambda builder, name: None)
     for file in range(2):
         rows = [f"document {file}-{number} of the set" for number in range(600)]
-        pyarrow.parquet.write_table(pyarrow.table({"text": rows}), tmp_path / f"train-{file}.parquet")
+        table = {"text": rows, "id": list(range(600))}
+        pyarrow.parquet.write_table(pyarrow.table(table), tmp_path / f"train-{file}.parquet")
     return make_spec(NAME)
 
 
@@ -125,6 +126,7 @@ def test_conversations_are_streamed_too(spec: RunSpec, tmp_path: Path) -> None:
     ("data", "message"),
     [
         ({"text_field": "body"}, "it has text"),
+        ({"text_field": "id"}, "'id', a column of int in somebody/set; name one that holds text"),
         ({"split": "nonsense"}, "nonsense"),
         ({"path": "nowhere/set"}, "nowhere"),
     ],

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import stat
 import subprocess
 import sys
 import time
@@ -14,7 +15,7 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput
-from peer.node.store import start_blob
+from peer.node.store import elsewhere, start_blob
 from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
 from peer.testing.child_process import BUSY
@@ -22,10 +23,11 @@ from peer.training.data import packs
 from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.data.conversations import read_conversations
 from peer.training.data.document_tokens import ChatEncoder, TextEncoder
-from peer.training.data.documents import named_files, read_files
+from peer.training.data.documents import read_files
 from peer.training.data.hub_packs import ShardPack
 from peer.training.data.open_source import open_source
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
+from peer.training.data.reading.data_files import find_files
 from peer.training.data.source import Document, MemorySource
 from peer.training.data.tokenizer import ByteTokenizer
 from tests.talks import on_talks
@@ -78,7 +80,8 @@ class Reads:
         self.folder, self.spec, self.read = folder, spec, list[str]()
 
     def pack(self) -> Pack:
-        files = fingerprint(*named_files(str(self.folder)))
+        found = find_files(str(self.folder))
+        files = fingerprint(found.base, found.names)
         return packed(str(self.folder), files, self.documents, TextEncoder(ByteTokenizer()), self.spec)
 
     def documents(self) -> Iterator[Document]:
@@ -175,8 +178,9 @@ def test_without_a_cache_tokens_are_in_memory(texts: Path, monkeypatch: pytest.M
 @pytest.mark.outside
 @pytest.mark.slow
 def test_a_corpus_is_never_in_memory() -> None:
-    """256 MB of text, by a process that grows by a quarter of it at most."""
-    command = [sys.executable, "-m", "tests.peer.training.data.large_pack", "256", "64"]
+    """256 MB of text, half of it one file, by a process that grows by a quarter of it at most; how fast it is, a quiet
+    machine says."""
+    command = [sys.executable, "-m", "tests.peer.training.data.large_pack", "256", "64", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
@@ -227,3 +231,25 @@ def test_a_stream_of_conversations_cuts_none_that_fits(tmp_path: Path) -> None:
     early.read(context, context)
     del early
     assert [opened("early").read(at * context, context).tolist() for at in range(12)] == once
+
+
+def modes(folder: Path) -> set[int]:
+    """Of files that hold tokens, and of their manifests."""
+    return {
+        stat.S_IMODE(path.stat().st_mode) for path in folder.rglob("*") if path.is_file() and path.parent.name != "of"
+    }
+
+
+def test_tokens_of_private_data_lie_with_their_peer(texts: Path, cache: Path, tmp_path: Path) -> None:
+    """For nobody else on the machine to read; who deletes the folder has deleted them."""
+    home = tmp_path / "peer"
+    home.mkdir()
+    source = open_source(make_spec(private=True), str(texts), home)
+    assert modes(home) == {0o600}
+    assert not cache.exists()
+    assert elsewhere.noted(home) == []
+    shared = open_source(make_spec(), str(texts), home)
+    assert (source.held_out() == shared.held_out()).all()
+    assert elsewhere.noted(home) == [f"packs/{name}" for name in names(cache)]
+    assert modes(cache) == {0o600}
+    assert stat.S_IMODE((cache / names(cache)[0]).stat().st_mode) == 0o700

@@ -1,0 +1,272 @@
+"""What a folder holds for a run, before anybody agrees to anything: read through once, with all that is wrong with it.
+
+`new`, `plan`, `doctor`, the consent screen and a peer that starts look at the same figures.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, replace
+from pathlib import PurePosixPath
+
+from dht.errors import BadInput
+from peer.consensus.protocol.encoding import digest_of, pack
+from peer.node.store import start_blob
+from peer.schema.spec import RunSpec
+from peer.schema.spec_fields import START
+from peer.training.data.document_tokens import DocumentEncoder, encoder_of
+from peer.training.data.documents import is_whole
+from peer.training.data.open_source import documents_in, files_of, folders
+from peer.training.data.packs import fingerprint
+from peer.training.data.reading.data_files import PACKINGS, LeftOut, find_files
+from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
+from peer.training.data.reading.plain_text import REPLACED, content_of
+from peer.training.data.source import Document
+from peer.training.data.tokenizer import ByteTokenizer, Tokenizer, tokenizer_of
+
+MOST_REPLACED = 0.001
+"""Of all characters. More of them, and the text is in another encoding, or broken."""
+MOST_LEFT_OUT = 0.5
+"""Of all bytes."""
+MANY_PASSES = 10
+"""More than about four teach a model hardly anything (arXiv:2305.16264)."""
+SAMPLE = 1 << 22
+"""Characters whose tokens are counted; of what follows they are estimated."""
+TOKEN_CHARACTERS = 4.0
+"""Of a token, where its tokenizer is not on this machine yet; about right for English."""
+SHOWN = 20
+"""Faults, or files, that are named; the others are counted."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class DataInspection:
+    """One source of a run on the files of one machine."""
+
+    called: str
+    """By the spec."""
+    folder: str
+    context: int
+    held_out_every: int
+    held_out_by: str
+    files: tuple[tuple[str, int], ...]
+    """Those that are read: name and bytes."""
+    left_out: tuple[LeftOut, ...] = ()
+    converted: tuple[tuple[str, str], ...] = ()
+    """Files in another encoding than UTF-8, and in which."""
+    characters: int = 0
+    replaced: int = 0
+    """Those that are U+FFFD: no letter was there, or somebody has lost it before."""
+    documents: int = 0
+    duplicates: int = 0
+    """Documents that stand somewhere before."""
+    long: int = 0
+    """Documents of more than `context` tokens."""
+    tokens: int = 0
+    is_counted: bool = True
+    """Whether all tokens were counted, and not estimated."""
+    holds_out_pieces: bool = False
+    """Of long documents, as there are few."""
+    passes: float | None = None
+    """Over all of it, by the whole run; None for a run without an end."""
+    faults: tuple[str, ...] = ()
+
+    @property
+    def bytes_read(self) -> int:
+        return sum(size for _, size in self.files)
+
+    @property
+    def bytes_left_out(self) -> int:
+        return sum(each.size_bytes for each in self.left_out)
+
+    @property
+    def refusals(self) -> tuple[str, ...]:
+        """Why nobody may train on it, all of it, each with what to do; none where somebody may."""
+        found = list(self.faults)
+        if self.replaced > MOST_REPLACED * self.characters:
+            found.append(
+                f"{self.replaced:,} of {self.characters:,} characters are none that anybody wrote, and at most "
+                f"{MOST_REPLACED:.1%} may be; save the files as UTF-8, or get them again"
+            )
+        if self.bytes_left_out > MOST_LEFT_OUT * (self.bytes_left_out + self.bytes_read):
+            found.append(
+                f"{_megabytes(self.bytes_left_out)} are left out and {_megabytes(self.bytes_read)} read; convert what "
+                "is left out, or move it elsewhere"
+            )
+        if not self.faults and self.tokens <= self.context:
+            found.append(
+                f"there are {self.tokens:,} tokens, and a window has {self.context + 1:,}; add text, or lower "
+                "model.context"
+            )
+        return tuple(found)
+
+    def require_sound(self) -> None:
+        """Raises BadInput that says all."""
+        if refusals := self.refusals:
+            more = f"; and {len(refusals) - SHOWN:,} more" if len(refusals) > SHOWN else ""
+            raise BadInput(f"{self.folder} cannot be trained on: {'; '.join(refusals[:SHOWN])}{more}")
+
+    def table(self) -> list[tuple[str, str]]:
+        """All of it in words: what it is about, and a line of text."""
+        about = "" if self.is_counted else "about "
+        copies = f", of which {self.duplicates:,} are copies of others" if self.duplicates else ""
+        longer = f"; {self.long:,} longer than the context of {self.context:,} tokens" if self.long else ""
+        rows = [("read", f"{_count(len(self.files), 'file')}, {_megabytes(self.bytes_read)}{self._kinds()}")]
+        rows += self._left_out_rows()
+        rows += [("converted", f"{name}, from {encoding}") for name, encoding in self.converted[:SHOWN]]
+        if len(self.converted) > SHOWN:
+            rows.append(("converted", f"and {len(self.converted) - SHOWN:,} more"))
+        rows += [
+            ("characters", f"{self.characters:,}, of which {self.replaced:,} are replaced"),
+            ("documents", f"{self.documents:,}{copies}{longer}"),
+            ("tokens", f"{about}{self.tokens:,}"),
+            ("passes", self._passes_in_words()),
+            ("held out", self._held_out_in_words()),
+        ]
+        refusals = self.refusals
+        rows += [("fault", each) for each in refusals[:SHOWN]]
+        if len(refusals) > SHOWN:
+            rows.append(("fault", f"and {len(refusals) - SHOWN:,} more"))
+        return rows
+
+    def _kinds(self) -> str:
+        kinds = Counter(_suffix(name) for name, _ in self.files)
+        return f" ({', '.join(f'{number:,} {kind}' for kind, number in kinds.most_common(6))})" if kinds else ""
+
+    def _left_out_rows(self) -> list[tuple[str, str]]:
+        if not self.left_out:
+            return [("left out", "nothing")]
+        rows = [("left out", f"{_count(len(self.left_out), 'file')}, {_megabytes(self.bytes_left_out)}")]
+        largest = sorted(self.left_out, key=lambda each: -each.size_bytes)
+        rows += [("left out", f"{each.name}, {_megabytes(each.size_bytes)}: {each.why}") for each in largest[:SHOWN]]
+        if len(largest) > SHOWN:
+            rows.append(("left out", f"and {len(largest) - SHOWN:,} more"))
+        return rows
+
+    def _passes_in_words(self) -> str:
+        if self.passes is None:
+            return "the run has no last round; it reads all of it again and again"
+        times = f"{self.passes:,.0f}" if self.passes >= MANY_PASSES else f"{self.passes:.2g}"
+        said = f"the run reads all of it about {times} times"
+        if self.passes > MANY_PASSES:
+            said += "; after some four a model learns little from it: add text, or have fewer rounds"
+        return said
+
+    def _held_out_in_words(self) -> str:
+        what = f"one document in {self.held_out_every:,}, by the hash of its {self.held_out_by}"
+        if self.held_out_by == "name":
+            return f"{what}, so that copies may be on both sides; data.held_out_by = 'content' has them on one"
+        pieces = ", by pieces of about a page, as there are few documents" if self.holds_out_pieces else ""
+        return f"{what.replace('content', 'text')}{pieces}; nobody trains on that"
+
+
+def inspect(spec: RunSpec, data_path: str) -> tuple[DataInspection, ...]:
+    """What a run finds in these files, for each of its sources that reads any. Nothing is loaded from elsewhere.
+
+    Raises BadInput where a folder is not there, or nothing in it is read.
+    """
+    if not spec.data.mix:
+        alone = [(spec, 1.0)] if spec.data.source == "files" else []
+    else:
+        total = sum(part.weight for part in spec.data.mix)
+        files = [part for part in spec.data.mix if part.source == "files"]
+        alone = [(replace(spec, data=spec.data.alone(part)), part.weight / total) for part in files]
+    places, tokenizer = folders(spec, data_path), _tokenizer_here(spec)
+    return tuple(_inspect(one, places[one.data.path], share, tokenizer) for one, share in alone)
+
+
+def format_in(folder: str) -> str:
+    """What `data.format` is for these files: `chat` where the first row is a conversation. Raises BadInput."""
+    rows = find_files(folder).of_rows().files
+    _, row = next(rows_of(rows[0], None, Findings(raises=False)), ("", None)) if rows else ("", None)
+    return "chat" if isinstance(row, dict) and not row.keys().isdisjoint(KEYS) else "text"
+
+
+def fingerprint_of(spec: RunSpec, data_path: str) -> bytes:
+    """Changes with the run, and with any name, size, or time of change of its files here. Raises BadInput."""
+    found = [find_files(folder) for folder in folders(spec, data_path).values()]
+    return digest_of(pack((spec.digest(), data_path, tuple(fingerprint(each.base, each.names) for each in found))))
+
+
+def _tokenizer_here(spec: RunSpec) -> Tokenizer | None:
+    """None for one that must be loaded first."""
+    if spec.model.tokenizer == "bytes":
+        return ByteTokenizer()
+    is_here = spec.model.tokenizer == START and spec.start is not None and start_blob.is_here(spec.start.digest)
+    return tokenizer_of(spec) if is_here else None
+
+
+def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | None) -> DataInspection:
+    found, told = files_of(spec, folder), Findings(raises=False)
+    encoder = None if tokenizer is None else encoder_of(spec, tokenizer)
+    counted = _Counts(spec.model.context, encoder)
+    for document in documents_in(found, spec, told):
+        try:
+            counted.add(document)
+        except BadInput as error:  # a conversation that the template refuses
+            told.fault(error)
+    table = spec.data
+    return DataInspection(
+        called=table.path, folder=folder, context=spec.model.context, held_out_every=table.held_out_every,
+        held_out_by=table.held_out_by,
+        files=tuple((file.name, file.size_bytes) for file in found.files), left_out=found.left_out,
+        converted=tuple(sorted(told.encodings.items())),
+        characters=counted.characters, replaced=counted.replaced, documents=counted.documents,
+        duplicates=counted.duplicates, long=counted.long, tokens=round(counted.tokens), is_counted=counted.is_exact,
+        holds_out_pieces=table.format == "text" and not is_whole(found, table.held_out_every),
+        passes=_passes(spec, share, counted.tokens), faults=tuple(str(error) for error in told.faults),
+    )  # fmt: skip
+
+
+def _passes(spec: RunSpec, share: float, tokens: float) -> float | None:
+    """What all its founders read of it together, or one peer of its own, by what there is."""
+    if not spec.run.rounds:
+        return None
+    readers = 1 if spec.data.private else spec.run.founders
+    return share * readers * spec.run.rounds * spec.round.steps * spec.step_tokens / max(1.0, tokens)
+
+
+class _Counts:
+    """Of documents whose pieces come one after the other."""
+
+    def __init__(self, context: int, encoder: DocumentEncoder | None) -> None:
+        self._context, self._encoder = context, encoder
+        self.characters = self.replaced = self.documents = self.duplicates = self.long = 0
+        self.tokens = 0.0
+        self.is_exact = encoder is not None
+        self._of_document = 0.0
+        self._seen = set[int]()
+
+    def add(self, document: Document) -> None:
+        """Raises what the encoder does, for a conversation that its template refuses."""
+        if document.piece == 0:
+            self.documents, self._of_document = self.documents + 1, 0.0
+            seen, content = len(self._seen), document.whole or content_of(document.text)
+            self._seen.add(int(content[:16], 16))  # a few bytes of each, of however many
+            self.duplicates += len(self._seen) == seen
+        before, tokens = self._of_document, self._tokens(document)
+        self._of_document += tokens
+        self.tokens += tokens
+        self.long += before <= self._context < self._of_document
+        self.characters += len(document.text)
+        self.replaced += document.text.count(REPLACED)
+
+    def _tokens(self, document: Document) -> float:
+        if self._encoder is not None and self.characters < SAMPLE:
+            return float(len(self._encoder.encode(document.text, document.name)))
+        self.is_exact = False
+        per_character = self.tokens / self.characters if self._encoder is not None else 1 / TOKEN_CHARACTERS
+        return len(document.text) * per_character
+
+
+def _suffix(name: str) -> str:
+    """With what it is packed by."""
+    suffixes = PurePosixPath(name.lower()).suffixes
+    return "".join(suffixes[-2:] if PACKINGS.intersection(suffixes[-1:]) else suffixes[-1:])
+
+
+def _megabytes(size_bytes: int) -> str:
+    return f"{size_bytes / 1e6:,.1f} MB" if size_bytes >= 1e5 else f"{size_bytes / 1e3:,.1f} kB"
+
+
+def _count(number: int, noun: str) -> str:
+    return f"{number:,} {noun}" if number == 1 else f"{number:,} {noun}s"

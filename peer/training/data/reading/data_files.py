@@ -1,0 +1,184 @@
+"""Which files of a folder are read, as what, and which are left out for which reason.
+
+A file's name alone says what it is: a suffix in any case, behind which one of `PACKINGS` may stand.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path, PurePosixPath
+from typing import Literal
+
+from dht.errors import BadInput
+
+Kind = Literal["text", "lines", "json", "csv", "parquet", "arrow"]
+TEXT_SUFFIXES = frozenset(
+    {".txt", ".text", ".md", ".rst", ".tex", ".html", ".xml", ".log"}
+    | {".py", ".c", ".h", ".cc", ".cpp", ".hpp", ".rs", ".go", ".java", ".js", ".ts", ".sh", ".toml", ".yaml", ".yml"}
+)
+KINDS: dict[str, Kind] = {
+    **dict.fromkeys(TEXT_SUFFIXES, "text"), ".jsonl": "lines", ".ndjson": "lines", ".json": "json", ".csv": "csv",
+    ".parquet": "parquet", ".arrow": "arrow",
+}  # fmt: skip
+PACKINGS = frozenset({".gz", ".zst", ".xz"})
+READ = ".txt .md .jsonl .json .csv .parquet .arrow, and source code, each plain, .gz, .zst or .xz"
+CONVERT = {
+    ".epub": "pandoc {0} --to=plain --output={1}.txt", ".docx": "pandoc {0} --to=plain --output={1}.txt",
+    ".odt": "pandoc {0} --to=plain --output={1}.txt", ".pdf": "pdftotext {0} {1}.txt",
+    ".zip": "unzip {0}", ".tar": "tar --extract --file {0}", ".tgz": "tar --extract --file {0}",
+}  # fmt: skip
+"""Commands that make text of what is left out."""
+
+
+@dataclass(frozen=True)
+class DataFile:
+    """One that is read."""
+
+    path: Path
+    name: str
+    """Below the folder that was named, with slashes."""
+    kind: Kind
+    packing: str
+    """One of PACKINGS, or empty."""
+    size_bytes: int
+    """As it lies on the disk."""
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """One that is not."""
+
+    name: str
+    """Printable."""
+    size_bytes: int
+    why: str
+    """And what to do."""
+
+
+@dataclass(frozen=True)
+class FoundFiles:
+    """All of a folder, in order of their names."""
+
+    base: Path
+    files: tuple[DataFile, ...]
+    left_out: tuple[LeftOut, ...]
+    """Hidden ones are not among them: nobody expects those to be read."""
+
+    @property
+    def names(self) -> list[str]:
+        return [file.name for file in self.files]
+
+    def of_rows(self) -> FoundFiles:
+        """Without files of text, such as a README: what is read are conversations, and those are rows."""
+        texts = tuple(file for file in self.files if file.kind == "text")
+        left_out = (LeftOut(file.name, file.size_bytes, "it holds no conversations, which are rows") for file in texts)
+        rows = tuple(file for file in self.files if file.kind != "text")
+        return FoundFiles(self.base, rows, (*self.left_out, *left_out))
+
+
+def find_files(path: str) -> FoundFiles:
+    """The file or folder at `path`. Raises BadInput where there is nothing, or a name is no text.
+
+    Linked folders are followed, and none is read twice.
+    """
+    root = Path(os.path.expanduser(path))
+    if not os.path.exists(root):  # without an error for a name that no file can have
+        raise BadInput(
+            f"settings.data_path is {path!r}, which is not on this machine; name a text or parquet file or a folder"
+        )
+    if root.is_file():
+        base, found = root.parent, [Path(root.name)]
+    else:
+        base, found = root, sorted(_below(root))
+    files, left_out = list[DataFile](), list[LeftOut]()
+    for name in found:
+        seen = _seen(base, name)
+        if isinstance(seen, DataFile):
+            files.append(seen)
+        else:
+            left_out.append(seen)
+    _require_names(path, files)
+    return FoundFiles(base, tuple(files), tuple(left_out))
+
+
+def require_some(found: FoundFiles, path: str) -> None:
+    """Raises BadInput where nothing is read."""
+    if not found.files:
+        told = "".join(f"; {each.name}: {each.why}" for each in found.left_out[:3])
+        raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file{told}; read are {READ}")
+
+
+def _require_names(path: str, files: Sequence[DataFile]) -> None:
+    bad = [ascii(file.name[:200]) for file in files if any("\ud800" <= letter <= "\udfff" for letter in file.name)]
+    if bad:
+        more = f" and {len(bad) - 5} more" if len(bad) > 5 else ""
+        raise BadInput(
+            f"settings.data_path is {path!r}; give {', '.join(bad[:5])}{more} in it a name that is UTF-8 text"
+        )
+
+
+def _below(root: Path) -> Iterator[Path]:
+    """Names of all that is no folder, relative to it; real folders before linked ones, so that a link to one that is
+    read anyway adds nothing."""
+    visited, waiting = set[tuple[int, int]](), [root]
+    while waiting:
+        links = list[Path]()
+        for top in waiting:
+            for folder, folders, names in os.walk(top, onerror=_refuse):
+                about = os.stat(folder)
+                if (about.st_dev, about.st_ino) in visited:
+                    folders.clear()
+                    continue
+                visited.add((about.st_dev, about.st_ino))
+                here = Path(folder)
+                folders[:] = sorted(name for name in folders if not name.startswith("."))
+                links += [here / name for name in folders if (here / name).is_symlink()]
+                yield from ((here / name).relative_to(root) for name in names if not name.startswith("."))
+        waiting = links
+
+
+def _refuse(error: OSError) -> None:
+    """A folder that cannot be looked into is not left out in silence."""
+    raise BadInput(
+        f"the folder {error.filename} cannot be read ({error.strerror}); let this program read it, or move it"
+    )
+
+
+def _seen(base: Path, name: Path) -> DataFile | LeftOut:
+    path, called = base / name, name.as_posix()
+    shown = called if called.isprintable() else ascii(called)
+    if not path.is_file():
+        why = "a link that leads nowhere" if path.is_symlink() else "no regular file"
+        return LeftOut(shown, 0, f"{why}; remove it")
+    size_bytes = path.stat().st_size
+    kind, packing = kind_of(called)
+    if kind is None:
+        return LeftOut(shown, size_bytes, _why_not(called))
+    return DataFile(path, called, kind, packing, size_bytes)
+
+
+def kind_of(name: str) -> tuple[Kind | None, str]:
+    """What a file of this name holds, and how it is packed; None for what is not read."""
+    lower = PurePosixPath(name.lower())
+    packing = lower.suffix if lower.suffix in PACKINGS else ""
+    plain = lower.with_suffix("") if packing else lower
+    return KINDS.get(plain.suffix), packing
+
+
+def _why_not(name: str) -> str:
+    path = PurePosixPath(name)
+    suffix = path.suffix.lower()
+    if suffix in PACKINGS and path.with_suffix("").suffix.lower() == ".tar":
+        suffix = ".tar"
+    if suffix in CONVERT:
+        how = CONVERT[suffix].format(_quoted(path.name), _quoted(path.stem))
+        return f"{suffix} is not read; convert it: {how}"
+    return f"{suffix or 'no suffix'} is not read; rename it to .txt if it is text"
+
+
+def _quoted(name: str) -> str:
+    import shlex
+
+    return shlex.quote(name if name.isprintable() else "FILE")

@@ -1,0 +1,282 @@
+"""Rows of files of values: lines of JSON, arrays of it, CSV, parquet and Arrow. A row is of bounded size, or refused.
+
+Readers tell what is wrong with a row to a `Findings` and go on behind it, so that all faults of a folder are known at
+once.
+"""
+
+from __future__ import annotations
+
+import csv
+import json
+import re
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager, nullcontext
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, BinaryIO, TextIO
+
+from dht.errors import BadInput, BadSpec
+from peer.training.data.reading.data_files import DataFile
+from peer.training.data.reading.parquet_pages import page_bytes
+from peer.training.data.reading.plain_text import PIECE, RATIO, RATIO_FREE_BYTES, ScannedText, opened, scan, text_of
+
+MOST_ROW = 8 << 20
+"""Characters of a row in text, and bytes of a cell in a table; JSON may take twenty times as much once it is read."""
+ROWS = 256
+"""Of a table that are read at a time, where they are small."""
+ROWS_BYTES = 64 << 20
+"""Those of a table that are read at a time come to no more."""
+KEYS = ("messages", "conversations")
+"""Of a conversation's messages, where a run names no other."""
+MOST_PAGE = 128 << 20
+"""Bytes of a page of a parquet file, which is in memory as a whole. Most writers end one at 1 MiB."""
+LARGE = f"is larger than {MOST_ROW >> 20} MiB; cut its text into several"
+
+
+@dataclass
+class Findings:
+    """What readers tell beside documents."""
+
+    raises: bool = True
+    """The first fault ends the reading."""
+    faults: list[BadInput] = field(default_factory=list)
+    encodings: dict[str, str] = field(default_factory=dict)
+    """Of files that were converted, by name."""
+
+    def fault(self, error: BadInput) -> None:
+        if self.raises:
+            raise error
+        self.faults.append(error)
+
+    def scanned(self, file: DataFile) -> ScannedText:
+        """Raises BadInput."""
+        found = scan(file)
+        if found.encoding != "utf-8":
+            self.encodings[file.name] = found.encoding
+        return found
+
+
+def rows_of(file: DataFile, column: str | None, told: Findings) -> Iterator[tuple[str, Any]]:
+    """Name and value of each row; of a table, of one column alone, or of all."""
+    try:
+        if file.kind in ("parquet", "arrow"):
+            yield from _table_rows(file, column, told)
+            return
+        read = {"lines": _json_lines, "json": _json_values, "csv": _csv_rows}[file.kind]
+        with text_of(file, told.scanned(file).encoding) as text:
+            yield from read(file.name, text, told)
+    except BadInput as error:  # of the file as a whole
+        told.fault(error)
+
+
+# ---- text ----
+
+
+def _lines(name: str, text: TextIO, told: Findings) -> Iterator[tuple[int, str]]:
+    """Each with its number, but for those that are too long."""
+    number = 0
+    while line := text.readline(MOST_ROW):
+        number += 1
+        if len(line) == MOST_ROW and not line.endswith("\n"):
+            while (rest := text.readline(PIECE)) and not rest.endswith("\n"):
+                pass
+            told.fault(BadInput(f"{name}:{number} {LARGE}"))
+            continue
+        yield number, line
+
+
+def _json_lines(name: str, text: TextIO, told: Findings) -> Iterator[tuple[str, Any]]:
+    for number, line in _lines(name, text, told):
+        if line.isspace():
+            continue
+        where = f"{name}:{number}"
+        try:
+            yield where, json.loads(line)
+        except (ValueError, RecursionError) as error:
+            why = str(error)[:100]
+            told.fault(BadInput(f"{where} is no JSON ({why}); each line is a value of its own"))
+
+
+def _json_values(name: str, text: TextIO, told: Findings) -> Iterator[tuple[str, Any]]:
+    """Those of an array, or one behind the other."""
+    decoder, number, pending, at, more = json.JSONDecoder(), 0, "", 0, True
+    between = BETWEEN_VALUES
+    while True:
+        at = _behind(between, pending, at)
+        if number == 0 and between is BETWEEN_VALUES and pending.startswith("[", at):
+            between, at = BETWEEN_ELEMENTS, at + 1
+            continue
+        try:
+            value, end = decoder.raw_decode(pending, at)
+            if end == len(pending) and more:
+                raise ValueError("it may go on")
+        except (ValueError, RecursionError) as error:
+            if more and len(pending) - at <= MOST_ROW:
+                piece = text.read(max(PIECE, len(pending) - at))
+                more, pending, at = bool(piece), pending[at:] + piece, 0
+                continue
+            if at < len(pending):
+                why = LARGE if more else f"is no JSON ({str(error)[:100]})"
+                told.fault(BadInput(f"{name}#{number} {why}; a .json file holds an array of rows, or row after row"))
+            return
+        yield f"{name}#{number}", value
+        number, at = number + 1, end
+
+
+BETWEEN_VALUES, BETWEEN_ELEMENTS = re.compile(r"\s*"), re.compile(r"[\s,\]]*")
+
+
+def _behind(between: re.Pattern[str], text: str, at: int) -> int:
+    found = between.match(text, at)
+    assert found is not None
+    return found.end()
+
+
+def _csv_rows(name: str, text: TextIO, told: Findings) -> Iterator[tuple[str, Any]]:
+    """By the names that the first row has."""
+    csv.field_size_limit(MOST_ROW)
+    taken = 0
+
+    def lines() -> Iterator[str]:
+        nonlocal taken
+        for _, line in _lines(name, text, told):
+            taken += len(line)
+            if taken > MOST_ROW:
+                raise csv.Error("a row of it, or what stands behind a quotation mark that nothing closes, is too large")
+            yield line
+
+    coming, at = lines(), 1
+    head = next(coming, "")
+    delimiter = max(",;\t", key=head.count)
+    try:
+        titles = next(csv.reader([head], delimiter=delimiter), [])
+        table = csv.reader(coming, delimiter=delimiter, strict=True)
+        while True:
+            taken, at = 0, table.line_num + 2
+            row = next(table, None)
+            if row is None:
+                return
+            if row:
+                yield f"{name}:{at}", dict(zip(titles, row, strict=False))
+    except csv.Error as error:
+        told.fault(BadInput(f"{name}:{at} is no CSV from there on ({error}); write it anew, or as .jsonl"))
+
+
+# ---- tables ----
+
+
+def _table_rows(file: DataFile, column: str | None, told: Findings) -> Iterator[tuple[str, dict[str, Any]]]:
+    import pyarrow
+
+    number = 0
+    try:
+        for batch in _parquet(file, column) if file.kind == "parquet" else _arrow(file, column):
+            for row in range(batch.num_rows):
+                where, one = f"{file.name}#{number}", batch.slice(row, 1)
+                number += 1
+                if one.get_total_buffer_size() > MOST_ROW and one.nbytes > MOST_ROW:
+                    told.fault(BadInput(f"{where} {LARGE}"))
+                    continue
+                try:
+                    (values,) = one.to_pylist()
+                except UnicodeDecodeError:
+                    told.fault(BadInput(f"{where} holds a text that is no UTF-8; write it anew"))
+                    continue
+                yield where, values
+    except (pyarrow.ArrowException, OSError) as error:
+        why = next(iter(str(error).splitlines()), type(error).__name__)[:200]
+        raise BadSpec(f"{file.name} is no {file.kind} file ({why}); remove or rename it") from error
+
+
+def _parquet(file: DataFile, column: str | None) -> Iterator[Any]:
+    import pyarrow.parquet
+
+    with _seekable(file) as source, pyarrow.parquet.ParquetFile(source, buffer_size=PIECE) as table:
+        schema = table.schema_arrow
+        _require_column(file, schema, column)
+        for group in range(table.metadata.num_row_groups):
+            rows = _rows_at_once(file, source, table.metadata.row_group(group), column)
+            columns = None if column is None else [column]
+            yield from table.iter_batches(batch_size=rows, row_groups=[group], columns=columns)
+
+
+def _rows_at_once(file: DataFile, source: Path | BinaryIO, group: Any, column: str | None) -> int:
+    """How many of a group of rows. Raises BadInput for one that unpacks to more than its bytes can hold.
+
+    A value that stands once in the file may be that of every row: then each row has as much as the whole group.
+    """
+    chunks = [group.column(number) for number in range(group.num_columns)]
+    if column is not None:
+        chunks = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{column}.")]
+    with source.open("rb") if isinstance(source, Path) else nullcontext(source) as raw:
+        try:
+            pages = [size for chunk in chunks for size in page_bytes(raw, chunk)]
+        except ValueError as error:
+            raise BadSpec(f"{file.name} is no parquet file ({error}); remove or rename it") from error
+    claimed = sum(pages)
+    packed = sum(chunk.total_compressed_size for chunk in chunks)
+    is_too_much = claimed > RATIO_FREE_BYTES + RATIO * packed or claimed > max(1, group.num_rows) * MOST_ROW
+    if is_too_much or not all(0 <= size <= MOST_PAGE for size in pages):
+        raise BadInput(f"{file.name} has cells that claim {claimed >> 20} MiB out of {packed:,} bytes; {CUT}")
+    return int(min(ROWS, max(8, ROWS_BYTES // max(1, claimed))))
+
+
+CUT = f"a cell may have {MOST_ROW >> 20} MiB: cut its texts into several rows"
+
+
+def _arrow(file: DataFile, column: str | None) -> Iterator[Any]:
+    """Of a file, or of a stream, as `datasets` writes it."""
+    import pyarrow
+
+    with _mapped(file) as source:
+        try:
+            table = pyarrow.ipc.open_file(source)
+            batches = (table.get_batch(number) for number in range(table.num_record_batches))
+        except pyarrow.ArrowInvalid:
+            source.seek(0)
+            table = pyarrow.ipc.open_stream(source)
+            batches = iter(table)
+        _require_column(file, table.schema, column)
+        for batch in batches:
+            yield batch if column is None else batch.select([column])
+
+
+def _require_column(file: DataFile, schema: Any, column: str | None) -> None:
+    """Raises BadSpec where it is not there, or holds no text."""
+    import pyarrow
+
+    if column is None:
+        return
+    if column not in schema.names:
+        raise BadSpec(
+            f"data.text_field is {column!r}, no column of {file.name}; it has {', '.join(schema.names)[:200]}"
+        )
+    kind = schema.field(column).type
+    kind = kind.value_type if pyarrow.types.is_dictionary(kind) else kind
+    known = (pyarrow.types.is_string, pyarrow.types.is_large_string, pyarrow.types.is_string_view)
+    if not any(is_text(kind) for is_text in known):
+        raise BadSpec(f"data.text_field is {column!r}, a column of {kind} in {file.name}; name one that holds text")
+
+
+@contextmanager
+def _seekable(file: DataFile) -> Iterator[Any]:
+    """Unpacked on the disk where it is packed, as such a file is read from its end."""
+    if not file.packing:
+        yield file.path
+        return
+    with tempfile.TemporaryFile() as whole, opened(file) as raw:
+        while piece := raw.read(PIECE):
+            whole.write(piece)
+        whole.seek(0)
+        yield whole
+
+
+@contextmanager
+def _mapped(file: DataFile) -> Iterator[Any]:
+    import pyarrow
+
+    with _seekable(file) as whole:
+        source = pyarrow.memory_map(str(whole)) if whole is file.path else pyarrow.PythonFile(whole, "r")
+        with source:
+            yield source

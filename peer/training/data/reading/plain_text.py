@@ -1,0 +1,250 @@
+"""Bytes of a file as characters, in pieces: unpacked, and decoded by what its first bytes, or all of them, say.
+
+Whatever a file claims, no more of it is in memory than a piece.
+"""
+
+from __future__ import annotations
+
+import codecs
+import gzip
+import hashlib
+import io
+import lzma
+import re
+import zlib
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, BinaryIO, TextIO
+
+from dht.errors import BadInput
+from peer.training.data.reading.data_files import DataFile
+
+PIECE = 1 << 20
+"""Bytes, or characters, that are read at a time."""
+RATIO = 200
+"""Text unpacks to some ten times its size; what unpacks to more than this was made to fill a disk."""
+RATIO_FREE_BYTES = 16 << 20
+"""So much may come of any file."""
+XZ_BYTES = 100 << 20
+"""Of memory for unpacking: what `xz -9` takes, and no more."""
+REPLACED = "\ufffd"
+BOMS = (
+    (codecs.BOM_UTF8, "utf-8-sig"), (codecs.BOM_UTF32_LE, "utf-32"), (codecs.BOM_UTF32_BE, "utf-32"),
+    (codecs.BOM_UTF16_LE, "utf-16"), (codecs.BOM_UTF16_BE, "utf-16"),
+)  # fmt: skip
+"""In this order: the one of UTF-16 begins that of UTF-32."""
+SAMPLE = 1 << 16
+"""Bytes by which an encoding is guessed."""
+LEAST_VALID = 4
+"""Of letters beyond ASCII in UTF-8, so many are whole for each that is not, or the file is in another encoding."""
+WESTERN = "cp1252"
+"""What a text is where nothing tells several encodings apart; it has the letters of Latin-1."""
+HIGH_BYTES = re.compile(rb"[\x80-\xff]+")
+FEW = 32
+"""Single bytes beyond ASCII, between letters of ASCII, are too little to guess by."""
+
+
+@dataclass(frozen=True)
+class ScannedText:
+    """What is known of a text once it was read through."""
+
+    encoding: str
+    """As Python calls it."""
+    characters: int
+    content: str
+    """Of all of it; see `content_of`."""
+
+
+class ContentHash:
+    """Grows with a text. The same for two texts with the same characters, wherever they lie."""
+
+    def __init__(self) -> None:
+        self._hash = hashlib.blake2b()
+
+    def update(self, text: str) -> None:
+        self._hash.update(text.encode("utf-8", "replace"))
+
+    def digest(self) -> str:
+        return self._hash.hexdigest()
+
+
+def content_of(text: str) -> str:
+    """The hash by which a document is held out."""
+    found = ContentHash()
+    found.update(text)
+    return found.digest()
+
+
+def without_surrogates(text: str) -> str:
+    """The same, with U+FFFD for each half of a pair that stands alone, as JSON can say it."""
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return text.encode("utf-16-le", "surrogatepass").decode("utf-16-le", "replace")
+    return text
+
+
+# ---- unpacking ----
+
+
+class _Unpacked(io.RawIOBase):
+    """What comes out of a packed file. Raises BadInput for what is damaged, or unpacks to too much."""
+
+    def __init__(self, file: DataFile) -> None:
+        self._name, self._packed = file.name, _unpacker(file)
+        self._left = RATIO_FREE_BYTES + RATIO * file.size_bytes
+
+    def readable(self) -> bool:
+        return True
+
+    def readinto(self, buffer: Any) -> int:
+        try:
+            piece = self._packed.read(len(buffer))
+        except (OSError, EOFError, ValueError, zlib.error, lzma.LZMAError) as error:
+            why = next(iter(str(error).strip().splitlines()), type(error).__name__)
+            raise BadInput(f"{self._name} cannot be unpacked ({why[:100]}); remove it, or get it again") from error
+        self._left -= len(piece)
+        if self._left < 0:
+            raise BadInput(f"{self._name} unpacks to more than {RATIO} times its size; if it is text, unpack it first")
+        buffer[: len(piece)] = piece
+        return len(piece)
+
+    def close(self) -> None:
+        self._packed.close()
+        super().close()
+
+
+class _Xz:
+    """`lzma.open` with a bound: a file says itself how much memory it wants."""
+
+    def __init__(self, file: DataFile) -> None:
+        self._file, self._begun = file.path.open("rb"), False
+        self._begin()
+
+    def _begin(self) -> None:
+        self._stream = lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=XZ_BYTES)
+
+    def read(self, most: int) -> bytes:
+        while True:
+            packed = b""
+            if self._stream.eof:
+                packed = self._stream.unused_data.lstrip(b"\0") or self._file.read(SAMPLE).lstrip(b"\0")
+                if not packed:
+                    return b""
+                self._begin()
+            elif self._stream.needs_input:
+                packed = self._file.read(SAMPLE)
+                if not packed:
+                    raise EOFError("it is cut off")
+            if piece := self._stream.decompress(packed, most):
+                return piece
+
+    def close(self) -> None:
+        self._file.close()
+
+
+def _unpacker(file: DataFile) -> Any:
+    if file.packing == ".gz":
+        return gzip.open(file.path)
+    if file.packing == ".xz":
+        return _Xz(file)
+    import pyarrow
+
+    return pyarrow.CompressedInputStream(pyarrow.OSFile(str(file.path)), "zstd")
+
+
+@contextmanager
+def opened(file: DataFile) -> Iterator[BinaryIO]:
+    """Its bytes, unpacked."""
+    raw: Any
+    try:
+        raw = io.BufferedReader(_Unpacked(file), PIECE) if file.packing else file.path.open("rb")
+    except OSError as error:
+        raise BadInput(f"{file.name} cannot be read ({error.strerror or error}); let this program read it") from error
+    with raw:
+        yield raw
+
+
+# ---- decoding ----
+
+
+@contextmanager
+def text_of(file: DataFile, encoding: str, errors: str = "replace") -> Iterator[TextIO]:
+    """Its characters; every end of a line is a line feed."""
+    with opened(file) as raw, io.TextIOWrapper(raw, encoding, errors) as text:
+        yield text
+
+
+def pieces_of(text: TextIO) -> Iterator[str]:
+    while piece := text.read(PIECE):
+        yield piece
+
+
+def scan(file: DataFile) -> ScannedText:
+    """Read it through. Raises BadInput for what is no text."""
+    encoding = marked = _by_first_bytes(file)
+    try:
+        return _scanned(file, marked or "utf-8", "strict")
+    except UnicodeDecodeError:
+        encoding = marked or guess(_not_utf8(file))
+    return _scanned(file, encoding, "replace")
+
+
+def _scanned(file: DataFile, encoding: str, errors: str) -> ScannedText:
+    content, characters = ContentHash(), 0
+    with text_of(file, encoding, errors) as text:
+        for piece in pieces_of(text):
+            content.update(piece)
+            characters += len(piece)
+    return ScannedText(encoding, characters, content.digest())
+
+
+def _by_first_bytes(file: DataFile) -> str:
+    """Empty where they say nothing. Raises BadInput for bytes that no text has."""
+    with opened(file) as raw:
+        head = raw.read(SAMPLE)
+    for mark, encoding in BOMS:
+        if head.startswith(mark):
+            return encoding
+    if 0 not in head:
+        return ""
+    for high, encoding in ((1, "utf-16-le"), (0, "utf-16-be")):  # in most languages most letters have a byte of 0
+        text = head[: len(head) // 2 * 2].decode(encoding, "replace")
+        is_letters = 3 * head[high::2].count(0) > len(text) and 0 not in head[1 - high :: 2]
+        if is_letters and all(letter.isprintable() or letter.isspace() for letter in text):
+            return encoding
+    raise BadInput(f"{file.name} has NUL bytes, as no text has; remove it, or rename it to what it is")
+
+
+def _not_utf8(file: DataFile) -> bytes:
+    """A sample that begins shortly before what is no UTF-8."""
+    decoder, before = codecs.getincrementaldecoder("utf-8")("strict"), b""
+    with opened(file) as raw:
+        while piece := raw.read(SAMPLE):
+            try:
+                decoder.decode(piece)
+            except UnicodeDecodeError as error:
+                at = max(0, error.start - SAMPLE // 2)
+                return (before + piece + raw.read(SAMPLE))[at : at + 3 * SAMPLE]
+            before = decoder.getstate()[0]
+    return before
+
+
+def guess(sample: bytes) -> str:
+    """The encoding of what is no UTF-8, or is damaged UTF-8, which that stays."""
+    from charset_normalizer import from_bytes
+
+    text = sample.decode("utf-8", "replace")
+    broken = text.count(REPLACED)
+    if sum(letter > "\x7f" for letter in text) - broken >= LEAST_VALID * broken:
+        return "utf-8"
+    runs = HIGH_BYTES.findall(sample)
+    if len(runs) < FEW and max(map(len, runs)) == 1:
+        return WESTERN
+    found = from_bytes(sample)
+    best = found.best()
+    if best is None:
+        return "utf-8"
+    alike = any(WESTERN in each.could_be_from_charset and each.chaos <= best.chaos for each in found)
+    return WESTERN if alike else best.encoding

@@ -1,0 +1,135 @@
+"""Strangers who ask as much as they can are not felt in a round, and keep nothing from a newcomer."""
+
+from __future__ import annotations
+
+from collections import Counter, defaultdict
+
+import pytest
+
+from dht.streams.answer_budget import AHEAD_S, STRANGERS_SHARE, AnswerBudget
+from peer.consensus.protocol.messages import GetBlocks, GetObjects, encode
+from peer.consensus.rounds.driver import bytes_a_minute
+from tests.fields.trust.liars import Stage
+
+ASKERS = tuple(f"s{index:02}" for index in range(50))
+FLOOD_S = 60.0
+
+
+class Flood:
+    """Fifty strangers ask so many peers for all that they have, each second; every line carries `line_bps`."""
+
+    def __init__(self, asked: int, line_bps: float) -> None:
+        self.stage = Stage.of(4)
+        self.world = self.stage.world
+        self.world.liars = set()
+        self.given = Counter[str]()
+        """Bytes of blocks and objects that strangers were given, by who gave them."""
+        self._free_at = defaultdict[str, float](float)
+        self._asked, self._line_bps = asked, line_bps
+        self.stage.run(self.stage.from_s)
+        self.genesis = self.world.peers[0].disk.blocks[0].update.parent
+        self.world.network.delays = self._line
+        for peer in self.world.peers:
+            peer.driver.budget.upload_bps = lambda: line_bps
+        if asked:
+            self.world.scheduler.call_in(1.0, self._ask)
+
+    def _line(self, source: str, to: str, frame: bytes) -> float:
+        """How much later the last byte is there: frames of a sender wait for those before."""
+        if to in ASKERS and len(frame) > 1_000:  # all but the HEADs that answer who has nothing new to hear
+            self.given[source] += len(frame)
+        now = self.world.now
+        self._free_at[source] = max(self._free_at[source], now) + 8 * len(frame) / self._line_bps
+        return self._free_at[source] - now
+
+    def _ask(self) -> None:
+        blocks, objects = encode(GetBlocks((self.genesis,))), {}
+        for peer in self.world.peers[: self._asked]:
+            objects[peer.name] = encode(GetObjects(tuple(list(peer.disk.objects)[-64:])))
+            for asker in ASKERS:
+                peer.on_frame(asker, blocks)
+                peer.on_frame(asker, objects[peer.name])
+        self.world.scheduler.call_in(1.0, self._ask)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("asked", "line_bps"), [(1, 400_000.0), (4, 20e6)])
+def test_fifty_askers_make_no_round_longer_than_a_tenth_and_a_newcomer_gets_its_blocks(
+    asked: int, line_bps: float
+) -> None:
+    """Each peer gives them a tenth of its line, and the newcomer, a stranger too, comes to where the others are: from
+    peers that are asked by nobody else, or with its part of what all strangers get."""
+    usual, flood = Flood(0, line_bps), Flood(asked, line_bps)
+    rounds, flooded = usual.stage.run(FLOOD_S), flood.stage.run(FLOOD_S)
+    assert 1.1 * flooded >= rounds
+    newcomer = flood.world.join()
+    flood.stage.run(60.0)
+    assert newcomer.disk.head.round >= flood.world.peers[0].disk.head.round - 1
+    most = STRANGERS_SHARE * line_bps / 8 * (FLOOD_S + 60.0 + AHEAD_S) + 200_000
+    assert flood.given
+    assert max(flood.given.values()) <= most
+
+
+# ---- the budget ----
+
+
+class Clock:
+    now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+def given(budget: AnswerBudget, peer: str, size_bytes: int = 1_000) -> int:
+    """How many bytes it is given now, in objects of this size, if it asks on and on."""
+    total = 0
+    while total < 1 << 26 and budget.has_room_for(peer):
+        budget.give(peer, size_bytes)
+        total += size_bytes
+    return total
+
+
+def budget_of(clock: Clock, upload_bps: float, admitted: str = "") -> AnswerBudget:
+    state = Stage.of(4).world.peers[0].driver.state
+    return AnswerBudget(
+        clock, lambda: bytes_a_minute(state), lambda peer: state.has_a_part(peer) or peer == admitted,
+        lambda: upload_bps,
+    )  # fmt: skip
+
+
+def test_members_and_who_was_admitted_are_not_counted(clock: Clock) -> None:
+    budget = budget_of(clock, 1e6, "a")
+    assert [given(budget, peer) >= 1 << 26 for peer in ("p1", "a", "s")] == [True, True, False]
+
+
+def test_strangers_together_have_a_tenth_of_the_line_in_the_long_run(clock: Clock) -> None:
+    budget = budget_of(clock, 1e6)
+    total = 0
+    for _ in range(600):
+        total += sum(given(budget, asker) for asker in ASKERS)
+        clock.now += 1.0
+    assert 0.7 < total / (STRANGERS_SHARE * 1e6 / 8 * 600.0) < 1.2
+
+
+def test_who_has_had_nothing_lately_gets_something_however_many_ask(clock: Clock) -> None:
+    """And in the long run as much as any other."""
+    budget, honest, others = budget_of(clock, 1e6), 0, 0
+    for _ in range(600):
+        others += sum(given(budget, asker) for asker in ASKERS)
+        honest += given(budget, "honest")
+        clock.now += 1.0
+    assert honest > 0.5 * others / len(ASKERS)
+
+
+def test_where_the_line_is_not_known_each_has_what_two_rounds_have_in_a_minute(clock: Clock) -> None:
+    """In a small run what one question may cost."""
+    budget = budget_of(clock, 0.0)
+    first = given(budget, "s")
+    assert (1 << 24) <= first <= (1 << 24) + 1_000
+    clock.now += 30.0
+    assert 0.45 < given(budget, "s") / first < 0.55

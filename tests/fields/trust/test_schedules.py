@@ -1,0 +1,24 @@
+"""One of four peers lies while others crash, are cut off and lose what they are sent."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.fields.trust.schedules import ATTACKS, attack_of
+from tests.plans import run_one
+
+pytestmark = pytest.mark.slow
+
+
+@pytest.mark.parametrize("number", range(len(ATTACKS)))
+def test_no_lie_beside_other_faults_breaks_what_is_promised(number: int) -> None:
+    """`python -m tests.benchmarks chaos --liars` runs as many as you like."""
+    result = run_one("liars", number)
+    assert not result.failure
+    assert result.counts["lies"] > 0
+
+
+def test_any_lie_meets_any_kind_of_faults() -> None:
+    """Random ones, those with an aim, and long splits; the first two with Restarts and without."""
+    met = {(attack_of(number), number % 6) for number in range(480)}
+    assert len(met) == 6 * len(ATTACKS)

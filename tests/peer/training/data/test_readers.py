@@ -1,0 +1,256 @@
+"""What people bring, read as it is: names, encodings, packings, rows; and what is no text, as one clear line."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import lzma
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pyarrow
+import pyarrow.ipc
+import pyarrow.parquet
+import pytest
+
+from dht.errors import BadInput, BadSpec
+from peer.training.data.conversations import read_conversations
+from peer.training.data.documents import documents_of, read_files
+from peer.training.data.reading.data_files import find_files
+from peer.training.data.reading.file_rows import MOST_ROW, Findings
+
+FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
+RUSSIAN = "Это простой русский текст, который мы хотим прочитать без ошибок и потерь.\n" * 3
+
+
+def texts(folder: Path, field: str = "text") -> dict[str, str]:
+    return {document.name: document.text for document in read_files(str(folder), field)}
+
+
+def packed(suffix: str, payload: bytes) -> bytes:
+    if suffix == ".zst":
+        compressed: bytes = pyarrow.compress(payload, codec="zstd", asbytes=True)
+        return compressed
+    return {"": bytes, ".gz": gzip.compress, ".xz": lzma.compress}[suffix](payload)
+
+
+ARROW, STREAM, PARQUET = (pyarrow.BufferOutputStream() for _ in range(3))
+TABLE = pyarrow.table({"text": ["one", None, "two"], "id": [1, 2, 3]})
+with pyarrow.ipc.new_file(ARROW, TABLE.schema) as writer:
+    writer.write_table(TABLE)
+with pyarrow.ipc.new_stream(STREAM, TABLE.schema) as writer:
+    writer.write_table(TABLE)
+pyarrow.parquet.write_table(TABLE, PARQUET)
+ROWS = [{"text": "one", "id": 1}, {"text": "two", "id": 2}]
+FILES = {
+    "a.txt": b"one", "a.MD": b"one", "a.jsonl": b'{"text": "one"}\n{"text": "two"}\n',
+    "a.json": json.dumps(ROWS).encode(),
+    "a.Json": b'{"text": "one"}\n\n{"text":\n"two"}', "a.csv": b'id,text\n1,one\n2,"two"\n',
+    "b.csv": 'id;text\n1;"o\nne"\n'.encode("utf-16"), "a.arrow": ARROW.getvalue().to_pybytes(),
+    "b.arrow": STREAM.getvalue().to_pybytes(), "a.parquet": PARQUET.getvalue().to_pybytes(),
+}  # fmt: skip
+EXPECTED = {
+    "a.txt": ["one"], "a.MD": ["one"], "b.csv": ["o\nne"], "a.arrow": ["one", "", "two"], "b.arrow": ["one", "", "two"],
+    "a.parquet": ["one", "", "two"],
+}  # fmt: skip
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst", ".xz", ".GZ"])
+@pytest.mark.parametrize("name", FILES)
+def test_each_kind_is_read_plain_and_packed(name: str, suffix: str, tmp_path: Path) -> None:
+    (tmp_path / f"{name}{suffix}").write_bytes(packed(suffix.lower(), FILES[name]))
+    assert list(texts(tmp_path).values()) == EXPECTED.get(name, ["one", "two"])
+
+
+@pytest.mark.parametrize(
+    ("encoding", "text", "told"),
+    [
+        ("utf-8", FRENCH, None), ("utf-8-sig", FRENCH, "utf-8-sig"), ("utf-16", FRENCH, "utf-16"),
+        ("utf-16-le", "plain words\n" * 9, "utf-16-le"), ("utf-16-be", "plain words\n" * 9, "utf-16-be"),
+        ("utf-32", RUSSIAN, "utf-32"), ("latin-1", FRENCH, "cp1252"), ("latin-1", "hét", "cp1252"),
+        ("cp1251", RUSSIAN, "cp1251"),
+    ],
+)  # fmt: skip
+def test_texts_are_read_in_their_encoding_and_it_is_told(
+    encoding: str, text: str, told: str | None, tmp_path: Path
+) -> None:
+    """Without its mark, and with line feeds alone."""
+    (tmp_path / "A.TXT").write_bytes(text.replace("\n", "\r\n").encode(encoding))
+    found = Findings()
+    (document,) = documents_of(find_files(str(tmp_path)), "text", found)
+    assert document.text == text
+    assert found.encodings.get("A.TXT") == told
+
+
+def test_a_damaged_byte_does_not_make_utf8_another_encoding(tmp_path: Path) -> None:
+    (tmp_path / "a.txt").write_bytes(RUSSIAN.encode() + b"\xff" + RUSSIAN.encode())
+    assert list(texts(tmp_path).values()) == [f"{RUSSIAN}\ufffd{RUSSIAN}"]
+
+
+def test_linked_folders_are_followed_once(tmp_path: Path) -> None:
+    """One that leads back, one to what is there anyway, one to another place, and one to nowhere."""
+    base, other = tmp_path / "base", tmp_path / "other"
+    (base / "sub").mkdir(parents=True)
+    other.mkdir()
+    (base / "sub" / "a.txt").write_text("a")
+    (other / "b.txt").write_text("b")
+    for link, target in (("a loop", base), ("again", base / "sub"), ("elsewhere", other), ("gone.txt", base / "no")):
+        (base / link).symlink_to(target)
+    assert texts(base) == {"elsewhere/b.txt": "b", "sub/a.txt": "a"}
+    (lost,) = find_files(str(base)).left_out
+    assert (lost.name, lost.why) == ("gone.txt", "a link that leads nowhere; remove it")
+
+
+def test_what_is_left_out_says_how_it_is_converted(tmp_path: Path) -> None:
+    for name in ("a.txt", "My Book.EPUB", "b.docx", "c.pdf", "d.tar.gz", "photo.jpg", "e.gz", ".hidden.txt"):
+        (tmp_path / name).write_text(name)
+    os.mkfifo(tmp_path / "pipe.txt")
+    left = {each.name: each.why for each in find_files(str(tmp_path)).left_out}
+    assert left == {
+        "My Book.EPUB": ".epub is not read; convert it: pandoc 'My Book.EPUB' --to=plain --output='My Book'.txt",
+        "b.docx": ".docx is not read; convert it: pandoc b.docx --to=plain --output=b.txt",
+        "c.pdf": ".pdf is not read; convert it: pdftotext c.pdf c.txt",
+        "d.tar.gz": ".tar is not read; convert it: tar --extract --file d.tar.gz",
+        "e.gz": ".gz is not read; rename it to .txt if it is text",
+        "photo.jpg": ".jpg is not read; rename it to .txt if it is text",
+        "pipe.txt": "no regular file; remove it",
+    }
+    assert list(texts(tmp_path)) == ["a.txt"]
+
+
+def test_a_folder_of_books_alone_says_how_they_are_converted(tmp_path: Path) -> None:
+    (tmp_path / "a.epub").write_text("x")
+    with pytest.raises(BadInput, match=r"no text or parquet file; a\.epub: .*pandoc a\.epub"):
+        texts(tmp_path)
+
+
+def test_half_a_pair_of_surrogates_is_one_character_that_is_no_letter(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a\\ud800b"}\n')
+    (tmp_path / "b.jsonl").write_text(
+        '{"text": [], "messages": [{"role": "user", "content": "\\udc00"}, {"role": "assistant", "content": "b"}]}\n'
+    )
+    assert texts(tmp_path / "a.jsonl") == {"a.jsonl:1": "a\ufffdb"}
+    (talk,) = read_conversations(str(tmp_path / "b.jsonl"), "text")
+    assert json.loads(talk.text)[0]["content"] == "\ufffd"
+
+
+def test_conversations_beside_a_readme_are_read(tmp_path: Path) -> None:
+    (tmp_path / "README.md").write_text("what this is")
+    messages = [{"role": "user", "content": "a"}, {"role": "assistant", "content": "b"}]
+    (tmp_path / "a.JSONL.gz").write_bytes(gzip.compress(json.dumps({"messages": messages}).encode()))
+    assert [talk.name for talk in read_conversations(str(tmp_path), "text")] == ["a.JSONL.gz:1"]
+
+
+def parquet(**columns: object) -> bytes:
+    sink = pyarrow.BufferOutputStream()
+    pyarrow.parquet.write_table(pyarrow.table(columns), sink, compression="zstd")
+    return bytes(sink.getvalue().to_pybytes())
+
+
+GREEDY = [{"id": lzma.FILTER_LZMA2, "dict_size": 1 << 30}]
+BAD = {
+    "a.jsonl": (b'{"text": 1}\n', "a.jsonl:1 has no text named 'text'"),
+    "long.jsonl": (b'{"text": "' + b"a" * MOST_ROW + b'"}\n', "long.jsonl:1 is larger than 8 MiB; cut its text"),
+    "long.json": (b'[{"text": "' + b"a" * 3 * MOST_ROW + b'"}]', "long.json#0 is larger than 8 MiB"),
+    "cut.json": (b'[{"text": "a"}, {"text":', "cut.json#1 is no JSON"),
+    "open.csv": (b'text\n"' + b"a\n" * MOST_ROW, "open.csv:2 is no CSV from there on"),
+    "n.parquet": (parquet(text=[1, 2]), "data.text_field is 'text', a column of int64 in n.parquet; name one that"),
+    "bomb.parquet": (parquet(text=["a" * (1 << 28)]), "bomb.parquet has cells that claim 256 MiB"),
+    "no.arrow": (b"no arrow at all", "no.arrow is no arrow file"),
+    "bomb.txt.gz": (gzip.compress(bytes(b"a" * (1 << 26))), "bomb.txt.gz unpacks to more than 200 times its size"),
+    "bomb.txt.zst": (packed(".zst", b"a" * (1 << 26)), "bomb.txt.zst unpacks to more than 200 times its size"),
+    "cut.txt.gz": (gzip.compress(os.urandom(99))[:-9], "cut.txt.gz cannot be unpacked"),
+    "cut.txt.xz": (lzma.compress(b"text " * 99)[:-30], "cut.txt.xz cannot be unpacked"),
+    "no.txt.zst": (b"none of it", "no.txt.zst cannot be unpacked"),
+    "greedy.txt.xz": (lzma.compress(b"a", filters=GREEDY), "greedy.txt.xz cannot be unpacked"),
+    "binary.txt": (b"\x7fELF\x00\x01\x02" * 9, "binary.txt has NUL bytes, as no text has"),
+}  # fmt: skip
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("name", BAD)
+def test_what_is_wrong_with_a_file_is_one_clear_line(name: str, tmp_path: Path) -> None:
+    payload, said = BAD[name]
+    (tmp_path / name).write_bytes(payload)
+    with pytest.raises(BadInput) as caught:
+        texts(tmp_path)
+    assert str(caught.value).startswith(said)
+    assert str(caught.value).isprintable()
+
+
+def test_text_that_is_no_utf8_in_a_table_is_one_line(tmp_path: Path) -> None:
+    column = pyarrow.array([b"caf\xe9"]).view(pyarrow.string())
+    pyarrow.parquet.write_table(pyarrow.table({"text": column}), tmp_path / "a.parquet")
+    with pytest.raises(BadInput, match=r"a\.parquet#0 holds a text that is no UTF-8"):
+        texts(tmp_path)
+
+
+def test_all_faults_are_found_at_once(tmp_path: Path) -> None:
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n{\n{"text": "b"}\n7\n')
+    (tmp_path / "b.parquet").write_bytes(b"none")
+    told = Findings(raises=False)
+    assert [each.text for each in documents_of(find_files(str(tmp_path)), "text", told)] == ["a", "b"]
+    assert [str(fault).split()[0] for fault in told.faults] == ["a.jsonl:2", "a.jsonl:4", "b.parquet"]
+    assert isinstance(told.faults[1], BadSpec)
+
+
+MOST_GROWTH_MB = 75
+READ = """
+import sys
+from pathlib import Path
+import pyarrow.parquet
+from peer.training.data.reading.data_files import find_files
+from peer.training.data.documents import documents_of
+from peer.training.data.reading.file_rows import Findings
+peak = lambda: int(Path("/proc/self/status").read_text().split("VmHWM:")[1].split()[0]) >> 10
+before, told = peak(), Findings(raises=False)
+found = sum(1 for _ in documents_of(find_files(sys.argv[1]), "text", told))
+print(peak() - before, found, *told.faults)
+"""
+
+
+@pytest.mark.outside
+@pytest.mark.slow
+@pytest.mark.parametrize(("name", "said"), [("a.txt", ""), ("line.jsonl", "line.jsonl:1 is larger than 8 MiB")])
+def test_a_file_is_never_in_memory(name: str, said: str, tmp_path: Path) -> None:
+    """300 MB of lines, and a line of 300 MB, by a process that grows by a quarter of that at most."""
+    line = b"a line of text, of some length and no more\n" * 25_000
+    with (tmp_path / name).open("wb") as file:
+        file.write(b'{"text": "' * bool(said))
+        for _ in range(280):
+            file.write(line.replace(b"\n", b" ") if said else line)
+    argv = [sys.executable, "-c", READ, str(tmp_path)]
+    told = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+    grown_mb, found, *faults = told.split(maxsplit=2)
+    assert int(grown_mb) < MOST_GROWTH_MB
+    assert (int(found) > 1000, "".join(faults).startswith(said)) == (not said, True)
+
+
+@pytest.mark.outside
+@pytest.mark.slow
+def test_a_cell_that_claims_much_takes_little(tmp_path: Path) -> None:
+    """500 MB out of a file of some kB."""
+    (tmp_path / "a.parquet").write_bytes(parquet(text=["a" * 500_000_000]))
+    assert (tmp_path / "a.parquet").stat().st_size < 100_000
+    argv = [sys.executable, "-c", READ, str(tmp_path)]
+    told = subprocess.run(argv, capture_output=True, text=True, timeout=120, check=True).stdout
+    assert int(told.split()[0]) < MOST_GROWTH_MB
+    assert "a.parquet has cells that claim 476 MiB" in told
+
+
+def test_a_folder_that_cannot_be_read_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Not left out without a word. (Who runs the tests may be allowed everything.)"""
+    (tmp_path / "a.txt").write_text("a")
+    (tmp_path / "closed").mkdir()
+    scan = os.scandir
+
+    def closed(path: str) -> object:
+        if str(path).endswith("closed"):
+            raise PermissionError(13, "Permission denied", str(path))
+        return scan(path)
+
+    monkeypatch.setattr(os, "scandir", closed)
+    with pytest.raises(BadInput, match=r"closed cannot be read \(Permission denied\)"):
+        find_files(str(tmp_path))

@@ -1,0 +1,64 @@
+"""What a folder holds for a run, as a child of ours finds out: a table for people, and why it is refused."""
+
+from __future__ import annotations
+
+import json
+import textwrap
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from dht.errors import BadInput, Unreachable
+from peer.schema.events import printable
+from tui.processes.children import python_module
+from tui.processes.one_shot import answer
+
+INSPECT_S = 4 * 3600.0
+"""Some hundred gigabytes are read in this time."""
+FORMAT_S = 120.0
+"""One row is read."""
+NAMES = 14
+"""Columns of what stands before each line."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class InspectedFolder:
+    """One source of a run; see `peer.training.data.inspection`."""
+
+    folder: str
+    rows: Sequence[tuple[str, str]]
+    refusals: Sequence[str]
+
+    def lines(self, width: int) -> list[str]:
+        """The table."""
+        found, before = [f"  {printable(self.folder)}"], ""
+        for name, text in self.rows:
+            shown, before = name if name != before else "", name
+            found += textwrap.wrap(
+                f"  {shown:<{NAMES}}{printable(text)}", width, subsequent_indent=" " * (NAMES + 2),
+                break_long_words=False, break_on_hyphens=False,
+            )  # fmt: skip
+        return found
+
+
+def inspected(spec: str, data_path: str) -> list[InspectedFolder]:
+    """Of each source of the run with this spec's text that reads files. Raises BadInput, and Unreachable for a folder
+    that takes too long."""
+    argv = python_module("peer", "inspect", json.dumps({"spec": spec, "data_path": data_path}))
+    late = Unreachable(f"{data_path} was not read through within {INSPECT_S / 3600:.0f} hours; name a smaller folder")
+    told = json.loads(answer("inspection of the data", argv, INSPECT_S, late=late, apart=True))
+    return [InspectedFolder(**each) for each in told]
+
+
+def format_in(folder: Path) -> str:
+    """`chat` where its first file of rows begins with a conversation, else `text`. Raises BadInput."""
+    argv = python_module("peer", "inspect", json.dumps({"format_in": str(folder)}))
+    return answer("inspection of the data", argv, FORMAT_S, apart=True)
+
+
+def require_sound(found: Sequence[InspectedFolder]) -> None:
+    """Raises BadInput, once the tables are on the screen that say all of it."""
+    for each in found:
+        if each.refusals:
+            more = f"; and {len(each.refusals) - 1:,} more" if len(each.refusals) > 1 else ""
+            raise BadInput(f"{each.folder} cannot be trained on: {each.refusals[0]}{more}")
