@@ -13,6 +13,7 @@ from dht.admission import LASTS_S
 from dht.errors import BadInput
 from dht.identity import Identity, public_key_of
 from dht.invite import issue
+from peer.consensus.organiser.checkpoints import ChainCheckpoint
 from peer.schema.spec import RunSpec
 
 SINGLE_MOST = 256
@@ -77,8 +78,9 @@ class BootstrapConfig:
 
 
 def issue_all(
-    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: InviteTerms, now_s: float
-) -> list[str]:
+    identity: Identity, *, run: str, spec_hash: bytes, addrs: tuple[str, ...], terms: InviteTerms, now_s: float,
+    checkpoint: ChainCheckpoint | None,
+) -> list[str]:  # fmt: skip
     """The texts of the invites, at least one. Raises BadAddress."""
     expires = now_s + terms.lasts_s if terms.lasts_s else None
     return [
@@ -90,6 +92,7 @@ def issue_all(
             once=terms.single > 0,
             expires=expires,
             token=secrets.token_bytes(TOKEN_BYTES) if terms.admits else None,
+            checkpoint=None if checkpoint is None else (checkpoint.round, checkpoint.anchor),
         )
         for _ in range(max(1, terms.single))
     ]

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 
+from bootstrap.checkpoints import read_checkpoint
 from bootstrap.config import BootstrapConfig, issue_all
 from dht.addresses import are_loopback, can_be_dialled, is_global
 from dht.atomic_files import write_atomic
@@ -82,7 +83,7 @@ class InviteIssuer:
     def _make(self, addresses: tuple[str, ...]) -> list[str]:
         texts = issue_all(
             self._identity, run=self._config.spec.run.name, spec_hash=self._config.run, addrs=addresses,
-            terms=self._config.terms, now_s=time.time(),
+            terms=self._config.terms, now_s=time.time(), checkpoint=read_checkpoint(self._config.directory),
         )  # fmt: skip
         write_atomic(self._config.directory / INVITE_FILE, texts[-1].encode(), private=True)  # it may hold a token
         return texts

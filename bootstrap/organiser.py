@@ -10,6 +10,7 @@ import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
+from bootstrap.checkpoints import read_checkpoint
 from bootstrap.config import InviteTerms, issue_all, parse_duration_s
 from bootstrap.members import end, load_ended, load_names, read_book, renew
 from bootstrap.roster import demote, load_promoted, promote
@@ -32,7 +33,10 @@ def more_invites(directory: Path, *, expires: str = "", count: int = 0, also: Se
     terms = InviteTerms(admits=last.token is not None, single=count, lasts_s=lasts_s)
     # What is asked for now comes first: of too many the last are left out.
     addrs = tuple(dict.fromkeys((*map(check_dial, also), *last.addrs)))[:MAX_ADDRESSES]
-    texts = issue_all(organiser, run=last.run, spec_hash=last.spec_hash, addrs=addrs, terms=terms, now_s=time.time())
+    texts = issue_all(
+        organiser, run=last.run, spec_hash=last.spec_hash, addrs=addrs, terms=terms, now_s=time.time(),
+        checkpoint=read_checkpoint(directory),
+    )  # fmt: skip
     return "\n".join(texts)
 
 

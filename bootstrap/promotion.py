@@ -67,12 +67,13 @@ class Promoter:
         self._report, self._clock = report, clock
         rows = load_table(directory / CANDIDATES_FILE, _is_candidate, "remove it, and the node begins to watch anew")
         self._candidates = {peer: Candidate(**row) for peer, row in rows.items()}
-        self._head: ChainHead | None = None
+        self.head: ChainHead | None = None
+        """Where the chain is that the node has followed; None before it has looked."""
         self._look_at = 0.0
 
     def votes(self, peer: str) -> bool:
         """Whether the chain elected this peer, as far as it was followed."""
-        return self._head is not None and peer in self._head.electorate
+        return self.head is not None and peer in self.head.electorate
 
     def watches(self, peer: str) -> bool:
         """Whether the chain says that its work was counted."""
@@ -83,8 +84,8 @@ class Promoter:
         if time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
-        self._head = self._head or self._load(genesis)
-        further = [peer for peer, said in (await read_heads()).items() if said.round > self._head.round]
+        self.head = self.head or self._load(genesis)
+        further = [peer for peer, said in (await read_heads()).items() if said.round > self.head.round]
         try:
             if further:
                 await self._follow(node, random.choice(further))
@@ -95,14 +96,14 @@ class Promoter:
 
     async def _follow(self, node: Node, peer: str) -> None:
         """Hear of a peer how the chain went on."""
-        assert self._head is not None
-        request = light_chain.packed_question(self._head.round)
+        assert self.head is not None
+        request = light_chain.packed_question(self.head.round)
         try:
             given = await node.ask(peer, light_chain.QUESTION, ASK_S, light_chain.MAX_WAY_BYTES, request)
             if given is None:
                 return  # it has not all of that
             way = light_chain.read_way(given)
-            self._head = light_chain.follow(self._keys, self._keys.identity.peer_id, self._head, way)
+            self.head = light_chain.follow(self._keys, self._keys.identity.peer_id, self.head, way)
         except Unreachable as error:
             log.info("%s", error)
             return

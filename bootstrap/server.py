@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from bootstrap.checkpoints import CheckpointBook
 from bootstrap.config import BootstrapConfig
 from bootstrap.founders import FounderPool, GenesisFile, look, restore
 from bootstrap.invites import InviteIssuer
@@ -38,7 +39,7 @@ from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
-from peer.consensus.organiser import restart_desk, rosters
+from peer.consensus.organiser import checkpoints, restart_desk, rosters
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.http import serving
 from peer.schema import spec as specs
@@ -64,6 +65,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
         restarts = RestartBook(config.directory, identity, config.run, report)
         roster = RosterFile(config.directory, identity, config.run, report)
+        signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
         promoter = Promoter(config.directory, identity, config.run, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
@@ -79,6 +81,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 node.rank_by(partial(_rank, node.peer_id, file, book, roster, promoter))
                 _answer_stuck(node, orders, restarts)
                 node.answer(rosters.QUESTION, roster.answer)
+                node.answer(checkpoints.QUESTION, signed.answer)
                 issuer = InviteIssuer(config, identity, node, report)
                 await issuer.issue()
                 around = PeerMonitor(node, config.directory, book, orders, health)
@@ -86,7 +89,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await _found(config, node, file, report, stop, around, issuer)
                 if file.genesis is not None:
                     health.begin()
-                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter)
+                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter, signed)
         report(PeerStopped(why="asked to stop"))
 
 
@@ -257,7 +260,7 @@ def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
 
 async def _stay(
     node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer,
-    restarts: RestartBook, roster: RosterFile, promoter: Promoter,
+    restarts: RestartBook, roster: RosterFile, promoter: Promoter, signed: CheckpointBook,
 ) -> None:  # fmt: skip
     """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
     due_at = 0.0
@@ -268,6 +271,7 @@ async def _stay(
         restarts.know(founders, newest)
         restarts.look()
         await promoter.look(node, file.genesis, around.heads_let_in, newest.known)
+        signed.look(promoter.head)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None

@@ -62,6 +62,8 @@ class Invite:
     once: bool = False
     """Only the first who shows it."""
     expires: float | None = None
+    checkpoint: tuple[int, bytes] | None = None
+    """Round and anchor of the newest checkpoint that the organiser had signed: a newcomer believes no older one."""
     text: str = field(default="", compare=False, repr=False)
     """The whole invite as it was issued."""
 
@@ -75,6 +77,7 @@ def issue(
     token: bytes | None = None,
     once: bool = False,
     expires: float | None = None,
+    checkpoint: tuple[int, bytes] | None = None,
 ) -> str:
     """The invite text, signed by `identity`, the organiser. Raises BadAddress."""
     assert len(spec_hash) == 32
@@ -93,6 +96,8 @@ def issue(
         fields |= {"token": token, "once": once}
     if expires is not None:
         fields["expires"] = float(expires)
+    if checkpoint is not None:
+        fields["checkpoint"] = list(checkpoint)
     body = msgpack.packb(fields)
     packed = msgpack.packb([body, identity.sign(spec_hash, _KIND, body)])
     return PREFIX + base64.urlsafe_b64encode(packed).decode().rstrip("=")
@@ -231,6 +236,7 @@ def _read_fields(fields: dict[Any, Any], text: str) -> Invite:
                 token=_read_token(fields),
                 once=_optional(fields, "once", bool) or False,
                 expires=_read_expiry(fields),
+                checkpoint=_read_checkpoint(fields),
                 text=text,
             )
     raise _damaged()
@@ -257,6 +263,15 @@ def _read_expiry(fields: dict[Any, Any]) -> float | None:
     if expires is not None and not math.isfinite(expires):
         raise _damaged()
     return expires
+
+
+def _read_checkpoint(fields: dict[Any, Any]) -> tuple[int, bytes] | None:
+    match fields.get("checkpoint"):
+        case None:
+            return None
+        case [int(round), bytes(anchor)] if _is_int(round) and 0 < round < 1 << 63 and len(anchor) == 32:
+            return round, anchor
+    raise _damaged()
 
 
 def _optional(fields: dict[Any, Any], name: str, kind: type) -> Any:

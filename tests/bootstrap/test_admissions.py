@@ -167,7 +167,7 @@ def test_whose_admission_shall_end_gets_no_other_while_the_node_runs(book: Admis
 
 def test_terms_make_one_invite_for_all_or_many_for_one_each() -> None:
     def texts(terms: InviteTerms) -> list[Any]:
-        made = issue_all(ORGANISER, run="tiny", spec_hash=RUN, addrs=ADDRS, terms=terms, now_s=NOW_S)
+        made = issue_all(ORGANISER, run="tiny", spec_hash=RUN, addrs=ADDRS, terms=terms, now_s=NOW_S, checkpoint=None)
         return [parse(text, NOW_S) for text in made]
 
     (plain,) = texts(InviteTerms())

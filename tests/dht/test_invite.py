@@ -129,6 +129,9 @@ def test_who_has_taken_part_comes_back_with_an_invite_that_is_over(tmp_path: Pat
         (forge(spec_hash="x"), "damaged"),
         (forge(organiser="nobody"), "damaged"),
         (forge(expires="soon"), "damaged"),
+        (forge(checkpoint=[0, b"a" * 32]), "damaged"),
+        (forge(checkpoint=[7, b"a" * 31]), "damaged"),
+        (forge(checkpoint=b"a" * 32), "damaged"),
         (forge(token=5), "damaged"),
         (forge(token=b""), "damaged"),
         (forge(token=bytes(33)), "damaged"),
@@ -184,7 +187,10 @@ FIELD = st.none() | st.booleans() | st.integers(-(2**63), 2**64 - 1) | st.floats
 
 
 @given(
-    st.sampled_from(["run", "spec_hash", "organiser", "addrs", "token", "expires", "min_version", "protocol"]), FIELD
+    st.sampled_from(
+        ["run", "spec_hash", "organiser", "addrs", "token", "expires", "checkpoint", "min_version", "protocol"]
+    ),
+    FIELD,
 )
 def test_whatever_a_signed_field_holds_parse_reads_or_refuses(name: str, value: Any) -> None:
     """Even the organiser cannot make a client fail."""

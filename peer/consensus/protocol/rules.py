@@ -76,6 +76,8 @@ class Rules:
     0: never."""
     organiser: str = ""
     """Whose key that is; empty: nobody goes on."""
+    checkpoint: tuple[int, bytes] = (0, b"")
+    """Round and anchor that the organiser has signed last: no chain leads by another one."""
     row_bytes: int = 0
     """What a reducer shows of each contribution behind a mean, after the mean itself."""
     min_round_s: int = 0

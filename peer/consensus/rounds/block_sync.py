@@ -271,6 +271,10 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
     queue = list(state.blocks)
     for block in blocks[first : first + QUEUE_MOST - len(queue)]:
         fault = validation.check_block(turn.rules, tip, block)
+        after = tip.after(block.update)
+        round, anchor = turn.rules.checkpoint
+        if not fault and after.round == round and after.anchor != anchor:
+            fault = "the organiser's checkpoint names another one"
         if fault:
             turn.refuse(sender, BLOCK, fault)
             _doubt(turn, sender, f"block {tip.round + 1} of {sender} has no valid certificate")
@@ -279,7 +283,7 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
             turn.refuse(block.update.coordinator, TIME, turn.how_far_ahead(block.update.time))
             break
         queue.append(block)
-        tip = tip.after(block.update)
+        tip = after
     if len(queue) == len(state.blocks):
         return
     turn.set(blocks=tuple(queue), last=tip, block_source=sender, strangers={})

@@ -39,6 +39,7 @@ from dht.reach.dial_back import serve_dial_back
 from dht.records import MAX_ADDRESS_CHARS, MAX_ADDRESSES, Genesis
 from peer.consensus.codec.codec import Codec
 from peer.consensus.codec.run_rules import rules_of
+from peer.consensus.organiser import checkpoints
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Part, cut, layer_sizes
@@ -52,6 +53,7 @@ from peer.network.link.flow_channel import FlowLinkEnd
 from peer.network.link.gatekeeper import ADMISSION, Gatekeeper, Membership, find_admission, quarantine_alerts
 from peer.network.link.participation import Participation, resume_from, unless_left
 from peer.network.sync.blob_server import BlobServer
+from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.run_discovery import LAYERS, around, find_genesis, find_spec
 from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.network.sync.start_sync import bring_start
@@ -132,7 +134,12 @@ async def _take_part(
         serve_dial_back(node)
         rules = _rules(spec, parts, notices)
         rules = rules if role is None else role.rules(rules)
-        await _follow_chain(node, pipe, notices, chains, donor, rules, hello.anchor, role)
+        keeper = CheckpointKeeper(
+            node, rules.keys, invite.organiser, directory, node.refusals, invite.checkpoint or (0, b"")
+        )
+        node.answer(checkpoints.QUESTION, keeper.answer)
+        async with _meanwhile(keeper.follow(node.connections)):
+            await _follow_chain(node, pipe, notices, chains, donor, rules, keeper, hello.anchor, role)
 
 
 async def _have_start(
@@ -228,13 +235,13 @@ def _tell_orders(pipe: LinkEnd, orders: QuarantineList, before: QuarantineList, 
 
 
 async def _follow_chain(
-    node: Node, pipe: LinkEnd, notices: Announcer, chains: Chains, donor: BlobServer, rules: Rules, at: bytes,
-    role: ClusterRole | None,
+    node: Node, pipe: LinkEnd, notices: Announcer, chains: Chains, donor: BlobServer, rules: Rules,
+    keeper: CheckpointKeeper, at: bytes, role: ClusterRole | None,
 ) -> None:  # fmt: skip
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = SnapshotSync(
         node, notices.run, rules, notices.read_others, chains.directory, layer_sizes(rules.parts),
-        sum(rules.bytes_of_means) // rules.fragments, chains.executor, pipe.report,
+        sum(rules.bytes_of_means) // rules.fragments, chains.executor, pipe.report, keeper,
         held=None if role is None else role.held,
     )  # fmt: skip
     disk = chains.open()
@@ -246,6 +253,8 @@ async def _follow_chain(
             disk = chains.open()
             pipe.send(AdoptSnapshot(manifest.round, manifest.anchor, disk.head.members))
         pipe.send(ResumeAt(disk.head.anchor))
+        if keeper.newest is not None:
+            rules = dataclasses.replace(rules, checkpoint=(keeper.newest.round, keeper.newest.anchor))
         link = Participation(node, pipe, notices, disk, rules, chains.executor, chains.directory, role)
         donor.disk, donor.is_exchanging = disk, link.is_exchanging
         donor.may_have, donor.is_known = link.may_have, link.knows

@@ -21,11 +21,13 @@ from pathlib import Path
 from dht.errors import BadInput, Unreachable
 from dht.node import Node
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
+from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
 from peer.network.sync.blob_download import BlobDownload, fetch_manifest, snapshot_shelf
 from peer.network.sync.certified_way import CertifiedWay, Follower, TwoWays, may_leave, newest, start_for
 from peer.network.sync.chain_status import ChainStatus, SnapshotChoice, SnapshotOffer, query_status
+from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.node.store.chain import ChainStore, start_chain_at
 from peer.node.store.kept_way import KeptWay
 from peer.node.store.snapshots import SnapshotManifest
@@ -42,7 +44,8 @@ OLD_S = 3600.0
 """Of a snapshot after which nothing was decided for so long people are told."""
 AT_A_TIME = 8
 """Snapshots whose ways are asked for at a time."""
-RESYNC, TWO_CHAINS = "RESYNC", "TWO_CHAINS"
+RESYNC = "RESYNC"
+TWO_CHAINS = "TWO_CHAINS"
 
 Others = dict[str, tuple[Heartbeat | None, tuple[str, ...]]]
 """By peer id: its HEAD, None before it takes part, and where it can be dialled."""
@@ -64,6 +67,7 @@ class SnapshotSync:
     """Encoded size of an update, on the average."""
     executor: Executor
     say: Callable[[Event], None]
+    checkpoints: CheckpointKeeper
     held: range | None = None
     """The layers that this home of a cluster needs; None for all."""
     _refused: set[bytes] = field(default_factory=set)
@@ -77,7 +81,8 @@ class SnapshotSync:
         is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         said = max((head.round for head, _ in others.values() if head is not None), default=0)
-        if said - disk.head.round <= self.rules.keep_rounds:
+        is_near = said - disk.head.round <= self.rules.keep_rounds
+        if is_near and (disk.head.round or not self.checkpoints.is_due):
             return ""
         standings = await self._survey(disk, others)
         ways = await self._ways(disk, standings)
@@ -133,7 +138,7 @@ class SnapshotSync:
         signed where the run was."""
         while True:
             try:
-                return await self._follower.follow_all(standings, tuple(disk.heads))
+                return await self._follower.follow_all(standings, self._starts(disk))
             except TwoWays as error:
                 self._tell_once(f"{error}: this peer follows none of them; ask the organiser for a new invite")
                 await asyncio.sleep(TRY_AGAIN_S)
@@ -163,12 +168,17 @@ class SnapshotSync:
         self, disk: ChainStore, standings: Mapping[str, ChainStatus], item: SnapshotChoice
     ) -> CertifiedWay | None:
         """To the block after this snapshot, from the first of its donors that shows it."""
-        heads = tuple(disk.heads)
+        heads = self._starts(disk)
         for peer in item.donors:
             way = await self._follower.follow(peer, start_for(standings[peer].shared, heads), item.offer.round + 1)
             if way is not None and way.blocks[-1].update.parent == item.offer.anchor and may_leave(heads[-1], way):
                 return way
         return None
+
+    def _starts(self, disk: ChainStore) -> tuple[ChainHead, ...]:
+        """From where certificates are followed: the heads on this disk, or a newer one that the organiser signed."""
+        newest = self.checkpoints.newest
+        return (newest.head,) if newest is not None and newest.round > disk.head.round else tuple(disk.heads)
 
     @property
     def _follower(self) -> Follower:
@@ -220,8 +230,20 @@ class SnapshotSync:
         return {}
 
     async def _survey(self, disk: ChainStore, others: Others) -> dict[str, ChainStatus]:
-        await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
-        return await query_status(self.node, others, self._anchors(disk))
+        """What they say of their chains, after the organiser's newest checkpoint was heard of.
+
+        A newcomer waits here for the one that its invite names.
+        """
+        while True:
+            await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
+            await self.checkpoints.hear(others)
+            if disk.head.round or not self.checkpoints.is_due:
+                return await query_status(self.node, others, self._anchors(disk))
+            round, _ = self.checkpoints.oldest
+            why = f"nobody shows the organiser's checkpoint of round {round}, which the invite names, or a newer one"
+            self.say(PeerStateChanged(state="SYNCING", why=why))
+            await asyncio.sleep(TRY_AGAIN_S)
+            others = await self._read_others(1)
 
     def _anchors(self, disk: ChainStore) -> tuple[bytes, ...]:
         return tuple(head.anchor for head in reversed(disk.heads[-self.rules.keep_rounds - 1 :]))
@@ -236,8 +258,9 @@ class CertifiedChoice(SnapshotChoice):
 
 def kept_way(disk: ChainStore, way: CertifiedWay) -> KeptWay:
     """What leads to the chain that begins where this way ends, from as far back as this disk knows."""
-    mine = disk.blocks[: way.start.round - disk.base.head.round]
-    before = disk.way.and_then(mine, disk.base.head)
+    if way.start not in disk.heads:  # it begins at the organiser's checkpoint
+        return KeptWay(way.start.round, way.blocks[:-1])
+    before = disk.way.and_then(disk.blocks[: way.start.round - disk.base.head.round], disk.base.head)
     return KeptWay(before.first, (*before.blocks, *way.blocks[:-1]))
 
 

@@ -34,6 +34,7 @@ from peer.consensus.protocol.layout import cut
 from peer.consensus.protocol.rules import Rules
 from peer.network.link.discovery import Announcer
 from peer.network.link.gatekeeper import ADMISSION
+from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.run_discovery import find_spec, said_genesis
 from peer.node.store.run_directory import genesis_head
 from peer.node.telemetry.event_log import EventPrinter
@@ -87,9 +88,13 @@ async def story(
         record = await _founders(node, invite.spec_hash, read_heads, invite.organiser, session)
         genesis = unpack_body(record)
         assert isinstance(genesis, Genesis)
+        keys = SignatureChecker(invite.spec_hash)
+        keeper = CheckpointKeeper(
+            node, keys, invite.organiser, None, node.refusals, invite.checkpoint or (0, b"")
+        )  # fmt: skip
         watcher = Watcher(
             node, read_heads, lambda sizes: _rules(spec, invite.spec_hash, invite.organiser, sizes), invite.spec_hash,
-            genesis_head(genesis), session,
+            genesis_head(genesis), session, keeper,
         )  # fmt: skip
         if keep is None:
             await _first_to_end(*_stories(watcher, spec.run.rounds, admitted))

@@ -23,6 +23,7 @@ from peer.consensus.protocol.messages import Blocks, GetBlocks, Heartbeat, decod
 from peer.consensus.protocol.rules import Rules
 from peer.network.sync.certified_way import Follower, TwoWays
 from peer.network.sync.chain_status import ASK_MOST, query_status
+from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.run_discovery import LAYERS
 from peer.node.telemetry.reporter import Reporter
 from peer.schema.events import ReportReceived
@@ -64,12 +65,12 @@ class Watcher:
     def __init__(
         self, node: Node, read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]],
         rules_of: Callable[[tuple[int, ...]], Rules], run: bytes, head: ChainHead, session: Reporter,
-        rng: random.Random | None = None,
+        checkpoints: CheckpointKeeper, rng: random.Random | None = None,
     ) -> None:  # fmt: skip
         self._node, self._read_heads, self._rules_of, self._run, self._session = (
             node, read_heads, rules_of, run, session
         )  # fmt: skip
-        self._head = head
+        self._head, self._checkpoints = head, checkpoints
         self._rng = rng or random.Random()
         self._following: WatchedChain | None = None
         self._layer_sizes: tuple[int, ...] = ()
@@ -254,8 +255,11 @@ class Watcher:
         await asyncio.gather(*(self._meet(peer) for peer in peers))
         rules = self._following.rules
         follower = Follower(asker=self._node, keys=rules.keys, organiser=rules.organiser)
+        await self._checkpoints.hear(peers)
+        signed = self._checkpoints.newest
+        start = signed.head if signed is not None and signed.round > self.head.round else self.head
         try:
-            ways = await follower.follow_all(await query_status(self._node, peers, ()), (self.head,))
+            ways = await follower.follow_all(await query_status(self._node, peers, ()), (start,))
         except TwoWays as error:
             raise BadChain(f"{error}: its organiser must say which is its own; watching ends here") from error
         if not ways:

@@ -71,3 +71,10 @@ def test_a_restart_counts_only_as_the_organisers_word() -> None:
     assert follow(KEYS, ORGANISER, before, [block]).electorate == ("p0", "p1")
     with pytest.raises(ValueError, match="has not signed"):
         follow(KEYS, "somebody", before, [block])
+
+
+def test_the_block_after_the_start_follows_its_anchor() -> None:
+    """Signed by those who decide there, as of another branch that they decided, too."""
+    genesis, blocks = made()
+    with pytest.raises(ValueError, match="round 1 follows another anchor"):
+        follow(KEYS, ORGANISER, replace(genesis, anchor=b"a" * 32), blocks[:1])

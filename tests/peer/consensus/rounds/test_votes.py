@@ -9,9 +9,19 @@ import pytest
 
 from peer.consensus.protocol.block import VOID, Block, Stuck, Update, Vote
 from peer.consensus.protocol.encoding import digest_of
-from peer.consensus.protocol.messages import GetObjects, Message, Nack, ObjectData, Prepare, Promise, Propose, VoteCast
+from peer.consensus.protocol.messages import (
+    Blocks,
+    GetObjects,
+    Message,
+    Nack,
+    ObjectData,
+    Prepare,
+    Promise,
+    Propose,
+    VoteCast,
+)
+from peer.consensus.protocol.refusals import BLOCK, VOTES
 from peer.consensus.protocol.refusals import STATE as STATE_RULE
-from peer.consensus.protocol.refusals import VOTES
 from peer.consensus.protocol.validation import check_block, vote_valid
 from peer.consensus.rounds.interface import (
     Applied,
@@ -247,6 +257,17 @@ def test_nobody_votes_for_what_it_does_not_hold() -> None:
     assert not sent(effects, VoteCast)
     state, effects = run(state, ObjectStored(4.5, last, HELD[last]))
     assert sent(effects, VoteCast)
+
+
+def test_a_chain_that_leads_by_another_round_than_the_organiser_signed_is_not_followed() -> None:
+    """However it is certified: the keys of an old electorate certify what they like."""
+    following = block()
+    after = HEAD.after(following.update)
+    for anchor, is_followed in ((after.anchor, True), (b"a" * 32, False)):
+        mine = replace(rules("p0"), checkpoint=(1, anchor))
+        state, _ = run(state_of("p0", rules=mine), Received(4.0, "p1", Blocks((following,))))
+        assert (state.blocks == (following,)) is is_followed
+        assert [refusal.rule for refusal in state.attempts.refusals] == ([] if is_followed else [BLOCK])
 
 
 def test_nobody_votes_for_other_bits_than_its_own() -> None:

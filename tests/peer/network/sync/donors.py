@@ -13,7 +13,7 @@ import torch
 
 from dht.errors import Unreachable
 from peer.consensus.codec.codec import Codec
-from peer.consensus.protocol.block import VOID, Block, Vote
+from peer.consensus.protocol.block import VOID, Block, Update, Vote
 from peer.consensus.protocol.encoding import digest_of
 from peer.network.sync.blob_server import BlobServer
 from peer.network.sync.chain_status import SnapshotChoice
@@ -56,9 +56,18 @@ def chain_of(directory: Path, rounds: int, branch: int = 0, voters: tuple[str, .
             time=branch, parent=parent.anchor, round=parent.round + 1, parts=(VOID, VOID, VOID),
             weight=parent.weight + 3, state=state_at(parent.round),
         )  # fmt: skip
-        votes = tuple(Vote(name, parent.instance, 0, void.digest, b"s" * 64).signed(ModelKeys(name)) for name in voters)
-        disk.commit(Block(void, votes), parent.after(void), frozenset())
+        certify(disk, void, voters)
     return disk
+
+
+def certify(disk: ChainStore, made: Update, voters: tuple[str, ...] = ()) -> None:
+    """Append an update with the votes of these; without them, of all who decide."""
+    head = disk.head
+    votes = tuple(
+        Vote(name, head.instance, 0, made.digest, b"s" * 64).signed(ModelKeys(name))
+        for name in voters or head.electorate
+    )
+    disk.commit(Block(made, votes), head.after(made), frozenset())
 
 
 @cache
@@ -117,9 +126,10 @@ class Network:
     ) -> bytes | None:
         """As `Node.ask`."""
         self.asked.append((peer_id, name))
-        if peer_id not in self.answers:
+        if peer_id not in self.answers:  # nor is the organiser's node here
             raise Unreachable(f"cannot reach peer {peer_id}")
-        payload = await self.answers[peer_id][name]("me", request)
+        answer = self.answers[peer_id].get(name)
+        payload = None if answer is None else await answer("me", request)
         assert payload is None or len(payload) <= max_bytes
         self.given_bytes += len(payload or b"")
         return payload

@@ -10,16 +10,34 @@ from typing import Any
 
 import pytest
 
+from peer.consensus.organiser.checkpoints import QUESTION as CHECKPOINT
+from peer.consensus.organiser.checkpoints import ChainCheckpoint
+from peer.consensus.protocol.block import VOID
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.network.sync import snapshot_sync
+from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.testing.child_process import HANG_S
-from tests.peer.consensus.rounds.build import NAMES, rules
-from tests.peer.network.sync.donors import LAYERS, OPEN, RUN, AtOnce, Network, anchor_at, chain_of, same, write_snapshot
+from peer.testing.memory_peer import ModelKeys
+from peer.testing.memory_swarm import ORGANISER
+from tests.peer.consensus.rounds.build import NAMES, rules, update
+from tests.peer.network.sync.donors import (
+    LAYERS,
+    OPEN,
+    RUN,
+    AtOnce,
+    Network,
+    anchor_at,
+    certify,
+    chain_of,
+    same,
+    state_at,
+    write_snapshot,
+)
 
 HERE = "round 5 here"
 GOES_ON = "this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
@@ -67,6 +85,7 @@ class Newcomer:
         self.root, self.directory = tmp_path, tmp_path / "me"
         self.node, self.notices, self.told = Node(), Notices(), list[Event]()
         self.disk = chain_of(self.directory, rounds)
+        self.keeper = CheckpointKeeper(self.node, ModelKeys("me"), ORGANISER, None, lambda code, who, why: None)
         self.syncer = self.make(round_bytes=MODEL_BYTES)
 
     def make(self, round_bytes: int, keep_rounds: int = 3) -> SnapshotSync:
@@ -80,6 +99,7 @@ class Newcomer:
             round_bytes,
             AtOnce(),  # type: ignore[arg-type]
             self.told.append,
+            self.keeper,
         )
 
     def add(
@@ -133,6 +153,59 @@ async def test_nobody_leaves_its_chain_for_what_is_not_certified(
     me.add("honest", 20, 16)
     async with asyncio.timeout(HANG_S):
         assert (await bringing).round == 16
+
+
+def evening(folder: Path, rounds: int, back_at: int, branch: int) -> ChainStore:
+    """One voter is left at round 5, and alone decides until the others are back; what it decides is its `branch`."""
+    disk = chain_of(folder, 4)
+    for round in range(5, rounds + 1):
+        before, elect = disk.head, NAMES if round >= back_at else NAMES[:1]
+        made = update(
+            time=branch * (round > 5), parent=before.anchor, round=round, parts=(VOID,) * 3, weight=3 * round,
+            state=state_at(round - 1), elect=elect,
+        )  # fmt: skip
+        certify(disk, made)
+    return disk
+
+
+async def test_the_key_that_was_left_of_an_evening_leads_nobody_astray(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The rounds that it made up alone are certified, too. The organiser has signed where the run was at round 12."""
+    me = Newcomer(tmp_path, monkeypatch)
+    evening(tmp_path / "forger", 41, back_at=1000, branch=7)
+    honest = evening(tmp_path / "honest", 20, back_at=8, branch=0)
+    me.add("forger", 41, 36)
+    assert (await me.syncer.find_need(me.disk)).startswith("41 updates"), "nobody can know better"
+    me.add("honest", 20, 16)
+    me.keeper.newest = ChainCheckpoint.of(honest.heads[12]).signed(ModelKeys(ORGANISER))
+    assert (await me.syncer.find_need(me.disk)).startswith("20 updates")
+    assert (await me.syncer.bring(me.disk, "")).anchor == honest.heads[16].anchor
+    assert chain_of(me.directory, 16).way.first == 12
+
+
+async def test_a_newcomer_waits_for_the_checkpoint_that_its_invite_names(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever keeps it from the organiser's node and all others shows it nothing else instead."""
+    me = Newcomer(tmp_path, monkeypatch)
+    donor = me.add("a", 20, 16)
+    signed = ChainCheckpoint.of(donor.heads[12]).signed(ModelKeys(ORGANISER))
+    me.keeper.oldest = (signed.round, signed.anchor)
+    is_told = asyncio.Event()
+    me.syncer.say = lambda event: (me.told.append(event), is_told.set())  # type: ignore[func-returns-value]
+    finding = asyncio.create_task(me.syncer.find_need(me.disk))
+    async with asyncio.timeout(HANG_S):
+        await is_told.wait()
+        assert isinstance(me.told[0], PeerStateChanged)
+        assert me.told[0].why.startswith("nobody shows the organiser's checkpoint of round 12")
+        assert {name for _, name in me.node.asked} == {CHECKPOINT}
+
+        async def given(peer: str, request: bytes) -> bytes | None:
+            return signed.to_bytes()
+
+        me.node.answers["a"][CHECKPOINT] = given
+        assert await finding
 
 
 async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -202,6 +275,19 @@ async def test_the_state_is_the_certified_one_however_many_offer_another(
     assert manifest.state == anchor_at(4).state_digest()
     assert {peer for peer, name in me.node.asked if name == "chunk"} == {"z"}
     assert _alerts(me)[1:] == ["the snapshot of round 4 is not of the state that its voters certified: refused"]
+
+
+async def test_the_way_of_one_chain_vouches_for_no_snapshot_of_another(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A liar shows the honest way, and offers a snapshot of the same tensors after updates of its own."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    honest = me.add("honest", 6, 4)
+    for name in ("a", "b"):
+        me.add(name, 6, 4, branch=7)
+        me.node.answers[name]["way"] = me.node.answers["honest"]["way"]
+    manifest = await me.syncer.bring(me.disk, "cut off")
+    assert manifest.anchor == honest.heads[4].anchor
 
 
 async def test_it_tries_until_somebody_gives_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -14,18 +14,21 @@ import pytest
 from dht.errors import BadChain, Unreachable
 from dht.records import PeerRecord
 from dht.streams.base import MakeFrame, OnFrame
+from peer.consensus.organiser import checkpoints
 from peer.consensus.organiser.light_chain import QUESTION, packed_way, read_question, way_of
 from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.encoding import pack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Blocks, GetBlocks, Heartbeat, decode, encode
 from peer.network.sync.chain_status import CHAIN_STATUS, ChainStatus
+from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.run_discovery import LAYERS
 from peer.node.telemetry.reporter import Reporter
 from peer.planning.simulate.memory_network import MemoryStreams
 from peer.schema.events import AlertRaised, Event, PeerStateChanged, ReportReceived, RoundCommitted
 from peer.testing.child_process import HANG_S
-from peer.testing.memory_swarm import RUN, World
+from peer.testing.memory_peer import ModelKeys
+from peer.testing.memory_swarm import ORGANISER, RUN, World
 from peer.tools.watch import watcher as watchers
 from peer.tools.watch.watcher import Watcher
 from tests.peer.tools.watch.test_verified_chain import parting
@@ -104,8 +107,8 @@ class Seat:
         disk = self.world.peers[0].disk
         if name == CHAIN_STATUS:
             return ChainStatus(round=disk.head.round, shared=-1, offers=()).to_bytes()
-        assert name == QUESTION
-        if self.ways is None:
+        assert name in (QUESTION, checkpoints.QUESTION)
+        if self.ways is None or name == checkpoints.QUESTION:
             return None
         start, end = read_question(request)
         before = self.world.genesis if not start else disk.heads[start - 1]
@@ -158,7 +161,8 @@ def watch(world: World, **seat: Any) -> Watched:
             raise ValueError("another model")
         return world.rules("")
 
-    watcher = Watcher(place, place.read_heads, rules_of, RUN, world.genesis, Reporter(said.append), Random(1))
+    keeper = CheckpointKeeper(place, ModelKeys(ME), ORGANISER, None, lambda code, who, why: None)
+    watcher = Watcher(place, place.read_heads, rules_of, RUN, world.genesis, Reporter(said.append), keeper, Random(1))
     return Watched(place, said, watcher)
 
 

@@ -1,0 +1,104 @@
+"""The organiser's newest checkpoint, as a peer hears of it, keeps it in its folder and gives it to others."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable, Iterable
+from contextlib import suppress
+from pathlib import Path
+
+from dht.access import RejectCode
+from dht.atomic_files import raising_damaged, write_atomic
+from dht.errors import DiskFull, Unreachable
+from dht.streams.base import Asking
+from peer.consensus.organiser.checkpoints import (
+    MAX_CHECKPOINT_BYTES,
+    QUESTION,
+    ChainCheckpoint,
+    answer_to,
+    packed_question,
+)
+from peer.consensus.protocol.encoding import Keys
+
+FILE = "checkpoint"
+"""In the folder of a peer."""
+ASK_S = 5.0
+HEAR_S = 600.0
+
+log = logging.getLogger(__name__)
+
+Refuse = Callable[[RejectCode, str, str], None]
+
+
+class CheckpointKeeper:
+    """`oldest` is the one that the invite names, by round and anchor: nothing older counts.
+
+    Raises BadInput for a damaged file.
+    """
+
+    def __init__(
+        self, asker: Asking, keys: Keys, organiser: str, directory: Path | None, refuse: Refuse,
+        oldest: tuple[int, bytes] = (0, b""),
+    ) -> None:  # fmt: skip
+        self._asker, self._keys, self._organiser, self._refuse = asker, keys, organiser, refuse
+        self._path = None if directory is None else directory / FILE
+        self.oldest = oldest
+        self.newest: ChainCheckpoint | None = None
+        if self._path is not None and self._path.exists():
+            with raising_damaged(self._path):
+                self.newest = self._checked(self._path.read_bytes())
+
+    @property
+    def is_due(self) -> bool:
+        """Whether the invite names one, and none so new is here."""
+        round, _ = self.oldest
+        return self.newest is None and round > 0
+
+    async def hear(self, peers: Iterable[str]) -> None:
+        """Ask these, and the organiser's node."""
+        asked = dict.fromkeys((self._organiser, *peers))
+        given = await asyncio.gather(*(self._ask(peer) for peer in asked))
+        before = self.newest
+        for peer, packed in zip(asked, given, strict=True):
+            if packed is not None:
+                self._take(peer, packed)
+        if self._path is not None and self.newest is not None and self.newest != before:
+            try:
+                write_atomic(self._path, self.newest.to_bytes())
+            except DiskFull as error:
+                log.warning("the organiser's checkpoint is not on disk: %s", error)
+
+    async def follow(self, connected: Callable[[], Awaitable[Iterable[str]]]) -> None:
+        """Hear again and again, so that others can have it from here when the organiser's node is away."""
+        while True:
+            with suppress(Unreachable):
+                await self.hear(list(await connected())[:3])
+            await asyncio.sleep(HEAR_S)
+
+    async def answer(self, peer: str, request: bytes) -> bytes | None:
+        return answer_to(request, self.newest)
+
+    async def _ask(self, peer: str) -> bytes | None:
+        try:
+            return await self._asker.ask(peer, QUESTION, ASK_S, MAX_CHECKPOINT_BYTES, packed_question(self.newest))
+        except Unreachable:
+            return None
+
+    def _take(self, peer: str, packed: bytes) -> None:
+        try:
+            checkpoint = self._checked(packed)
+        except ValueError as error:
+            self._refuse(RejectCode.ORGANISER, peer, f"it gives what is no checkpoint: {error}")
+            return
+        if self.newest is None or checkpoint.round > self.newest.round:
+            self.newest = checkpoint
+
+    def _checked(self, packed: bytes) -> ChainCheckpoint:
+        """Raises ValueError."""
+        checkpoint, (round, anchor) = ChainCheckpoint.from_bytes(packed), self.oldest
+        if not checkpoint.genuine(self._keys, self._organiser):
+            raise ValueError("the organiser has not signed it")
+        if checkpoint.round < round or (checkpoint.round == round and checkpoint.anchor != anchor):
+            raise ValueError(f"the invite names another one, of round {round}")
+        return checkpoint
