@@ -281,7 +281,7 @@ async def test_the_way_of_one_chain_vouches_for_no_snapshot_of_another(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A liar shows the honest way, and offers a snapshot of the same tensors after updates of its own."""
-    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    me = Newcomer(tmp_path, monkeypatch)
     honest = me.add("honest", 6, 4)
     for name in ("a", "b"):
         me.add(name, 6, 4, branch=7)
