@@ -23,6 +23,8 @@ from peer.consensus.rounds.state import Acceptor
 from peer.consensus.rounds.transition import Transition
 
 DOUBLINGS = 4
+LEFT_S = 10.0
+"""So long those are waited for who said goodbye: somebody may come back at once."""
 REPEAT_S = 5.0
 """How often the organiser's node is asked, and the other voters are told."""
 
@@ -36,16 +38,24 @@ def poll(turn: Transition) -> None:
         return
     if state.head.number >= MAX_RESTARTS:
         return
-    alone = timeouts.in_sight(state, turn.now) < quorum(state.electorate)
+    missing = timeouts.out_of_sight(state, turn.now)
+    alone = len(state.electorate) - len(missing) < quorum(state.electorate)
     turn.set(alone_since=min(state.alone_since, turn.now) if alone else inf)
-    # Where one Restart has not helped, another needs longer: the line may be what is bad.
-    patience_s = rules.restart_s * 2 ** min(state.head.number, DOUBLINGS)
-    waited = turn.now - turn.state.alone_since >= patience_s and _hears_the_organiser(turn)
+    waited = turn.now - turn.state.alone_since >= _patience_s(turn, missing) and _hears_the_organiser(turn)
     dead = len(state.stucks) > len(state.electorate) - quorum(state.electorate)
     if state.acceptor.stuck is None and (waited or dead):
         _seal(turn)
     if (alone or turn.state.acceptor.stuck is not None) and turn.now >= state.stuck_said_at + REPEAT_S:
         _say(turn)
+
+
+def _patience_s(turn: Transition, missing: frozenset[str]) -> float:
+    """How long a voter waits for those who are missing: hardly at all if all of them have said that they leave."""
+    state, rules = turn.state, turn.rules
+    if missing <= timeouts.leavers(state):
+        return min(LEFT_S, rules.restart_s)
+    # Where one Restart has not helped, another needs longer: the line may be what is bad.
+    return rules.restart_s * 2 ** min(state.head.number, DOUBLINGS)
 
 
 def _is_decided_by_restart(acceptor: Acceptor) -> bool:

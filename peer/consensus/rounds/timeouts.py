@@ -357,15 +357,20 @@ def silent_voters(state: State, now: float) -> tuple[str, ...]:
     return tuple(peer for peer, at in heard if now - at >= SILENT_S)
 
 
-def in_sight(state: State, now: float) -> int:
-    """Voters that may still decide this round: heard lately, and not ready for `restart_s` without taking part in any
-    ballot. Heartbeats alone would let a liar keep the others from a restart."""
-    silent, late_s = silent_voters(state, now), state.rules.restart_s
-    mute = (
+def out_of_sight(state: State, now: float) -> frozenset[str]:
+    """Voters that will hardly decide this round: silent, gone with a goodbye, or ready for `restart_s` without taking
+    part in any ballot. Heartbeats alone would let a liar keep the others from a restart."""
+    late_s = state.rules.restart_s
+    mute = {
         peer for peer, ready_at in state.ready_at.items()
-        if peer not in silent and now - max(ready_at, state.spoke_at.get(peer, ready_at)) >= late_s
-    )  # fmt: skip
-    return len(state.head.electorate) - len(silent) - sum(1 for _ in mute)
+        if now - max(ready_at, state.spoke_at.get(peer, ready_at)) >= late_s
+    }  # fmt: skip
+    return frozenset({*silent_voters(state, now), *mute, *leavers(state)}).intersection(state.head.electorate)
+
+
+def leavers(state: State) -> frozenset[str]:
+    """Who said at last that it leaves."""
+    return frozenset(peer for peer, (said, _) in state.heard.items() if said.leaving)
 
 
 # ---- what a coordinator measures ----

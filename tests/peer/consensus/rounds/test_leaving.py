@@ -76,3 +76,18 @@ def test_a_leaver_that_stays_for_the_exchange_is_in_the_mean() -> None:
     world, _ = story(0, 4, "exchange")
     update = world.peers[1].disk.blocks[ROUND].update
     assert all(update.contributed("p0", part) for part in range(len(update.parts)))
+
+
+@pytest.mark.parametrize("peers", [2, 4])
+def test_who_is_left_after_goodbyes_goes_on_within_two_minutes(peers: int) -> None:
+    """Half of the voters, between two rounds, so that no update says that they leave; `restart_s` is ten minutes."""
+    world = World(SEED, peers, restart_s=600.0)
+    world.scheduler.run_until(30.0)
+    stays, leavers = world.peers[: peers // 2], world.peers[peers // 2 :]
+    for peer in leavers:
+        leave(world, peer, GOODBYE_S)
+    stood = max(peer.disk.head.round for peer in stays)
+    world.scheduler.run_until(150.0)
+    assert min(peer.disk.head.round for peer in stays) > stood + 3
+    assert stays[0].disk.head.electorate == tuple(peer.name for peer in stays)
+    world.check()
