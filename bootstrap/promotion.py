@@ -1,8 +1,7 @@
 """Whom the organiser's node promotes by itself: strangers whose work the voters have counted, for a day and 20 rounds.
 
-Anybody says anything of itself on the board. So the node asks peers for the way along their chain, and believes what
-the voters have certified: in every update it stands whose contribution was accepted last, and in which round. A third
-of the voters, lying together, cannot make that up. Keys cost nothing, networks something: of one /24, or /48, two are
+In every update that the voters certified it stands whose contribution was accepted last, and in which round. A third of
+the voters, lying together, cannot make that up. Keys cost nothing, networks something: of one /24, or /48, two are
 promoted at most.
 """
 
@@ -10,10 +9,9 @@ from __future__ import annotations
 
 import json
 import logging
-import random
 import time
 from collections import Counter
-from collections.abc import Awaitable, Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Iterable
 from dataclasses import asdict, dataclass, replace
 from ipaddress import ip_address, ip_network
 from pathlib import Path
@@ -23,26 +21,16 @@ from bootstrap.roster import load_promoted, promote
 from dht.addresses import CIRCUIT
 from dht.atomic_files import write_atomic
 from dht.errors import DiskFull, Unreachable
-from dht.identity import Identity, RunKeys
 from dht.node import Node
-from dht.records import Genesis, PeerRecord
-from peer.consensus.organiser import light_chain
-from peer.consensus.protocol.block import MAX_MEMBERS, Block, Roster, Update
-from peer.consensus.protocol.head import ChainHead, genesis_anchor
+from peer.consensus.protocol.block import MAX_MEMBERS, Block, Update
 from peer.schema.events import AlertRaised, Event
 
-FOLLOWED_FILE, CANDIDATES_FILE = "followed.block", "candidates.json"
-LOOK_S = 60.0
-ASK_S = 5.0
-"""One peer at a look, any of those who say that they are further: the node does nothing else meanwhile."""
+CANDIDATES_FILE = "candidates.json"
 ROUNDS = 20
 """In which a peer's work was counted, as seen at looks of this node: one a look at most."""
 EACH_NETWORK = 2
 RELAYED = "a relay"
 """The network of those whom this node does not see itself."""
-
-ReadHeads = Callable[[], Awaitable[Mapping[str, PeerRecord]]]
-"""What those say of themselves on the board whose word is listened to."""
 
 log = logging.getLogger(__name__)
 
@@ -57,63 +45,33 @@ class Candidate:
 
 
 class Promoter:
-    """Follows the chain as far as that takes. `after_s` None promotes nobody. Raises BadInput for a damaged file."""
+    """`after_s` None promotes nobody. Raises BadInput for a damaged file."""
 
     def __init__(
-        self, directory: Path, identity: Identity, run: bytes, after_s: float | None, report: Callable[[Event], None],
+        self, directory: Path, after_s: float | None, report: Callable[[Event], None],
         clock: Callable[[], float] = time.time,
     ) -> None:  # fmt: skip
-        self._directory, self._keys, self._after_s = directory, RunKeys(identity, run), after_s
+        self._directory, self._after_s = directory, after_s
         self._report, self._clock = report, clock
         rows = load_table(directory / CANDIDATES_FILE, _is_candidate, "remove it, and the node begins to watch anew")
         self._candidates = {peer: Candidate(**row) for peer, row in rows.items()}
-        self.head: ChainHead | None = None
-        """Where the chain is that the node has followed; None before it has looked."""
-        self._look_at = 0.0
-
-    def votes(self, peer: str) -> bool:
-        """Whether the chain elected this peer, as far as it was followed."""
-        return self.head is not None and peer in self.head.electorate
 
     def watches(self, peer: str) -> bool:
         """Whether the chain says that its work was counted."""
         return peer in self._candidates
 
-    async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads, known: Collection[str]) -> None:
-        """See how the chain went on, and who has earned it, if that was LOOK_S ago."""
-        if time.monotonic() < self._look_at:
-            return
-        self._look_at = time.monotonic() + LOOK_S
-        self.head = self.head or self._load(genesis)
-        further = [peer for peer, said in (await read_heads()).items() if said.round > self.head.round]
+    async def look(self, node: Node, blocks: Iterable[Block], known: Collection[str]) -> None:
+        """See in these new blocks who has earned it."""
+        updates = [block.update for block in blocks]
+        for update in updates:
+            self.note(update)
         try:
-            if further:
-                await self._follow(node, random.choice(further))
+            if updates:
+                self._save()
             if self._after_s is not None:
                 await self._promote_due(node, known)
         except DiskFull as error:
             log.warning("whom this node watches is not on disk: %s", error)
-
-    async def _follow(self, node: Node, peer: str) -> None:
-        """Hear of a peer how the chain went on."""
-        assert self.head is not None
-        request = light_chain.packed_question(self.head.round)
-        try:
-            given = await node.ask(peer, light_chain.QUESTION, ASK_S, light_chain.MAX_WAY_BYTES, request)
-            if given is None:
-                return  # it has not all of that
-            way = light_chain.read_way(given)
-            self.head = light_chain.follow(self._keys, self._keys.identity.peer_id, self.head, way)
-        except Unreachable as error:
-            log.info("%s", error)
-            return
-        except ValueError as error:
-            log.warning("the way that %s shows is none: %s", peer, error)
-            return
-        for block in way:
-            self.note(block.update)
-        if way:
-            self._save(way[-1])
 
     def note(self, update: Update) -> None:
         """Count the rounds of those who vote not or are known not; who is forgotten by the voters begins anew."""
@@ -154,27 +112,9 @@ class Promoter:
             text = f"{peer} is no stranger any more: its work was counted in {self._candidates[peer].rounds} rounds"
             self._report(AlertRaised(level="info", code="PROMOTED", text=f"{text}; it comes from {network}"))
 
-    def _save(self, newest: Block) -> None:
+    def _save(self) -> None:
         rows = {peer: asdict(one) for peer, one in self._candidates.items()}
         write_atomic(self._directory / CANDIDATES_FILE, json.dumps(rows).encode())
-        write_atomic(self._directory / FOLLOWED_FILE, newest.to_bytes())
-
-    def _load(self, genesis: Genesis) -> ChainHead:
-        """Where this node stood last: what it wrote itself it has checked."""
-        path = self._directory / FOLLOWED_FILE
-        if path.exists():
-            try:
-                update = Block.from_bytes(path.read_bytes()).update
-            except ValueError as error:
-                log.warning("%s is damaged (%s): the chain is followed from its beginning", path, error)
-            else:
-                empty = ChainHead(anchor=update.parent, round=update.round - 1, weight=0, electorate=(), members=())
-                return empty.after(update)
-        anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
-        return ChainHead(
-            anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=(),
-            roster=Roster(0, genesis.founders),
-        )  # fmt: skip
 
 
 def network_of(address: str) -> str:

@@ -16,6 +16,7 @@ from functools import partial
 from importlib.metadata import version
 from pathlib import Path
 
+from bootstrap.chain_follower import ChainFollower
 from bootstrap.checkpoints import CheckpointBook
 from bootstrap.config import BootstrapConfig
 from bootstrap.founders import FounderPool, GenesisFile, look, restore
@@ -32,14 +33,16 @@ from dht.addresses import are_loopback
 from dht.atomic_files import write_atomic
 from dht.dht_board import Rank
 from dht.errors import BadInput, DiskFull, PortInUse, Unreachable
-from dht.identity import Identity, fingerprint_words
+from dht.identity import Identity, RunKeys, fingerprint_words
 from dht.node import NetworkConfig, Node, open_node
 from dht.process import bounding, lock_directory
 from dht.reach.bandwidth_probe import serve_probes
 from dht.reach.dial_back import serve_dial_back
 from dht.records import GENESIS, GENESIS_TTL_S, Genesis, Malformed, pack
 from dht.streams.outbound import StreamLimits
-from peer.consensus.organiser import checkpoints, restart_desk, rosters
+from peer.consensus.organiser import checkpoints, light_chain, restart_desk, rosters
+from peer.consensus.protocol.block import Block
+from peer.network.sync.chain_status import CHAIN_STATUS
 from peer.node.telemetry.event_log import EventPrinter
 from peer.node.telemetry.http import serving
 from peer.schema import spec as specs
@@ -66,7 +69,8 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         restarts = RestartBook(config.directory, identity, config.run, report)
         roster = RosterFile(config.directory, identity, config.run, report)
         signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
-        promoter = Promoter(config.directory, identity, config.run, config.promote_s, report)
+        follower = ChainFollower(config.directory, RunKeys(identity, config.run), config.spec.run.rounds)
+        promoter = Promoter(config.directory, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
         report.listener = health.note
@@ -78,10 +82,12 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         with _forgiving_when(stop), pages, bounding(config.directory / "bootstrap.log"):
             async with _open(config, report) as node, _giving_start(config, node):
                 _answer(config, node, file, orders, book, report)
-                node.rank_by(partial(_rank, node.peer_id, file, book, roster, promoter))
+                node.rank_by(partial(_rank, node.peer_id, file, book, roster, promoter, follower))
                 _answer_stuck(node, orders, restarts)
                 node.answer(rosters.QUESTION, roster.answer)
                 node.answer(checkpoints.QUESTION, signed.answer)
+                node.answer(light_chain.QUESTION, follower.answer_way)
+                node.answer(CHAIN_STATUS, follower.answer_status)
                 issuer = InviteIssuer(config, identity, node, report)
                 await issuer.issue()
                 around = PeerMonitor(node, config.directory, book, orders, health)
@@ -89,7 +95,7 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
                 await _found(config, node, file, report, stop, around, issuer)
                 if file.genesis is not None:
                     health.begin()
-                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter, signed)
+                await _stay(node, file, stop, orders, around, issuer, restarts, roster, promoter, signed, follower)
         report(PeerStopped(why="asked to stop"))
 
 
@@ -133,11 +139,12 @@ async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[No
 
 
 def _rank(
-    me: str, file: GenesisFile, book: AdmissionBook | None, roster: RosterFile, promoter: Promoter, peer: str
-) -> Rank:
+    me: str, file: GenesisFile, book: AdmissionBook | None, roster: RosterFile, promoter: Promoter,
+    follower: ChainFollower, peer: str,
+) -> Rank:  # fmt: skip
     """Who has a place on this node's board before whom."""
     founders = () if file.genesis is None else file.genesis.founders
-    if peer == me or promoter.votes(peer):
+    if peer == me or follower.has_elected(peer):
         return Rank.VOTER
     is_admitted = book is not None and book.has_admitted(peer, time.time())
     if is_admitted or peer in roster.newest.known or peer in founders:
@@ -261,6 +268,7 @@ def _say_who_waits(seen: FounderPool, count: int, report: Report) -> None:
 async def _stay(
     node: Node, file: GenesisFile, stop: asyncio.Event, orders: OrdersFile, around: PeerMonitor, issuer: InviteIssuer,
     restarts: RestartBook, roster: RosterFile, promoter: Promoter, signed: CheckpointBook,
+    follower: ChainFollower,
 ) -> None:  # fmt: skip
     """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
     due_at = 0.0
@@ -270,8 +278,8 @@ async def _stay(
         newest = roster.look(founders, around.members(), orders.look().quarantined)
         restarts.know(founders, newest)
         restarts.look()
-        await promoter.look(node, file.genesis, around.heads_let_in, newest.known)
-        signed.look(promoter.head)
+        await promoter.look(node, await _followed(follower, node, file.genesis, around), newest.known)
+        signed.look(follower.head)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None
@@ -280,6 +288,16 @@ async def _stay(
         await around.look()
         await issuer.look()
         await _pause(stop, LOOK_S)
+
+
+async def _followed(
+    follower: ChainFollower, node: Node, genesis: Genesis, around: PeerMonitor
+) -> tuple[Block, ...]:  # fmt: skip
+    try:
+        return await follower.look(node, genesis, around.heads_let_in)
+    except DiskFull as error:
+        log.warning("how the chain goes on is not on disk: %s", error)
+        return ()
 
 
 def _packed_genesis(file: GenesisFile) -> bytes | None:

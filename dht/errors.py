@@ -18,7 +18,8 @@
     ├── DeviceLost                     13    the training device, or its driver, has failed under a peer
     ├── Unfit                          14    an examination found what keeps this machine from taking part
     ├── KeyInUse                       15    a copy of this peer's folder is at work elsewhere, and was there before
-    └── Declined                       16    whoever was asked did not say yes
+    ├── Declined                       16    whoever was asked did not say yes
+    └── RunOver                        17    the others have finished the run, and nobody is left who gives the rest
 
 Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
 prints: one line that says what, which value and what to do; the traceback with ``--debug``.
@@ -115,6 +116,12 @@ class Declined(HomefiresError):
     """Somebody was asked whether this machine shall take part, and said no, or nothing."""
 
     exit_code = 16
+
+
+class RunOver(HomefiresError):
+    """The run has come to its end without this peer, and nobody is left who could bring it there."""
+
+    exit_code = 17
 
 
 class BadChain(HomefiresError):

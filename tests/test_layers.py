@@ -27,12 +27,14 @@ ALONE = {
         "dht.invite",
     ),
     "bootstrap": (
-        "dht", "peer.consensus.organiser", "peer.consensus.protocol", "peer.network.sync.blob_server",
-        "peer.node.store.start_blob", "peer.node.telemetry", "peer.schema.events", "peer.schema.spec",
+        "dht", "peer.consensus.organiser", "peer.consensus.protocol", "peer.network.sync", "peer.node.store.kept_way",
+        "peer.node.store.run_directory", "peer.node.store.start_blob", "peer.node.telemetry",
+        "peer.schema.events", "peer.schema.spec",
     ),
 }  # fmt: skip
 """All that a package takes from others. The screen has everything heavier in a child process; the organiser's node
-takes what it reports, founds and signs, the model from which a run starts, and the page that shows it."""
+takes what it reports, founds and signs, how a chain is followed, the model from which a run starts, and the page that
+shows it."""
 
 HEAVY = {
     "tui.cli": {"torch", "hivemind", "textual", "pydantic", "msgpack", "msgspec", "cryptography", "asyncio"},

@@ -11,8 +11,9 @@ from typing import Any, cast
 
 import pytest
 
-from bootstrap import promotion
-from bootstrap.promotion import FOLLOWED_FILE, RELAYED, ROUNDS, Promoter, network_of
+from bootstrap import chain_follower, promotion
+from bootstrap.chain_follower import FOLLOWED_FILE, ChainFollower
+from bootstrap.promotion import RELAYED, ROUNDS, Promoter, network_of
 from bootstrap.roster import load_promoted
 from dht.errors import BadInput, Unreachable
 from dht.identity import Identity, RunKeys
@@ -80,20 +81,23 @@ class Days:
     def __init__(
         self, folder: Path, peer: Peer, monkeypatch: pytest.MonkeyPatch, after_s: float | None = DAY_S
     ) -> None:
-        monkeypatch.setattr(promotion, "LOOK_S", 0.0)
+        monkeypatch.setattr(chain_follower, "LOOK_S", 0.0)
         self.now, self.peer, self.folder, self.after_s = 1e9, peer, folder, after_s
         self._anchor = genesis_anchor(RUN, GENESIS.founders, GENESIS.state)
         self.events: list[Event] = []
         self.start()
 
     def start(self) -> None:
-        self._promoter = Promoter(self.folder, ORGANISER, RUN, self.after_s, self.events.append, lambda: self.now)
+        self.follower = ChainFollower(self.folder, RunKeys(ORGANISER, RUN), 0)
+        self._promoter = Promoter(self.folder, self.after_s, self.events.append, lambda: self.now)
 
     async def hours(self, count: int, strangers: tuple[str, ...], author: Identity = FOUNDER, first: int = 1) -> None:
         for round in range(first, first + count):
             newest = self.peer.newest = block(self._anchor, round, strangers, author)
             self._anchor = next_anchor(newest.update.parent, newest.update.digest)
-            await self._promoter.look(cast(Node, self.peer), GENESIS, self.peer.heads, GENESIS.founders)
+            node = cast(Node, self.peer)
+            blocks = await self.follower.look(node, GENESIS, self.peer.heads)
+            await self._promoter.look(node, blocks, GENESIS.founders)
             self.now += 3600.0
 
     @property
@@ -169,7 +173,7 @@ async def test_never_promotes_nobody_and_follows_the_chain_all_the_same(
 def test_a_damaged_table_is_one_line(tmp_path: Path) -> None:
     (tmp_path / promotion.CANDIDATES_FILE).write_text('{"a": 3}')
     with pytest.raises(BadInput, match="remove it"):
-        Promoter(tmp_path, ORGANISER, RUN, DAY_S, lambda event: None)
+        Promoter(tmp_path, DAY_S, lambda event: None)
 
 
 @pytest.mark.parametrize(

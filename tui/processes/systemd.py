@@ -23,6 +23,7 @@ FINAL = tuple(
     kind.exit_code for kind in (
         errors.BadInput, errors.PortInUse, errors.RunMismatch, errors.DirectoryBusy, errors.BadChain,
         errors.NotAdmitted, errors.Unfit, errors.KeyInUse, errors.Declined,
+        errors.RunOver,
     )
 )  # fmt: skip
 """Exit codes after which starting again would fail again, until a person has acted."""

@@ -55,7 +55,7 @@ def _patience_s(turn: Transition, missing: frozenset[str]) -> float:
     if missing <= timeouts.leavers(state):
         return min(LEFT_S, rules.restart_s)
     # Where one Restart has not helped, another needs longer: the line may be what is bad.
-    return rules.restart_s * 2 ** min(state.head.number, DOUBLINGS)
+    return rules.restart_s * (1 << min(state.head.number, DOUBLINGS))
 
 
 def _is_decided_by_restart(acceptor: Acceptor) -> bool:

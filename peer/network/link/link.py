@@ -241,7 +241,7 @@ async def _follow_chain(
     """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
     syncer = SnapshotSync(
         node, notices.run, rules, notices.read_others, chains.directory, layer_sizes(rules.parts),
-        sum(rules.bytes_of_means) // rules.fragments, chains.executor, pipe.report, keeper,
+        sum(rules.bytes_of_means) // rules.fragments, chains.executor, pipe.report, keeper, chains.spec.run.rounds,
         held=None if role is None else role.held,
     )  # fmt: skip
     disk = chains.open()

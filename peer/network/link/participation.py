@@ -22,6 +22,7 @@ from peer.consensus.protocol.rules import Rules
 from peer.consensus.rounds.driver import Driver, trainer_input
 from peer.consensus.rounds.interface import Leaving, Quarantined, RosterHeard, Tick
 from peer.consensus.rounds.machine import TICK_S, begin
+from peer.consensus.rounds.timeouts import out_of_sight
 from peer.network.link.channel import LinkEnd, LinkLost
 from peer.network.link.cluster_role import ClusterRole
 from peer.network.link.discovery import Announcer, PeerDiscovery, TrainingFigures
@@ -39,6 +40,8 @@ log = logging.getLogger(__name__)
 PUBLISH_S = 20.0
 FINISH_S = 15.0
 """A peer that has finished the run stays this long for others who may need its vote or its bytes."""
+ALONE_S = 120.0
+"""Once in so long a peer that hears no other voter asks whether the run is over."""
 LAST_ROUND_S = 1.0
 """A peer that leaves while parts are exchanged stays this long for the commit."""
 GOODBYE_S = 0.2
@@ -170,10 +173,20 @@ class Participation:
     async def _find_loss(self, find_loss: Callable[[], Awaitable[str]]) -> str:
         """What the machine was told two liars may have said: the round goes on while that is looked into."""
         while True:
-            await self._lost.wait()
+            with suppress(TimeoutError):
+                async with asyncio.timeout(ALONE_S):
+                    await self._lost.wait()
+            if not self._lost.is_set() and not self._is_alone():
+                continue
             self._lost.clear()
             if why := await find_loss():
                 return why
+
+    def _is_alone(self) -> bool:
+        """Whether no other voter is there: the others may have finished the run."""
+        state = self._driver.state
+        others = frozenset(state.head.electorate) - {self._node.peer_id}
+        return bool(others) and others <= out_of_sight(state, time.monotonic())
 
     def _stop(self) -> None:
         """Another machine begins on another chain: this one must not write any more."""

@@ -18,7 +18,7 @@ from dataclasses import dataclass, field
 from itertools import chain
 from pathlib import Path
 
-from dht.errors import BadInput, Unreachable
+from dht.errors import BadInput, RunOver, Unreachable
 from dht.node import Node
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
 from peer.consensus.protocol.head import ChainHead
@@ -68,6 +68,8 @@ class SnapshotSync:
     executor: Executor
     say: Callable[[Event], None]
     checkpoints: CheckpointKeeper
+    rounds: int = 0
+    """Of the run; 0 if it has no end."""
     held: range | None = None
     """The layers that this home of a cluster needs; None for all."""
     _refused: set[bytes] = field(default_factory=set)
@@ -77,12 +79,16 @@ class SnapshotSync:
     _told: str = ""
 
     async def find_need(self, disk: ChainStore) -> str:
-        """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or ""."""
+        """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or "".
+
+        Raises RunOver.
+        """
         is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         said = max((head.round for head, _ in others.values() if head is not None), default=0)
         is_near = said - disk.head.round <= self.rules.keep_rounds
-        if is_near and (disk.head.round or not self.checkpoints.is_due):
+        may_be_over = disk.head.round < self.rounds and not others
+        if is_near and not may_be_over and (disk.head.round or not self.checkpoints.is_due):
             return ""
         standings = await self._survey(disk, others)
         ways = await self._ways(disk, standings)
@@ -134,14 +140,23 @@ class SnapshotSync:
     # ---- what is certified ----
 
     async def _ways(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> dict[str, CertifiedWay]:
-        """The chains of those who are further. While two part it waits until one of them is gone, or the organiser has
-        signed where the run was."""
+        """The chains of the peers that are further. While two part it waits until one of them is gone, or the organiser
+        has signed where the run was. Raises RunOver."""
         while True:
             try:
-                return await self._follower.follow_all(standings, self._starts(disk))
+                ways = await self._follower.follow_all(standings, self._starts(disk))
             except TwoWays as error:
                 self._tell_once(f"{error}: this peer follows none of them; ask the organiser for a new invite")
                 await asyncio.sleep(TRY_AGAIN_S)
+                continue
+            # The organiser's node has neither blocks nor snapshots: it says where the others stood.
+            shown = ways.pop(self.rules.organiser, None)
+            if shown is not None and not ways and 0 < self.rounds <= shown.head.round:
+                raise RunOver(
+                    f"the others have finished the run with round {shown.head.round} while this peer stood at round "
+                    f"{disk.head.round}, and nobody is left who gives what is missing; ask one of them for the model"
+                )
+            return ways
 
     async def _choose(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> CertifiedChoice | None:
         """The newest snapshot on a chain that is certified from mine on, of which all needed layers are to be had."""
@@ -238,7 +253,7 @@ class SnapshotSync:
             await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
             await self.checkpoints.hear(others)
             if disk.head.round or not self.checkpoints.is_due:
-                return await query_status(self.node, others, self._anchors(disk))
+                return await query_status(self.node, (*others, self.rules.organiser), self._anchors(disk))
             round, _ = self.checkpoints.oldest
             why = f"nobody shows the organiser's checkpoint of round {round}, which the invite names, or a newer one"
             self.say(PeerStateChanged(state="SYNCING", why=why))

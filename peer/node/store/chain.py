@@ -64,7 +64,7 @@ class ChainStore:
         self.objects = ObjectStore(directory / "chain" / "objects", executor, call_soon)
         found = read_chain_files(directory, genesis)
         self.base, self.blocks, self.heads = found.base, list(found.blocks), list(found.heads)
-        self.way = read_kept_way(directory, self.base.head.round)
+        self.way = read_kept_way(directory / "chain", self.base.head.round)
         self.tally = read_tally(directory, self.base.head)
         """Of the rounds before the first block."""
         self._rounds = {head.anchor: head.round for head in self.heads}
@@ -231,7 +231,7 @@ class ChainStore:
         """What is needed of the oldest blocks, which are dropped."""
         way = self.way.and_then(self.blocks[:count], self.heads[0])
         if way != self.way or not (self._directory / "chain" / FILE).exists():
-            write_kept_way(self._directory, way)
+            write_kept_way(self._directory / "chain", way)
         self.way = way
 
     def _tally_up(self, count: int) -> None:
@@ -299,7 +299,7 @@ def start_chain_at(directory: Path, base: ChainBase, way: KeptWay) -> None:
     """Begin the chain of a stopped link at `base`, to which `way` leads, instead: what was there before does not count
     any more."""
     (directory / "chain").mkdir(exist_ok=True)
-    write_kept_way(directory, way)
+    write_kept_way(directory / "chain", way)
     write_atomic(base_path(directory, base.head.anchor), base.to_bytes())
     write_atomic(directory / "HEAD", pointer_bytes(base.head, base))
 

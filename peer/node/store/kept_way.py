@@ -1,6 +1,6 @@
 """What a peer keeps of the blocks before its chain's base: those that changed who decides (`light_chain`).
 
-chain/way    the round from which on they are all here, and the blocks
+way    in the folder of the chain: the round from which on they are all here, and the blocks
 
 So it can show newcomers how its chain came about, however much of it is dropped. The file may reach beyond the base:
 what lies in the chain itself is not looked for here.
@@ -40,8 +40,8 @@ class KeptWay:
 
 
 def read_kept_way(directory: Path, base: int) -> KeptWay:
-    """The way to the base, of this round, of the chain in a run directory. Raises BadInput if it is damaged."""
-    path = directory / "chain" / FILE
+    """The way in this folder as far as round `base`. Raises BadInput if it is damaged."""
+    path = directory / FILE
     if not path.exists():
         return KeptWay(first=base)
     with raising_damaged(path):
@@ -52,4 +52,4 @@ def read_kept_way(directory: Path, base: int) -> KeptWay:
 
 def write_kept_way(directory: Path, way: KeptWay) -> None:
     """Raises DiskFull."""
-    write_atomic(directory / "chain" / FILE, pack((way.first, tuple(block.to_bytes() for block in way.blocks))))
+    write_atomic(directory / FILE, pack((way.first, tuple(block.to_bytes() for block in way.blocks))))

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from dht.errors import RunOver
 from peer.consensus.organiser.checkpoints import QUESTION as CHECKPOINT
 from peer.consensus.organiser.checkpoints import ChainCheckpoint
 from peer.consensus.protocol.block import VOID
@@ -92,7 +93,7 @@ class Newcomer:
         return SnapshotSync(
             self.node,
             RUN,
-            replace(rules("me"), keep_rounds=keep_rounds),
+            replace(rules("me"), keep_rounds=keep_rounds, organiser=ORGANISER),
             self.notices.read_others,
             self.directory,
             LAYERS,
@@ -206,6 +207,26 @@ async def test_a_newcomer_waits_for_the_checkpoint_that_its_invite_names(
 
         me.node.answers["a"][CHECKPOINT] = given
         assert await finding
+
+
+async def test_who_comes_when_all_have_finished_is_told_where_they_stood(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The organiser's node alone is there, and has certificates only. Nothing is over while one of the others is left,
+    or the last round is not certified."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    me.syncer.rounds = 20
+    assert not await me.syncer.find_need(me.disk), "nobody is there"
+    me.node.add(tmp_path, ORGANISER, 19)
+    assert not await me.syncer.find_loss(me.disk)
+    chain_of(tmp_path / ORGANISER, 20)
+    me.node.donors[ORGANISER].disk = chain_of(tmp_path / ORGANISER, 20)
+    with pytest.raises(RunOver, match="finished the run with round 20 while this peer stood at round 5"):
+        await me.syncer.find_need(me.disk)
+    with pytest.raises(RunOver):
+        await me.syncer.find_loss(me.disk)
+    me.add("a", 20)
+    assert not await me.syncer.find_need(me.disk)
 
 
 async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

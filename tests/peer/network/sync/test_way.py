@@ -82,7 +82,7 @@ async def test_what_it_has_not_it_does_not_give(tmp_path: Path) -> None:
 def test_a_damaged_way_is_named(tmp_path: Path) -> None:
     disk = disk_of(tmp_path, 0)
     path = tmp_path / "chain" / "way"
-    assert read_kept_way(tmp_path, disk.base.head.round) == disk.way
+    assert read_kept_way(tmp_path / "chain", disk.base.head.round) == disk.way
     path.write_bytes(path.read_bytes()[:-1])
     with pytest.raises(BadInput, match=f"{path} is damaged"):
         disk_of(tmp_path, 0)

@@ -1,0 +1,112 @@
+"""The organiser's node follows the chain, by certificates alone, and shows the way to whoever comes when all are gone.
+
+Anybody says anything of itself on the board. So the node asks peers for the way along their chain, and believes what
+the voters have certified.
+"""
+
+from __future__ import annotations
+
+import logging
+import random
+import time
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+
+from dht.atomic_files import write_atomic
+from dht.identity import RunKeys
+from dht.node import Node
+from dht.records import Genesis, PeerRecord
+from peer.consensus.organiser.light_chain import packed_way, read_question
+from peer.consensus.protocol.block import Block
+from peer.consensus.protocol.head import ChainHead
+from peer.network.sync.certified_way import Follower
+from peer.network.sync.chain_status import ChainStatus
+from peer.node.store.kept_way import KeptWay, read_kept_way, write_kept_way
+from peer.node.store.run_directory import genesis_head, head_after
+
+FOLLOWED_FILE = "followed.block"
+LOOK_S = 60.0
+"""One peer at a look, any of those who say that they are further: the node does nothing else meanwhile."""
+
+ReadHeads = Callable[[], Awaitable[Mapping[str, PeerRecord]]]
+"""What those say of themselves on the board whose word is listened to."""
+
+log = logging.getLogger(__name__)
+
+
+class ChainFollower:
+    """Of a run of so many `rounds`, or without end (0)."""
+
+    def __init__(self, directory: Path, keys: RunKeys, rounds: int) -> None:
+        self._directory, self._keys, self._rounds = directory, keys, rounds
+        self.head: ChainHead | None = None
+        """Where the chain is, as far as it was followed; None before the first look."""
+        self._newest: Block | None = None
+        self._way = KeptWay(0)
+        self._look_at = 0.0
+
+    @property
+    def is_over(self) -> bool:
+        return self.head is not None and 0 < self._rounds <= self.head.round
+
+    def has_elected(self, peer: str) -> bool:
+        return self.head is not None and peer in self.head.electorate
+
+    async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads) -> tuple[Block, ...]:
+        """The blocks that somebody shows beyond what is known, those that change who decides and the newest.
+
+        Looks each LOOK_S, and at once when somebody says that it has made the last round. Raises DiskFull.
+        """
+        if self.head is None:
+            self._load(genesis)
+        assert self.head is not None
+        heads = await read_heads()
+        further = [peer for peer, said in heads.items() if said.round > self.head.round]
+        is_ending = any(said.round == self._rounds for said in heads.values()) and not self.is_over
+        if not further or (time.monotonic() < self._look_at and not is_ending):
+            return ()
+        self._look_at = time.monotonic() + LOOK_S
+        follower = Follower(asker=node, keys=self._keys, organiser=self._keys.identity.peer_id)
+        way = await follower.follow(random.choice(further), self.head)
+        if way is None:
+            return ()
+        self._way = self._way.and_then(way.blocks, self.head)
+        self.head, self._newest = way.head, way.blocks[-1]
+        write_kept_way(self._directory, self._way)
+        write_atomic(self._directory / FOLLOWED_FILE, self._newest.to_bytes())
+        return way.blocks
+
+    def _load(self, genesis: Genesis) -> None:
+        """Where this node stood last: what it wrote itself it has checked."""
+        self.head = genesis_head(genesis)
+        path = self._directory / FOLLOWED_FILE
+        if not path.exists():
+            return
+        try:
+            self._newest = Block.from_bytes(path.read_bytes())
+        except ValueError as error:
+            log.warning("%s is damaged (%s): the chain is followed from its beginning", path, error)
+            return
+        self.head = head_after(self._newest.update)
+        self._way = read_kept_way(self._directory, self.head.round)
+
+    # ---- what others ask ----
+
+    async def answer_way(self, peer: str, request: bytes) -> bytes | None:
+        """As a peer answers it (`light_chain.QUESTION`), to the newest round alone: the node keeps no other."""
+        if self._newest is None or self.head is None:
+            return None
+        try:
+            start, end = read_question(request)
+        except ValueError:
+            return None
+        kept = self._way.since(start)
+        if kept is None or end not in (0, self.head.round) or start >= self.head.round:
+            return None
+        return packed_way((*(block for block in kept if block is not self._newest), self._newest))
+
+    async def answer_status(self, peer: str, request: bytes) -> bytes | None:
+        """As a peer answers it, that has no snapshot to give, and no blocks."""
+        if self.head is None:
+            return None
+        return ChainStatus(round=self.head.round, shared=-1, offers=()).to_bytes()
