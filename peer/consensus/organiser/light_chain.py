@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from peer.consensus.protocol.block import Block
-from peer.consensus.protocol.encoding import COUNT, Keys, integer, octets, pack, row, rows, unpack
+from peer.consensus.protocol.encoding import COUNT, Keys, integer, octets, pack, require_few, row, rows, unpack
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.validation import after_restarts, fault_of_votes
 
@@ -87,4 +87,5 @@ def packed_way(way: Sequence[Block]) -> bytes:
 
 def read_way(packed: bytes) -> tuple[Block, ...]:
     """Raises ValueError."""
+    require_few(packed, MAX_WAY + 1)
     return tuple(Block.from_bytes(octets(item)) for item in rows(unpack(packed), MAX_WAY))

@@ -18,6 +18,8 @@ from peer.network.sync.chain_status import ChainStatus
 log = logging.getLogger(__name__)
 
 ASK_S = 10.0
+WAY_S = 60.0
+"""For all of a way: who shows it block by block keeps nobody waiting for longer."""
 ANSWERS_MOST = 64
 """Of one way: each holds thousands of blocks."""
 YIELDS_TO = 8
@@ -48,24 +50,33 @@ class Follower:
 
     async def follow(self, peer: str, start: ChainHead, end: int = 0) -> CertifiedWay | None:
         """The chain of a peer from `start` to round `end`, or to its newest; None if it does not show that."""
-        head, blocks = start, list[Block]()
         try:
-            for _ in range(ANSWERS_MOST):
-                question = light_chain.packed_question(head.round, end)
-                given = await self.asker.ask(peer, light_chain.QUESTION, ASK_S, light_chain.MAX_WAY_BYTES, question)
-                way = () if given is None else light_chain.read_way(given)
-                if not way:
-                    break
-                head = await asyncio.to_thread(light_chain.follow, self.keys, self.organiser, head, way)
-                blocks += way
-                if not end or head.round >= end:
-                    break
-        except (Unreachable, ValueError) as error:
-            log.info("%s does not show the way from round %d: %s", peer, start.round, error)
+            async with asyncio.timeout(WAY_S):
+                return await self._follow(peer, start, end)
+        except (Unreachable, ValueError, TimeoutError) as error:
+            log.info("%s does not show the way from round %d: %s", peer, start.round, error or "it is too slow")
             return None
+
+    async def _follow(self, peer: str, start: ChainHead, end: int) -> CertifiedWay | None:
+        """Raises Unreachable, ValueError."""
+        head, blocks = start, list[Block]()
+        for _ in range(ANSWERS_MOST):
+            question = light_chain.packed_question(head.round, end)
+            given = await self.asker.ask(peer, light_chain.QUESTION, ASK_S, light_chain.MAX_WAY_BYTES, question)
+            if given is None:
+                break
+            way, head = await asyncio.to_thread(self._read, given, head)  # up to thousands of signatures
+            blocks += way
+            if not way or not end or head.round >= end:
+                break
         if not blocks or (end and head.round != end):
             return None
         return CertifiedWay(start=start, blocks=tuple(blocks), head=head)
+
+    def _read(self, packed: bytes, head: ChainHead) -> tuple[tuple[Block, ...], ChainHead]:
+        """Raises ValueError."""
+        way = light_chain.read_way(packed)
+        return way, light_chain.follow(self.keys, self.organiser, head, way)
 
     async def follow_all(
         self, standings: Mapping[str, ChainStatus], heads: tuple[ChainHead, ...]

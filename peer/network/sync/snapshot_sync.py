@@ -42,8 +42,6 @@ LOOK_AGAIN_S = 1.0
 TRY_AGAIN_S = 3.0
 OLD_S = 3600.0
 """Of a snapshot after which nothing was decided for so long people are told."""
-AT_A_TIME = 8
-"""Snapshots whose ways are asked for at a time."""
 RESYNC = "RESYNC"
 TWO_CHAINS = "TWO_CHAINS"
 
@@ -90,8 +88,7 @@ class SnapshotSync:
         may_be_over = disk.head.round < self.rounds and not others
         if is_near and not may_be_over and (disk.head.round or not self.checkpoints.is_due):
             return ""
-        standings = await self._survey(disk, others)
-        ways = await self._ways(disk, standings)
+        standings, ways = await self._find_ways(disk, others)
         goal = newest(ways.values())
         if goal - disk.head.round <= self.rules.keep_rounds:
             return ""
@@ -105,8 +102,8 @@ class SnapshotSync:
     async def find_loss(self, disk: ChainStore) -> str:
         """Why the chain on this disk must be given up, of which the machine says that nobody shows what follows; or ""
         if nobody has more that is certified."""
-        others = await self._read_others(1)
-        goal = newest((await self._ways(disk, await self._survey(disk, others))).values())
+        _, ways = await self._find_ways(disk, await self._read_others(1))
+        goal = newest(ways.values())
         return _lost(goal, disk) if goal > disk.head.round else ""
 
     async def bring(self, disk: ChainStore, why: str) -> SnapshotManifest:
@@ -139,15 +136,22 @@ class SnapshotSync:
 
     # ---- what is certified ----
 
-    async def _ways(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> dict[str, CertifiedWay]:
-        """The chains of the peers that are further. While two part it waits until one of them is gone, or the organiser
-        has signed where the run was. Raises RunOver."""
+    async def _find_ways(
+        self, disk: ChainStore, others: Others
+    ) -> tuple[dict[str, ChainStatus], dict[str, CertifiedWay]]:
+        """What they say of their chains, and where the chains of those lead who are further.
+
+        While two part it waits until one of them is gone, or the organiser has signed where the run was.
+        Raises RunOver.
+        """
         while True:
+            standings = await self._survey(disk, others)
             try:
                 ways = await self._follower.follow_all(standings, self._starts(disk))
             except TwoWays as error:
                 self._tell_once(f"{error}: this peer follows none of them; ask the organiser for a new invite")
                 await asyncio.sleep(TRY_AGAIN_S)
+                others = await self._read_others(1)
                 continue
             # The organiser's node has neither blocks nor snapshots: it says where the others stood.
             shown = ways.pop(self.rules.organiser, None)
@@ -156,38 +160,40 @@ class SnapshotSync:
                     f"the others have finished the run with round {shown.head.round} while this peer stood at round "
                     f"{disk.head.round}, and nobody is left who gives what is missing; ask one of them for the model"
                 )
-            return ways
+            return standings, ways
 
     async def _choose(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> CertifiedChoice | None:
         """The newest snapshot on a chain that is certified from mine on, of which all needed layers are to be had."""
         for donors in ({*standings} - self._silent, {*standings}):
-            candidates = offered({peer: standings[peer] for peer in donors}, self._needed)
             candidates = [
-                item for item in candidates
+                item for item in offered({peer: standings[peer] for peer in donors}, self._needed)
                 if item.offer.round > disk.head.round and item.offer.manifest not in self._refused
             ]  # fmt: skip
-            for first in range(0, len(candidates), AT_A_TIME):
-                some = candidates[first : first + AT_A_TIME]
-                for item, way in zip(some, await self._certify(disk, standings, some), strict=True):
-                    if way is not None:
-                        return CertifiedChoice(offer=item.offer, donors=item.donors, spans=item.spans, way=way)
+            ways = await asyncio.gather(*(self._way_to(disk, standings, item) for item in candidates))
+            for item, way in zip(candidates, ways, strict=True):
+                if way is not None:
+                    return CertifiedChoice(offer=item.offer, donors=item.donors, spans=item.spans, way=way)
             self._silent.clear()
         return None
-
-    async def _certify(
-        self, disk: ChainStore, standings: Mapping[str, ChainStatus], some: list[SnapshotChoice]
-    ) -> list[CertifiedWay | None]:
-        return list(await asyncio.gather(*(self._way_to(disk, standings, item) for item in some)))
 
     async def _way_to(
         self, disk: ChainStore, standings: Mapping[str, ChainStatus], item: SnapshotChoice
     ) -> CertifiedWay | None:
-        """To the block after this snapshot, from the first of its donors that shows it."""
-        heads = self._starts(disk)
-        for peer in item.donors:
-            way = await self._follower.follow(peer, start_for(standings[peer].shared, heads), item.offer.round + 1)
-            if way is not None and way.blocks[-1].update.parent == item.offer.anchor and may_leave(heads[-1], way):
-                return way
+        """To the block after this snapshot, from any of its donors that shows it: the others may lie, or be slow."""
+        heads, end = self._starts(disk), item.offer.round + 1
+        asked = [
+            asyncio.create_task(self._follower.follow(peer, start_for(standings[peer].shared, heads), end))
+            for peer in item.donors
+        ]
+        try:
+            for answer in asyncio.as_completed(asked):
+                way = await answer
+                if way is not None and way.blocks[-1].update.parent == item.offer.anchor and may_leave(heads[-1], way):
+                    return way
+        finally:
+            for task in asked:
+                task.cancel()
+            await asyncio.gather(*asked, return_exceptions=True)
         return None
 
     def _starts(self, disk: ChainStore) -> tuple[ChainHead, ...]:
