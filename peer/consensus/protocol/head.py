@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 
 from peer.consensus.aggregation.peer_history import PeerHistory
-from peer.consensus.protocol.block import NO_ROSTER, Block, Penalty, Restart, Roster, Tenure, Update
+from peer.consensus.protocol.block import NEVER, NO_ROSTER, Block, Penalty, Restart, Roster, Tenure, Update
 from peer.consensus.protocol.electorate import instance_of, order
 from peer.consensus.protocol.encoding import digest
 
@@ -35,6 +35,8 @@ class ChainHead:
     """The organiser's newest list that the chain has."""
     caught: tuple[Penalty, ...] = ()
     """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
+    withheld: tuple[str, ...] = ()
+    """Members of the update that made this anchor whose means never came; sorted."""
     parent: bytes = b""
     """The anchor before; empty at genesis."""
     number: int = 0
@@ -66,10 +68,12 @@ class ChainHead:
     def after(self, update: Update) -> ChainHead:
         """The head that a decided update leads to."""
         lasting = (item for item in update.penalties if item[1] == MISDECLARED and item[3] > update.round + 1)
+        means_took = zip(update.members, update.took, strict=False)
         return ChainHead(
             anchor=next_anchor(self.anchor, update.digest), round=update.round, weight=update.weight,
             electorate=update.elect, members=update.staying, time=update.time, records=update.records,
             tenures=update.tenures, roster=update.roster, caught=tuple(lasting), parent=update.parent,
+            withheld=tuple(header.peer for header, (*_, ms) in means_took if ms == NEVER),
         )  # fmt: skip
 
 

@@ -15,6 +15,7 @@ from peer.consensus.aggregation.aggregate import AggregationResult, aggregate
 from peer.consensus.aggregation.evidence import Contributor, LayerNorms
 from peer.consensus.aggregation.peer_history import MAX_ROOTS, NOTHING, PeerHistory
 from peer.consensus.protocol.block import WEIGHT_ONE, ContributionHeader, token_share
+from peer.consensus.protocol.electorate import quorum
 from peer.consensus.protocol.encoding import digest
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.layout import Fragment, assign, shares_of
@@ -83,8 +84,14 @@ def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, 
 def shard_owners(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
 ) -> tuple[str, ...]:
-    """Who averages each part in this ballot: who has earned a vote and did not lie, unless there is nobody else."""
+    """Who averages each part in this ballot: who has earned a vote and did not lie, unless there is nobody else.
+
+    Whose means never came in the round before has none now, if there are so few of them as may lie: a coordinator that
+    says so falsely of all others would have all parts.
+    """
     owners = trusted(head) - caught(head, members).keys()
+    if len(head.withheld) <= len(head.electorate) - quorum(head.electorate):
+        owners -= set(head.withheld)
     of_owners = [header for header in members if header.peer in owners] or members
     names = [header.peer for header in of_owners]
     shares = shares_of([header.bandwidth_bps for header in of_owners])
