@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Unpack
+
 from msgspec.structs import replace
 
 from peer.consensus.protocol.block import Update
@@ -24,6 +26,7 @@ from peer.node.lifecycle.inputs_effects import (
     WriteSnapshot,
 )
 from peer.node.lifecycle.state import Following, Life, Open, Progress
+from peer.node.lifecycle.state_changes import AnchorChanges, LifeChanges
 from peer.schema.events import AlertRaised, InnerProgressed, PeerStateChanged
 from peer.schema.ipc import PausedAt, ReportProgress, StandsAt, ToLink
 
@@ -39,10 +42,10 @@ class Turn:
         self.last: tuple[LifeEffect, ...] = ()
         """Work comes last: until it is done nothing else is asked for."""
 
-    def set(self, **changes: object) -> None:
+    def set(self, **changes: Unpack[LifeChanges]) -> None:
         self.life = replace(self.life, **changes)
 
-    def set_round(self, **changes: object) -> None:
+    def set_round(self, **changes: Unpack[AnchorChanges]) -> None:
         self.life = replace(self.life, round=replace(self.life.round, **changes))
 
     def add(self, *effects: LifeEffect) -> None:
