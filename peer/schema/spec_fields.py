@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from dataclasses import dataclass, field, replace
+from datetime import date as day
 from typing import Annotated, Literal
 
 from dht.errors import BadSpec
@@ -101,6 +102,11 @@ class MixTable(StrictTable):
 
 
 MOST_SOURCES = 16
+TEMPLATES = ("chatml", "qwen3")
+"""Chat templates that are shipped for training."""
+TEMPLATE_FILE = re.compile(r"[A-Za-z0-9_-]{1,60}\.jinja")
+USUAL_DATE = "2025-01-01"
+"""Today, as templates see it, in runs that name no other day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -130,6 +136,11 @@ class DataTable(StrictTable):
     format: Literal["text", "chat"] = "text"
     """`chat`: conversations, of which the assistant's answers alone are predicted. A line of a file is one, as JSON:
     `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`."""
+    template: str = ""
+    """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`, or
+    `qwen3` for Qwen3 and its like), or NAME.jinja beside the tokenizer of the model from which the run starts."""
+    date: str = USUAL_DATE
+    """YYYY-MM-DD: today, for a template that writes it. All peers read the same text, on whatever day."""
     mix: tuple[MixTable, ...] = ()
     """Several sources. With them `source`, `path`, `subset`, `split`, `text_field` and `format` say nothing."""
     private: bool = False
@@ -147,6 +158,13 @@ class DataTable(StrictTable):
             )
         if not self.mix:
             _check_source(self, "data")
+        if self.template and self.template not in TEMPLATES and not TEMPLATE_FILE.fullmatch(self.template):
+            raise BadSpec(
+                f"data.template is {shortened(self.template)}; use {', '.join(TEMPLATES)}, or NAME.jinja of a file "
+                "beside the model from which the run starts"
+            )
+        if not _is_day(self.date):
+            raise BadSpec(f"data.date is {shortened(self.date)}; write a day as YYYY-MM-DD")
 
     @property
     def sources(self) -> tuple[DataTable | MixTable, ...]:
@@ -164,6 +182,13 @@ class DataTable(StrictTable):
             self, source=part.source, path=part.path, subset=part.subset, split=part.split, text_field=part.text_field,
             format=part.format, mix=(),
         )  # fmt: skip
+
+
+def _is_day(text: str) -> bool:
+    try:
+        return re.fullmatch(r"[0-9]{4}-[0-9]{2}-[0-9]{2}", text) is not None and bool(day.fromisoformat(text))
+    except ValueError:
+        return False
 
 
 def _check_source(table: DataTable | MixTable, name: str) -> None:

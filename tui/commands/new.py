@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -164,7 +165,9 @@ def _data_of(data: str) -> dict[str, Any]:
         return {"source": "stdlib", "path": "", **files}
     if os.path.exists(named := os.path.expanduser(data)):
         folder = Path(named).resolve()
-        return {"source": "files", "path": folder.name, "format": format_in(folder), **files}
+        format = format_in(folder)
+        today = {"date": date.today().isoformat()} if format == "chat" else {}
+        return {"source": "files", "path": folder.name, "format": format, **today, **files}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
     raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")

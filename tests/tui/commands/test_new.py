@@ -6,11 +6,13 @@ import gzip
 import io
 import json
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from peer.schema.spec import load
+from peer.schema.spec_fields import USUAL_DATE
 from tests.open_models import publish
 from tui.cli import main
 
@@ -84,17 +86,20 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     assert "times; after some four a model learns little" in told.err
 
 
-TALK = [{"role": "user", "content": "why " * 40}, {"role": "assistant", "content": "so"}]
+TALK = [{"role": "user", "content": "why " * 4}, {"role": "assistant", "content": "so"}]
 
 
 @pytest.mark.outside
 @pytest.mark.parametrize(("line", "format"), [({"messages": TALK}, "chat"), ({"text": "a word " * 20}, "text")])
 def test_conversations_are_seen_by_their_first_line(line: dict[str, object], format: str, tmp_path: Path) -> None:
     (tmp_path / "talks").mkdir()
-    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
+    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(f"{json.dumps(line)}\n".encode() * 20))
     path = tmp_path / "run.toml"
     assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 0
-    assert load(str(path)).data.format == format
+    made = load(str(path)).data
+    assert made.format == format
+    # What its template takes for today is the day on which the run was made.
+    assert made.date == (date.today().isoformat() if format == "chat" else USUAL_DATE)
 
 
 @pytest.mark.parametrize(
