@@ -25,8 +25,10 @@ from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
-from peer.schema.spec_fields import HUB_NAME, START, ModelTable, RunTable, StartTable
+from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
+from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
+from peer.training.model import generation
 from peer.training.model.build import build, build_base_meta, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 
@@ -93,16 +95,16 @@ def _fetched(model: str, revision: str) -> FoundModel:
     return FoundModel(found, "", model, found.name)
 
 
-def adopt(found: FoundModel, table: Mapping[str, Any]) -> dict[str, Any]:
+def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> dict[str, Any]:
     """The tables [model] and [start] of a spec for this model, whose parameters are in the cache then.
 
     `table` is what the organiser's spec has of [model]: its context and tokenizer stand; else they are the model's.
-    Raises BadSpec, DiskFull.
+    `template` is its `data.template`. Raises BadSpec, DiskFull.
     """
     config = _load(AutoConfig, found)
     said = _model_table(config, table)
+    files = {} if said["tokenizer"] != START else _files(found, template)
     model = _load(AutoModelForCausalLM, found, dtype=torch.float32)
-    files = {} if said["tokenizer"] != START else _tokenizer_files(found)
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -116,13 +118,17 @@ def fetch(spec: RunSpec) -> None:
     # A folder of that name on this machine is not what a stranger may name.
     found = _fetched(spec.start.model, spec.start.revision)
     try:
-        files = _tokenizer_files(found) if spec.model.tokenizer == START else {}
-        manifest = _write(spec, _load(AutoModelForCausalLM, found, dtype=torch.float32), files)
+        files = _files(found, spec.data.template) if spec.model.tokenizer == START else {}
+        model = _load(AutoModelForCausalLM, found, dtype=torch.float32)
+        without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
+        for each in (files, without):
+            manifest = _write(spec, model, each)
+            if manifest.name == spec.start.digest:
+                return
+            shutil.rmtree(start_blob.folder_of(manifest.name))
     except BadSpec as error:
         raise Unreachable(str(error)) from error
-    if manifest.name != spec.start.digest:
-        shutil.rmtree(start_blob.folder_of(manifest.name))
-        raise Unreachable(f"{spec.start.model} at huggingface.co is another model than the one this run starts from")
+    raise Unreachable(f"{spec.start.model} at huggingface.co is another model than the one this run starts from")
 
 
 # ---- out of the model's files ----
@@ -176,11 +182,16 @@ def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec
     return RunSpec(run=RunTable(name="start"), model=ModelTable(**said), start=start)
 
 
-def _tokenizer_files(found: FoundModel) -> dict[str, bytes]:
-    """As they lie in its folder; out of a GGUF file they are made."""
+def _files(found: FoundModel, template: str) -> dict[str, bytes]:
+    """Of its tokenizer, how it is asked for text, and the template for training that a spec names: as they lie in its
+    folder; out of a GGUF file they are made. Raises BadSpec."""
     if not found.file:
         _load(AutoTokenizer, found)
-        return {name: (found.folder / name).read_bytes() for name in TOKENIZER if (found.folder / name).is_file()}
+        names = {*TOKENIZER, generation.FILE, *({template} if TEMPLATE_FILE.fullmatch(template) else ())}
+        files = {name: (found.folder / name).read_bytes() for name in names if (found.folder / name).is_file()}
+        template_of(template, found.folder)
+        generation.values_in(files.get(generation.FILE, b"{}"))
+        return files
     tokenizer = _load(AutoTokenizer, found)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)
