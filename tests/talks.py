@@ -12,7 +12,6 @@ import numpy as np
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
 
-
 CONTEXT = 32
 
 
