@@ -82,7 +82,7 @@ def _joined(content: str | list[Any], where: str) -> str:
     """Of parts their texts, one after the other: many templates take no parts, and all take that."""
     if isinstance(content, str):
         return content
-    texts = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
     for part, text in zip(content, texts, strict=True):
         if not isinstance(text, str) or (isinstance(part, Mapping) and part.get("type", "text") != "text"):
             raise BadInput(f"{where} has a part that is {shortened(part)}; texts alone are learned, so remove it")

@@ -7,17 +7,19 @@ quantised file is brought to float32 there alone: so no processor of a peer can 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 
@@ -26,10 +28,11 @@ from peer.node.store import start_blob
 from peer.schema.architectures import ARCHITECTURES
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
+from peer.schema.toml_tables import shortened
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.training.model import generation
-from peer.training.model.build import build, build_base_meta, next_token_logits
+from peer.training.model.build import build, build_base_meta, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 
 KEY = "start.model"
@@ -101,10 +104,10 @@ def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> di
     `table` is what the organiser's spec has of [model]: its context and tokenizer stand; else they are the model's.
     `template` is its `data.template`. Raises BadSpec, DiskFull.
     """
-    config = _load(AutoConfig, found)
+    config = _config(found)
     said = _model_table(config, table)
     files = {} if said["tokenizer"] != START else _files(found, template)
-    model = _load(AutoModelForCausalLM, found, dtype=torch.float32)
+    model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=config)
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -119,7 +122,8 @@ def fetch(spec: RunSpec) -> None:
     found = _fetched(spec.start.model, spec.start.revision)
     try:
         files = _files(found, spec.data.template) if spec.model.tokenizer == START else {}
-        model = _load(AutoModelForCausalLM, found, dtype=torch.float32)
+        _require_whole(found)
+        model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=build_config(spec))
         without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
         for each in (files, without):
             manifest = _write(spec, model, each)
@@ -145,12 +149,44 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
+OLDER = frozenset({"rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base"})
+"""Keys of a config.json that transformers has in other fields by now."""
+
+
+def _config(found: FoundModel) -> PreTrainedConfig:
+    """What config.json says in the fields of its architecture, and nothing else of it: other keys name code,
+    repositories, or how a model is computed on a machine. Raises BadSpec."""
+    if found.file:
+        config: PreTrainedConfig = _load(AutoConfig, found)
+        return config
+    _require_whole(found)
+    try:
+        said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
+        kind = said["model_type"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise cannot_load(KEY, found.name, f"its config.json is none: {reason_of(error)}") from error
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")
+    of_all = {each.name for each in fields(PreTrainedConfig)}
+    own = {each.name for each in fields(type(AutoConfig.for_model(kind)))} - of_all | OLDER
+    try:
+        return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()})
+    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
+        raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+def _require_whole(found: FoundModel) -> None:
+    """transformers would load another model, which is named in an adapter's configuration. Raises BadSpec."""
+    if (found.folder / "adapter_config.json").exists():
+        raise BadSpec(f"start.model is {found.name}, an adapter; merge it into its base, and start from that")
+
+
 def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:
     """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
     their values are not those that transformers takes by itself."""
     known = ARCHITECTURES.get(config.model_type)
-    if known is None:
-        raise BadSpec(f"start.model is of {config.model_type!r}, none of {', '.join(ARCHITECTURES)}")
+    if known is None:  # out of a GGUF file
+        raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
     rotary = dict(getattr(config, "rope_parameters", None) or {})
     if rotary.pop("rope_type", "default") != "default":
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")

@@ -61,7 +61,7 @@ class TemplateEncoder:
         self._tokenizer = tokenizer
         own = template or None
         try:
-            plain, with_tools = (tokenizer.get_chat_template(own, tools) for tools in (None, [{}]))
+            plain, with_tools = tokenizer.get_chat_template(own), tokenizer.get_chat_template(own, [{}])
         except ValueError as error:
             raise BadSpec(
                 "the tokenizer has no chat template; choose that of a model that was tuned, or name one with "
@@ -113,7 +113,8 @@ class TemplateEncoder:
 
     def prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
         """What a model reads that shall answer the last of them. Raises BadInput, BadSpec."""
-        return self._tokens(self._template.prompt(messages)).tolist()
+        ids: list[int] = self._tokens(self._template.prompt(messages)).tolist()
+        return ids
 
     @cached_property
     def closing(self) -> int | None:

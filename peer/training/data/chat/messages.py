@@ -52,7 +52,7 @@ def is_empty(message: Message) -> bool:
 
 
 def is_without_weight(message: Message) -> bool:
-    return message.get("weight", 1) == 0
+    return bool(message.get("weight", 1) == 0)
 
 
 def left_out(talk: Talk, text: str) -> Iterator[str]:

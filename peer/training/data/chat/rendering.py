@@ -86,8 +86,8 @@ class _Child:
         environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
         with theirs:
             process = subprocess.Popen(
-                [sys.executable, "-m", CHILD], stdin=theirs, stdout=theirs, stderr=subprocess.DEVNULL, env=environment,
-                start_new_session=True,
+                [sys.executable, "-m", CHILD], stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL,
+                env=environment, start_new_session=True,
             )  # fmt: skip
         self._socket, self._said = ours, ours.makefile("rb")
         self._broken = ""

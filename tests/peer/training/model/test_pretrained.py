@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import importlib.util
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -162,6 +164,62 @@ def test_smollm2_out_of_a_quantised_file(monkeypatch: pytest.MonkeyPatch) -> Non
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     assert cross_entropy(build(spec), tokens_BT) == pytest.approx(cross_entropy(theirs, tokens_BT), abs=1e-4)
     assert tokenizer.end_of_text == 2
+
+
+HOSTILE = {
+    "attn_implementation": "somebody/kernel", "_attn_implementation": "somebody/kernel", "use_kernels": True,
+    "auto_map": {"AutoModelForCausalLM": "evil.Evil", "AutoConfig": "evil.Evil"}, "dtype": "float64",
+    "torch_dtype": "float64", "quantization_config": {"quant_method": "evil"}, "experts_implementation": "evil",
+    "name_or_path": "somebody/other", "_name_or_path": "somebody/other", "transformers_version": "99",
+}  # fmt: skip
+
+
+def test_nothing_but_numbers_of_its_architecture_is_taken_of_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code, kernels and repositories that it names never reach transformers: the start is as without them."""
+    publish(tmp_path, initializer_range=0.1)
+    without = run_from(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | HOSTILE))
+    seen: list[Any] = []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def noting(*given: Any, config: Any, **options: Any) -> Any:
+        seen.append(config)
+        return load(*given, config=config, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noting)
+    assert run_from(tmp_path) == without
+    (config,) = seen
+    assert config._attn_implementation_internal is None or config._attn_implementation == "sdpa"
+    assert not any(word in f"{vars(config)} {config.to_dict()}" for word in ("somebody", "evil", "float64"))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("{", "its config.json is none"), ("[]", "its config.json is none"), ('{"model_type": "evil"}', "is of 'evil'"),
+        ('{"model_type": "llama", "hidden_size": "x"}', "cannot be loaded"),
+    ],
+)  # fmt: skip
+def test_a_config_that_is_none_is_one_line(said: str, why: str, tmp_path: Path) -> None:
+    publish(tmp_path)
+    (tmp_path / "config.json").write_text(said)
+    with pytest.raises(BadSpec, match=why) as caught:
+        adopt(find(str(tmp_path)), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_leads_to_no_other_model(tmp_path: Path) -> None:
+    """transformers would load what it names, wherever that is."""
+    publish(tmp_path / "mine")
+    publish(tmp_path / "given")
+    (tmp_path / "given" / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(tmp_path / "mine"), "peft_type": "LORA"})
+    )
+    with pytest.raises(BadSpec, match=r"start\.model is given, an adapter; merge it into its base"):
+        adopt(find(str(tmp_path / "given")), {})
 
 
 @pytest.mark.parametrize("held", [range(1), range(1, 3), range(3, 5)])
