@@ -148,6 +148,48 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         values=_LLAMA_VALUES,
     ),
     "olmo2": Architecture(keys={**_LLAMA, "attention_bias": Flag()}, values=_LLAMA_VALUES),
+    "olmo3": Architecture(
+        keys={**_LLAMA, "attention_bias": Flag(), "sliding_window": TOKENS}, values=_LLAMA_VALUES,
+    ),
+    "gemma3_text": Architecture(
+        keys={
+            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, "hidden_activation": ACTIVATION,
+            "head_dim": HEAD, "attention_bias": Flag(), "sliding_window": TOKENS, "rope_local_base_freq": THETA,
+            "query_pre_attn_scalar": Whole(1, 1 << 16),
+        },
+        values={
+            "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
+        },
+    ),
+    "glm4": Architecture(
+        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE},
+        values={
+            **_LLAMA_VALUES, "intermediate_size": 13696, "num_hidden_layers": 40, "num_key_value_heads": 2,
+            "head_dim": 128, "attention_bias": True,
+        },
+    ),
+    "seed_oss": Architecture(
+        keys={
+            **_LLAMA, **_BIASES, "head_dim": HEAD, "attention_out_bias": Flag(), "residual_dropout": DROPOUT,
+        },
+        values={
+            **_LLAMA_VALUES, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 80,
+            "num_key_value_heads": 8, "head_dim": 128, "attention_bias": True,
+        },
+    ),
+    "qwen3_moe": Architecture(
+        keys={
+            **{key: each for key, each in _LLAMA.items() if key != "intermediate_size"}, "head_dim": HEAD,
+            "attention_bias": Flag(), "use_sliding_window": Flag(), "sliding_window": TOKENS, "num_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS, "moe_intermediate_size": INNER, "norm_topk_prob": Flag(),
+            "router_aux_loss_coef": Real(0.0, 1.0),
+        },
+        values={
+            "hidden_size": 2048, "moe_intermediate_size": 768, "num_hidden_layers": 24, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "tie_word_embeddings": False,
+        },
+    ),
     "phi3": Architecture(
         keys={
             **_LLAMA, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,

@@ -149,8 +149,11 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
-OLDER = frozenset({"rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base"})
-"""Keys of a config.json that transformers has in other fields by now."""
+BESIDE = frozenset({
+    "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
+    "sliding_window_pattern", "head_dim",
+})  # fmt: skip
+"""Keys of a config.json that transformers takes, and has in no field of that name."""
 
 
 def _config(found: FoundModel) -> PreTrainedConfig:
@@ -168,9 +171,12 @@ def _config(found: FoundModel) -> PreTrainedConfig:
     if not isinstance(kind, str) or kind not in ARCHITECTURES:
         raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")
     of_all = {each.name for each in fields(PreTrainedConfig)}
-    own = {each.name for each in fields(type(AutoConfig.for_model(kind)))} - of_all | OLDER
+    usual = type(AutoConfig.for_model(kind))
+    also = {*usual.attribute_map, *usual.attribute_map.values(), *BESIDE}
+    own = {each.name for each in fields(usual)} - of_all | also
     try:
-        return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()})
+        # A token that pads is read by nobody here, and may be outside of a small vocabulary.
+        return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
     except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
@@ -187,14 +193,13 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     known = ARCHITECTURES.get(config.model_type)
     if known is None:  # out of a GGUF file
         raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
-    rotary = dict(getattr(config, "rope_parameters", None) or {})
-    if rotary.pop("rope_type", "default") != "default":
+    rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
+    if rotary.pop("rope_type") != "default":
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
-    usual: Any = AutoConfig.for_model(config.model_type)
     values: dict[str, Any] = {}
     for key in known.keys:
         value = _plain(rotary.get(key, getattr(config, key, None)))
-        default = _plain({**(getattr(usual, "rope_parameters", None) or {})}.get(key, getattr(usual, key, None)))
+        default = _plain(_rotary(usual).get(key, getattr(usual, key, None)))
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
@@ -205,6 +210,17 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     }
     said |= {key: value for key, value in table.items() if key != "config"}
     return said | {"config": values | dict(table.get("config", {}))}
+
+
+def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
+    """Values of its rotary positions as a spec names them; `rope_type` is another than `default` if any is."""
+    said = dict(getattr(config, "rope_parameters", None) or {})
+    whole, sliding = said.get("full_attention"), said.get("sliding_attention")
+    if not isinstance(whole, dict) or not isinstance(sliding, dict):
+        return {"rope_type": "default"} | said
+    types = {each.get("rope_type", "default") for each in (whole, sliding)}
+    scaled = next(iter(types - {"default"}), "default")
+    return {**whole, "rope_local_base_freq": sliding.get("rope_theta"), "rope_type": scaled}
 
 
 def _plain(value: Any) -> Any:

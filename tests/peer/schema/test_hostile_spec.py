@@ -182,7 +182,7 @@ def smallest(architecture: str) -> dict[str, Any]:
     small = {
         "hidden_size": 32, "n_embd": 32, "intermediate_size": 32, "n_inner": 32, "ffn_dim": 32, "num_hidden_layers": 2,
         "n_layer": 2, "num_attention_heads": 2, "n_head": 2, "num_key_value_heads": 2, "head_dim": 16,
-        "num_local_experts": 4,
+        "num_local_experts": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
     }  # fmt: skip
     return {key: value for key, value in small.items() if key in keys}
 
