@@ -86,6 +86,13 @@ _LLAMA: Mapping[str, Allowed] = {
     **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
     "rms_norm_eps": EPSILON, "rope_theta": THETA,
 }  # fmt: skip
+SCALED = ("linear", "llama3")
+"""Ways in which rotary positions are stretched for longer texts than those of the first training."""
+_ROPE: Mapping[str, Allowed] = {
+    "rope_type": OneOf(("default", *SCALED)), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
+    "rope_low_freq_factor": Real(0.01, 1000.0), "rope_high_freq_factor": Real(0.01, 1000.0),
+}  # fmt: skip
+"""`rope_factor` is of all of them, and the other three are of `llama3` (Llama 3.1 and later)."""
 _OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
 """transformers would read `gelu` as another one."""
 _BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
@@ -107,7 +114,7 @@ class Architecture:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(keys={**_LLAMA, **_BIASES, "head_dim": HEAD}, values=_LLAMA_VALUES),
+    "llama": Architecture(keys={**_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD}, values=_LLAMA_VALUES),
     "mistral": Architecture(
         keys={**_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS},
         values={**_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8},
@@ -155,7 +162,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         keys={
             **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, "hidden_activation": ACTIVATION,
             "head_dim": HEAD, "attention_bias": Flag(), "sliding_window": TOKENS, "rope_local_base_freq": THETA,
-            "query_pre_attn_scalar": Whole(1, 1 << 16),
+            "query_pre_attn_scalar": Whole(1, 1 << 16), **_ROPE,
         },
         values={
             "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
@@ -171,7 +178,7 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "seed_oss": Architecture(
         keys={
-            **_LLAMA, **_BIASES, "head_dim": HEAD, "attention_out_bias": Flag(), "residual_dropout": DROPOUT,
+            **_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD, "attention_out_bias": Flag(), "residual_dropout": DROPOUT,
         },
         values={
             **_LLAMA_VALUES, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 80,

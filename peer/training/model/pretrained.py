@@ -25,14 +25,14 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
-from peer.schema.architectures import ARCHITECTURES
+from peer.schema.architectures import ARCHITECTURES, SCALED
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
 from peer.training.model import generation
-from peer.training.model.build import build, build_base_meta, build_config, next_token_logits
+from peer.training.model.build import ROPE_NAMES, build, build_base_meta, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 
 KEY = "start.model"
@@ -194,7 +194,7 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     if known is None:  # out of a GGUF file
         raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
     rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
-    if rotary.pop("rope_type") != "default":
+    if rotary["rope_type"] not in ("default", *(SCALED if "rope_type" in known.keys else ())):
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
     values: dict[str, Any] = {}
     for key in known.keys:
@@ -215,12 +215,11 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
 def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
     """Values of its rotary positions as a spec names them; `rope_type` is another than `default` if any is."""
     said = dict(getattr(config, "rope_parameters", None) or {})
-    whole, sliding = said.get("full_attention"), said.get("sliding_attention")
-    if not isinstance(whole, dict) or not isinstance(sliding, dict):
-        return {"rope_type": "default"} | said
-    types = {each.get("rope_type", "default") for each in (whole, sliding)}
-    scaled = next(iter(types - {"default"}), "default")
-    return {**whole, "rope_local_base_freq": sliding.get("rope_theta"), "rope_type": scaled}
+    if isinstance(said.get("full_attention"), dict) and isinstance(said.get("sliding_attention"), dict):
+        # Of those that slide no more than this can be said; `_require_alike` sees the rest.
+        said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
+    ours = {name: key for key, name in ROPE_NAMES.items()}
+    return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
 
 
 def _plain(value: Any) -> Any:

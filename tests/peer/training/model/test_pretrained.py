@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
 import json
 from pathlib import Path
@@ -19,7 +20,7 @@ from peer.schema.spec import dump, from_mapping, load, parse
 from peer.schema.spec_fields import HUB_NAME
 from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
 from peer.training.model import pretrained
-from peer.training.model.build import build
+from peer.training.model.build import build, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.model.pretrained import adopt, find
 from tests.open_models import publish, run_from, smollm2
@@ -80,7 +81,12 @@ def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "config", "words"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
+        (
+            "starcoder2",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, "num_key_value_heads": 2},
+            "scales its rotary",
+        ),
         ("smollm3", {"no_rope_layers": [0, 1], "num_key_value_heads": 2, "pad_token_id": 0}, "computes otherwise"),
         ("mamba", {}, "is of 'mamba', none of"),
     ],
@@ -164,6 +170,44 @@ def test_smollm2_out_of_a_quantised_file(monkeypatch: pytest.MonkeyPatch) -> Non
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     assert cross_entropy(build(spec), tokens_BT) == pytest.approx(cross_entropy(theirs, tokens_BT), abs=1e-4)
     assert tokenizer.end_of_text == 2
+
+
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
+LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("llama", {"rope_parameters": LLAMA3}), ("llama", {"rope_parameters": LINEAR}),
+        ("seed_oss", {"rope_parameters": LLAMA3, "num_key_value_heads": 2, "head_dim": 32}),
+        ("gemma3_text", {"num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 7, "rope_parameters": {
+            "full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}}),
+    ],
+)  # fmt: skip
+def test_scaled_positions_of_a_start_are_kept(architecture: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """Each of their numbers counts; without them the model computes otherwise."""
+    theirs = publish(tmp_path, architecture, initializer_range=0.3, **config)
+    spec = run_from(tmp_path)
+    said = {key: value for key, value in spec.model.config.items() if key.startswith("rope_")}
+    assert said["rope_type"] in ("llama3", "linear")
+    assert parse(dump(spec)) == spec
+    tokens_BT = text_BT(64)[:2]
+    ours = next_token_logits(build(spec).eval(), tokens_BT)
+    torch.testing.assert_close(ours, next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4)
+    plain = {key: value for key, value in spec.model.config.items() if key != "rope_type"}
+    without = dataclasses.replace(spec, model=dataclasses.replace(spec.model, config=plain))
+    assert (next_token_logits(build(without).eval(), tokens_BT) - ours).abs().max() > 1e-3
+
+
+def test_factors_between_which_nothing_lies_are_refused() -> None:
+    values = {"rope_type": "llama3", "rope_low_freq_factor": 4.0, "rope_high_freq_factor": 4.0}
+    spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 16, "config": values}})
+    with pytest.raises(BadSpec, match="rope_low_freq_factor is not below rope_high_freq_factor"):
+        build_config(spec)
 
 
 HOSTILE = {
