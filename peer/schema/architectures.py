@@ -86,13 +86,18 @@ _LLAMA: Mapping[str, Allowed] = {
     **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
     "rms_norm_eps": EPSILON, "rope_theta": THETA,
 }  # fmt: skip
-SCALED = ("linear", "llama3")
-"""Ways in which rotary positions are stretched for longer texts than those of the first training."""
 _ROPE: Mapping[str, Allowed] = {
-    "rope_type": OneOf(("default", *SCALED)), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
-    "rope_low_freq_factor": Real(0.01, 1000.0), "rope_high_freq_factor": Real(0.01, 1000.0),
+    "rope_type": OneOf(("default", "linear", "llama3")), "rope_factor": Real(1.0, 1024.0),
+    "rope_original_positions": TOKENS, "rope_low_freq_factor": Real(0.01, 1000.0),
+    "rope_high_freq_factor": Real(0.01, 1000.0),
 }  # fmt: skip
-"""`rope_factor` is of all of them, and the other three are of `llama3` (Llama 3.1 and later)."""
+"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of all of them, and the other three are of `llama3` (Llama 3.1 and later)."""
+_YARN: Mapping[str, Allowed] = {
+    "rope_type": OneOf(("default", "yarn")), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
+    "rope_beta_fast": Real(0.01, 1000.0), "rope_beta_slow": Real(0.01, 1000.0),
+    "rope_attention_factor": Real(0.01, 100.0),
+}  # fmt: skip
+"""As OLMo 3 has it (arXiv:2309.00071)."""
 _OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
 """transformers would read `gelu` as another one."""
 _BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
@@ -156,7 +161,17 @@ ARCHITECTURES: Mapping[str, Architecture] = {
     ),
     "olmo2": Architecture(keys={**_LLAMA, "attention_bias": Flag()}, values=_LLAMA_VALUES),
     "olmo3": Architecture(
-        keys={**_LLAMA, "attention_bias": Flag(), "sliding_window": TOKENS}, values=_LLAMA_VALUES,
+        keys={**_LLAMA, "attention_bias": Flag(), "sliding_window": TOKENS, **_YARN}, values=_LLAMA_VALUES,
+    ),
+    "olmoe": Architecture(
+        keys={
+            **_LLAMA, "attention_bias": Flag(), "num_experts": EXPERTS, "num_experts_per_tok": EXPERTS,
+            "norm_topk_prob": Flag(), "router_aux_loss_coef": Real(0.0, 1.0),
+        },
+        values={
+            "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+            "num_experts": 64, "num_experts_per_tok": 8, "tie_word_embeddings": False,
+        },
     ),
     "gemma3_text": Architecture(
         keys={

@@ -210,6 +210,6 @@ def _vectors(sizes: _Sizes) -> int:
     biases = (into + out if flags.get("attention_bias") else 0) + (2 * inner + width if flags.get("mlp_bias") else 0)
     own = {
         "qwen2": into, "qwen3": 2 * sizes.head, "qwen3_moe": 2 * sizes.head, "olmo2": queries + keys,
-        "olmo3": queries + keys, "gemma3_text": 2 * width + 2 * sizes.head,
+        "olmo3": queries + keys, "olmoe": queries + keys, "gemma3_text": 2 * width + 2 * sizes.head,
     }  # fmt: skip
     return 2 * width + own.get(sizes.architecture, 0) + biases

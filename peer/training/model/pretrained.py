@@ -25,7 +25,7 @@ from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTra
 
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
-from peer.schema.architectures import ARCHITECTURES, SCALED
+from peer.schema.architectures import ARCHITECTURES, OneOf
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
 from peer.schema.toml_tables import shortened
@@ -194,7 +194,8 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     if known is None:  # out of a GGUF file
         raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
     rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
-    if rotary["rope_type"] not in ("default", *(SCALED if "rope_type" in known.keys else ())):
+    types = known.keys.get("rope_type", OneOf(("default",)))
+    if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
     values: dict[str, Any] = {}
     for key in known.keys:

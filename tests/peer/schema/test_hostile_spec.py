@@ -46,7 +46,10 @@ NEVER = (
 """Keys that name code, repositories, files, or have no bounds."""
 
 
-SCALED: dict[str, Any] = {"rope_type": "llama3", "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 1000.0}
+SCALED: dict[str, dict[str, Any]] = {
+    "llama3": {"rope_type": "llama3", "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 1000.0},
+    "yarn": {"rope_type": "yarn"},
+}
 
 
 def tables() -> Iterator[tuple[str, str]]:
@@ -152,7 +155,9 @@ def test_a_listed_key_is_one_of_transformers(architecture: str) -> None:
     """Each changes its configuration, so that none is taken and left unheard; and every word is an activation."""
     small = smallest(architecture)
     small |= {"use_sliding_window": True} if "use_sliding_window" in ARCHITECTURES[architecture].keys else {}
-    small |= SCALED if "rope_type" in ARCHITECTURES[architecture].keys else {}
+    types = ARCHITECTURES[architecture].keys.get("rope_type", OneOf(()))
+    assert isinstance(types, OneOf)
+    small |= next((values for name, values in SCALED.items() if name in types.words), {})
     plain = build_config(from_mapping(with_model(architecture, **small))).to_dict()
     for key, allowed in ARCHITECTURES[architecture].keys.items():
         for value in others(key, allowed, small.get(key, plain.get(key))):

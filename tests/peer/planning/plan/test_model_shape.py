@@ -44,6 +44,8 @@ MODELS: list[tuple[str, dict[str, Any]]] = [
     ("seed_oss", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8}),
     ("seed_oss", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 8,
                   "attention_bias": False, "attention_out_bias": True, "mlp_bias": True, "head_dim": 16}),
+    ("olmoe", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
+               "num_key_value_heads": 2, "num_experts": 3, "num_experts_per_tok": 2, "attention_bias": True}),
     ("qwen3_moe", {"hidden_size": 64, "moe_intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4,
                    "num_experts": 3, "num_experts_per_tok": 2, "head_dim": 32}),
     ("phi3", {"hidden_size": 64, "intermediate_size": 96, "num_hidden_layers": 2, "num_attention_heads": 4}),

@@ -34,6 +34,7 @@ SMALL: dict[str, dict[str, object]] = {
     "gemma3_text": LLAMA | {"num_hidden_layers": 7, "num_key_value_heads": 2, "head_dim": 16},
     "glm4": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
     "seed_oss": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},
+    "olmoe": LLAMA | {"num_experts": 4, "num_experts_per_tok": 2},
     "qwen3_moe": {key: each for key, each in LLAMA.items() if key != "intermediate_size"}
     | {"moe_intermediate_size": 48, "num_key_value_heads": 2, "num_experts": 4, "num_experts_per_tok": 2},
     "gemma": LLAMA | {"num_key_value_heads": 2, "head_dim": 16},

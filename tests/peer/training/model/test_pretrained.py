@@ -176,6 +176,10 @@ LLAMA3: dict[str, Any] = {
     "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
     "low_freq_factor": 1.0, "high_freq_factor": 4.0,
 }  # fmt: skip
+YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 500_000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+    "attention_factor": 1.3, "beta_fast": 30.0, "beta_slow": 1.0,
+}  # fmt: skip
 LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
 
 
@@ -183,6 +187,8 @@ LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.
     ("architecture", "config"),
     [
         ("llama", {"rope_parameters": LLAMA3}), ("llama", {"rope_parameters": LINEAR}),
+        ("olmo3", {"num_hidden_layers": 5, "pad_token_id": 0, "rope_parameters": {
+            "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0}}}),
         ("seed_oss", {"rope_parameters": LLAMA3, "num_key_value_heads": 2, "head_dim": 32}),
         ("gemma3_text", {"num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 7, "rope_parameters": {
             "full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}}),
@@ -193,7 +199,7 @@ def test_scaled_positions_of_a_start_are_kept(architecture: str, config: dict[st
     theirs = publish(tmp_path, architecture, initializer_range=0.3, **config)
     spec = run_from(tmp_path)
     said = {key: value for key, value in spec.model.config.items() if key.startswith("rope_")}
-    assert said["rope_type"] in ("llama3", "linear")
+    assert said["rope_type"] in ("llama3", "linear", "yarn")
     assert parse(dump(spec)) == spec
     tokens_BT = text_BT(64)[:2]
     ours = next_token_logits(build(spec).eval(), tokens_BT)
