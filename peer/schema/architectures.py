@@ -91,7 +91,8 @@ _ROPE: Mapping[str, Allowed] = {
     "rope_original_positions": TOKENS, "rope_low_freq_factor": Real(0.01, 1000.0),
     "rope_high_freq_factor": Real(0.01, 1000.0),
 }  # fmt: skip
-"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of all of them, and the other three are of `llama3` (Llama 3.1 and later)."""
+"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of both ways,
+and the other three are of `llama3` (Llama 3.1 and later)."""
 _YARN: Mapping[str, Allowed] = {
     "rope_type": OneOf(("default", "yarn")), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
     "rope_beta_fast": Real(0.01, 1000.0), "rope_beta_slow": Real(0.01, 1000.0),

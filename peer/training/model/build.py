@@ -213,7 +213,7 @@ ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
         "rope_attention_factor": None,
     },
 }  # fmt: skip
-"""By `rope_type` the keys that it takes, and their values where a spec does not say them; None follows from the others."""
+"""By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""
 
 
 def _rope_scaling(spec: RunSpec) -> dict[str, Any]:
