@@ -8,7 +8,7 @@ from typing import Any
 
 from dht.errors import BadInput
 from peer.schema.toml_tables import shortened
-from peer.training.data.chat.messages import ASSISTANT
+from peer.training.data.chat.talk_text import ASSISTANT
 from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
 from peer.training.data.reading.plain_text import without_surrogates

@@ -15,7 +15,7 @@ import numpy as np
 from dht.errors import BadInput
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.chat_template import ends_of
-from peer.training.data.chat.messages import Talk, is_empty, is_without_weight
+from peer.training.data.chat.talk_text import Talk, is_empty, is_without_weight
 from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.data.tokenizer import Tokenizer, Tokens
 

@@ -19,7 +19,7 @@ from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START, USUAL_DATE
 from peer.training.data.chat.chat_template import EncodedTalk, TemplateEncoder, flagged, tokens_of
-from peer.training.data.chat.messages import Talk, left_out
+from peer.training.data.chat.talk_text import Talk, left_out
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of

@@ -125,7 +125,7 @@ def fetch(spec: RunSpec) -> None:
         _require_whole(found)
         model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=build_config(spec))
         without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
-        for each in (files, without):
+        for each in (files, without) if without != files else (files,):
             manifest = _write(spec, model, each)
             if manifest.name == spec.start.digest:
                 return
@@ -215,11 +215,11 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
 
 def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
     """Values of its rotary positions as a spec names them; `rope_type` is another than `default` if any is."""
-    said = dict(getattr(config, "rope_parameters", None) or {})
+    said: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
     if isinstance(said.get("full_attention"), dict) and isinstance(said.get("sliding_attention"), dict):
         # Of those that slide no more than this can be said; `_require_alike` sees the rest.
         said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
-    ours = {name: key for key, name in ROPE_NAMES.items()}
+    ours: dict[str, str] = {name: key for key, name in ROPE_NAMES.items()}
     return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
 
 

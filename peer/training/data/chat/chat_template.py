@@ -12,8 +12,8 @@ import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.chat.messages import ASSISTANT, Talk, left_out
-from peer.training.data.chat.rendering import ChatTemplate, TemplateSource
+from peer.training.data.chat.talk_text import ASSISTANT, Talk, left_out
+from peer.training.data.chat.template_process import ChatTemplate, TemplateSource
 from peer.training.data.chat.token_flags import BEGINS, HIDDEN, NUMBER
 
 Tokens = npt.NDArray[np.int32]

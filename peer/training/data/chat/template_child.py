@@ -1,7 +1,7 @@
 """The process in which a chat template runs: a stranger's program, within bounds of time and memory.
 
 It reads JSON lines on a socket, which is its standard input and output: first what the template is, and then requests,
-to each of which it answers with a line. `rendering.py` is its other end.
+to each of which it answers with a line. `template_process.py` is its other end.
 """
 
 from __future__ import annotations

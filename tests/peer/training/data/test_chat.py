@@ -19,7 +19,7 @@ from transformers import PreTrainedTokenizerFast
 from dht.errors import BadInput, BadSpec
 from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
-from peer.training.data.chat.messages import Talk
+from peer.training.data.chat.talk_text import Talk
 from peer.training.data.chat.token_flags import BEGINS, HIDDEN, NUMBER
 from peer.training.data.conversations import read_conversations
 from peer.training.data.document_tokens import ChatEncoder

@@ -15,9 +15,9 @@ from transformers import PreTrainedTokenizerFast
 from dht.errors import BadInput, BadSpec
 from peer.schema import spec as specs
 from peer.schema.spec_fields import TEMPLATES
-from peer.training.data.chat import rendering
-from peer.training.data.chat.messages import Talk
-from peer.training.data.chat.rendering import ChatTemplate, TemplateSource
+from peer.training.data.chat import template_process
+from peer.training.data.chat.talk_text import Talk
+from peer.training.data.chat.template_process import ChatTemplate, TemplateSource
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.inspection import inspect
@@ -62,7 +62,7 @@ def letter_tokenizer(folder: Path, chat_template: str | None = None, **files: st
 )  # fmt: skip
 def test_a_template_has_bounds(text: str, why: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Of time and memory, in a process of its own; and again and again one clear line."""
-    monkeypatch.setattr(rendering, "MOST_S", 1.0)
+    monkeypatch.setattr(template_process, "MOST_S", 1.0)
     made = template(text)
     for _ in range(2):
         with pytest.raises(BadSpec, match=f"^the chat template {why}") as caught:
@@ -84,7 +84,7 @@ def test_a_template_reaches_no_file_and_no_object() -> None:
 
 
 def test_the_inspection_says_once_that_a_template_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(rendering, "MOST_S", 1.0)
+    monkeypatch.setattr(template_process, "MOST_S", 1.0)
     monkeypatch.setattr(
         "peer.training.data.inspection._tokenizer_here",
         lambda spec: word_tokenizer(tmp_path / "words", "{{ 9 ** (9 ** 9) }}"),

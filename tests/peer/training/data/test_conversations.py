@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.chat.messages import Talk
+from peer.training.data.chat.talk_text import Talk
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.conversations import as_line
 from peer.training.data.document_tokens import ChatEncoder

@@ -144,6 +144,22 @@ def test_another_model_under_the_name_is_another_start(tmp_path: Path, monkeypat
     start_blob.require_intact(now.start.digest)
 
 
+def test_a_start_of_a_run_that_kept_no_stop_tokens_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As runs did that were founded before: their digest has none of them."""
+    publish(tmp_path / "a")
+    said = (tmp_path / "a" / "generation_config.json").read_bytes()
+    (tmp_path / "a" / "generation_config.json").unlink()
+    older = run_from(tmp_path / "a")
+    (tmp_path / "a" / "generation_config.json").write_bytes(said)
+    assert older != run_from(tmp_path / "a")
+    found = pretrained.FoundModel(tmp_path / "a", "", "owner/name", "0" * 40)
+    monkeypatch.setattr(pretrained, "_fetched", lambda model, revision: found)
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "elsewhere"))
+    pretrained.fetch(older)
+    assert older.start is not None
+    start_blob.require_intact(older.start.digest)
+
+
 def test_a_folder_here_is_not_what_a_stranger_may_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(tmp_path / "owner" / "name", seed=4)
     monkeypatch.chdir(tmp_path)

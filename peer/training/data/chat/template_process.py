@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, BinaryIO
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.chat.messages import Talk
+from peer.training.data.chat.talk_text import Talk
 
 MOST_S = 20.0
 """Of a processor's time for one conversation, which takes a millisecond."""
