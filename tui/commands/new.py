@@ -135,7 +135,11 @@ def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:
     adopted = _adopted(table)
     start = {"model": adopted["model"], "start": adopted["start"]}
     whole = _tables(WHOLE) | start
-    return whole if _fits(whole) else _tables(BESIDE) | start
+    if _fits(whole):
+        return whole
+    beside = _tables(BESIDE) | start
+    beside["data"] = {key: value for key, value in beside["data"].items() if key != "template"}  # that of its own model
+    return beside
 
 
 def _tables(name: str) -> dict[str, Any]:

@@ -83,7 +83,19 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     told = capsys.readouterr()
     assert f"--set data_path={tmp_path / 'poems'}" in told.out
     assert "documents     1" in told.err
-    assert "times; after some four a model learns little" in told.err
+    assert "times; after some four a model learns little" in " ".join(told.err.split())
+
+
+@pytest.mark.outside
+def test_an_adapter_has_the_template_of_no_other_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else is not asked for is taken from `adapter-8b`, whose template is that of its own model."""
+    monkeypatch.setattr("tui.commands.new.CARD_BYTES", 0.0)
+    publish(tmp_path / "owl")
+    path = tmp_path / "run.toml"
+    assert main([*words(model=str(tmp_path / "owl")), str(path)]) == 0
+    spec = load(str(path))
+    assert spec.adapter is not None
+    assert spec.data.template == ""
 
 
 TALK = [{"role": "user", "content": "why " * 4}, {"role": "assistant", "content": "so"}]

@@ -22,7 +22,7 @@ MOST_CHARACTERS = 1 << 25
 ASSISTANT = "assistant"
 REWRITES = (
     "rewrites earlier messages, so that nobody can tell which tokens are the assistant's; name a template for training "
-    "with data.template"
+    "with data.template, such as qwen3 for Qwen3 and its like"
 )
 
 

@@ -83,7 +83,7 @@ class _Child:
         ours, theirs = socket.socketpair()
         ours.settimeout(PATIENCE * MOST_S)
         # Each thread of OpenBLAS would take address space, of which there is little.
-        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1"}
+        environment = os.environ | {"OPENBLAS_NUM_THREADS": "1", "OMP_NUM_THREADS": "1", "PYTHONSAFEPATH": "1"}
         with theirs:
             process = subprocess.Popen(
                 [sys.executable, "-m", CHILD], stdin=theirs.fileno(), stdout=theirs.fileno(), stderr=subprocess.DEVNULL,

@@ -83,6 +83,14 @@ def test_a_template_reaches_no_file_and_no_object() -> None:
             assert template(text).whole(TALK) == ""
 
 
+def test_the_folder_where_somebody_stands_lends_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("peer", "transformers", "json"):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "__init__.py").write_text("raise SystemExit(1)")
+    monkeypatch.chdir(tmp_path)
+    assert template("{{ messages[0].content }}").whole(TALK) == "hi"
+
+
 def test_the_inspection_says_once_that_a_template_is_refused(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(template_process, "MOST_S", 1.0)
     monkeypatch.setattr(
