@@ -135,7 +135,7 @@ class DataTable(StrictTable):
     format: Literal["text", "chat"] = "text"
     """`chat`: conversations, of which the assistant's answers alone are predicted. A line of a file is one, as JSON:
     `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`; with `tools`,
-    `tool_calls`, `reasoning_content` and what else a chat template takes. An answer with `"weight": 0` is read alone."""
+    `tool_calls`, `reasoning_content` and what else a chat template takes. One with `"weight": 0` is only read."""
     template: str = ""
     """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`, or
     `qwen3` for Qwen3 and its like), or NAME.jinja beside the tokenizer of the model from which the run starts."""

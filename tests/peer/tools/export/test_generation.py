@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import dataclasses
 import io
 import json
 from pathlib import Path
 from typing import Any
 
 import pytest
-from transformers import AutoModelForCausalLM, GenerationConfig
+import torch
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 
 from dht.errors import BadSpec
 from peer.schema.spec_fields import AdapterTable
@@ -79,8 +81,6 @@ def test_chat_ends_at_the_token_that_closes_a_turn(base: tuple[Path, HubTokenize
 
 
 def test_plain_transformers_stops_by_itself(base: tuple[Path, HubTokenizer], tmp_path: Path) -> None:
-    import torch
-
     folder, tokenizer = base
     (tmp_path / "run").mkdir()
     run = make_run(tmp_path / "run", started_spec(folder, tmp_path / "corpus", None), rounds=1)
@@ -124,3 +124,31 @@ def test_a_template_beside_the_model_comes_with_it(base: tuple[Path, HubTokenize
     assert start_blob.read_files(told["start"]["digest"])["mine.jinja"] == TEMPLATE.encode()
     with pytest.raises(BadSpec, match=r"data\.template is 'other\.jinja', which is no text"):
         adopt(find(str(base[0])), {"context": 16}, "other.jinja")
+
+
+@pytest.mark.slow
+def test_what_was_trained_on_conversations_answers_and_stops(
+    base: tuple[Path, HubTokenizer], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Two peers, two rounds, on one conversation: plain transformers says the answer, the token that closes it, and no
+    more; so does `chat`. Before it said something else."""
+    monkeypatch.setattr("tests.peer.tools.export.run_on_disk.STEPS", 60)
+    folder, tokenizer = base
+    (tmp_path / "talks").mkdir()
+    talk = {"messages": [{"role": "user", "content": "who"}, {"role": "assistant", "content": "me"}]}
+    (tmp_path / "talks" / "a.jsonl").write_text(f"{json.dumps(talk)}\n" * 200)
+    (tmp_path / "run").mkdir()
+    spec = started_spec(folder, tmp_path / "talks", None)
+    data = dataclasses.replace(spec.data, format="chat", held_out_by="name")
+    run = make_run(tmp_path / "run", dataclasses.replace(spec, data=data), rounds=2)
+    export(run.directory, tmp_path / "out")
+    model: Any = AutoModelForCausalLM.from_pretrained(tmp_path / "out")
+    words: Any = AutoTokenizer.from_pretrained(tmp_path / "out")
+    prompt = words.apply_chat_template(talk["messages"][:1], add_generation_prompt=True, return_dict=False)
+    ids = model.generate(torch.tensor([prompt]), max_new_tokens=8, do_sample=False)[0, len(prompt) :].tolist()
+    assert ids == [*tokenizer.encode("me").tolist(), tokenizer.closing]
+    for place, said in ((tmp_path / "out", "me"), (run.directory, "me")):
+        chat = Conversation(loaded=load_model(place), manner=Manner(temperature=0.0, tokens=8), out=io.StringIO())
+        assert chat.answer("who") == said
+    before = Conversation(loaded=load_model(folder), manner=Manner(temperature=0.0, tokens=8), out=io.StringIO())
+    assert before.answer("who") != "me"
