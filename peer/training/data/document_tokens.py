@@ -49,6 +49,10 @@ class DocumentEncoder(Protocol):
         """What lies between `size` tokens of an endless shard and a document of `length` tokens, which comes next."""
         ...
 
+    def rest(self) -> None:
+        """Nothing is encoded for a while: give back what that takes."""
+        ...
+
 
 class TextEncoder:
     """Documents one after the other, each closed by end-of-text."""
@@ -68,6 +72,8 @@ class TextEncoder:
 
     def filler(self, size: int, length: int) -> Tokens:
         return self.end
+
+    def rest(self) -> None: ...
 
 
 class ChatEncoder:
@@ -121,6 +127,9 @@ class ChatEncoder:
         """A new slot where the last one has no room: what is kept of a stream knows no open ones."""
         room = -size % self._context
         return np.repeat(self.end, room if length > room else 0)
+
+    def rest(self) -> None:
+        self._tokenizer.rest()
 
     def _filled(self, slot: list[Tokens]) -> Tokens:
         filler = np.repeat(self.end, self._context - sum(map(len, slot)))

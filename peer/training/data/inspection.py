@@ -244,6 +244,9 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
             break
         except BadInput as error:  # a conversation that the template refuses
             told.fault(error)
+    closing = _closing(spec, tokenizer)
+    if encoder is not None:
+        encoder.rest()
     table = spec.data
     return DataInspection(
         called=table.path, folder=folder, context=spec.model.context, held_out_every=table.held_out_every,
@@ -252,7 +255,7 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
         converted=tuple(sorted(told.encodings.items())),
         characters=counted.characters, replaced=counted.replaced, documents=counted.documents,
         duplicates=counted.duplicates, long=counted.long + counted.talks.get("long", 0), talks=counted.talks,
-        closing=_closing(spec, tokenizer), tokens=round(counted.tokens), is_counted=counted.is_exact,
+        closing=closing, tokens=round(counted.tokens), is_counted=counted.is_exact,
         holds_out_pieces=table.format == "text" and not is_whole(found, table.held_out_every),
         passes=_passes(spec, share, counted.tokens), faults=tuple(str(error) for error in told.faults),
     )  # fmt: skip

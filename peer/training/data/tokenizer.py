@@ -70,6 +70,10 @@ class Tokenizer(Protocol):
         """What a special token is called."""
         ...
 
+    def rest(self) -> None:
+        """No conversation is encoded for a while: give back what that takes."""
+        ...
+
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """The same tokenizer as transformers loads it, to be saved beside a model of this context."""
         ...
@@ -106,6 +110,8 @@ class ByteTokenizer:
 
     def name_of(self, token: int) -> str:
         return END_OF_TEXT
+
+    def rest(self) -> None: ...
 
     def _closed(self, text: str) -> Tokens:
         return np.append(self.encode(text), np.int32(self.end_of_text))
@@ -173,6 +179,10 @@ class HubTokenizer:
 
     def name_of(self, token: int) -> str:
         return str(self._tokenizer.convert_ids_to_tokens(token))
+
+    def rest(self) -> None:
+        if "_talks" in vars(self):
+            self._talks.rest()
 
     @cached_property
     def _talks(self) -> TemplateEncoder:

@@ -32,8 +32,9 @@ def generation_of(spec: RunSpec, tokenizer: Tokenizer) -> GenerationConfig:
     """What the start of the run had, and the tokens that closed answers and texts in training among its stop tokens.
 
     Raises BadSpec for a start with values that nobody can draw by."""
-    own, end = _of_start(spec), tokenizer.end_of_text
-    stops = dict.fromkeys([*own.pop(STOPS, ()), end, *([] if tokenizer.closing is None else [tokenizer.closing])])
+    own, end, closing = _of_start(spec), tokenizer.end_of_text, tokenizer.closing
+    tokenizer.rest()
+    stops = dict.fromkeys([*own.pop(STOPS, ()), end, *([] if closing is None else [closing])])
     make: Any = GenerationConfig  # not annotated by transformers
     config: GenerationConfig = make(
         **{BEGIN: end, PAD: end, **own, STOPS: [*stops] if len(stops) > 1 else end},

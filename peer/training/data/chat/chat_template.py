@@ -108,6 +108,10 @@ class TemplateEncoder:
                 break
         return start
 
+    def rest(self) -> None:
+        """Nothing is written for a while."""
+        self._template.rest()
+
     def _tokens(self, text: str) -> Tokens:
         return tokens_of(self._tokenizer, text)
 

@@ -39,7 +39,7 @@ class TemplateSource:
 
 
 class ChatTemplate:
-    """Renders conversations. The process begins with the first one, and ends with this object."""
+    """Renders conversations. The process begins with the first one, and ends with this object, or when it may rest."""
 
     def __init__(self, source: TemplateSource) -> None:
         self.source = source
@@ -67,6 +67,13 @@ class ChatTemplate:
         """
         return [(text, is_learned) for text, is_learned in self._asked("pieces", talk)["pieces"]]
 
+    def rest(self) -> None:
+        """End the process, which takes a tenth of a GB, until there is another conversation."""
+        with self._lock:
+            if self._child is not None:
+                self._child.end()
+                self._child = None
+
     def _asked(self, kind: str, talk: Talk) -> Any:
         messages = [{key: value for key, value in each.items() if key != "weight"} for each in talk.messages]
         request = {"kind": kind, "messages": messages, "tools": list(talk.tools), "learned": talk.learned}
@@ -91,7 +98,7 @@ class _Child:
             )  # fmt: skip
         self._socket, self._said = ours, ours.makefile("rb")
         self._broken = ""
-        self._end = weakref.finalize(owner, _end, process, ours, self._said)
+        self.end = weakref.finalize(owner, _end, process, ours, self._said)
         try:
             self.ask(template)
         except BadSpec as error:  # it is none, and stays none
@@ -107,7 +114,7 @@ class _Child:
         except OSError:  # it does not listen any more, or says nothing
             line = b""
         if not line.endswith(b"\n"):
-            self._end()
+            self.end()
             self._broken = f"the chat template takes longer than {MOST_S:.0f} s for a conversation; choose another one"
             raise BadSpec(self._broken)
         return _understood(json.loads(line))

@@ -21,6 +21,7 @@ from peer.training.data.chat.template_process import ChatTemplate, TemplateSourc
 from peer.training.data.chat.token_flags import NUMBER
 from peer.training.data.chat.training_templates import template_of
 from peer.training.data.inspection import inspect
+from peer.training.data.open_source import open_source
 from peer.training.data.tokenizer import HubTokenizer
 from tests.peer.training.data.test_chat import CHATML, UNMARKED, make_spec, messages, word_tokenizer
 
@@ -102,6 +103,23 @@ def test_the_inspection_says_once_that_a_template_is_refused(tmp_path: Path, mon
     (found,) = inspect(make_spec(), str(tmp_path / "talks"))
     assert len(found.faults) == 1
     assert "the chat template takes longer than 1 s" in found.faults[0]
+
+
+def test_its_process_ends_when_all_is_packed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A peer trains for weeks after that. It begins again where somebody asks."""
+    made = word_tokenizer(tmp_path / "words", CHATML)
+    for module in ("inspection._tokenizer_here", "open_source.tokenizer_of"):
+        monkeypatch.setattr(f"peer.training.data.{module}", lambda spec: made)
+    monkeypatch.setenv("HOMEFIRES_CACHE", str(tmp_path / "cache"))
+    (tmp_path / "talks").mkdir()
+    rows = [{"messages": messages([("user", "hi " * n), ("assistant", "yes")])} for n in range(1, 12)] * 20
+    (tmp_path / "talks" / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    inspect(make_spec(16), str(tmp_path / "talks"))
+    assert made._talks._template._child is None
+    open_source(make_spec(16), str(tmp_path / "talks"))
+    assert made._talks._template._child is None
+    assert len(made.encode_talk(TALK).tokens) == 16
+    assert made._talks._template._child is not None
 
 
 def test_a_template_knows_one_day(tmp_path: Path) -> None:
