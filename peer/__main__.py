@@ -153,7 +153,7 @@ def _adopt(args: argparse.Namespace) -> int:
     from peer.training.model.pretrained import adopt, find
 
     asked = json.loads(args.asked)
-    print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"])))
+    print(json.dumps(adopt(find(asked["model"], asked["revision"]), asked["own"], asked["template"])))
     return 0
 
 

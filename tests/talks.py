@@ -12,6 +12,8 @@ import numpy as np
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import MixTable
 
+CONTEXT = 32
+
 
 def write_talks(folder: Path, count: int = 400) -> list[int]:
     """Of lengths that are returned, the number of each in its answer: of 22 bytes and so many more, of which 3 to 6 are
@@ -59,4 +61,6 @@ def write_both(folder: Path) -> None:
 
 
 def _with(spec: RunSpec, **data: Any) -> RunSpec:
-    return dataclasses.replace(spec, data=dataclasses.replace(spec.data, **data))
+    """With a context in which some of these conversations have room."""
+    model = dataclasses.replace(spec.model, context=max(CONTEXT, spec.model.context))
+    return dataclasses.replace(spec, model=model, data=dataclasses.replace(spec.data, **data))

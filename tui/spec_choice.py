@@ -58,7 +58,10 @@ def is_to_adopt(table: Mapping[str, Any]) -> bool:
 def adopt(table: dict[str, Any]) -> None:
     """Have in [model] and [start] what follows from the model that is named there. A child does it: it loads torch."""
     own = {key: value for key, value in table.get("model", {}).items() if key in ("context", "tokenizer")}
-    asked = {"model": table["start"]["model"], "revision": table["start"].get("revision", ""), "own": own}
+    asked = {
+        "model": table["start"]["model"], "revision": table["start"].get("revision", ""), "own": own,
+        "template": table.get("data", {}).get("template", ""),
+    }  # fmt: skip
     said = answer("model to start from", python_module("peer", "adopt", json.dumps(asked)), ADOPT_S)
     found = json.loads(said.splitlines()[-1])
     table["model"] = found["model"]

@@ -86,6 +86,19 @@ _LLAMA: Mapping[str, Allowed] = {
     **_SHAPE, "intermediate_size": INNER, "num_key_value_heads": HEADS, "hidden_act": ACTIVATION,
     "rms_norm_eps": EPSILON, "rope_theta": THETA,
 }  # fmt: skip
+_ROPE: Mapping[str, Allowed] = {
+    "rope_type": OneOf(("default", "linear", "llama3")), "rope_factor": Real(1.0, 1024.0),
+    "rope_original_positions": TOKENS, "rope_low_freq_factor": Real(0.01, 1000.0),
+    "rope_high_freq_factor": Real(0.01, 1000.0),
+}  # fmt: skip
+"""How rotary positions are stretched for longer texts than those of the first training. `rope_factor` is of both ways,
+and the other three are of `llama3` (Llama 3.1 and later)."""
+_YARN: Mapping[str, Allowed] = {
+    "rope_type": OneOf(("default", "yarn")), "rope_factor": Real(1.0, 1024.0), "rope_original_positions": TOKENS,
+    "rope_beta_fast": Real(0.01, 1000.0), "rope_beta_slow": Real(0.01, 1000.0),
+    "rope_attention_factor": Real(0.01, 100.0),
+}  # fmt: skip
+"""As OLMo 3 has it (arXiv:2309.00071)."""
 _OF_GEMMA = OneOf(tuple(word for word in ACTIVATION.words if word != "gelu"))
 """transformers would read `gelu` as another one."""
 _BIASES: Mapping[str, Allowed] = {"attention_bias": Flag(), "mlp_bias": Flag()}
@@ -107,7 +120,7 @@ class Architecture:
 
 
 ARCHITECTURES: Mapping[str, Architecture] = {
-    "llama": Architecture(keys={**_LLAMA, **_BIASES, "head_dim": HEAD}, values=_LLAMA_VALUES),
+    "llama": Architecture(keys={**_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD}, values=_LLAMA_VALUES),
     "mistral": Architecture(
         keys={**_LLAMA, "head_dim": HEAD, "sliding_window": TOKENS},
         values={**_LLAMA_VALUES, "intermediate_size": 14336, "num_key_value_heads": 8},
@@ -148,6 +161,58 @@ ARCHITECTURES: Mapping[str, Architecture] = {
         values=_LLAMA_VALUES,
     ),
     "olmo2": Architecture(keys={**_LLAMA, "attention_bias": Flag()}, values=_LLAMA_VALUES),
+    "olmo3": Architecture(
+        keys={**_LLAMA, "attention_bias": Flag(), "sliding_window": TOKENS, **_YARN}, values=_LLAMA_VALUES,
+    ),
+    "olmoe": Architecture(
+        keys={
+            **_LLAMA, "attention_bias": Flag(), "num_experts": EXPERTS, "num_experts_per_tok": EXPERTS,
+            "norm_topk_prob": Flag(), "router_aux_loss_coef": Real(0.0, 1.0),
+        },
+        values={
+            "hidden_size": 2048, "intermediate_size": 2048, "num_hidden_layers": 16, "num_attention_heads": 16,
+            "num_experts": 64, "num_experts_per_tok": 8, "tie_word_embeddings": False,
+        },
+    ),
+    "gemma3_text": Architecture(
+        keys={
+            **{key: each for key, each in _LLAMA.items() if key != "hidden_act"}, "hidden_activation": ACTIVATION,
+            "head_dim": HEAD, "attention_bias": Flag(), "sliding_window": TOKENS, "rope_local_base_freq": THETA,
+            "query_pre_attn_scalar": Whole(1, 1 << 16), **_ROPE,
+        },
+        values={
+            "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26, "num_attention_heads": 8,
+            "num_key_value_heads": 4, "head_dim": 256, "tie_word_embeddings": True,
+        },
+    ),
+    "glm4": Architecture(
+        keys={**_LLAMA, "head_dim": HEAD, "attention_bias": Flag(), "partial_rotary_factor": SHARE},
+        values={
+            **_LLAMA_VALUES, "intermediate_size": 13696, "num_hidden_layers": 40, "num_key_value_heads": 2,
+            "head_dim": 128, "attention_bias": True,
+        },
+    ),
+    "seed_oss": Architecture(
+        keys={
+            **_LLAMA, **_BIASES, **_ROPE, "head_dim": HEAD, "attention_out_bias": Flag(), "residual_dropout": DROPOUT,
+        },
+        values={
+            **_LLAMA_VALUES, "intermediate_size": 27648, "num_hidden_layers": 64, "num_attention_heads": 80,
+            "num_key_value_heads": 8, "head_dim": 128, "attention_bias": True,
+        },
+    ),
+    "qwen3_moe": Architecture(
+        keys={
+            **{key: each for key, each in _LLAMA.items() if key != "intermediate_size"}, "head_dim": HEAD,
+            "attention_bias": Flag(), "use_sliding_window": Flag(), "sliding_window": TOKENS, "num_experts": EXPERTS,
+            "num_experts_per_tok": EXPERTS, "moe_intermediate_size": INNER, "norm_topk_prob": Flag(),
+            "router_aux_loss_coef": Real(0.0, 1.0),
+        },
+        values={
+            "hidden_size": 2048, "moe_intermediate_size": 768, "num_hidden_layers": 24, "num_attention_heads": 32,
+            "num_key_value_heads": 4, "num_experts": 128, "num_experts_per_tok": 8, "tie_word_embeddings": False,
+        },
+    ),
     "phi3": Architecture(
         keys={
             **_LLAMA, "resid_pdrop": DROPOUT, "embd_pdrop": DROPOUT, "sliding_window": TOKENS,

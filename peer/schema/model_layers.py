@@ -26,7 +26,8 @@ _LAYER_NORMS = frozenset({"gpt2", "gpt_neox", "opt", "starcoder2"})
 """They have a bias; other norms have none."""
 _SHARED_NAMES = {"n_embd": "hidden_size", "n_layer": "num_hidden_layers", "n_head": "num_attention_heads",
                  "n_inner": "intermediate_size", "n_positions": "max_position_embeddings",
-                 "ffn_dim": "intermediate_size"}  # fmt: skip
+                 "ffn_dim": "intermediate_size", "moe_intermediate_size": "intermediate_size",
+                 "num_experts": "num_local_experts"}  # fmt: skip
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -115,7 +116,9 @@ TARGETS = {
     "all": ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_proj"),
 }
 """Matrices of a block beside which an adapter lies, by their names in transformers."""
-ADAPTED = frozenset({"llama", "mistral", "qwen2", "qwen3", "gemma", "granite", "olmo2", "smollm3"})
+ADAPTED = frozenset(
+    {"llama", "mistral", "qwen2", "qwen3", "gemma", "gemma3_text", "granite", "olmo2", "olmo3", "seed_oss", "smollm3"}
+)
 """Architectures whose matrices have these names."""
 
 
@@ -180,7 +183,7 @@ def _matrices(sizes: _Sizes) -> tuple[int, int, int]:
     attention = sizes.width * 2 * (sizes.queries + sizes.keys)
     gated = 2 if sizes.architecture in _LAYER_NORMS else 3
     feed_forward = gated * sizes.width * sizes.inner
-    if sizes.architecture != "mixtral":
+    if "num_local_experts" not in sizes.flags:
         return attention + feed_forward, attention + feed_forward, attention + feed_forward
     experts, sent = int(sizes.flags["num_local_experts"]), int(sizes.flags["num_experts_per_tok"])
     router = experts * sizes.width
@@ -198,6 +201,15 @@ def _vectors(sizes: _Sizes) -> int:
             return 4 * width + inner + width + (into + out if flags["attention_bias"] else 0)
         case "starcoder2":
             return 4 * width + (into + out + inner + width if flags["use_bias"] else 0)
+        case "glm4":
+            return 4 * width + (into if flags["attention_bias"] else 0)
+        case "seed_oss":
+            in_mlp = 2 * inner + width if flags.get("mlp_bias") else 0
+            of_output = out if flags.get("attention_out_bias") else 0
+            return 2 * width + (into if flags["attention_bias"] else 0) + of_output + in_mlp
     biases = (into + out if flags.get("attention_bias") else 0) + (2 * inner + width if flags.get("mlp_bias") else 0)
-    own = {"qwen2": into, "qwen3": 2 * sizes.head, "olmo2": queries + keys}
+    own = {
+        "qwen2": into, "qwen3": 2 * sizes.head, "qwen3_moe": 2 * sizes.head, "olmo2": queries + keys,
+        "olmo3": queries + keys, "olmoe": queries + keys, "gemma3_text": 2 * width + 2 * sizes.head,
+    }  # fmt: skip
     return 2 * width + own.get(sizes.architecture, 0) + biases

@@ -24,6 +24,8 @@ from dht.errors import BadSpec
 from peer.schema.model_layers import ModelLayers, adapter_layers, layers_of
 from peer.schema.spec_fields import (
     START,
+    TEMPLATE_FILE,
+    USUAL_DATE,
     AdapterTable,
     AdmissionTable,
     AggregationTable,
@@ -52,6 +54,7 @@ MOST_COUNTED_TOKENS = 1 << 53
 """Up to here a float counts them exactly."""
 ADDED: Mapping[tuple[str, str], Any] = {
     ("data", "format"): "text", ("data", "mix"): (), ("data", "private"): False, ("data", "held_out_by"): "name",
+    ("data", "template"): "", ("data", "date"): USUAL_DATE,
 }  # fmt: skip
 """Keys that are younger than some runs, and what they say where they are left out: with that a run's digest is what it
 was before there were such keys."""
@@ -83,6 +86,11 @@ class RunSpec(StrictTable):
         if self.start is None and (self.adapter is not None or self.model.tokenizer == START):
             what = "[adapter]" if self.adapter is not None else "model.tokenizer = 'start'"
             raise BadSpec(f"{what} needs a model to start from; add [start]")
+        if TEMPLATE_FILE.fullmatch(self.data.template) and self.model.tokenizer != START:
+            raise BadSpec(
+                f"data.template is {self.data.template!r}, a file that comes with the model from which a run starts; "
+                "have model.tokenizer = 'start', or name a template that is shipped"
+            )
         if self.model.architecture in ATTENDS_BEYOND and any(each.format == "chat" for each in self.data.sources):
             raise BadSpec(
                 f"model.architecture is {self.model.architecture!r}, whose attention cannot be kept inside a "

@@ -101,6 +101,11 @@ class MixTable(StrictTable):
 
 
 MOST_SOURCES = 16
+TEMPLATES = ("chatml", "qwen3")
+"""Chat templates that are shipped for training."""
+TEMPLATE_FILE = re.compile(r"[A-Za-z0-9_-]{1,60}\.jinja")
+USUAL_DATE = "2025-01-01"
+"""Today, as templates see it, in runs that name no other day."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,7 +134,13 @@ class DataTable(StrictTable):
     """Rounds between evaluations; the last round is always evaluated."""
     format: Literal["text", "chat"] = "text"
     """`chat`: conversations, of which the assistant's answers alone are predicted. A line of a file is one, as JSON:
-    `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`."""
+    `{"messages": [{"role": …, "content": …}, …]}` or `{"conversations": [{"from": …, "value": …}, …]}`; with `tools`,
+    `tool_calls`, `reasoning_content` and what else a chat template takes. One with `"weight": 0` is only read."""
+    template: str = ""
+    """How conversations are written, in place of the tokenizer's own chat template: one that is shipped (`chatml`, or
+    `qwen3` for Qwen3 and its like), or NAME.jinja beside the tokenizer of the model from which the run starts."""
+    date: str = USUAL_DATE
+    """YYYY-MM-DD: today, for a template that writes it. All peers read the same text, on whatever day."""
     mix: tuple[MixTable, ...] = ()
     """Several sources. With them `source`, `path`, `subset`, `split`, `text_field` and `format` say nothing."""
     private: bool = False
@@ -147,6 +158,13 @@ class DataTable(StrictTable):
             )
         if not self.mix:
             _check_source(self, "data")
+        if self.template and self.template not in TEMPLATES and not TEMPLATE_FILE.fullmatch(self.template):
+            raise BadSpec(
+                f"data.template is {shortened(self.template)}; use {', '.join(TEMPLATES)}, or NAME.jinja of a file "
+                "beside the model from which the run starts"
+            )
+        if not _is_day(self.date):
+            raise BadSpec(f"data.date is {shortened(self.date)}; write a day as YYYY-MM-DD")
 
     @property
     def sources(self) -> tuple[DataTable | MixTable, ...]:
@@ -164,6 +182,16 @@ class DataTable(StrictTable):
             self, source=part.source, path=part.path, subset=part.subset, split=part.split, text_field=part.text_field,
             format=part.format, mix=(),
         )  # fmt: skip
+
+
+def _is_day(text: str) -> bool:
+    """By hand: what a plan loads has no clock, nor the module that brings one."""
+    found = re.fullmatch(r"((?:19|20)[0-9]{2})-([0-9]{2})-([0-9]{2})", text)
+    if found is None:
+        return False
+    year, month, day = map(int, found.groups())
+    short = {2: 29 if year % 4 == 0 and year != 1900 else 28, 4: 30, 6: 30, 9: 30, 11: 30}
+    return 1 <= month <= 12 and 1 <= day <= short.get(month, 31)
 
 
 def _check_source(table: DataTable | MixTable, name: str) -> None:

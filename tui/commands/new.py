@@ -8,6 +8,7 @@ import sys
 import tomllib
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TextIO
 
@@ -134,7 +135,11 @@ def _with_model(model: str, sets: Sequence[str]) -> dict[str, Any]:
     adopted = _adopted(table)
     start = {"model": adopted["model"], "start": adopted["start"]}
     whole = _tables(WHOLE) | start
-    return whole if _fits(whole) else _tables(BESIDE) | start
+    if _fits(whole):
+        return whole
+    beside = _tables(BESIDE) | start
+    beside["data"] = {key: value for key, value in beside["data"].items() if key != "template"}  # that of its own model
+    return beside
 
 
 def _tables(name: str) -> dict[str, Any]:
@@ -164,7 +169,9 @@ def _data_of(data: str) -> dict[str, Any]:
         return {"source": "stdlib", "path": "", **files}
     if os.path.exists(named := os.path.expanduser(data)):
         folder = Path(named).resolve()
-        return {"source": "files", "path": folder.name, "format": format_in(folder), **files}
+        format = format_in(folder)
+        today = {"date": date.today().isoformat()} if format == "chat" else {}
+        return {"source": "files", "path": folder.name, "format": format, **today, **files}
     if HUB_NAME.fullmatch(data):
         return {"source": "hub", "path": data, "subset": ""}
     raise BadInput(f"--data is {data[:60]!r}; say stdlib, a folder that is here, or OWNER/NAME of a data set")

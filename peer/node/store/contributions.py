@@ -29,6 +29,7 @@ class WorkStats:
     """What stands behind a contribution."""
 
     tokens: int
+    """Predicted ones."""
     steps: int
     ranges: Ranges
     staleness: int = 0

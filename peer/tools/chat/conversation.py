@@ -55,7 +55,8 @@ class Conversation:
         loaded, manner, tokenizer = self.loaded, self.manner, self.loaded.tokenizer
         new = continued(
             loaded.model, self._read(said), tokens=min(manner.tokens, self._most), context=loaded.context,
-            end=loaded.end, temperature=manner.temperature, streamer=PrintedWords(tokenizer, self.out),
+            end=loaded.end, stops=loaded.stops, temperature=manner.temperature,
+            streamer=PrintedWords(tokenizer, self.out),
         )  # fmt: skip
         text = str(tokenizer.decode(new, skip_special_tokens=True))
         self.turns.append({"role": "assistant", "content": text})
@@ -67,18 +68,12 @@ class Conversation:
         return max(1, self.loaded.context // 2)
 
     def _read(self, said: str) -> list[int]:
-        tokenizer = self.loaded.tokenizer
-        if not tokenizer.chat_template:
-            return list(tokenizer(said, add_special_tokens=False)["input_ids"])
+        talks = self.loaded.talks
+        if talks is None:
+            return list(self.loaded.tokenizer(said, add_special_tokens=False)["input_ids"])
         self.turns.append({"role": "user", "content": said})
-        while len(ids := self._written()) > self.loaded.context - self._most and len(self.turns) > 1:
+        while len(ids := talks.prompt(self.turns)) > self.loaded.context - self._most and len(self.turns) > 1:
             del self.turns[:2]  # the oldest question and its answer
-        return ids
-
-    def _written(self) -> list[int]:
-        ids: list[int] = self.loaded.tokenizer.apply_chat_template(
-            self.turns, add_generation_prompt=True, tokenize=True, return_dict=False
-        )
         return ids
 
 

@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 from dataclasses import dataclass
+from datetime import date
+from functools import cached_property
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,7 @@ import torch
 from safetensors import SafetensorError
 from safetensors.torch import load_file
 from torch import nn
-from transformers import AutoModelForCausalLM, AutoTokenizer
+from transformers import AutoModelForCausalLM, AutoTokenizer, GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from dht.errors import BadInput
@@ -23,9 +25,11 @@ from peer.schema.spec import RunSpec, load
 from peer.tools.export.folder import require_start, spec_in
 from peer.training.checkpoint.checkpoint import STATE, Checkpoint, find_damage
 from peer.training.checkpoint.replay import read_chain, restore_anchor, restore_at
+from peer.training.data.chat.chat_template import TemplateEncoder
 from peer.training.data.tokenizer import tokenizer_of
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.generation import generation_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -39,6 +43,20 @@ class LoadedModel:
     """Of transformers."""
     context: int
     """Tokens that it reads at most."""
+    generation: GenerationConfig
+
+    @cached_property
+    def talks(self) -> TemplateEncoder | None:
+        """How it is written to in turns; None where nobody says so."""
+        is_said = bool(self.tokenizer.chat_template)
+        return TemplateEncoder(self.tokenizer, "", date.today().isoformat()) if is_said else None
+
+    @property
+    def stops(self) -> frozenset[int]:
+        """Tokens at which an answer ends: those of its own, and the one that closes a turn."""
+        own: Any = self.generation.eos_token_id
+        closing = None if self.talks is None else self.talks.closing
+        return frozenset({*(own if isinstance(own, list) else [own]), closing, self.end} - {None})
 
     @property
     def end(self) -> int:
@@ -95,7 +113,10 @@ def _load_whole(folder: Path) -> LoadedModel:
     except (OSError, ValueError, KeyError, TypeError, ImportError, RuntimeError, SafetensorError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise BadInput(f"{folder} holds no model that transformers can load ({reason})") from error
-    return LoadedModel(name=folder.resolve().name, model=model, tokenizer=tokenizer, context=context)
+    return LoadedModel(
+        name=folder.resolve().name, model=model, tokenizer=tokenizer, context=context,
+        generation=model.generation_config,
+    )  # fmt: skip
 
 
 def _load_adapter(folder: Path) -> LoadedModel:
@@ -111,12 +132,11 @@ def _load_adapter(folder: Path) -> LoadedModel:
         odd = [*found.unexpected_keys, *(name for name in found.missing_keys if ".lora_" in name)]
         if odd:
             raise ValueError(f"its tensors are not those of the run, such as {odd[0]}")
-        tokenizer = _tokenizer(folder)
     except (OSError, ValueError, KeyError, RuntimeError, SafetensorError) as error:
         reason = next(iter(str(error).strip().splitlines()), type(error).__name__)
         raise BadInput(f"{folder} holds no adapter of {spec.run.name} ({reason})") from error
     name = f"{folder.resolve().name}, an adapter of {spec.run.name}"
-    return LoadedModel(name=name, model=model, tokenizer=tokenizer, context=spec.model.context)
+    return _of_run(name, spec, model)
 
 
 def _tokenizer(folder: Path) -> Any:
@@ -132,7 +152,8 @@ def _built(spec: RunSpec) -> nn.Module:
 
 
 def _of_run(name: str, spec: RunSpec, model: nn.Module) -> LoadedModel:
-    context = spec.model.context
+    context, tokenizer = spec.model.context, tokenizer_of(spec)
     return LoadedModel(
-        name=name, model=model, tokenizer=tokenizer_of(spec).for_transformers(context), context=context
+        name=name, model=model, tokenizer=tokenizer.for_transformers(context), context=context,
+        generation=generation_of(spec, tokenizer),
     )  # fmt: skip

@@ -6,7 +6,7 @@ from dht.errors import BadInput
 from peer.tools.doctor.check import Check, failed, one_line, passed, size, warned
 from peer.training.data.inspection import MANY_PASSES, SHOWN, DataInspection
 
-NOTICED = ("left out", "converted")
+NOTICED = ("left out", "converted", "not learned")
 """Rows of an inspection about which an owner should know."""
 
 

@@ -12,7 +12,6 @@ from typing import Any
 
 import torch
 from torch import nn
-from transformers import GenerationConfig
 from transformers.utils import logging as transformers_logging
 
 from dht.atomic_files import raising_disk_full
@@ -29,6 +28,7 @@ from peer.training.checkpoint.replay import Chain, read_chain, restore_anchor
 from peer.training.data.tokenizer import Tokenizer, tokenizer_of
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.generation import generation_of
 from peer.training.outer.outer_state import OuterState
 
 SPARE_BYTES = 64 << 20
@@ -203,14 +203,13 @@ def _save_model(folder: Path, model: Any, tokenizer: Tokenizer, spec: RunSpec) -
     """Weights as safetensors, configuration, and how a text ends: at the token that closed documents in training."""
     if hasattr(model, "peft_config"):
         _save_adapter(folder, model, spec)
+        generation_of(spec, tokenizer).save_pretrained(folder)
         return
-    end = tokenizer.end_of_text
     if model.config.get_text_config().vocab_size < tokenizer.vocabulary:
         raise BadSpec("model.config.vocab_size is smaller than the tokenizer's vocabulary")
-    model.config.bos_token_id = model.config.eos_token_id = end
+    model.config.bos_token_id = model.config.eos_token_id = tokenizer.end_of_text
     model.config.use_cache = True
-    make: Any = GenerationConfig  # not annotated by transformers
-    model.generation_config = make(bos_token_id=end, eos_token_id=end, pad_token_id=end)
+    model.generation_config = generation_of(spec, tokenizer)
     model.save_pretrained(folder)
 
 

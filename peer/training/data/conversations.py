@@ -8,7 +8,7 @@ from typing import Any
 
 from dht.errors import BadInput
 from peer.schema.toml_tables import shortened
-from peer.training.data.chat.chat_template import ASSISTANT, Message
+from peer.training.data.chat.talk_text import ASSISTANT
 from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
 from peer.training.data.reading.plain_text import without_surrogates
@@ -40,7 +40,7 @@ def conversations_of(found: FoundFiles, text_field: str, told: Findings) -> Iter
 
 
 def as_line(row: Any, text_field: str, where: str) -> str:
-    """The messages of a row as JSON: a list of `Message`. Raises BadInput that names `where`."""
+    """The conversation of a row as JSON, see `Talk`. Raises BadInput that names `where`."""
     keys = KEYS if text_field == UNNAMED else (text_field,)
     found = next((row[key] for key in keys if key in row), None) if isinstance(row, Mapping) else None
     if not isinstance(found, list) or not found:
@@ -48,12 +48,53 @@ def as_line(row: Any, text_field: str, where: str) -> str:
     messages = [_message(each, where) for each in found]
     if messages[0]["role"] == ASSISTANT or all(each["role"] != ASSISTANT for each in messages):
         raise BadInput(f"{where} is no conversation in which an assistant answers; remove it")
-    return without_surrogates(json.dumps(messages, ensure_ascii=False))
+    tools = _tools(row.get("tools"), where)
+    said = {"messages": messages, "tools": tools} if tools else messages
+    return without_surrogates(json.dumps(said, ensure_ascii=False))
 
 
-def _message(value: Any, where: str) -> Message:
-    if isinstance(value, Mapping):
-        role, content = value.get("role", value.get("from")), value.get("content", value.get("value"))
-        if isinstance(role, str) and isinstance(content, str):
-            return {"role": ROLES.get(role, role), "content": content}
-    raise BadInput(f"{where} has a message that is {shortened(value)}; it has texts named role and content")
+def _message(value: Any, where: str) -> dict[str, Any]:
+    """As transformers has it: a key of which nothing is said is not there."""
+    said = dict(value) if isinstance(value, Mapping) else {}
+    role = said.pop("role", None) or said.pop("from", None)
+    content = said.pop("content", None)
+    if content is None:
+        content = said.pop("value", None)
+    calls, weight = said.get("tool_calls") or [], said.get("weight")
+    if not isinstance(role, str) or not isinstance(content, str | list | None):
+        raise BadInput(f"{where} has a message that is {shortened(value)}; it has texts named role and content")
+    if not isinstance(calls, list) or not all(_is_call(call) for call in calls):
+        raise BadInput(f"{where} has tool_calls that are {shortened(calls)}; each has a function with a name")
+    if weight not in (None, 0, 1):
+        raise BadInput(f"{where} has a weight of {shortened(weight)}; it is 0 for what is not learned, or 1")
+    message = {"role": ROLES.get(role, role)}
+    if content is not None:
+        message["content"] = _joined(content, where)
+    return message | {key: each for key, each in said.items() if each is not None and each != []}
+
+
+def _is_call(call: Any) -> bool:
+    function = call.get("function", call) if isinstance(call, Mapping) else None
+    return isinstance(function, Mapping) and isinstance(function.get("name"), str)
+
+
+def _joined(content: str | list[Any], where: str) -> str:
+    """Of parts their texts, one after the other: many templates take no parts, and all take that."""
+    if isinstance(content, str):
+        return content
+    texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
+    for part, text in zip(content, texts, strict=True):
+        if not isinstance(text, str) or (isinstance(part, Mapping) and part.get("type", "text") != "text"):
+            raise BadInput(f"{where} has a part that is {shortened(part)}; texts alone are learned, so remove it")
+    return "".join(texts)
+
+
+def _tools(said: Any, where: str) -> list[Any]:
+    """Also out of a text: columns of tables hold them so, as each tool has other fields."""
+    try:
+        tools = json.loads(said) if isinstance(said, str) and said.strip() else said or []
+    except (ValueError, RecursionError):
+        tools = None
+    if not isinstance(tools, list) or not all(isinstance(tool, Mapping) for tool in tools):
+        raise BadInput(f"{where} has tools that are {shortened(said)}; they are a list of JSON schemas")
+    return tools

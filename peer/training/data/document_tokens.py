@@ -6,7 +6,7 @@ put: in a *slot* of `context` tokens with others, and the rest of the slot is fi
 
 from __future__ import annotations
 
-import json
+from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import Protocol
 
@@ -14,11 +14,15 @@ import numpy as np
 
 from dht.errors import BadInput
 from peer.schema.spec import RunSpec
+from peer.training.data.chat.chat_template import ends_of
+from peer.training.data.chat.talk_text import Talk, is_empty, is_without_weight
 from peer.training.data.chat.token_flags import HIDDEN
 from peer.training.data.tokenizer import Tokenizer, Tokens
 
 OPEN_SLOTS = 16
 """Slots that still have room for a conversation to come."""
+LEFT_OUT = "left out: "
+"""Begins the name of a count of what a template does not write, by the key of a message, or `tools`."""
 
 
 class DocumentEncoder(Protocol):
@@ -28,6 +32,8 @@ class DocumentEncoder(Protocol):
     """Tokens are below this."""
     end: Tokens
     """Behind the last of a shard."""
+    counts: Counter[str]
+    """What of its documents is learned, and what is not and why: see `ChatEncoder`."""
     identity: str
     """Differs where the same documents have other tokens, or lie otherwise in a shard."""
 
@@ -43,6 +49,10 @@ class DocumentEncoder(Protocol):
         """What lies between `size` tokens of an endless shard and a document of `length` tokens, which comes next."""
         ...
 
+    def rest(self) -> None:
+        """Nothing is encoded for a while: give back what that takes."""
+        ...
+
 
 class TextEncoder:
     """Documents one after the other, each closed by end-of-text."""
@@ -51,6 +61,7 @@ class TextEncoder:
         self._tokenizer = tokenizer
         self.most = tokenizer.vocabulary
         self.end: Tokens = np.empty(0, np.int32)
+        self.counts = Counter[str]()
         self.identity = tokenizer.identity
 
     def encode(self, text: str, name: str) -> Tokens:
@@ -62,33 +73,47 @@ class TextEncoder:
     def filler(self, size: int, length: int) -> Tokens:
         return self.end
 
+    def rest(self) -> None: ...
+
 
 class ChatEncoder:
-    """Conversations, none of them cut that has room in a window."""
+    """Conversations, each whole in a window, so that every answer is predicted from all that was said before it.
+
+    One that is longer than the context ends with the last answer that has room there with all before it. One in which
+    nothing is left to learn has no tokens.
+    """
 
     most = 1 << 31
 
     def __init__(self, tokenizer: Tokenizer, context: int) -> None:
         self._tokenizer, self._context = tokenizer, context
         self.end: Tokens = np.asarray([tokenizer.end_of_text | HIDDEN], np.int32)
-        self.identity = f"{tokenizer.identity} chat {context}"
+        self.counts = Counter[str]()
+        self.identity = f"{tokenizer.identity} whole chats {context}"
 
     def encode(self, text: str, name: str) -> Tokens:
         """Raises BadInput that names the document, and BadSpec."""
+        talk = Talk.from_json(text)
         try:
-            return self._tokenizer.encode_chat(json.loads(text))
+            encoded = self._tokenizer.encode_talk(talk)
         except BadInput as error:
             raise type(error)(f"{name}: {error}") from error
+        ends = ends_of(encoded.tokens)
+        room = ends[ends <= self._context]
+        tokens = encoded.tokens if len(encoded.tokens) <= self._context else encoded.tokens[: room.max(initial=0)]
+        self.counts.update(f"{LEFT_OUT}{key}" for key in encoded.left_out)
+        self.counts += Counter(
+            learned=len(room), long=len(tokens) < len(encoded.tokens), beyond=len(ends) - len(room),
+            empty=sum(map(is_empty, talk.answers)), unweighted=sum(map(is_without_weight, talk.answers)),
+            silent=not len(room),
+        )  # fmt: skip
+        return tokens if len(room) else tokens[:0]
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
         """Each conversation goes to the first open slot with room for it; the oldest is closed for a new one."""
         slots: list[list[Tokens]] = []
         for tokens in encoded:
-            if len(tokens) > self._context:
-                whole = len(tokens) // self._context * self._context
-                yield tokens[:whole]
-                if whole < len(tokens):
-                    yield self._filled([tokens[whole:]])  # right behind: the first of them is predicted from there
+            if not len(tokens):
                 continue
             slot = next((slot for slot in slots if sum(map(len, slot)) + len(tokens) <= self._context), None)
             if slot is None:
@@ -102,6 +127,9 @@ class ChatEncoder:
         """A new slot where the last one has no room: what is kept of a stream knows no open ones."""
         room = -size % self._context
         return np.repeat(self.end, room if length > room else 0)
+
+    def rest(self) -> None:
+        self._tokenizer.rest()
 
     def _filled(self, slot: list[Tokens]) -> Tokens:
         filler = np.repeat(self.end, self._context - sum(map(len, slot)))

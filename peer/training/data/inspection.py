@@ -6,15 +6,16 @@
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass, replace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field, replace
 from pathlib import PurePosixPath
 
-from dht.errors import BadInput
+from dht.errors import BadInput, BadSpec
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
 from peer.schema.spec_fields import START
-from peer.training.data.document_tokens import DocumentEncoder, encoder_of
+from peer.training.data.document_tokens import LEFT_OUT, DocumentEncoder, encoder_of
 from peer.training.data.documents import is_whole
 from peer.training.data.open_source import documents_in, files_of, folders
 from peer.training.data.packs import fingerprint
@@ -34,6 +35,10 @@ SAMPLE = 1 << 22
 """Characters whose tokens are counted; of what follows they are estimated."""
 TOKEN_CHARACTERS = 4.0
 """Of a token, where its tokenizer is not on this machine yet; about right for English."""
+NO_CLOSING = (
+    "the chat template ends an answer with no token of its own, so that the model learns no end; name another one with "
+    "data.template"
+)
 SHOWN = 20
 """Faults, or files, that are named; the others are counted."""
 
@@ -61,6 +66,10 @@ class DataInspection:
     """Documents that stand somewhere before."""
     long: int = 0
     """Documents of more than `context` tokens."""
+    talks: Mapping[str, int] = field(default_factory=dict)
+    """Of conversations whose tokens were counted, what is learned and what is not: see `ChatEncoder.counts`."""
+    closing: str | None = None
+    """The token that ends an answer; empty where the template ends it with none, None where nobody has looked."""
     tokens: int = 0
     is_counted: bool = True
     """Whether all tokens were counted, and not estimated."""
@@ -92,7 +101,12 @@ class DataInspection:
                 f"{_megabytes(self.bytes_left_out)} are left out and {_megabytes(self.bytes_read)} read; convert what "
                 "is left out, or move it elsewhere"
             )
-        if not self.faults and self.tokens <= self.context:
+        if not self.faults and self.talks and not self.talks.get("learned"):
+            found.append(
+                f"no answer is learned, and {self.talks.get('beyond', 0):,} have no room in a context of "
+                f"{self.context:,} tokens; raise model.context, or mend the conversations"
+            )
+        elif not self.faults and self.tokens <= self.context:
             found.append(
                 f"there are {self.tokens:,} tokens, and a window has {self.context + 1:,}; add text, or lower "
                 "model.context"
@@ -118,6 +132,7 @@ class DataInspection:
         rows += [
             ("characters", f"{self.characters:,}, of which {self.replaced:,} are replaced"),
             ("documents", f"{self.documents:,}{copies}{longer}"),
+            *self._answers(),
             ("tokens", f"{about}{self.tokens:,}"),
             ("passes", self._passes_in_words()),
             ("held out", self._held_out_in_words()),
@@ -127,6 +142,28 @@ class DataInspection:
         if len(refusals) > SHOWN:
             rows.append(("fault", f"and {len(refusals) - SHOWN:,} more"))
         return rows
+
+    def _answers(self) -> Iterator[tuple[str, str]]:
+        """Of conversations what is learned of them, and what is not, and why."""
+        if not self.talks:
+            return
+        said = Counter(self.talks)
+        where = "" if self.is_counted else "of the first conversations "
+        end = f"; each ends with {self.closing}, which is learned" if self.closing else ""
+        yield "answers", f"{where}{said['learned']:,} are learned{end}"
+        why = {
+            "empty": "are empty, and teach nothing", "unweighted": "have the weight 0",
+            "beyond": f"have no room in a context of {self.context:,} tokens behind all that is said before them: "
+            f"{_count(said['long'], 'conversation')} end before them",
+        }  # fmt: skip
+        yield from (("not learned", f"{where}{said[key]:,} answers {what}") for key, what in why.items() if said[key])
+        if said["silent"]:
+            yield "not learned", f"{where}{said['silent']:,} conversations have no answer that is, and are left out"
+        dropped = [f"{key.removeprefix(LEFT_OUT)} {number:,} times" for key, number in said.items() if LEFT_OUT in key]
+        if dropped:
+            yield "not learned", f"{where}the chat template writes no {', no '.join(sorted(dropped))}"
+        if self.closing == "":
+            yield "not learned", NO_CLOSING
 
     def _kinds(self) -> str:
         kinds = Counter(_suffix(name) for name, _ in self.files)
@@ -202,8 +239,14 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
     for document in documents_in(found, spec, told):
         try:
             counted.add(document)
+        except BadSpec as error:  # a template that is refused: once says it
+            told.fault(error)
+            break
         except BadInput as error:  # a conversation that the template refuses
             told.fault(error)
+    closing = _closing(spec, tokenizer)
+    if encoder is not None:
+        encoder.rest()
     table = spec.data
     return DataInspection(
         called=table.path, folder=folder, context=spec.model.context, held_out_every=table.held_out_every,
@@ -211,10 +254,17 @@ def _inspect(spec: RunSpec, folder: str, share: float, tokenizer: Tokenizer | No
         files=tuple((file.name, file.size_bytes) for file in found.files), left_out=found.left_out,
         converted=tuple(sorted(told.encodings.items())),
         characters=counted.characters, replaced=counted.replaced, documents=counted.documents,
-        duplicates=counted.duplicates, long=counted.long, tokens=round(counted.tokens), is_counted=counted.is_exact,
+        duplicates=counted.duplicates, long=counted.long + counted.talks.get("long", 0), talks=counted.talks,
+        closing=closing, tokens=round(counted.tokens), is_counted=counted.is_exact,
         holds_out_pieces=table.format == "text" and not is_whole(found, table.held_out_every),
         passes=_passes(spec, share, counted.tokens), faults=tuple(str(error) for error in told.faults),
     )  # fmt: skip
+
+
+def _closing(spec: RunSpec, tokenizer: Tokenizer | None) -> str | None:
+    if spec.data.format != "chat" or tokenizer is None:
+        return None
+    return "" if tokenizer.closing is None else tokenizer.name_of(tokenizer.closing)
 
 
 def _passes(spec: RunSpec, share: float, tokens: float) -> float | None:
@@ -235,6 +285,10 @@ class _Counts:
         self.is_exact = encoder is not None
         self._of_document = 0.0
         self._seen = set[int]()
+
+    @property
+    def talks(self) -> Mapping[str, int]:
+        return {} if self._encoder is None else dict(self._encoder.counts)
 
     def add(self, document: Document) -> None:
         """Raises what the encoder does, for a conversation that its template refuses."""

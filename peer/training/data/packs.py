@@ -241,6 +241,7 @@ def write(
             manifest = _write(scratch, documents, encoder, table, item)
             start_blob.put(scratch, packs / manifest.name)
         finally:
+            encoder.rest()
             shutil.rmtree(scratch, ignore_errors=True)
     return manifest
 

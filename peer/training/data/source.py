@@ -81,6 +81,7 @@ class MemorySource:
                 held_out.append(tokens)
             else:
                 training.setdefault(shard_of(document.name), []).append(tokens)
+        encoder.rest()
         compact = np.uint16 if encoder.most <= 1 << 16 else np.int32
         joined = {shard: _joined(training[shard], encoder).astype(compact) for shard in sorted(training)}
         self._shards = {shard: tokens for shard, tokens in joined.items() if len(tokens) > self._context}

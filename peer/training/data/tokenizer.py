@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import copy
+import json
 from collections.abc import Iterator, Sequence
+from functools import cached_property
 from importlib.metadata import version
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
@@ -15,8 +17,11 @@ from dht.errors import BadSpec
 from peer.consensus.protocol.encoding import digest_of, pack
 from peer.node.store import start_blob
 from peer.schema.spec import RunSpec
-from peer.schema.spec_fields import START
-from peer.training.data.chat.chat_template import ASSISTANT, MARKED, Message, by_marks, by_prefixes, flagged
+from peer.schema.spec_fields import START, USUAL_DATE
+from peer.training.data.chat.chat_template import EncodedTalk, TemplateEncoder, flagged, tokens_of
+from peer.training.data.chat.talk_text import Talk, left_out
+from peer.training.data.chat.token_flags import NUMBER
+from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
 
 if TYPE_CHECKING:
@@ -48,12 +53,25 @@ class Tokenizer(Protocol):
         """Their text, without special tokens; what is no text in it becomes U+FFFD."""
         ...
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
-        """A conversation with the flags of `token_flags`: what is no answer of the assistant's is hidden.
+    def encode_talk(self, talk: Talk) -> EncodedTalk:
+        """A conversation: what is no answer that is learned is hidden.
 
-        Raises BadInput for messages that the tokenizer's chat template does not take, BadSpec where it has none, or one
-        by which answers cannot be found.
+        Raises BadInput for messages that the chat template does not take, BadSpec where there is none, or one by which
+        answers cannot be found.
         """
+        ...
+
+    @property
+    def closing(self) -> int | None:
+        """The token that ends an answer; None where conversations have no such."""
+        ...
+
+    def name_of(self, token: int) -> str:
+        """What a special token is called."""
+        ...
+
+    def rest(self) -> None:
+        """No conversation is encoded for a while: give back what that takes."""
         ...
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
@@ -75,14 +93,28 @@ class ByteTokenizer:
     def decode(self, tokens: Sequence[int]) -> str:
         return bytes(token for token in tokens if token < self.end_of_text).decode("utf-8", errors="replace")
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
-        """Each message as its role, a line break, its content and end-of-text; an answer is content and end-of-text."""
-        return flagged(piece for message in messages for piece in self._pieces(message))
+    closing = end_of_text
 
-    def _pieces(self, message: Message) -> Iterator[tuple[Tokens, bool]]:
-        yield self.encode(f"{message['role']}\n"), False
-        content = np.append(self.encode(message["content"]), np.int32(self.end_of_text))
-        yield content, message["role"] == ASSISTANT
+    def encode_talk(self, talk: Talk) -> EncodedTalk:
+        """Each message as its role, a line break, what it says and calls, and end-of-text; before them the tools."""
+        tokens = flagged(self._pieces(talk))
+        return EncodedTalk(tokens, tuple(left_out(talk, self.decode((tokens & NUMBER).tolist()))))
+
+    def _pieces(self, talk: Talk) -> Iterator[tuple[Tokens, bool]]:
+        if talk.tools:
+            yield self._closed(f"tools\n{_as_json(talk.tools)}"), False
+        for message, is_learned in zip(talk.messages, talk.learned, strict=True):
+            calls = message.get("tool_calls")
+            yield self.encode(f"{message['role']}\n"), False
+            yield self._closed(f"{message.get('content', '')}{_as_json(calls) if calls else ''}"), is_learned
+
+    def name_of(self, token: int) -> str:
+        return END_OF_TEXT
+
+    def rest(self) -> None: ...
+
+    def _closed(self, text: str) -> Tokens:
+        return np.append(self.encode(text), np.int32(self.end_of_text))
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
         """Byte-level BPE without merges, in which the token of a byte is its value."""
@@ -112,10 +144,11 @@ class ByteTokenizer:
 class HubTokenizer:
     """A Hugging Face tokenizer whose files lie in a folder. Raises BadSpec if it is none, or ends no text."""
 
-    def __init__(self, name: str, folder: Path) -> None:
+    def __init__(self, name: str, folder: Path, template: str = "", date: str = USUAL_DATE) -> None:
+        """`template` is `data.template`, and `date` `data.date` of a spec."""
         from transformers import AutoTokenizer
 
-        self._name = name
+        self._date = date
         try:
             self._tokenizer: Any = AutoTokenizer.from_pretrained(folder, trust_remote_code=False, local_files_only=True)
         except (OSError, ValueError, KeyError, TypeError, ImportError) as error:
@@ -126,43 +159,61 @@ class HubTokenizer:
         self.vocabulary = len(self._tokenizer)
         self.end_of_text = int(end)
         files = sorted((file.name, file.read_bytes()) for file in folder.iterdir() if file.is_file())
-        self.identity = digest_of(pack((version("tokenizers"), files))).hex()
+        self._template = template_of(template, folder)
+        of_talks = (self._template, date) if template or date != USUAL_DATE else ()
+        self.identity = digest_of(pack((version("tokenizers"), files, *of_talks))).hex()
 
     def encode(self, text: str) -> Tokens:
-        # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
-        encoded = self._tokenizer(text, add_special_tokens=False, verbose=False)
-        return np.asarray(encoded["input_ids"], dtype=np.int32)
+        return tokens_of(self._tokenizer, text)
 
     def decode(self, tokens: Sequence[int]) -> str:
         return str(self._tokenizer.decode(list(tokens), skip_special_tokens=True))
 
-    def encode_chat(self, messages: Sequence[Message]) -> Tokens:
-        if not self._tokenizer.chat_template:
-            raise BadSpec(f"the tokenizer {self._name!r} has no chat template; choose that of a model that was tuned")
-        if MARKED.search(self._tokenizer.get_chat_template()):
-            return by_marks(self._tokenizer, messages)
-        pieces = by_prefixes(self._tokenizer, messages)
-        return flagged((self.encode(text), is_answer) for text, is_answer in pieces)
+    def encode_talk(self, talk: Talk) -> EncodedTalk:
+        return self._talks.encode(talk)
+
+    @property
+    def closing(self) -> int | None:
+        has_template = self._template or self._tokenizer.chat_template
+        return self._talks.closing if has_template else None
+
+    def name_of(self, token: int) -> str:
+        return str(self._tokenizer.convert_ids_to_tokens(token))
+
+    def rest(self) -> None:
+        if "_talks" in vars(self):
+            self._talks.rest()
+
+    @cached_property
+    def _talks(self) -> TemplateEncoder:
+        """Raises BadSpec where nothing says how conversations are written."""
+        return TemplateEncoder(self._tokenizer, self._template, self._date)
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
-        """As it was loaded, but for the length of a text that the model takes."""
+        """As it was loaded, but for the length of a text that the model takes, and a template where it had none."""
         tokenizer: PreTrainedTokenizerBase = copy.copy(self._tokenizer)
         tokenizer.model_max_length = context
+        tokenizer.chat_template = tokenizer.chat_template or self._template or None
         return tokenizer
 
 
 def tokenizer_of(spec: RunSpec) -> Tokenizer:
     """That of a run. Raises what `load_tokenizer` does, and BadInput where it came with a start that is not in the
     cache."""
+    told = spec.data.template, spec.data.date
     if spec.model.tokenizer != START:
-        return load_tokenizer(spec.model.tokenizer)
+        return load_tokenizer(spec.model.tokenizer, *told)
     assert spec.start is not None
-    return HubTokenizer(START, start_blob.tokenizer_folder(spec.start.digest))
+    return HubTokenizer(START, start_blob.tokenizer_folder(spec.start.digest), *told)
 
 
-def load_tokenizer(name: str) -> Tokenizer:
+def load_tokenizer(name: str, template: str = "", date: str = USUAL_DATE) -> Tokenizer:
     """Bytes, or one of huggingface.co. Raises BadSpec or Unreachable."""
-    return ByteTokenizer() if name == "bytes" else HubTokenizer(name, download(name))
+    return ByteTokenizer() if name == "bytes" else HubTokenizer(name, download(name), template, date)
+
+
+def _as_json(value: Any) -> str:
+    return json.dumps(value, ensure_ascii=False)
 
 
 TABLES = ("*.json", "*.txt", "*.model", "*.jinja")

@@ -186,7 +186,8 @@ def _parameters_on_meta() -> Iterator[None]:
 def build_config(spec: RunSpec) -> PreTrainedConfig:
     """The transformers configuration of `spec`, whose keys and values are allowed. Raises BadSpec."""
     table = spec.model
-    values = _tokenizer_values(spec) | {_positions(table.architecture): table.context} | table.config
+    said = {key: value for key, value in table.config.items() if key not in ROPE_NAMES}
+    values = _tokenizer_values(spec) | {_positions(table.architecture): table.context} | said | _rope_scaling(spec)
     # An embedding that pads is not trained at that token, and some architectures pad by default.
     values |= {"use_cache": False, "pad_token_id": None}
     try:
@@ -194,6 +195,38 @@ def build_config(spec: RunSpec) -> PreTrainedConfig:
     except (TypeError, ValueError, ZeroDivisionError, StrictDataclassError) as error:
         reason = " ".join(str(error).split())
         raise BadSpec(f"model.config does not fit {table.architecture}: {reason}") from error
+
+
+ROPE_NAMES = {
+    "rope_type": "rope_type", "rope_factor": "factor", "rope_original_positions": "original_max_position_embeddings",
+    "rope_low_freq_factor": "low_freq_factor", "rope_high_freq_factor": "high_freq_factor",
+    "rope_beta_fast": "beta_fast", "rope_beta_slow": "beta_slow", "rope_attention_factor": "attention_factor",
+}  # fmt: skip
+"""Keys of a spec, and what transformers calls them inside of `rope_scaling`."""
+ROPE_VALUES: Mapping[str, Mapping[str, float | None]] = {
+    "linear": {"rope_factor": 1.0},
+    "llama3": {
+        "rope_factor": 8.0, "rope_original_positions": 8192, "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 4.0,
+    },
+    "yarn": {
+        "rope_factor": 8.0, "rope_original_positions": 8192, "rope_beta_fast": None, "rope_beta_slow": None,
+        "rope_attention_factor": None,
+    },
+}  # fmt: skip
+"""By `rope_type` the keys that it takes, and their values where a spec has none; None follows from the others."""
+
+
+def _rope_scaling(spec: RunSpec) -> dict[str, Any]:
+    config = spec.model.config
+    kind = config.get("rope_type", "default")
+    if kind == "default":
+        return {}
+    taken = {key: config.get(key, value) for key, value in ROPE_VALUES[str(kind)].items()}
+    low, high = (taken.get(f"rope_{side}_freq_factor") for side in ("low", "high"))
+    if kind == "llama3" and not float(low or 0) < float(high or 0):
+        raise BadSpec("model.config.rope_low_freq_factor is not below rope_high_freq_factor, between which is divided")
+    scaling = {ROPE_NAMES[key]: value for key, value in taken.items() if value is not None}
+    return {"rope_scaling": {"rope_type": kind} | scaling}
 
 
 def _tokenizer_values(spec: RunSpec) -> dict[str, Any]:

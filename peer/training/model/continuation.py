@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 from transformers import GenerationConfig, StoppingCriteria
 from transformers.generation.streamers import BaseStreamer
+
+GREEDY = {"do_sample": False, "repetition_penalty": 1.0}
+AS_IT_IS = {"top_k": 0, "top_p": 1.0, "min_p": 0.0, "typical_p": 1.0, "repetition_penalty": 1.0}
+"""All of a model's own manner is said otherwise: transformers would take it for what is not said."""
 
 
 class StopWhen(StoppingCriteria):
@@ -24,9 +28,9 @@ class StopWhen(StoppingCriteria):
 @torch.no_grad()
 def continued(
     model: nn.Module, ids: Sequence[int], *, tokens: int, context: int, end: int, temperature: float = 0.0,
-    stop: Callable[[], bool] = lambda: False, streamer: BaseStreamer | None = None,
+    stops: Collection[int] = (), stop: Callable[[], bool] = lambda: False, streamer: BaseStreamer | None = None,
 ) -> list[int]:  # fmt: skip
-    """Up to `tokens` tokens after `ids`, and none after `end`, the end of a text, which is left out.
+    """Up to `tokens` tokens after `ids`, and none after `end`, the end of a text, or one of `stops`, which is left out.
 
     At `temperature` 0 the likeliest each time. `context` is what the model reads at most: of longer `ids` the end
     counts, of none an end of text. `streamer` gets each token as soon as it is there.
@@ -34,9 +38,9 @@ def continued(
     most = min(tokens, context - 1)
     read = list(ids)[most - context :] or [end]
     prompt_BT = torch.tensor([read], device=next(model.parameters()).device)
-    drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, "top_k": 0} if temperature else {}
+    drawn: dict[str, Any] = {"do_sample": True, "temperature": temperature, **AS_IT_IS} if temperature else GREEDY
     make: Any = GenerationConfig  # not annotated by transformers
-    config = make(max_new_tokens=most, eos_token_id=end, pad_token_id=end, use_cache=True, **drawn)
+    config = make(max_new_tokens=most, eos_token_id=[end, *stops], pad_token_id=end, use_cache=True, **drawn)
     was_training = model.training
     model.eval()
     try:
@@ -48,4 +52,4 @@ def continued(
     finally:
         model.train(was_training)
     new = [int(token) for token in found_BT[0, len(read) :]]
-    return new[:-1] if new and new[-1] == end else new
+    return new[:-1] if new and new[-1] in (end, *stops) else new

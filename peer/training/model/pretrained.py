@@ -7,27 +7,32 @@ quantised file is brought to float32 there alone: so no processor of a peer can 
 from __future__ import annotations
 
 import importlib.util
+import json
 import os
 import shutil
 import tempfile
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from huggingface_hub.errors import StrictDataclassError
 from torch import nn
 from transformers import AutoConfig, AutoModelForCausalLM, AutoTokenizer, PreTrainedConfig
 
 from dht.errors import BadSpec, Unreachable
 from peer.node.store import start_blob
-from peer.schema.architectures import ARCHITECTURES
+from peer.schema.architectures import ARCHITECTURES, OneOf
 from peer.schema.spec import RunSpec
-from peer.schema.spec_fields import HUB_NAME, START, ModelTable, RunTable, StartTable
+from peer.schema.spec_fields import HUB_NAME, START, TEMPLATE_FILE, ModelTable, RunTable, StartTable
+from peer.schema.toml_tables import shortened
+from peer.training.data.chat.training_templates import template_of
 from peer.training.data.hub_access import cannot_load, fetch_files, reason_of
-from peer.training.model.build import build, build_base_meta, next_token_logits
+from peer.training.model import generation
+from peer.training.model.build import ROPE_NAMES, build, build_base_meta, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 
 KEY = "start.model"
@@ -93,16 +98,16 @@ def _fetched(model: str, revision: str) -> FoundModel:
     return FoundModel(found, "", model, found.name)
 
 
-def adopt(found: FoundModel, table: Mapping[str, Any]) -> dict[str, Any]:
+def adopt(found: FoundModel, table: Mapping[str, Any], template: str = "") -> dict[str, Any]:
     """The tables [model] and [start] of a spec for this model, whose parameters are in the cache then.
 
     `table` is what the organiser's spec has of [model]: its context and tokenizer stand; else they are the model's.
-    Raises BadSpec, DiskFull.
+    `template` is its `data.template`. Raises BadSpec, DiskFull.
     """
-    config = _load(AutoConfig, found)
+    config = _config(found)
     said = _model_table(config, table)
-    model = _load(AutoModelForCausalLM, found, dtype=torch.float32)
-    files = {} if said["tokenizer"] != START else _tokenizer_files(found)
+    files = {} if said["tokenizer"] != START else _files(found, template)
+    model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=config)
     manifest = _write(_spec_of(said, "0" * 64, found), model, files)
     _require_alike(_spec_of(said, manifest.name, found), model)
     start = {"model": found.name, "digest": manifest.name, "revision": found.revision}
@@ -116,13 +121,18 @@ def fetch(spec: RunSpec) -> None:
     # A folder of that name on this machine is not what a stranger may name.
     found = _fetched(spec.start.model, spec.start.revision)
     try:
-        files = _tokenizer_files(found) if spec.model.tokenizer == START else {}
-        manifest = _write(spec, _load(AutoModelForCausalLM, found, dtype=torch.float32), files)
+        files = _files(found, spec.data.template) if spec.model.tokenizer == START else {}
+        _require_whole(found)
+        model = _load(AutoModelForCausalLM, found, dtype=torch.float32, config=build_config(spec))
+        without = {name: text for name, text in files.items() if name != generation.FILE}  # as in older runs
+        for each in (files, without) if without != files else (files,):
+            manifest = _write(spec, model, each)
+            if manifest.name == spec.start.digest:
+                return
+            shutil.rmtree(start_blob.folder_of(manifest.name))
     except BadSpec as error:
         raise Unreachable(str(error)) from error
-    if manifest.name != spec.start.digest:
-        shutil.rmtree(start_blob.folder_of(manifest.name))
-        raise Unreachable(f"{spec.start.model} at huggingface.co is another model than the one this run starts from")
+    raise Unreachable(f"{spec.start.model} at huggingface.co is another model than the one this run starts from")
 
 
 # ---- out of the model's files ----
@@ -139,20 +149,58 @@ def _load(kind: Any, found: FoundModel, **options: Any) -> Any:
         raise cannot_load(KEY, found.name, reason_of(error)) from error
 
 
+BESIDE = frozenset({
+    "rope_theta", "rope_scaling", "partial_rotary_factor", "rotary_pct", "rotary_emb_base", "rope_local_base_freq",
+    "sliding_window_pattern", "head_dim",
+})  # fmt: skip
+"""Keys of a config.json that transformers takes, and has in no field of that name."""
+
+
+def _config(found: FoundModel) -> PreTrainedConfig:
+    """What config.json says in the fields of its architecture, and nothing else of it: other keys name code,
+    repositories, or how a model is computed on a machine. Raises BadSpec."""
+    if found.file:
+        config: PreTrainedConfig = _load(AutoConfig, found)
+        return config
+    _require_whole(found)
+    try:
+        said = json.loads((found.folder / "config.json").read_text(encoding="utf-8"))
+        kind = said["model_type"]
+    except (OSError, ValueError, RecursionError, KeyError, TypeError) as error:
+        raise cannot_load(KEY, found.name, f"its config.json is none: {reason_of(error)}") from error
+    if not isinstance(kind, str) or kind not in ARCHITECTURES:
+        raise BadSpec(f"start.model is of {shortened(kind)}, none of {', '.join(ARCHITECTURES)}")
+    of_all = {each.name for each in fields(PreTrainedConfig)}
+    usual = type(AutoConfig.for_model(kind))
+    also = {*usual.attribute_map, *usual.attribute_map.values(), *BESIDE}
+    own = {each.name for each in fields(usual)} - of_all | also
+    try:
+        # A token that pads is read by nobody here, and may be outside of a small vocabulary.
+        return AutoConfig.for_model(kind, **{key: said[key] for key in own & said.keys()} | {"pad_token_id": None})
+    except (TypeError, ValueError, KeyError, AttributeError, ZeroDivisionError, StrictDataclassError) as error:
+        raise cannot_load(KEY, found.name, reason_of(error)) from error
+
+
+def _require_whole(found: FoundModel) -> None:
+    """transformers would load another model, which is named in an adapter's configuration. Raises BadSpec."""
+    if (found.folder / "adapter_config.json").exists():
+        raise BadSpec(f"start.model is {found.name}, an adapter; merge it into its base, and start from that")
+
+
 def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str, Any]:
     """[model] of a spec, as far as the organiser has not said it: keys that `peer.schema.architectures` lists, where
     their values are not those that transformers takes by itself."""
     known = ARCHITECTURES.get(config.model_type)
-    if known is None:
-        raise BadSpec(f"start.model is of {config.model_type!r}, none of {', '.join(ARCHITECTURES)}")
-    rotary = dict(getattr(config, "rope_parameters", None) or {})
-    if rotary.pop("rope_type", "default") != "default":
+    if known is None:  # out of a GGUF file
+        raise BadSpec(f"start.model is of {shortened(config.model_type)}, none of {', '.join(ARCHITECTURES)}")
+    rotary, usual = _rotary(config), AutoConfig.for_model(config.model_type)
+    types = known.keys.get("rope_type", OneOf(("default",)))
+    if not isinstance(types, OneOf) or rotary["rope_type"] not in types.words:
         raise BadSpec(f"start.model scales its rotary positions ({config.rope_parameters}), which no spec can say yet")
-    usual: Any = AutoConfig.for_model(config.model_type)
     values: dict[str, Any] = {}
     for key in known.keys:
         value = _plain(rotary.get(key, getattr(config, key, None)))
-        default = _plain({**(getattr(usual, "rope_parameters", None) or {})}.get(key, getattr(usual, key, None)))
+        default = _plain(_rotary(usual).get(key, getattr(usual, key, None)))
         if value is not None and (value != default or key == "vocab_size"):
             values[key] = value
     positions = int(getattr(config, "max_position_embeddings", CONTEXT_MOST))
@@ -163,6 +211,16 @@ def _model_table(config: PreTrainedConfig, table: Mapping[str, Any]) -> dict[str
     }
     said |= {key: value for key, value in table.items() if key != "config"}
     return said | {"config": values | dict(table.get("config", {}))}
+
+
+def _rotary(config: PreTrainedConfig) -> dict[str, Any]:
+    """Values of its rotary positions as a spec names them; `rope_type` is another than `default` if any is."""
+    said: dict[str, Any] = dict(getattr(config, "rope_parameters", None) or {})
+    if isinstance(said.get("full_attention"), dict) and isinstance(said.get("sliding_attention"), dict):
+        # Of those that slide no more than this can be said; `_require_alike` sees the rest.
+        said = said["full_attention"] | {"rope_local_base_freq": said["sliding_attention"].get("rope_theta")}
+    ours: dict[str, str] = {name: key for key, name in ROPE_NAMES.items()}
+    return {"rope_type": "default"} | {ours.get(name, name): value for name, value in said.items()}
 
 
 def _plain(value: Any) -> Any:
@@ -176,11 +234,16 @@ def _spec_of(said: Mapping[str, Any], digest: str, found: FoundModel) -> RunSpec
     return RunSpec(run=RunTable(name="start"), model=ModelTable(**said), start=start)
 
 
-def _tokenizer_files(found: FoundModel) -> dict[str, bytes]:
-    """As they lie in its folder; out of a GGUF file they are made."""
+def _files(found: FoundModel, template: str) -> dict[str, bytes]:
+    """Of its tokenizer, how it is asked for text, and the template for training that a spec names: as they lie in its
+    folder; out of a GGUF file they are made. Raises BadSpec."""
     if not found.file:
         _load(AutoTokenizer, found)
-        return {name: (found.folder / name).read_bytes() for name in TOKENIZER if (found.folder / name).is_file()}
+        names = {*TOKENIZER, generation.FILE, *({template} if TEMPLATE_FILE.fullmatch(template) else ())}
+        files = {name: (found.folder / name).read_bytes() for name in names if (found.folder / name).is_file()}
+        template_of(template, found.folder)
+        generation.values_in(files.get(generation.FILE, b"{}"))
+        return files
     tokenizer = _load(AutoTokenizer, found)
     with tempfile.TemporaryDirectory() as folder:
         tokenizer.save_pretrained(folder)

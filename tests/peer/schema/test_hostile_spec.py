@@ -46,6 +46,12 @@ NEVER = (
 """Keys that name code, repositories, files, or have no bounds."""
 
 
+SCALED: dict[str, dict[str, Any]] = {
+    "llama3": {"rope_type": "llama3", "rope_low_freq_factor": 1.0, "rope_high_freq_factor": 1000.0},
+    "yarn": {"rope_type": "yarn"},
+}
+
+
 def tables() -> Iterator[tuple[str, str]]:
     """Every field of the spec."""
     for table, hint in get_type_hints(RunSpec).items():
@@ -149,9 +155,12 @@ def test_a_listed_key_is_one_of_transformers(architecture: str) -> None:
     """Each changes its configuration, so that none is taken and left unheard; and every word is an activation."""
     small = smallest(architecture)
     small |= {"use_sliding_window": True} if "use_sliding_window" in ARCHITECTURES[architecture].keys else {}
+    types = ARCHITECTURES[architecture].keys.get("rope_type", OneOf(()))
+    assert isinstance(types, OneOf)
+    small |= next((values for name, values in SCALED.items() if name in types.words), {})
     plain = build_config(from_mapping(with_model(architecture, **small))).to_dict()
     for key, allowed in ARCHITECTURES[architecture].keys.items():
-        for value in others(key, allowed, plain.get(key)):
+        for value in others(key, allowed, small.get(key, plain.get(key))):
             spec = refused(with_model(architecture, **small | {key: value}))
             assert spec is not None, (key, value)
             assert build_config(spec).to_dict() != plain, key
@@ -182,7 +191,7 @@ def smallest(architecture: str) -> dict[str, Any]:
     small = {
         "hidden_size": 32, "n_embd": 32, "intermediate_size": 32, "n_inner": 32, "ffn_dim": 32, "num_hidden_layers": 2,
         "n_layer": 2, "num_attention_heads": 2, "n_head": 2, "num_key_value_heads": 2, "head_dim": 16,
-        "num_local_experts": 4,
+        "num_local_experts": 4, "num_experts": 8, "num_experts_per_tok": 2, "moe_intermediate_size": 32,
     }  # fmt: skip
     return {key: value for key, value in small.items() if key in keys}
 

@@ -6,11 +6,13 @@ import gzip
 import io
 import json
 import sys
+from datetime import date
 from pathlib import Path
 
 import pytest
 
 from peer.schema.spec import load
+from peer.schema.spec_fields import USUAL_DATE
 from tests.open_models import publish
 from tui.cli import main
 
@@ -81,20 +83,35 @@ def test_it_starts_from_a_model_of_mine(tmp_path: Path, capsys: pytest.CaptureFi
     told = capsys.readouterr()
     assert f"--set data_path={tmp_path / 'poems'}" in told.out
     assert "documents     1" in told.err
-    assert "times; after some four a model learns little" in told.err
+    assert "times; after some four a model learns little" in " ".join(told.err.split())
 
 
-TALK = [{"role": "user", "content": "why " * 40}, {"role": "assistant", "content": "so"}]
+@pytest.mark.outside
+def test_an_adapter_has_the_template_of_no_other_model(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """What else is not asked for is taken from `adapter-8b`, whose template is that of its own model."""
+    monkeypatch.setattr("tui.commands.new.CARD_BYTES", 0.0)
+    publish(tmp_path / "owl")
+    path = tmp_path / "run.toml"
+    assert main([*words(model=str(tmp_path / "owl")), str(path)]) == 0
+    spec = load(str(path))
+    assert spec.adapter is not None
+    assert spec.data.template == ""
+
+
+TALK = [{"role": "user", "content": "why " * 4}, {"role": "assistant", "content": "so"}]
 
 
 @pytest.mark.outside
 @pytest.mark.parametrize(("line", "format"), [({"messages": TALK}, "chat"), ({"text": "a word " * 20}, "text")])
 def test_conversations_are_seen_by_their_first_line(line: dict[str, object], format: str, tmp_path: Path) -> None:
     (tmp_path / "talks").mkdir()
-    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(json.dumps(line).encode()))
+    (tmp_path / "talks" / "A.JSONL.gz").write_bytes(gzip.compress(f"{json.dumps(line)}\n".encode() * 20))
     path = tmp_path / "run.toml"
     assert main([*words(data=str(tmp_path / "talks")), str(path)]) == 0
-    assert load(str(path)).data.format == format
+    made = load(str(path)).data
+    assert made.format == format
+    # What its template takes for today is the day on which the run was made.
+    assert made.date == (date.today().isoformat() if format == "chat" else USUAL_DATE)
 
 
 @pytest.mark.parametrize(

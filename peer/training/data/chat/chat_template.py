@@ -1,73 +1,140 @@
-"""A conversation in a tokenizer's own words, and which of them are the assistant's answers."""
+"""A conversation as tokens of a tokenizer, which of them are learned, and at which token an answer ends."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.chat.token_flags import BEGINS, HIDDEN
+from peer.training.data.chat.talk_text import ASSISTANT, Talk, left_out
+from peer.training.data.chat.template_process import ChatTemplate, TemplateSource
+from peer.training.data.chat.token_flags import BEGINS, HIDDEN, NUMBER
 
-Message = dict[str, str]
-"""`role` and `content`."""
-ASSISTANT = "assistant"
+Tokens = npt.NDArray[np.int32]
 MARKED = re.compile(r"{%-?\s*generation\s*-?%}")
 """In a template that says itself what is an answer."""
+PROBE = "cold"
+"""What an assistant says, to see what comes behind it."""
 
 
-def flagged(pieces: Iterable[tuple[npt.NDArray[np.int32], bool]]) -> npt.NDArray[np.int32]:
-    """The tokens of a conversation from its pieces, each with whether it is an answer, with the flags of
-    `token_flags`."""
-    tokens = np.concatenate([piece if is_answer else piece | HIDDEN for piece, is_answer in pieces]).astype(np.int32)
+@dataclass(frozen=True)
+class EncodedTalk:
+    """A conversation, with the flags of `token_flags`."""
+
+    tokens: Tokens
+    left_out: Sequence[str] = ()
+    """By the template: the key of each thing that is not in the text."""
+
+
+def flagged(pieces: Iterable[tuple[Tokens, bool]]) -> Tokens:
+    """The tokens of a conversation from its pieces, each with whether it is learned."""
+    tokens = np.concatenate([piece if is_learned else piece | HIDDEN for piece, is_learned in pieces]).astype(np.int32)
     tokens[:1] |= HIDDEN | BEGINS
     return tokens
 
 
-def by_marks(tokenizer: Any, messages: Sequence[Message]) -> npt.NDArray[np.int32]:
-    """Tokens with flags, by a template that marks its answers. Raises BadInput for messages that it refuses."""
-    made = _applied(tokenizer, messages, tokenize=True, return_dict=True, return_assistant_tokens_mask=True)
-    tokens = np.asarray(made["input_ids"], np.int32)
-    hidden = np.asarray(made["assistant_masks"]) == 0
-    return flagged([(np.where(hidden, tokens | HIDDEN, tokens).astype(np.int32), True)])
+def ends_of(tokens: Tokens) -> npt.NDArray[np.int64]:
+    """Behind each answer, or each piece of one that is learned: how many tokens there are up to there."""
+    learned = np.append(tokens <= NUMBER, False)
+    return np.flatnonzero(learned[:-1] & ~learned[1:]) + 1
 
 
-def by_prefixes(tokenizer: Any, messages: Sequence[Message]) -> Iterator[tuple[str, bool]]:
-    """Pieces of a conversation's text, each with whether it is an answer: what comes behind the prompt for it.
+def tokens_of(tokenizer: Any, text: str) -> Tokens:
+    """Without any special token that the text does not name."""
+    # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
+    return np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], np.int32)
 
-    Each is cut into tokens by itself, as it is when somebody talks to the model. Raises BadInput for messages that the
-    template refuses, BadSpec for one that writes the beginning of a conversation in another way once it goes on.
-    """
-    text, done = _text(tokenizer, messages), 0
-    for number, message in enumerate(messages):
-        if message["role"] != ASSISTANT:
-            continue
-        prompt = _text(tokenizer, messages[:number], add_generation_prompt=True)
-        answered = _text(tokenizer, messages[: number + 1])
-        if not (text.startswith(answered) and answered.startswith(prompt)):
+
+class TemplateEncoder:
+    """A template beside the tokenizer that it was written for."""
+
+    def __init__(self, tokenizer: Any, template: str, date: str) -> None:
+        """`tokenizer` is one of transformers; `template` is taken in place of its own, unless it is empty.
+
+        Raises BadSpec where there is none."""
+        self._tokenizer = tokenizer
+        own = template or None
+        try:
+            plain, with_tools = tokenizer.get_chat_template(own), tokenizer.get_chat_template(own, [{}])
+        except ValueError as error:
             raise BadSpec(
-                "the tokenizer's chat template rewrites earlier messages, so that nobody can tell which tokens are the "
-                "assistant's; choose a model whose template does not, or marks them with {% generation %}"
-            )
-        yield text[done : len(prompt)], False
-        yield text[len(prompt) : len(answered)], True
-        done = len(answered)
-    yield text[done:], False
+                "the tokenizer has no chat template; choose that of a model that was tuned, or name one with "
+                "data.template"
+            ) from error
+        self._template = ChatTemplate(
+            TemplateSource(plain=plain, with_tools=with_tools, special=dict(tokenizer.special_tokens_map), date=date)
+        )
+        self._is_marked = MARKED.search(plain) is not None and MARKED.search(with_tools) is not None
 
+    def encode(self, talk: Talk) -> EncodedTalk:
+        """Raises BadInput for messages that the template does not take, BadSpec for one that takes too long or tells
+        no answers apart."""
+        if self._is_marked:
+            text, spans = self._template.marked(talk)
+            tokens = self._by_marks(text, spans)
+        else:
+            pieces = self._template.pieces(talk)
+            text = "".join(piece for piece, _ in pieces)
+            tokens = flagged((self._tokens(piece), is_learned) for piece, is_learned in pieces)
+        return EncodedTalk(tokens, tuple(left_out(talk, text)))
 
-def _text(tokenizer: Any, messages: Sequence[Message], **options: bool) -> str:
-    text: str = _applied(tokenizer, messages, tokenize=False, **options)
-    return text
+    def _by_marks(self, text: str, spans: Sequence[tuple[int, int]]) -> Tokens:
+        """A token is of an answer where any letter of it is; and so is the one that closes it, where it stands right
+        behind: some templates leave that outside of their marks, and the model would never stop."""
+        encoded = self._tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
+        tokens = np.asarray(encoded["input_ids"], np.int32)
+        learned, coming = np.zeros(len(tokens), bool), iter(spans)
+        span = next(coming, None)
+        for number, (begin, end) in enumerate(encoded["offset_mapping"]):
+            while span is not None and begin >= span[1]:
+                span = next(coming, None)
+            learned[number] = span is not None and end > span[0]
+        for last in np.flatnonzero(learned[:-1] & ~learned[1:]):
+            learned[last + 1 : self._closed_at(tokens, int(last) + 1)] = True
+        return flagged([(np.where(learned, tokens, tokens | HIDDEN).astype(np.int32), True)])
 
+    def _closed_at(self, tokens: Tokens, start: int) -> int:
+        """Behind the token that closes an answer, if but white space is before it; else `start`."""
+        for place in range(start, len(tokens)):
+            if tokens[place] == self.closing:
+                return place + 1
+            if not str(self._tokenizer.decode([int(tokens[place])])).isspace():
+                break
+        return start
 
-def _applied(tokenizer: Any, messages: Sequence[Message], **options: bool) -> Any:
-    from jinja2 import TemplateError
+    def rest(self) -> None:
+        """Nothing is written for a while."""
+        self._template.rest()
 
-    try:
-        return tokenizer.apply_chat_template(list(messages), **options)
-    except (TemplateError, TypeError, KeyError, IndexError) as error:
-        reason = " ".join(str(error).split())[:200]
-        raise BadInput(f"the tokenizer's chat template does not take these messages: {reason}") from error
+    def _tokens(self, text: str) -> Tokens:
+        return tokens_of(self._tokenizer, text)
+
+    def prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
+        """What a model reads that shall answer the last of them. Raises BadInput, BadSpec."""
+        ids: list[int] = self._tokens(self._template.prompt(messages)).tolist()
+        return ids
+
+    @cached_property
+    def closing(self) -> int | None:
+        """The token with which the template ends an answer; None where it ends with none that is no text."""
+        messages = [{"role": "user", "content": PROBE}, {"role": ASSISTANT, "content": PROBE}]
+        try:
+            text = self._template.whole(Talk(messages))
+        except BadInput:
+            return None
+        return next(self._special_in(text.rpartition(PROBE)[2]), None)
+
+    def _special_in(self, text: str) -> Iterator[int]:
+        """Tokens that are no text, up to the first that is text."""
+        special = {*self._tokenizer.added_tokens_decoder, self._tokenizer.eos_token_id}
+        for token in self._tokens(text).tolist():
+            if token in special:
+                yield token
+            elif not str(self._tokenizer.decode([token])).isspace():
+                return

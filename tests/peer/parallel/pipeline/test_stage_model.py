@@ -29,6 +29,7 @@ UNCUTTABLE = ("gpt2", "opt")
 SIZES = {
     "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 2, "n_embd": 64, "n_layer": 3, "n_head": 2,
     "intermediate_size": 96, "ffn_dim": 96, "num_key_value_heads": 1, "head_dim": 32, "num_local_experts": 3,
+    "num_experts": 3, "num_experts_per_tok": 2, "moe_intermediate_size": 96,
     "tie_word_embeddings": False, "router_aux_loss_coef": 0.0,
 }  # fmt: skip
 
@@ -102,6 +103,8 @@ def test_what_every_stage_would_do_again_is_refused(architecture: str, config: d
         ("qwen3", {"use_sliding_window": True, "sliding_window": 4, "max_window_layers": 1}),
         ("smollm3", {"no_rope_layer_interval": 2}),
         ("mistral", {"sliding_window": 4}),
+        ("olmo3", {"sliding_window": 4, "num_hidden_layers": 5}),
+        ("gemma3_text", {"sliding_window": 4, "num_hidden_layers": 7}),
         ("granite", {"residual_multiplier": 0.3, "attention_multiplier": 0.1}),
     ],
 )

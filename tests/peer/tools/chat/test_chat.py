@@ -128,7 +128,8 @@ def test_turns_are_remembered_until_they_have_no_room(folder: Path, tmp_path: Pa
     talk = Conversation(loaded=load_model(tmp_path / "model"), manner=GREEDY, out=io.StringIO())
     first = talk.answer("one")
     assert [turn["content"] for turn in talk.turns] == ["one", first]
-    assert talk._written() == list(f"u:one|a:{first}|a:".encode())
+    assert talk.loaded.talks is not None
+    assert talk.loaded.talks.prompt(talk.turns) == list(f"u:one|a:{first}|a:".encode())
     talk.answer("two")
     assert [turn["role"] for turn in talk.turns] == ["user", "assistant"] * 2
     talk.answer("x" * 30)

@@ -141,7 +141,9 @@ def test_a_base_at_the_hub_and_a_mix_are_named(folder: Path, tmp_path: Path) -> 
     spec = started_spec(folder / "base", folder / "corpus", AdapterTable(rank=2))
     assert spec.start is not None
     start = dataclasses.replace(spec.start, model="some/base", revision="0" * 40)
-    model = dataclasses.replace(spec.model, tokenizer="bytes")  # that of the base has no template for conversations
+    model = dataclasses.replace(
+        spec.model, tokenizer="bytes", context=32
+    )  # that of the base has no template for conversations
     (tmp_path / "run").mkdir()
     mixed = on_talks_and_letters(dataclasses.replace(spec, model=model, start=start), tmp_path / "in")
     run = make_run(tmp_path / "run", mixed, rounds=1)

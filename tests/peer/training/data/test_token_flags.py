@@ -31,6 +31,7 @@ from peer.training.model.build import build, next_token_logits
 SMALL: dict[str, Any] = {
     "hidden_size": 32, "intermediate_size": 48, "num_hidden_layers": 2, "num_attention_heads": 2, "head_dim": 16,
     "num_key_value_heads": 2, "n_embd": 32, "n_layer": 2, "n_head": 2, "ffn_dim": 48, "num_local_experts": 2,
+    "num_experts": 2, "moe_intermediate_size": 48, "attention_dropout": 0.0, "residual_dropout": 0.0,
     "num_experts_per_tok": 1, "attn_pdrop": 0.0, "resid_pdrop": 0.0, "embd_pdrop": 0.0, "initializer_range": 0.2,
 }  # fmt: skip
 SLIDING: dict[str, Any] = {"sliding_window": 6, "use_sliding_window": True, "max_window_layers": 1}

@@ -20,6 +20,7 @@ from tests.open_models import publish, run_from
 
 TOKENS_BT = torch.arange(40).unsqueeze(0)
 KEYS: dict[str, dict[str, int]] = {
+    "gemma3_text": {"num_key_value_heads": 2, "head_dim": 32}, "seed_oss": {"num_key_value_heads": 2, "head_dim": 32},
     "gemma": {"num_key_value_heads": 2, "head_dim": 32}, "qwen2": {"num_key_value_heads": 2},
     "qwen3": {"num_key_value_heads": 2, "head_dim": 32}, "mistral": {"num_key_value_heads": 2},
     "smollm3": {"num_key_value_heads": 2, "pad_token_id": 0}, "phi3": {"num_key_value_heads": 2, "pad_token_id": 0},

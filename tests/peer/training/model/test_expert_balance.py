@@ -128,3 +128,17 @@ def test_models_without_experts_have_nothing_to_balance() -> None:
     }}})  # fmt: skip
     _, balance = training_logits(build(spec), tokens())
     assert balance is None
+
+
+@pytest.mark.parametrize("architecture", ["mixtral", "olmoe", "qwen3_moe"])
+def test_the_balance_of_a_sequence_is_that_of_transformers(architecture: str) -> None:
+    """Of every architecture with experts, whatever it calls them."""
+    renamed: dict[str, str] = {"intermediate_size": "moe_intermediate_size", "num_local_experts": "num_experts"}
+    names = {"mixtral": {}, "olmoe": {"num_local_experts": "num_experts"}, "qwen3_moe": renamed}[architecture]
+    config = {names.get(key, key): value for key, value in SHAPE.items()} | {"router_aux_loss_coef": 0.02}
+    table = {"architecture": architecture, "context": 16, "config": config}
+    model = build(from_mapping({"run": {"name": "x"}, "model": table}))
+    _, balance = training_logits(model, tokens()[:1])
+    theirs = model(input_ids=tokens()[:1, :-1], output_router_logits=True).aux_loss
+    assert balance is not None
+    torch.testing.assert_close(balance, 0.02 * theirs)

@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import importlib.util
+import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -17,7 +20,7 @@ from peer.schema.spec import dump, from_mapping, load, parse
 from peer.schema.spec_fields import HUB_NAME
 from peer.training.data.tokenizer import ByteTokenizer, tokenizer_of
 from peer.training.model import pretrained
-from peer.training.model.build import build
+from peer.training.model.build import build, build_config, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.model.pretrained import adopt, find
 from tests.open_models import publish, run_from, smollm2
@@ -78,7 +81,12 @@ def test_its_tokenizer_comes_with_it(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("architecture", "config", "words"),
     [
-        ("llama", {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
+        ("llama", {"rope_parameters": {"rope_type": "dynamic", "factor": 2.0, "rope_theta": 1e4}}, "scales its rotary"),
+        (
+            "starcoder2",
+            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}, "num_key_value_heads": 2},
+            "scales its rotary",
+        ),
         ("smollm3", {"no_rope_layers": [0, 1], "num_key_value_heads": 2, "pad_token_id": 0}, "computes otherwise"),
         ("mamba", {}, "is of 'mamba', none of"),
     ],
@@ -136,6 +144,22 @@ def test_another_model_under_the_name_is_another_start(tmp_path: Path, monkeypat
     start_blob.require_intact(now.start.digest)
 
 
+def test_a_start_of_a_run_that_kept_no_stop_tokens_is_fetched(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """As runs did that were founded before: their digest has none of them."""
+    publish(tmp_path / "a")
+    said = (tmp_path / "a" / "generation_config.json").read_bytes()
+    (tmp_path / "a" / "generation_config.json").unlink()
+    older = run_from(tmp_path / "a")
+    (tmp_path / "a" / "generation_config.json").write_bytes(said)
+    assert older != run_from(tmp_path / "a")
+    found = pretrained.FoundModel(tmp_path / "a", "", "owner/name", "0" * 40)
+    monkeypatch.setattr(pretrained, "_fetched", lambda model, revision: found)
+    monkeypatch.setenv(start_blob.CACHE, str(tmp_path / "elsewhere"))
+    pretrained.fetch(older)
+    assert older.start is not None
+    start_blob.require_intact(older.start.digest)
+
+
 def test_a_folder_here_is_not_what_a_stranger_may_name(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     publish(tmp_path / "owner" / "name", seed=4)
     monkeypatch.chdir(tmp_path)
@@ -162,6 +186,106 @@ def test_smollm2_out_of_a_quantised_file(monkeypatch: pytest.MonkeyPatch) -> Non
     theirs = AutoModelForCausalLM.from_pretrained(path.parent, gguf_file=path.name, dtype=torch.float32)
     assert cross_entropy(build(spec), tokens_BT) == pytest.approx(cross_entropy(theirs, tokens_BT), abs=1e-4)
     assert tokenizer.end_of_text == 2
+
+
+LLAMA3: dict[str, Any] = {
+    "rope_type": "llama3", "rope_theta": 1e4, "factor": 4.0, "original_max_position_embeddings": 16,
+    "low_freq_factor": 1.0, "high_freq_factor": 4.0,
+}  # fmt: skip
+YARN: dict[str, Any] = {
+    "rope_type": "yarn", "rope_theta": 500_000.0, "factor": 4.0, "original_max_position_embeddings": 16,
+    "attention_factor": 1.3, "beta_fast": 30.0, "beta_slow": 1.0,
+}  # fmt: skip
+LINEAR: dict[str, Any] = {"rope_type": "linear", "rope_theta": 1e4, "factor": 2.0}
+
+
+@pytest.mark.parametrize(
+    ("architecture", "config"),
+    [
+        ("llama", {"rope_parameters": LLAMA3}), ("llama", {"rope_parameters": LINEAR}),
+        ("olmo3", {"num_hidden_layers": 5, "pad_token_id": 0, "rope_parameters": {
+            "full_attention": YARN, "sliding_attention": {"rope_type": "default", "rope_theta": 500_000.0}}}),
+        ("seed_oss", {"rope_parameters": LLAMA3, "num_key_value_heads": 2, "head_dim": 32}),
+        ("gemma3_text", {"num_key_value_heads": 2, "head_dim": 32, "num_hidden_layers": 7, "rope_parameters": {
+            "full_attention": LINEAR, "sliding_attention": {"rope_type": "default", "rope_theta": 1e3}}}),
+    ],
+)  # fmt: skip
+def test_scaled_positions_of_a_start_are_kept(architecture: str, config: dict[str, Any], tmp_path: Path) -> None:
+    """Each of their numbers counts; without them the model computes otherwise."""
+    theirs = publish(tmp_path, architecture, initializer_range=0.3, **config)
+    spec = run_from(tmp_path)
+    said = {key: value for key, value in spec.model.config.items() if key.startswith("rope_")}
+    assert said["rope_type"] in ("llama3", "linear", "yarn")
+    assert parse(dump(spec)) == spec
+    tokens_BT = text_BT(64)[:2]
+    ours = next_token_logits(build(spec).eval(), tokens_BT)
+    torch.testing.assert_close(ours, next_token_logits(theirs, tokens_BT), rtol=0, atol=1e-4)
+    plain = {key: value for key, value in spec.model.config.items() if key != "rope_type"}
+    without = dataclasses.replace(spec, model=dataclasses.replace(spec.model, config=plain))
+    assert (next_token_logits(build(without).eval(), tokens_BT) - ours).abs().max() > 1e-3
+
+
+def test_factors_between_which_nothing_lies_are_refused() -> None:
+    values = {"rope_type": "llama3", "rope_low_freq_factor": 4.0, "rope_high_freq_factor": 4.0}
+    spec = from_mapping({"run": {"name": "x"}, "model": {"architecture": "llama", "context": 16, "config": values}})
+    with pytest.raises(BadSpec, match="rope_low_freq_factor is not below rope_high_freq_factor"):
+        build_config(spec)
+
+
+HOSTILE = {
+    "attn_implementation": "somebody/kernel", "_attn_implementation": "somebody/kernel", "use_kernels": True,
+    "auto_map": {"AutoModelForCausalLM": "evil.Evil", "AutoConfig": "evil.Evil"}, "dtype": "float64",
+    "torch_dtype": "float64", "quantization_config": {"quant_method": "evil"}, "experts_implementation": "evil",
+    "name_or_path": "somebody/other", "_name_or_path": "somebody/other", "transformers_version": "99",
+}  # fmt: skip
+
+
+def test_nothing_but_numbers_of_its_architecture_is_taken_of_a_config(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Code, kernels and repositories that it names never reach transformers: the start is as without them."""
+    publish(tmp_path, initializer_range=0.1)
+    without = run_from(tmp_path)
+    path = tmp_path / "config.json"
+    path.write_text(json.dumps(json.loads(path.read_text()) | HOSTILE))
+    seen: list[Any] = []
+    load = AutoModelForCausalLM.from_pretrained
+
+    def noting(*given: Any, config: Any, **options: Any) -> Any:
+        seen.append(config)
+        return load(*given, config=config, **options)
+
+    monkeypatch.setattr(AutoModelForCausalLM, "from_pretrained", noting)
+    assert run_from(tmp_path) == without
+    (config,) = seen
+    assert config._attn_implementation_internal is None or config._attn_implementation == "sdpa"
+    assert not any(word in f"{vars(config)} {config.to_dict()}" for word in ("somebody", "evil", "float64"))
+
+
+@pytest.mark.parametrize(
+    ("said", "why"),
+    [
+        ("{", "its config.json is none"), ("[]", "its config.json is none"), ('{"model_type": "evil"}', "is of 'evil'"),
+        ('{"model_type": "llama", "hidden_size": "x"}', "cannot be loaded"),
+    ],
+)  # fmt: skip
+def test_a_config_that_is_none_is_one_line(said: str, why: str, tmp_path: Path) -> None:
+    publish(tmp_path)
+    (tmp_path / "config.json").write_text(said)
+    with pytest.raises(BadSpec, match=why) as caught:
+        adopt(find(str(tmp_path)), {})
+    assert "\n" not in str(caught.value)
+
+
+def test_an_adapter_leads_to_no_other_model(tmp_path: Path) -> None:
+    """transformers would load what it names, wherever that is."""
+    publish(tmp_path / "mine")
+    publish(tmp_path / "given")
+    (tmp_path / "given" / "adapter_config.json").write_text(
+        json.dumps({"base_model_name_or_path": str(tmp_path / "mine"), "peft_type": "LORA"})
+    )
+    with pytest.raises(BadSpec, match=r"start\.model is given, an adapter; merge it into its base"):
+        adopt(find(str(tmp_path / "given")), {})
 
 
 @pytest.mark.parametrize("held", [range(1), range(1, 3), range(3, 5)])

@@ -1,0 +1,99 @@
+"""What is known of a conversation without a template: which of its answers are learned, and which texts it has.
+
+A conversation is kept as JSON: a list of messages, or `{"messages": [...], "tools": [...]}` where it has tools.
+Messages are as transformers' `apply_chat_template` takes them; beside that `weight` says whether an answer is learned.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+Message = Mapping[str, Any]
+"""`role`, and what it says: `content`, `tool_calls`, `reasoning_content` and whatever else a template asks for."""
+ASSISTANT = "assistant"
+REASONING = ("reasoning_content", "reasoning", "thinking")
+"""Names under which templates find what was thought before an answer."""
+UNSAID = frozenset({"role", "weight", "tool_call_id"})
+"""Keys of a message that are no text of it."""
+
+
+@dataclass(frozen=True)
+class Talk:
+    """One conversation."""
+
+    messages: Sequence[Message]
+    tools: Sequence[Mapping[str, Any]] = ()
+    """What the assistant may call, as JSON schemas."""
+
+    @classmethod
+    def from_json(cls, text: str) -> Talk:
+        said = json.loads(text)
+        return cls(said) if isinstance(said, list) else cls(said["messages"], said["tools"])
+
+    @property
+    def answers(self) -> Iterator[Message]:
+        return (message for message in self.messages if message["role"] == ASSISTANT)
+
+    @property
+    def learned(self) -> list[bool]:
+        """For each message whether it is predicted: an answer that says something, and has no weight of 0."""
+        return [
+            message["role"] == ASSISTANT and not is_empty(message) and not is_without_weight(message)
+            for message in self.messages
+        ]
+
+
+def is_empty(message: Message) -> bool:
+    """It says nothing, calls nothing, and nobody has thought anything: of it only its end could be learned."""
+    return not any(message.get(key) for key in ("content", "tool_calls", *REASONING))
+
+
+def is_without_weight(message: Message) -> bool:
+    return bool(message.get("weight", 1) == 0)
+
+
+def left_out(talk: Talk, text: str) -> Iterator[str]:
+    """The key of each thing that the conversation says and `text`, which a template has made of it, does not.
+
+    White space does not count, and neither does how JSON writes a letter: templates change both.
+    """
+    written = _bare(text)
+
+    def is_written(said: str) -> bool:
+        return _bare(said) in written or _bare(json.dumps(said)[1:-1]) in written
+
+    for message in talk.messages:
+        for key, value in message.items():
+            if key not in UNSAID and not all(map(is_written, _texts(key, value))):
+                yield "reasoning_content" if key in REASONING else key
+    yield from ("tools" for tool in talk.tools if not is_written(str(tool.get("function", tool).get("name", ""))))
+
+
+def _bare(text: str) -> str:
+    return "".join(text.split())
+
+
+def _texts(key: str, value: Any) -> Iterator[str]:
+    """Of calls what is called and with what: ids and kinds are words of an interface."""
+    if key == "tool_calls":
+        for call in value:
+            function = call.get("function", call)
+            yield str(function.get("name", ""))
+            yield from _leaves(function.get("arguments", ""))
+        return
+    yield from _leaves(value)
+
+
+def _leaves(value: Any) -> Iterator[str]:
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, Mapping):
+        for key, each in value.items():
+            yield str(key)
+            yield from _leaves(each)
+    elif isinstance(value, list):
+        for each in value:
+            yield from _leaves(each)
