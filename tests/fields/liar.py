@@ -22,10 +22,12 @@ from peer.consensus.protocol.encoding import Packed, digest_of, pack, unpack
 from peer.consensus.protocol.membership import next_electorate
 from peer.consensus.protocol.messages import (
     BallotId,
+    Blocks,
     MeanData,
     Message,
     Promise,
     Propose,
+    Restarted,
     Start,
     StuckSaid,
     VoteCast,
@@ -104,7 +106,7 @@ class Liar:
                 self._note(item)
         elif hasattr(said, "packed"):
             if self.me not in (getattr(said, name, None) for name in ("peer", "reducer", "voter")):
-                self._heard[type(said)] = said.packed()
+                self._heard[type(said)] = rows_of(said)
             for name in said.__match_args__:
                 self._note(getattr(said, name))
 
@@ -126,9 +128,10 @@ class Liar:
         place = getattr(message, "place", None)
         if not self._lies_at(place):
             return honest
-        rows = self._lied(type(message), message.packed())
-        frame = bytes((PROTOCOL_VERSION, message.code)) + pack(rows)
-        if rows == message.packed() or len(frame) > MAX_FRAME_BYTES:
+        plain = rows_of(message)
+        rows = self._lied(type(message), plain)
+        frame = bytes((PROTOCOL_VERSION, message.code)) + pack(as_sent(type(message), rows))
+        if rows == plain or len(frame) > MAX_FRAME_BYTES:
             return honest
         self._note_told()
         try:
@@ -320,10 +323,44 @@ class Liar:
         return BallotId(state.head.anchor, state.instance, ballot)
 
 
+def rows_of(said: Any) -> Any:
+    """What is said, field by field, also of what travels sealed."""
+    match said:
+        case Propose(place, update, signature, certificate):
+            return place.packed(), update.packed(), signature, tuple(vote.packed() for vote in certificate)
+        case Blocks(blocks):
+            return (tuple(block.packed() for block in blocks),)
+        case Restarted(restart):
+            return (restart.packed(),)
+    return said.packed()
+
+
+def as_sent(kind: type[Any], rows: Any) -> Any:
+    """Sealed, if that kind travels so and the lie leaves something to seal."""
+    with suppress(ValueError, TypeError, IndexError):
+        if kind is Propose:
+            place, update, signature, certificate = rows
+            return place, pack(update), signature, certificate
+        if kind is Blocks:
+            (blocks,) = rows
+            sealed = tuple(
+                (pack(update), votes, tuple((pack(tuple(payload)), signature) for *payload, signature in restarts))
+                for update, votes, restarts in blocks
+            )
+            return blocks[0][0][0] if blocks else b"", sealed
+        if kind is Restarted:
+            ((*payload, signature),) = rows
+            return pack(tuple(payload)), signature
+    return rows
+
+
 def _is_read(kind: type[Any], rows: Any) -> bool:
     """Whether a reader takes it."""
     try:
-        kind.unpacked(unpack(pack(rows)))
+        if kind in (Propose, Blocks, Restarted):
+            decode(bytes((PROTOCOL_VERSION, kind.code)) + pack(as_sent(kind, rows)))
+        else:
+            kind.unpacked(unpack(pack(rows)))
     except (ValueError, OverflowError):
         return False
     return True
