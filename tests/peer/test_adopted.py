@@ -63,7 +63,7 @@ def test_a_peer_has_what_the_organiser_had(
     hub: HubServer, model: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The commit stands in the spec; neither code nor pickles are loaded."""
-    asked = {"model": "owner/name", "revision": "", "own": {"context": 64}}
+    asked = {"model": "owner/name", "revision": "", "own": {"context": 64}, "template": ""}
     told = peer(tmp_path / "organiser", "adopt", json.dumps(asked))
     assert told.returncode == 0, told.stderr
     adopted = json.loads(told.stdout.splitlines()[-1])

@@ -25,8 +25,8 @@ from peer.node.lifecycle.inputs_effects import (
     Work,
     WriteSnapshot,
 )
+from peer.node.lifecycle.life_changes import AnchorChanges, LifeChanges
 from peer.node.lifecycle.state import Following, Life, Open, Progress
-from peer.node.lifecycle.state_changes import AnchorChanges, LifeChanges
 from peer.schema.events import AlertRaised, InnerProgressed, PeerStateChanged
 from peer.schema.ipc import PausedAt, ReportProgress, StandsAt, ToLink
 
