@@ -320,7 +320,7 @@ class MadeUp:
             for start in range(0, layer.numel(), PATTERN):
                 part = layer[start : start + PATTERN]
                 part.sub_(self.moved[: part.numel()])
-        return InnerStep(loss=0.0, tokens=TOKENS, predicted=TOKENS, learning_rate=0.0)
+        return InnerStep(loss=0.0, tokens=TOKENS, learning_rate=0.0)
 
 
 class Watch:

@@ -131,7 +131,6 @@ class ContributionHeader(Packed):
     anchor: bytes
     root: bytes
     tokens: int
-    """Those that were predicted: of conversations fewer than were read."""
     steps: int
     bandwidth_bps: int
     leaving: bool

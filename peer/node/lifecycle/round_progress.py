@@ -84,7 +84,7 @@ class RoundProgress:
     # ---- train and submit ----
 
     def stepped(self, tokens: int, steps: int = 1) -> None:
-        """Inner steps were made, which predicted so many tokens in all."""
+        """Inner steps were made, of so many tokens in all."""
         self.step += steps
         self.turns.progressed(self.round + (self.offered is not None), tokens, steps)
 

@@ -29,7 +29,6 @@ class WorkStats:
     """What stands behind a contribution."""
 
     tokens: int
-    """Predicted ones."""
     steps: int
     ranges: Ranges
     staleness: int = 0

@@ -130,7 +130,7 @@ class LeadStage(StageDevice):
             until = time.monotonic() + PATIENCE_S
             while time.monotonic() < until and not stop():
                 self._place.port.receive(POLL_S)
-            return InnerStep(loss=0.0, tokens=0, predicted=0, learning_rate=0.0)
+            return InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
 
     def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
         """Of all micro-batches on all stages; here they are clipped already."""

@@ -46,7 +46,7 @@ from peer.training.train.backend import InnerStep, MicroBatch, Sequences
 POLL_S = 0.05
 SILENCE_S = 60.0
 """A step of which nothing has come for so long was given up by a lead that could not say so."""
-NOTHING = InnerStep(loss=0.0, tokens=0, predicted=0, learning_rate=0.0)
+NOTHING = InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
 
 
 class Hop(NamedTuple):
@@ -324,7 +324,4 @@ class WorkerStage(StageDevice):
         self._forget()
         self._over = message.step
         self._send(self._place.assignment.lead, self._finished)
-        # What was predicted its lead counts, for all homes.
-        return InnerStep(
-            loss=message.loss, tokens=message.tokens, predicted=message.tokens, learning_rate=message.learning_rate
-        )
+        return InnerStep(loss=message.loss, tokens=message.tokens, learning_rate=message.learning_rate)

@@ -204,14 +204,11 @@ class ShardedBackend:
         rate, seed = learning_rate(self._spec, round, position), int(torch.randint(1 << 62, ()))
         while (made := self._attempt(rate, seed, stop)) is None:
             self._make_smaller()
-        loss, taken = made
-        return InnerStep(
-            loss=loss, tokens=sum(map(len, taken)) * self._spec.model.context,
-            predicted=sum(map(predicted_tokens, taken)), learning_rate=rate,
-        )  # fmt: skip
+        loss, sequences = made
+        return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
 
-    def _attempt(self, rate: float, seed: int, stop: Callable[[], bool]) -> tuple[float, list[Tensor]] | None:
-        """A step: its loss, and what it was made of; None if a rank had no room for a micro-batch.
+    def _attempt(self, rate: float, seed: int, stop: Callable[[], bool]) -> tuple[float, int] | None:
+        """A step: its loss, and how many sequences it was made of; None if a rank had no room for a micro-batch.
 
         Then parameters and optimizers are as they were, and what was read for it is read next.
         """
@@ -232,7 +229,7 @@ class ShardedBackend:
         self._about_to_change_inner()
         scale = step_scale(taken, whole)
         self._finish_step(FinishStep(learning_rate=rate, scale=scale))
-        return loss * scale, taken
+        return loss * scale, done
 
     def _finish_step(self, command: FinishStep) -> None:
         """Raises RankLost where a rank has no room for what others have made: then they are not of one step."""

@@ -47,8 +47,6 @@ class InnerStep:
     """Nats per token that the step predicted."""
     tokens: int
     """Tokens read."""
-    predicted: int
-    """Of them: what a contribution weighs. Of text all, of conversations those of answers."""
     learning_rate: float
 
 
@@ -238,14 +236,12 @@ class SingleDevice:
         rate = learning_rate(self._spec, round, position)
         while (made := self._attempt(rate, stop)) is None:
             self._make_smaller()
-        loss, taken = made
-        return InnerStep(
-            loss=loss.item(), tokens=sum(map(len, taken)) * self._spec.model.context,
-            predicted=sum(map(predicted_tokens, taken)), learning_rate=rate,
-        )  # fmt: skip
+        loss, sequences = made
+        tokens = sequences * self._spec.model.context
+        return InnerStep(loss=loss.item(), tokens=tokens, learning_rate=rate)
 
-    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, list[Tensor]] | None:
-        """A step: its loss, and what it was made of; None if it had no room.
+    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
+        """A step: its loss, and how many sequences it was made of; None if it had no room.
 
         Then parameters and optimizer are as they were, and what was read for it is read next.
         """
@@ -261,7 +257,7 @@ class SingleDevice:
                 raise
         # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
         if loss is not None and self._step(rate):
-            return loss, taken
+            return loss, sum(map(len, taken))
         self._undo(taken)
         return None
 

@@ -131,7 +131,7 @@ class LocalTrainer:
         with self._reading():
             step = self._backend.step(self.progress.in_training, position, stop)
         if step.tokens:
-            self.progress.stepped(step.predicted)
+            self.progress.stepped(step.tokens)
         return step
 
     def submit(self, anchor: bytes) -> Future[None]:

@@ -43,7 +43,7 @@ def test_every_way_learns_as_one_device_does(way: str, make_on: MakeOn, expected
 
 @pytest.mark.parametrize("way", ["one rank", "full 2", "hybrid 4"])
 def test_conversations_are_learned_alike(way: str, make_on: MakeOn, spec: RunSpec, tmp_path: Path) -> None:
-    """Whichever rank has more of the answers."""
+    """Whichever rank has the answers: some of them read rows in which nothing is predicted."""
     talks = on_talks(spec, tmp_path / "talks")
     one, ranks = make_on("one device", talks), make_on(way, talks)
     assert losses(ranks, 5) == pytest.approx(losses(one, 5), rel=1e-5)

@@ -101,7 +101,6 @@ def test_a_step_of_conversations_is_the_mean_over_their_answers(spec: RunSpec, t
         optimizer = torch.optim.SGD(model.parameters(), lr=1.0)
         made = loop_with(optimizer, model, spec, feed, CPU, MicroBatch(micro)).step(0, 0)
         assert made.loss == pytest.approx(mean.item(), rel=1e-5)
-        assert (made.predicted, made.tokens) == (predicted_tokens(tokens_BT), tokens_BT[:, 1:].numel())
         for moved, begun in zip(model.parameters(), whole.parameters(), strict=True):
             assert begun.grad is not None
             torch.testing.assert_close(begun - moved, begun.grad, rtol=1e-3, atol=1e-6)
