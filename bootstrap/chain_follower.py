@@ -26,6 +26,7 @@ from peer.node.store.run_directory import genesis_head, head_after
 
 FOLLOWED_FILE = "followed.block"
 LOOK_S = 60.0
+ASK_S = 5.0
 """One peer at a look, any of those who say that they are further: the node does nothing else meanwhile."""
 
 ReadHeads = Callable[[], Awaitable[Mapping[str, PeerRecord]]]
@@ -45,10 +46,6 @@ class ChainFollower:
         self._way = KeptWay(0)
         self._look_at = 0.0
 
-    @property
-    def is_over(self) -> bool:
-        return self.head is not None and 0 < self._rounds <= self.head.round
-
     def has_elected(self, peer: str) -> bool:
         return self.head is not None and peer in self.head.electorate
 
@@ -62,11 +59,11 @@ class ChainFollower:
         assert self.head is not None
         heads = await read_heads()
         further = [peer for peer, said in heads.items() if said.round > self.head.round]
-        is_ending = any(said.round == self._rounds for said in heads.values()) and not self.is_over
+        is_ending = self._rounds > 0 and any(said.round == self._rounds for said in heads.values())
         if not further or (time.monotonic() < self._look_at and not is_ending):
             return ()
         self._look_at = time.monotonic() + LOOK_S
-        follower = Follower(asker=node, keys=self._keys, organiser=self._keys.identity.peer_id)
+        follower = Follower(asker=node, keys=self._keys, organiser=self._keys.identity.peer_id, within_s=ASK_S)
         way = await follower.follow(random.choice(further), self.head)
         if way is None:
             return ()
@@ -83,12 +80,12 @@ class ChainFollower:
         if not path.exists():
             return
         try:
-            self._newest = Block.from_bytes(path.read_bytes())
+            newest = Block.from_bytes(path.read_bytes())
+            self._way = read_kept_way(self._directory, newest.update.round)
         except ValueError as error:
-            log.warning("%s is damaged (%s): the chain is followed from its beginning", path, error)
+            log.warning("%s, or the way to it, is damaged (%s): the chain is followed from its beginning", path, error)
             return
-        self.head = head_after(self._newest.update)
-        self._way = read_kept_way(self._directory, self.head.round)
+        self.head, self._newest = head_after(newest.update), newest
 
     # ---- what others ask ----
 
@@ -103,7 +100,7 @@ class ChainFollower:
         kept = self._way.since(start)
         if kept is None or end not in (0, self.head.round) or start >= self.head.round:
             return None
-        return packed_way((*(block for block in kept if block is not self._newest), self._newest))
+        return packed_way((*(block for block in kept if block.update.round < self.head.round), self._newest))
 
     async def answer_status(self, peer: str, request: bytes) -> bytes | None:
         """As a peer answers it, that has no snapshot to give, and no blocks."""

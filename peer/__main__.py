@@ -25,7 +25,7 @@ import signal
 import sys
 import time
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import closing, contextmanager, suppress
 from functools import partial
 from pathlib import Path
@@ -240,6 +240,9 @@ def _credit(args: argparse.Namespace) -> int:
     return 0
 
 
+Parsers = Sequence[argparse.ArgumentParser]
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m peer", description="One peer of a run, without a screen.")
     commands = parser.add_subparsers(dest="command", required=True)
@@ -290,17 +293,27 @@ def _parser() -> argparse.ArgumentParser:
     introducing = command("introduce", _introduce, "ask the nodes of an invite what the run is")
     introducing.add_argument("invite")
     crediting = command("credit", _credit, "print what each peer has put into a run")
-    for each in (joining, examining):
+    _add_shared(
+        settings=(joining, examining), dialling=(joining, introducing), folders=(exporting, auditing, crediting),
+        printing=(auditing, crediting),
+    )  # fmt: skip
+    return parser
+
+
+def _add_shared(
+    *, settings: Parsers, dialling: Parsers, folders: Parsers, printing: Parsers
+) -> None:  # fmt: skip
+    """What several commands take."""
+    for each in settings:
         each.add_argument("--listen", action="append", default=[], help="multiaddr to listen on; may be repeated")
         text = "a volunteer's setting"
         each.add_argument("--set", action="append", default=[], metavar="settings.KEY=VALUE", help=text)
-    for each in (joining, introducing):
+    for each in dialling:
         each.add_argument("--peer", action="append", default=[], help="a peer to dial, too; may be repeated")
-    for each in (exporting, auditing, crediting):
+    for each in folders:
         each.add_argument("dir", type=Path, help="run directory of a peer")
-    for each in (auditing, crediting):
+    for each in printing:
         each.add_argument("--json", action="store_true", help="print one JSON object")
-    return parser
 
 
 def _take_part(invite: str, run: bytes, settings: PeerSettings, directory: Path) -> int:

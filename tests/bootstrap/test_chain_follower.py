@@ -12,8 +12,17 @@ from bootstrap import chain_follower
 from bootstrap.chain_follower import FOLLOWED_FILE, ChainFollower
 from dht.errors import Unreachable
 from dht.node import Node
-from peer.consensus.organiser.light_chain import follow, packed_question, packed_way, read_question, read_way, way_of
+from peer.consensus.organiser.light_chain import (
+    changes_in,
+    follow,
+    packed_question,
+    packed_way,
+    read_question,
+    read_way,
+    way_of,
+)
 from peer.network.sync.chain_status import ChainStatus
+from peer.node.store.kept_way import FILE
 from peer.testing.memory_peer import ModelKeys
 from peer.testing.memory_swarm import ORGANISER
 from tests.peer.consensus.organiser.test_light_chain import made
@@ -85,9 +94,36 @@ async def test_the_last_round_is_looked_for_at_once(tmp_path: Path, monkeypatch:
     _, blocks = made()
     followed = Followed(tmp_path, monkeypatch, rounds=len(blocks))
     assert [await followed.at(round) for round in (3, 9, len(blocks))] == [3, 3, len(blocks)]
-    assert followed.follower.is_over
+    assert followed.peer.asked == [0, 3]
+
+
+async def test_a_run_without_end_has_no_last_round(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Somebody says that it stands at round 0: the node looks no more often for that."""
+    followed = Followed(tmp_path, monkeypatch)
+
+    async def heads() -> dict[str, Any]:
+        return {"young": SimpleNamespace(round=0), "somebody": SimpleNamespace(round=followed.peer.round)}
+
+    followed.peer.heads = heads  # type: ignore[method-assign]
+    assert [await followed.at(round) for round in (3, 9)] == [3, 3]
+
+
+async def test_a_newest_block_that_changes_who_decides_is_shown_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also by a node that has started again."""
+    genesis, blocks = made()
+    change = changes_in(blocks, genesis)[-1].update.round
+    assert await Followed(tmp_path, monkeypatch).at(change) == change
+    again = Followed(tmp_path, monkeypatch)
+    assert await again.at(change) == change
+    given = await again.follower.answer_way("somebody", packed_question(0))
+    assert given is not None
+    assert follow(ModelKeys("me"), ORGANISER, genesis, read_way(given)).round == change
 
 
 async def test_a_damaged_block_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    (tmp_path / FOLLOWED_FILE).write_bytes(b"nonsense")
-    assert await Followed(tmp_path, monkeypatch).at(5) == 5
+    assert await Followed(tmp_path, monkeypatch).at(3) == 3
+    for name in (FILE, FOLLOWED_FILE):
+        (tmp_path / name).write_bytes(b"nonsense")
+        assert await Followed(tmp_path, monkeypatch).at(5) == 5

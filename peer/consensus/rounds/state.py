@@ -350,8 +350,8 @@ class State:
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
     ballot_at: float = float("-inf")
-    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. −∞ if that ballot
-    has failed, or began before this peer started."""
+    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. So long ago that it
+    is over if its coordinator has stepped back; −∞ if it began before this peer started."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""

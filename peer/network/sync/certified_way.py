@@ -47,11 +47,12 @@ class Follower:
     asker: Asking
     keys: Keys
     organiser: str
+    within_s: float = WAY_S
 
     async def follow(self, peer: str, start: ChainHead, end: int = 0) -> CertifiedWay | None:
         """The chain of a peer from `start` to round `end`, or to its newest; None if it does not show that."""
         try:
-            async with asyncio.timeout(WAY_S):
+            async with asyncio.timeout(self.within_s):
                 return await self._follow(peer, start, end)
         except (Unreachable, ValueError, TimeoutError) as error:
             log.info("%s does not show the way from round %d: %s", peer, start.round, error or "it is too slow")

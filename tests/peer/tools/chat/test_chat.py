@@ -121,6 +121,7 @@ def test_a_higher_temperature_draws(run: RunOnDisk) -> None:
     assert len(said) == 4
 
 
+@pytest.mark.outside
 def test_turns_are_remembered_until_they_have_no_room(folder: Path, tmp_path: Path) -> None:
     """By the tokenizer's own template; without one each text stands alone."""
     publish(tmp_path / "model", initializer_range=0.3)

@@ -94,6 +94,7 @@ def test_a_base_in_bfloat16_is_merged_in_float32(folder: Path, tmp_path: Path) -
     assert not torch.equal(after, after.to(torch.bfloat16).float())
 
 
+@pytest.mark.outside
 def test_the_base_is_as_it_was(adapted: RunOnDisk, folder: Path, tmp_path: Path) -> None:
     """To the bit."""
     said = export(adapted.directory, None, what="base")

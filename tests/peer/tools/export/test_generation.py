@@ -26,6 +26,8 @@ from tests.peer.tools.export.run_on_disk import make_run, write_corpus
 from tests.peer.tools.export.started_run import started_spec
 from tests.peer.training.data.test_chat_templates import letter_tokenizer
 
+pytestmark = pytest.mark.outside
+
 TEMPLATE = (
     "{% for m in messages %}{{ '<|im_start|>' ~ m.role[0] ~ m.content ~ '<|im_end|>' }}{% endfor %}"
     "{% if add_generation_prompt %}{{ '<|im_start|>a' }}{% endif %}"

@@ -72,6 +72,7 @@ def test_bytes_predict_answers_and_their_end() -> None:
 
 
 @pytest.mark.parametrize("template", [CHATML, UNMARKED])
+@pytest.mark.outside
 def test_a_template_with_marks_and_one_without_tell_the_same_answers(tmp_path: Path, template: str) -> None:
     tokens = word_tokenizer(tmp_path, template).encode_talk(Talk(messages())).tokens
     assert (tokens & NUMBER).tolist() == [1, 2, 4, 0, 1, 3, 5, 0, 1, 2, 6, 0, 1, 3, 7, 0]
@@ -84,6 +85,7 @@ def test_a_template_with_marks_and_one_without_tell_the_same_answers(tmp_path: P
     [(FORGETS, BadSpec, "rewrites earlier messages"), (None, BadSpec, "no chat template"),
      (REFUSES, BadInput, "talk:1: .* roles must alternate")],
 )  # fmt: skip
+@pytest.mark.outside
 def test_a_template_that_tells_no_answers_is_one_clear_line(
     tmp_path: Path, template: str | None, kind: type[Exception], why: str
 ) -> None:

@@ -53,6 +53,7 @@ def said(*turns: tuple[str, Any], **of_last: Any) -> dict[str, Any]:
     return {"messages": messages}
 
 
+@pytest.mark.outside
 def test_calls_and_tools_go_to_the_template(tmp_path: Path) -> None:
     """`content: null` is a key that is not there, as transformers has it; rows without tools are kept as ever."""
     talk = talk_of(CALLING)
@@ -99,6 +100,7 @@ def test_what_is_no_message_is_one_line(row: Any, why: str) -> None:
         talk_of(row)
 
 
+@pytest.mark.outside
 def test_an_answer_of_no_weight_is_read_and_not_learned(tmp_path: Path) -> None:
     """By bytes, by a template with marks, and by one without."""
     talk = [("user", "hi"), ("assistant", "yes"), ("user", "so"), ("assistant", "no")]
@@ -138,6 +140,7 @@ def test_no_answer_is_without_its_question() -> None:
         assert counts.get("beyond", 0) == 2 - found.count(END)
 
 
+@pytest.mark.outside
 def test_what_a_template_drops_is_told(tmp_path: Path) -> None:
     """Tools, calls and thoughts by one that knows only `content`; and no id, and no white space."""
     row = CALLING | {"messages": [{**each, "content": each["content"] or " "} for each in CALLING["messages"]]}

@@ -44,6 +44,7 @@ def mix(*parts: tuple[float, dict[int, int]]) -> MixedSource:
 EVEN = dict.fromkeys(range(DATA_SHARDS), 50)
 
 
+@pytest.mark.outside
 def test_every_window_of_a_source_is_read_once_and_in_order() -> None:
     """Over more than a period, whatever the weights."""
     source = mix((5, EVEN), (2, EVEN), (0.004, EVEN))

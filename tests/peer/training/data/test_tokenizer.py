@@ -98,6 +98,7 @@ def exported(tmp_path_factory: pytest.TempPathFactory) -> Any:
 @example(text="  two spaces first,\r\n\ta tab, and a zero \0")
 @example(text="Grüße, 日本語, 🙂, e\u0301 and \u00e9 apart, \ufeff first")
 @example(text=f"a text may well say {END_OF_TEXT}{END_OF_TEXT} in its middle")
+@pytest.mark.outside
 def test_the_exported_byte_tokenizer_is_the_runs(exported: Any, text: str) -> None:
     """The same numbers for every text, alone or in a batch, and back to the same text."""
     ids = load_tokenizer("bytes").encode(text).tolist()
