@@ -1,7 +1,7 @@
-"""The organiser's node follows the chain, by certificates alone, and shows the way to whoever comes when all are gone.
+"""The organiser's node follows the run's chain by certificates and serves it to newcomers when no peer is left.
 
-Anybody says anything of itself on the board. So the node asks peers for the way along their chain, and believes what
-the voters have certified.
+Records on the board prove nothing: a peer can claim any round there. So the node asks peers for their blocks and
+believes only those that a quorum of voters has certified.
 """
 
 from __future__ import annotations

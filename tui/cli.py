@@ -1,6 +1,7 @@
-"""The command line. Of the commands only the one that was typed is imported.
+"""The command line. Of all commands it imports only the one that was typed.
 
-Only this module prints errors: one line that says what, which value and what to do. `--debug` adds the traceback.
+Only this module prints errors: one line that says what happened, which value and what to do. `--debug` adds the
+traceback.
 """
 
 from __future__ import annotations

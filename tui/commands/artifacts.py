@@ -1,6 +1,6 @@
-"""What a peer's folder yields: the model, words of it, a check of its chain, credit, a page, a bug report, and its key.
+"""Commands that read a peer's folder: export, chat, audit, credit, report, bundle, and its key.
 
-Models and chains are read by children, since that loads torch; a passphrase is asked for by `python -m dht.key_files`.
+Child processes read models and chains, since that loads torch. `python -m dht.key_files` asks for passphrases.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`homefires demo`: a bootstrap node and several peers on this machine, until every round is committed.
 
-The story, in order: write the spec, start the bootstrap node, take its invite, start the peers, show what
-they report, and check at the end that every peer committed every round with the same bits.
+In order: write the spec, start the bootstrap node, take its invite, start the peers, show what they report, and check
+at the end that every peer committed every round with the same bits.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it. `homefires devices`."""
+"""`homefires doctor`: a child process examines the machine, and each result is shown as it comes. Also `homefires
+devices`.
+"""
 
 from __future__ import annotations
 

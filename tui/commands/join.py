@@ -1,4 +1,6 @@
-"""`homefires join`: one child, its events on the screen until it ends, or a dashboard that comes and goes."""
+"""`homefires join`: runs one peer, and shows its events until it ends, or a dashboard that can be
+closed and reopened.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,5 @@
-"""`homefires bootstrap`: a run's first node, which newcomers dial. And what its organiser does besides: more invites,
-members, peers that nobody shall work with; and the line with which friends train a stage of a peer's copy.
+"""`homefires bootstrap`: a run's first node, which newcomers dial. Also the organiser's other commands: more invites,
+members, quarantine; and `cluster invite`, which makes the line with which friends join a cluster.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`homefires plan`, `place` and `simulate`: what a run would cost that nobody has made yet."""
+"""`homefires plan`, `place` and `simulate`: the cost of a run before it is started."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`homefires service`: systemd runs a peer, or the organiser's node."""
+"""`homefires service`: lets systemd run a peer, or the organiser's node."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`homefires watch`: a recording, a run directory while its peer works, or a run that one takes no part in."""
+"""`homefires watch`: shows a recording, a run directory while its peer works, or a run without taking part in it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is asked of a plan, of a placement and of a simulation: options of their commands."""
+"""Options of `plan`, `place` and `simulate`."""
 
 from __future__ import annotations
 

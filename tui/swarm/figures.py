@@ -1,7 +1,7 @@
 """Every figure that people are shown, defined once: screens, the plain log, `status` and the report ask here.
 
-`now` is Unix time, that of the wall or of a recording's playhead. None: the figure is not known, or there is none,
-since who is gone or rests has no live figures.
+`now` is Unix time, that of the wall clock or of a recording's playhead. None means that a figure is not known, or that
+there is none: a peer that has left or rests has no live figures.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""When no quorum is left: voters seal what they have, and the organiser lets those who are left go on without the rest.
+"""Goes on without a quorum: voters seal their state, and the organiser lets those who are left continue.
 
-A voter that saw no quorum for `restart_s` signs `Stuck`: it is on disk before it is said, the voter votes no more in
-this instance, and it shows what it has accepted there. From these the organiser's node makes a `Restart`
-(`peer.consensus.organiser.restart_desk`). If one of them has accepted an update, the newest of those is decided; if
-none has, they are the electorate of a new instance after the same anchor.
+A voter that saw no quorum for `restart_s` signs `Stuck`, which is on disk before it is sent. From then on it does not
+vote in this instance, and it shows what it has accepted there. The organiser's node makes a `Restart` from these
+messages (`peer.consensus.organiser.restart_desk`). If one of them shows an accepted update, the newest such update is
+decided; otherwise their authors are the electorate of a new instance after the same anchor.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A peer in its run: what a link does from the first round that it sees to the last."""
+"""A peer's part in its run: what the link does from the first round that it sees to the last."""
 
 from __future__ import annotations
 

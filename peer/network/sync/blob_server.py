@@ -1,7 +1,7 @@
-"""What a peer gives to newcomers: word of its chain, the way along it, manifests and chunks of its snapshots.
+"""What a peer gives to newcomers: the status of its chain, the way along it, manifests and chunks of its snapshots.
 
-It happens on streams of its own, and waits while this peer exchanges parts of a round: giving a
-snapshot must not be felt by those who train.
+It answers on streams of their own and waits while this peer exchanges parts of a round, so that a download never slows
+those who train.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What peers say of their chains and snapshots, and how they are asked."""
+"""What peers report about their chains and snapshots, and how to ask for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The organiser's newest checkpoint, as a peer hears of it, keeps it in its folder and gives it to others."""
+"""The organiser's newest checkpoint: how a peer learns of it, keeps it in its folder, and gives it to others."""
 
 from __future__ import annotations
 

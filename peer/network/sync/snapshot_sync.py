@@ -1,8 +1,8 @@
-"""A peer whose chain does not lead to where the others are: it takes a snapshot that the voters have certified.
+"""Downloads a snapshot that voters have certified, for a peer whose own chain does not lead to the others'.
 
-It happens while the round machine does not run: before a newcomer's first round, and when a peer
-finds that nobody has any more what follows its own chain. Who gives a snapshot does not matter: the update after it,
-on a chain that is certified from where this peer stands on, names its anchor and its state.
+This happens while the round machine does not run: before a newcomer's first round, and when a peer finds that no other
+peer still has the blocks after its own head. It does not matter who gives the snapshot: the update after it, on a chain
+that is certified from where this peer stands, names its anchor and its state.
 """
 
 from __future__ import annotations

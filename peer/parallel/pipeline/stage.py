@@ -1,4 +1,4 @@
-"""What every stage of a cluster does: some layers on one device, forward and, computed again, backward."""
+"""What every stage of a cluster does: some layers on one device, forward, and backward with recomputation."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
 """Which device holds which stage of which pipeline (DT-FM, arXiv:2206.01288), and what bounds that layout.
 
-`place` is the whole of it: the devices that can hold a stage are put into groups, one per stage, by
-`layout_search.evolve`; the shortest path through the groups says which stage each of them holds; and matchings between
-neighbouring groups make the pipelines. Where devices compute at unlike speeds, pipelines are made, and devices swapped,
-by what a step then costs (`pipelines.composed`).
+`place` does all of it: `layout_search.evolve` puts the devices that can hold a stage into groups, one per stage; the
+shortest path through the groups says which stage each of them holds; matchings between neighbouring groups make the
+pipelines. Where devices have unlike speeds, pipelines are made and devices swapped by the cost of a step
+(`pipelines.composed`).
 """
 
 from __future__ import annotations

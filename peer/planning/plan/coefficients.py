@@ -1,7 +1,7 @@
-"""What seconds the parts of a round take here: a few numbers, fitted to measured rounds.
+"""How many seconds the parts of a round take on this machine: a few numbers, fitted to measured rounds.
 
-Everything that a formula can say (bytes over a line's rate, delays, how often something happens) is in `round_cost.py`
-and `round_traffic.py`; these numbers are the rest: arithmetic per parameter, and what is the same in every round.
+What a formula can say (bytes over a line's rate, delays, how often something happens) is in `round_cost.py` and
+`round_traffic.py`. These numbers are the rest: arithmetic per parameter, and costs that are equal in every round.
 """
 
 from __future__ import annotations

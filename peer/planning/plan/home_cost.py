@@ -1,4 +1,4 @@
-"""What a peer with several devices, or with one that is too small, makes of a run: the forecast of `sharding_cost`."""
+"""The forecast of `sharding_cost` for a peer with several devices, or with one that is too small for the model."""
 
 from __future__ import annotations
 

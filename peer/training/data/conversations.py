@@ -1,4 +1,4 @@
-"""Conversations in files of this machine, and in rows of data sets: as documents, each of one line of JSON."""
+"""Conversations in local files and in rows of data sets, as documents of one line of JSON each."""
 
 from __future__ import annotations
 

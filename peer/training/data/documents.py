@@ -1,4 +1,4 @@
-"""Files of this machine as documents: texts, and rows that hold one."""
+"""Local files as documents: texts, and rows that contain one."""
 
 from __future__ import annotations
 
