@@ -66,7 +66,9 @@ class FinishCommand(PeerCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveCommand(PeerCommand):
-    forget: Annotated[bool, Option("remove what it alone has outside its folder: tokens, a start model")] = False
+    forget: Annotated[
+        bool, Option("also remove what only this peer has outside its folder: tokens, a pretrained model")
+    ] = False
 
     def run(self) -> int:
         folder = self.find()

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(Command):
     what: Annotated[str, Argument(f"events, the folder of a peer or node, or an invite: {INVITE}", "FILE|DIR|INVITE")]
-    live: Annotated[bool, Option("somebody still writes the file: follow it")] = False
+    live: Annotated[bool, Option("follow a file that is still being written")] = False
     viewer: Annotated[bool, Option("see `tui.output.viewer`", hidden=True)] = False
     """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
     ui: Ui = "auto"
