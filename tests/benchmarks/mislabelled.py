@@ -12,7 +12,8 @@ from torch import Tensor
 
 from peer.schema.spec import RunSpec
 from peer.training.model.build import next_token_logits
-from peer.training.train.backend import InnerStep, SingleDevice
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import InnerStep
 from peer.training.train.trainer import LocalTrainer
 
 

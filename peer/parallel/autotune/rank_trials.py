@@ -29,7 +29,8 @@ from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build_meta
 from peer.training.train.autotune_result import SPARE, Tuned, TuneKey
-from peer.training.train.backend import MicroBatch, uses_bfloat16
+from peer.training.train.backend import uses_bfloat16
+from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.round_vectors import MEMORY_SHARE
 
 BEGIN_S = 150.0

@@ -115,12 +115,14 @@ class Trials:
         return Trial(sequences=sequences, attention=attention, seconds=each_s, peak_bytes=peak)
 
     def _step_s(self, loop: SingleDevice) -> float | None:
-        """Seconds of a step, whose loss was read and so computed; None if it had to go on with a smaller micro-batch,
-        or if it came to nothing finite."""
+        """Seconds of a step until the device has made it; None if it had to go on with a smaller micro-batch, or if its
+        loss is not finite."""
         before, started = loop.micro.sequences, time.perf_counter()
         step = loop.step(0, 0)
+        newest = loop.newest_loss()
         seconds = time.perf_counter() - started
-        return seconds if loop.micro.sequences == before and math.isfinite(step.loss) else None
+        loss = step.loss if newest is None else newest
+        return seconds if loop.micro.sequences == before and loss is not None and math.isfinite(loss) else None
 
 
 class Noise:

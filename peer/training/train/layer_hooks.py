@@ -31,21 +31,23 @@ class LayerGates:
 
     def __init__(
         self, model: nn.Module, flat: FlatParameters, device: torch.device, enter: Enter,
-        probe_pass: Callable[[], object] | None = None,
+        probe_pass: Callable[[], object] | None = None, called: nn.Module | None = None,
     ) -> None:  # fmt: skip
-        """`probe_pass` makes a small forward pass; None: of tokens, as a whole model takes them."""
+        """`probe_pass` makes a small forward pass; None: of tokens, as a whole model takes them. `called` is the module
+        around `model` that is called in its place."""
         every_layer = frozenset(range(len(flat.layers)))
         probe = _Probe(flat)
         self._enter: Enter = probe.entered.update
-        for module, layers in _readers(model, flat):
+        whole = called or model
+        for module, layers in _readers(model, whole, flat):
             self._gate(module, layers)
         tokens_BT = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=device)
         _run(device, probe, probe_pass or (lambda: next_token_logits(model, tokens_BT)))
         self.early = every_layer - probe.caught
         """Layers that only the model's own hook catches."""
-        self._gate(model, self.early)
+        self._gate(whole, self.early)
         # What this pass did not read must be whole, too, before the optimizer looks at it.
-        model.register_forward_hook(lambda *_: self._enter(every_layer))
+        whole.register_forward_hook(lambda *_: self._enter(every_layer))
         self._enter = enter
 
     def _gate(self, module: nn.Module, layers: Collection[int]) -> None:
@@ -53,14 +55,15 @@ class LayerGates:
         module.register_forward_pre_hook(lambda *_: self._enter(layers), prepend=True)
 
 
-def _readers(model: nn.Module, flat: FlatParameters) -> Iterator[tuple[nn.Module, frozenset[int]]]:
+def _readers(model: nn.Module, whole: nn.Module, flat: FlatParameters) -> Iterator[tuple[nn.Module, frozenset[int]]]:
     """The modules that a hook belongs on, each with the numbers of the layers that it reads."""
     layer_of = {id(parameter): number for number, members in enumerate(flat.members) for parameter in members}
-    named = {layer.name: number for number, layer in enumerate(flat.layers)}
-    for name, module in model.named_modules():
+    numbers = {layer.name: number for number, layer in enumerate(flat.layers)}
+    named = {module: numbers[name] for name, module in model.named_modules() if name in numbers}
+    for module in whole.modules():
         own = {layer_of[id(value)] for value in module.parameters(recurse=False) if id(value) in layer_of}
-        if name in named:
-            own.add(named[name])
+        if module in named:
+            own.add(named[module])
         if own:
             yield module, frozenset(own)
 

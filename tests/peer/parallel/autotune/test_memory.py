@@ -19,7 +19,8 @@ from peer.schema.spec import RunSpec, load
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.train.autotune_result import Tuned, TuneKey
-from peer.training.train.backend import MicroBatch, SingleDevice, held_out_loss
+from peer.training.train.backend import SingleDevice, held_out_loss
+from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.trainer import LocalTrainer
 from tests.stepping import loop_with
 
