@@ -57,6 +57,18 @@ class Batch:
             positions_BT=token_flags.positions(entering_BT), weights_B=(labels_BT != IGNORED).float().mean(dim=1),
         )  # fmt: skip
 
+    def padded(self, rows: int) -> Batch:
+        """With windows of which nothing is predicted, up to so many."""
+        missing = rows - len(self.tokens_BT)
+        if missing <= 0:
+            return self
+        positions_BT = self.positions_BT
+        return Batch(
+            tokens_BT=F.pad(self.tokens_BT, (0, 0, 0, missing)), weights_B=F.pad(self.weights_B, (0, missing)),
+            labels_BT=F.pad(self.labels_BT, (0, 0, 0, missing), value=IGNORED),
+            positions_BT=None if positions_BT is None else F.pad(positions_BT, (0, 0, 0, missing)),
+        )  # fmt: skip
+
     def moved(self, move: Callable[[Tensor], Tensor]) -> Batch:
         """Each tensor as `move` gives it on the device."""
         return Batch(

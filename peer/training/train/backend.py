@@ -20,6 +20,7 @@ from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
 from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.training.data.chat.token_flags import predicted_tokens
+from peer.training.model.compiled_blocks import compile_blocks, plain_blocks
 from peer.training.model.continuation import continued
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
@@ -254,6 +255,8 @@ class SingleDevice(DeviceBackend):
     ) -> None:  # fmt: skip
         super().__init__(model, spec, batches, device, micro, fit, folder)
         attend_without_looking(model, spec.model.context)
+        if fit is not None and fit.compiled:
+            compile_blocks(model)
         self._net = Net(model)
         self._whole = WholeModel(
             self._net, spec, self._reader, self.micro, self._parameters, device, bfloat16=self._bfloat16
@@ -297,7 +300,8 @@ class SingleDevice(DeviceBackend):
         self._before_step()  # the anchor takes the place of the local parameters
         local = self.vectors.stand_at_anchor()
         try:
-            yield
+            with plain_blocks(self._model):
+                yield
         finally:
             self.vectors.stand_back(local)
 

@@ -7,6 +7,7 @@ asks whether to stop, so that a pause comes at most that much later.
 
 from __future__ import annotations
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
@@ -18,13 +19,16 @@ import torch
 from torch import Tensor, nn
 
 from dht.errors import MemoryFull, Unreachable
-from peer.node.host.device import is_out_of_memory, wait_for
+from peer.node.host.device import first_line, is_out_of_memory, wait_for
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import step_scale
+from peer.training.model.compiled_blocks import is_compiled, is_of_compiler, uncompile_blocks
 from peer.training.model.net import Batch, Net
 from peer.training.outer.copy_stream import upload
 
 # B = sequences in a micro-batch, T = context + 1 tokens
+
+log = logging.getLogger(__name__)
 
 BEHIND = 1
 """Micro-batches that a GPU has in hand while the host asks whether to stop."""
@@ -168,7 +172,7 @@ class InnerLoop:
 
 
 class WholeModel:
-    """The gradients of a whole model, which lies on one device."""
+    """The gradients of a whole model, which lies on one device; its blocks may be compiled."""
 
     def __init__(
         self, net: Net, spec: RunSpec, reader: StepReader, micro: MicroBatch, parameters: Sequence[Tensor],
@@ -177,11 +181,27 @@ class WholeModel:
         self._net, self._reader, self._micro, self._parameters = net, reader, micro, parameters
         self._device, self._clip = device, spec.inner.clip
         self._whole = spec.inner.sequences * spec.inner.accumulation
+        self._is_compiled = is_compiled(net.model)
         autocast = partial(torch.autocast, device.type, torch.bfloat16)
         self._autocast: Callable[[], AbstractContextManager[object]] = autocast if bfloat16 else nullcontext
 
     def gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
-        """Of all micro-batches of a step, clipped: see `Gradients`."""
+        """Of all micro-batches of a step, clipped: see `Gradients`. Where the compiler fails blocks are plain again."""
+        try:
+            return self._gradients(taken, stop)
+        except RuntimeError as error:
+            if not is_of_compiler(error):
+                raise
+            log.warning("blocks are not compiled any more, training is slower: %s", first_line(error))
+        uncompile_blocks(self._net.model)
+        self._is_compiled = False
+        for parameter in self._parameters:
+            parameter.grad = None
+        self._reader.put_back(taken)
+        taken.clear()
+        return self._gradients(taken, stop)
+
+    def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
         loss, done, ends = torch.zeros((), device=self._device), 0, deque[Any]()
         while done < self._whole and not (done and self._asked_to_stop(ends, stop)):
             taken.append(self._reader.next(min(self._micro.sequences, self._whole - done)))
@@ -199,10 +219,12 @@ class WholeModel:
 
     def _backward(self, read_BT: Tensor) -> Tensor:
         """Adds to the gradients; returns what a micro-batch adds to the step's loss."""
-        batch = Batch.of(read_BT).moved(lambda values: upload(values, self._device))
+        batch = Batch.of(read_BT)
+        if self._is_compiled:
+            batch = batch.padded(self._micro.sequences)  # a graph holds for one number of rows
         with self._autocast():
-            summed, balance = self._net(batch)
-        loss, share = summed / batch.labels_BT.numel(), self._whole / len(read_BT)
+            summed, balance = self._net(batch.moved(lambda values: upload(values, self._device)))
+        loss, share = summed / read_BT[:, 1:].numel(), self._whole / len(read_BT)
         torch.autograd.backward((loss if balance is None else loss + balance) / share)
         added: Tensor = loss.detach() / share
         return added

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.training.model.build import next_token_logits
+from peer.training.model.compiled_blocks import plain_blocks
 from peer.training.model.flat_parameters import FlatParameters
 
 PROBE_TOKENS = 3
@@ -23,8 +24,8 @@ Enter = Callable[[Collection[int]], None]
 class LayerGates:
     """Hooks that call `enter` with the layers that the module behind them reads, in every forward pass.
 
-    A layer's own module has one, such as a block, and so has every module that holds a trained parameter itself; of a
-    tied parameter all of them. A parameter may also be read by a module that does not hold it, as in
+    A layer's own module has one, such as a block, and so has every module outside of it that holds a trained parameter
+    of the layer itself, such as a tied one. A parameter may also be read by a module that does not hold it, as in
     `F.linear(x, self.head.weight)`, before any hook of its layer runs. One small forward pass shows which layers
     those are; they are entered before the model runs at all, and so are those that this pass did not read.
     """
@@ -42,7 +43,8 @@ class LayerGates:
         for module, layers in _readers(model, whole, flat):
             self._gate(module, layers)
         tokens_BT = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=device)
-        _run(device, probe, probe_pass or (lambda: next_token_logits(model, tokens_BT)))
+        with plain_blocks(model):  # a compiled block hides its operations from the probe
+            _run(device, probe, probe_pass or (lambda: next_token_logits(model, tokens_BT)))
         self.early = every_layer - probe.caught
         """Layers that only the model's own hook catches."""
         self._gate(whole, self.early)
@@ -60,11 +62,13 @@ def _readers(model: nn.Module, whole: nn.Module, flat: FlatParameters) -> Iterat
     layer_of = {id(parameter): number for number, members in enumerate(flat.members) for parameter in members}
     numbers = {layer.name: number for number, layer in enumerate(flat.layers)}
     named = {module: numbers[name] for name, module in model.named_modules() if name in numbers}
+    inside = {each: number for module, number in named.items() for each in module.modules() if each is not module}
     for module in whole.modules():
         own = {layer_of[id(value)] for value in module.parameters(recurse=False) if id(value) in layer_of}
         if module in named:
             own.add(named[module])
-        if own:
+        # The hook of a block is enough for all that is inside of it; a compiled block runs none of theirs.
+        if own and own != {inside.get(module)}:
             yield module, frozenset(own)
 
 
