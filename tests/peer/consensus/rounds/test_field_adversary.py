@@ -1,7 +1,7 @@
 """A member that is honest but for one field costs the others nothing: each field of all that peers say.
 
-What stands in several messages is lied about in one of them. A third by day, every field by night; in all messages, with
-all values, and each while the liar leads and while it follows: `python -m tests.benchmarks fields`.
+What stands in several messages is lied about in one of them; a third of the fields by day, all of them by night. In all
+messages, with all values, and each while the liar leads and while it follows: `python -m tests.benchmarks fields`.
 """
 
 from __future__ import annotations

@@ -178,9 +178,9 @@ def test_without_a_cache_tokens_are_in_memory(texts: Path, monkeypatch: pytest.M
 @pytest.mark.outside
 @pytest.mark.slow
 def test_a_corpus_is_never_in_memory() -> None:
-    """256 MB of text, half of it one file, by a process that grows by a quarter of it at most; how fast it is, a quiet
+    """128 MB of text, half of it one file, by a process that grows by half of it at most; how fast it is, a quiet
     machine says."""
-    command = [sys.executable, "-m", "tests.peer.training.data.large_pack", "256", "64", "1"]
+    command = [sys.executable, "-m", "tests.peer.training.data.large_pack", "128", "64", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 
