@@ -16,10 +16,10 @@ import pyarrow.parquet
 import pytest
 
 from dht.errors import BadInput, BadSpec
-from peer.training.data.conversations import read_conversations
-from peer.training.data.documents import documents_of, read_files
+from peer.training.data.documents import documents_of
 from peer.training.data.reading.data_files import find_files
 from peer.training.data.reading.file_rows import MOST_ROW, Findings
+from tests.peer.training.data.read_whole import read_conversations, read_files
 
 FRENCH = "Le café est très près de l'hôtel où l'été a été bâti; ça va, à côté de la forêt.\n" * 3
 RUSSIAN = "Это простой русский текст, который мы хотим прочитать без ошибок и потерь.\n" * 3
