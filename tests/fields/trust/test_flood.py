@@ -12,7 +12,7 @@ from peer.consensus.rounds.driver import bytes_a_minute
 from tests.fields.trust.liars import Stage
 
 ASKERS = tuple(f"s{index:02}" for index in range(50))
-FLOOD_S = 60.0
+FLOOD_S = 30.0
 
 
 class Flood:
