@@ -61,7 +61,6 @@ from peer.session import Inbox, join
 from peer.tools.audit.run_files import SignatureChecker
 from peer.training.data.hub_access import close_hub
 
-log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
 LOOK_EVERY_S = 0.05
 USE_HUB = ("join", "export", "adopt", "describe", "doctor")

@@ -280,9 +280,6 @@ class RealSwarm(Swarm):
         self._bootstrap.signal_group(signal.SIGKILL)
         self._bootstrap.end(ORPHAN_S)
 
-    def start_node(self) -> None:
-        self._bootstrap = self._start_bootstrap()
-
     def stop(self, peer: int) -> int:
         """Ask the peer to leave politely (SIGTERM), and wait for its end; its exit code."""
         self._peers[peer].may_end = True

@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-WIRES = ("float32", "bfloat16", "int8")
 
 
 class BadActivations(ValueError):

@@ -40,7 +40,7 @@ class StagePlace:
 
     @property
     def wire(self) -> str:
-        """How hidden values are encoded; one of `peer.parallel.pipeline.activation_codec.WIRES`."""
+        """How hidden values are encoded; one of `peer.schema.settings.ACTIVATIONS`."""
         return self.assignment.wire
 
     @property

@@ -168,15 +168,10 @@ def _least_s(problem: PlacementProblem) -> float:
     return float(problem.computing_s(fastest)[0, 0]) + (problem.stages - 1) * hop_s
 
 
-def placement_of(problem: PlacementProblem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
-    """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
-    scorer = CommunicationCost(problem)
-    return _told(problem, network, composed(scorer, scorer.groups(layout[None])[0]), evaluations)
-
-
-def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
-    """The same for groups whose stages are decided: row k holds the devices of stage k."""
-    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), evaluations)
+def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices) -> Placement:
+    """The pipelines of groups whose stages are decided, matched with their neighbours: row k holds the devices of stage
+    k."""
+    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), 1)
 
 
 def _told(problem: PlacementProblem, network: Network, found: PipelineLayout, evaluations: int) -> Placement:
