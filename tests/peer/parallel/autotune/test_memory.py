@@ -33,7 +33,8 @@ class Small:
     def __init__(self, model: nn.Module, most: int, *, in_backward: bool = False) -> None:
         self.most, self._in_backward = most, in_backward
         self.sizes: list[int] = []
-        model.register_forward_pre_hook(self._check, with_kwargs=True)
+        inside: Any = model.base_model
+        inside.register_forward_pre_hook(self._check, with_kwargs=True)
         if in_backward:
             # The first embedding comes last in a backward pass: all other gradients are there by then.
             next(model.parameters()).register_hook(self._check_gradient)
@@ -199,7 +200,8 @@ def test_other_errors_are_not_taken_for_it(spec: RunSpec) -> None:
     def fail(module: nn.Module, args: Any, values: Any) -> None:
         raise RuntimeError("a bug")
 
-    model.register_forward_pre_hook(fail, with_kwargs=True)
+    inside: Any = model.base_model
+    inside.register_forward_pre_hook(fail, with_kwargs=True)
     with pytest.raises(RuntimeError, match=r"^a bug$"):
         SingleDevice(model, spec, Counting(spec.model.context), CPU).step(0, 0)
 
