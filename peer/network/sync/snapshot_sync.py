@@ -99,15 +99,19 @@ class SnapshotSync:
             return f"{goal} updates are more to load than a snapshot"
         return ""
 
-    async def find_loss(self, disk: ChainStore) -> str:
-        """Why the chain on this disk must be given up, of which the machine says that nobody shows what follows; or ""
-        if nobody has more that is certified."""
-        _, ways = await self._find_ways(disk, await self._read_others(1))
+    async def find_loss(self, disk: ChainStore, is_told: bool = True) -> str:
+        """Why the chain on this disk must be given up; or "" if nobody has more that is certified.
+
+        `is_told`: the machine says that nobody shows what follows. Else whoever says that it has that is believed.
+        Raises RunOver.
+        """
+        standings, ways = await self._find_ways(disk, await self._read_others(1))
         goal = newest(ways.values())
-        return _lost(goal, disk) if goal > disk.head.round else ""
+        has_next = not is_told and any(standings[peer].shared >= 0 for peer in ways)
+        return _lost(goal, disk) if goal > disk.head.round and not has_next else ""
 
     async def bring(self, disk: ChainStore, why: str) -> SnapshotManifest:
-        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull.
+        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull, RunOver.
 
         Who has a past is told `why` its chain is given up.
         """
@@ -119,6 +123,7 @@ class SnapshotSync:
             if choice is None:
                 self.say(PeerStateChanged(state="SYNCING", why="looking for peers that give a snapshot"))
                 await asyncio.sleep(TRY_AGAIN_S)
+                await self._find_ways(disk, await self._read_others(1))  # the others may have finished meanwhile
                 continue
             try:
                 manifest = await self._fetch(choice)
@@ -259,7 +264,9 @@ class SnapshotSync:
             await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
             await self.checkpoints.hear(others)
             if disk.head.round or not self.checkpoints.is_due:
-                return await query_status(self.node, (*others, self.rules.organiser), self._anchors(disk))
+                asked, known = (*others, self.rules.organiser), self._starts(disk)[-1]
+                first = (self.rules.organiser, *known.electorate, *known.roster.known)
+                return await query_status(self.node, asked, self._anchors(disk), first)
             round, _ = self.checkpoints.oldest
             why = f"nobody shows the organiser's checkpoint of round {round}, which the invite names, or a newer one"
             self.say(PeerStateChanged(state="SYNCING", why=why))
@@ -279,10 +286,11 @@ class CertifiedChoice(SnapshotChoice):
 
 def kept_way(disk: ChainStore, way: CertifiedWay) -> KeptWay:
     """What leads to the chain that begins where this way ends, from as far back as this disk knows."""
-    if way.start not in disk.heads:  # it begins at the organiser's checkpoint
-        return KeptWay(way.start.round, way.blocks[:-1])
-    before = disk.way.and_then(disk.blocks[: way.start.round - disk.base.head.round], disk.base.head)
-    return KeptWay(before.first, (*before.blocks, *way.blocks[:-1]))
+    if way.start in disk.heads:
+        before = disk.way.and_then(disk.blocks[: way.start.round - disk.base.head.round], disk.base.head)
+    else:  # it begins at the organiser's checkpoint
+        before = KeptWay(way.start.round)
+    return before.and_then(way.blocks[:-1], way.start)  # who showed it may have shown every block
 
 
 def is_shorter(offer: SnapshotOffer, goal: int, round_bytes: int) -> bool:

@@ -13,6 +13,7 @@ import pytest
 from dht.errors import RunOver
 from peer.consensus.organiser.checkpoints import QUESTION as CHECKPOINT
 from peer.consensus.organiser.checkpoints import ChainCheckpoint
+from peer.consensus.organiser.light_chain import packed_way, read_question
 from peer.consensus.protocol.block import VOID
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
@@ -21,6 +22,7 @@ from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
+from peer.node.store.kept_way import KeptWay
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.testing.child_process import HANG_S
 from peer.testing.memory_peer import ModelKeys
@@ -138,6 +140,7 @@ async def test_whoever_is_cut_off_needs_a_snapshot(tmp_path: Path, monkeypatch: 
     me.add("c", 17)
     assert not await me.syncer.find_need(me.disk), "c has what follows"
     assert await me.syncer.find_loss(me.disk), "but did not give it"
+    assert not await me.syncer.find_loss(me.disk, is_told=False), "it may be giving it just now"
 
 
 async def test_nobody_leaves_its_chain_for_what_is_not_certified(
@@ -227,6 +230,49 @@ async def test_who_comes_when_all_have_finished_is_told_where_they_stood(
         await me.syncer.find_loss(me.disk)
     me.add("a", 20)
     assert not await me.syncer.find_need(me.disk)
+
+
+async def test_who_looks_for_a_snapshot_when_the_others_finish_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    me.syncer.rounds = 20
+    is_looking = asyncio.Event()
+    me.syncer.say = lambda event: is_looking.set()
+    bringing = asyncio.create_task(me.syncer.bring(me.disk, "cut off"))
+    async with asyncio.timeout(HANG_S):
+        await is_looking.wait()
+        me.node.add(tmp_path, ORGANISER, 20)
+        with pytest.raises(RunOver):
+            await bringing
+
+
+async def test_the_organisers_node_is_asked_however_many_names_are_on_the_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    me.syncer.rounds = 20
+    me.node.add(tmp_path, ORGANISER, 20)
+    me.notices.heads = dict.fromkeys(f"stranger{number}" for number in range(128))
+    for _ in range(4):
+        with pytest.raises(RunOver):
+            await me.syncer.find_loss(me.disk, is_told=False)
+
+
+async def test_of_a_way_that_shows_every_block_only_those_are_kept_that_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a donor could have this peer keep the whole run, and show newcomers more than one answer holds."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    donor = me.add("a", 20, 16)
+
+    async def every_block(peer: str, request: bytes) -> bytes | None:
+        start, end = read_question(request)
+        return packed_way(donor.blocks[start : end or None])
+
+    me.node.answers["a"]["way"] = every_block
+    await me.syncer.bring(me.disk, "cut off")
+    assert chain_of(me.directory, 16).way == KeptWay(first=0)
 
 
 async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
