@@ -219,6 +219,9 @@ class SnapshotSync:
         about = (manifest.run, manifest.round, manifest.anchor, manifest.layers)
         if about != (self.run, choice.offer.round, choice.offer.anchor, self.layers):
             raise BadInput(f"the snapshot of round {choice.offer.round} is of another run or model")
+        # From these follow how long this peer waits and what it thinks of others, as all do who were there.
+        if len(manifest.base.before) < min(manifest.round, self.rules.keep_rounds + 1):
+            raise BadInput(f"the snapshot of round {choice.offer.round} leaves updates out that led to it")
         after = choice.way.blocks[-1].update
         if manifest.state != after.state:
             raise BadInput(f"the snapshot of round {choice.offer.round} is not of the state that its voters certified")

@@ -23,6 +23,7 @@ from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
 from peer.node.store.kept_way import KeptWay
+from peer.node.store.run_directory import ChainBase
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.testing.child_process import HANG_S
 from peer.testing.memory_peer import ModelKeys
@@ -342,6 +343,22 @@ async def test_the_state_is_the_certified_one_however_many_offer_another(
     assert manifest.state == anchor_at(4).state_digest()
     assert {peer for peer, name in me.node.asked if name == "chunk"} == {"z"}
     assert _alerts(me)[1:] == ["the snapshot of round 4 is not of the state that its voters certified: refused"]
+
+
+async def test_a_snapshot_without_the_updates_that_led_to_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state and anchor are right; whoever began from it would wait and weigh otherwise than the others."""
+    me = Newcomer(tmp_path, monkeypatch)
+    for name in ("a", "b", "honest"):
+        honest = me.add(name, 6, 4)
+    for name in ("a", "b"):
+        path = snapshots.path_of(tmp_path / name, 4, honest.heads[4].anchor)
+        manifest = snapshots.read_manifest(path)
+        short = replace(manifest, base=ChainBase.after(manifest.base.before[-1:]))
+        (path / snapshots.MANIFEST).write_bytes(short.to_bytes())
+    assert len((await me.syncer.bring(me.disk, "")).base.before) == 4
+    assert _alerts(me) == ["the snapshot of round 4 leaves updates out that led to it: refused"]
 
 
 async def test_the_way_of_one_chain_vouches_for_no_snapshot_of_another(
