@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from dht.errors import BadInput, RunOver, Unreachable
 from dht.node import Node
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
+from peer.consensus.organiser.checkpoints import ChainCheckpoint
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
@@ -81,6 +81,9 @@ class SnapshotSync:
 
         Raises RunOver.
         """
+        signed = self.checkpoints.newest
+        if signed is not None and not _agrees(disk, signed):
+            return f"the organiser has signed another anchor of round {signed.round} than this chain has"
         is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         said = max((head.round for head, _ in others.values() if head is not None), default=0)
@@ -172,7 +175,7 @@ class SnapshotSync:
         for donors in ({*standings} - self._silent, {*standings}):
             candidates = [
                 item for item in offered({peer: standings[peer] for peer in donors}, self._needed)
-                if item.offer.round > disk.head.round and item.offer.manifest not in self._refused
+                if item.offer.round > self._starts(disk)[-1].round and item.offer.manifest not in self._refused
             ]  # fmt: skip
             ways = await asyncio.gather(*(self._way_to(disk, standings, item) for item in candidates))
             for item, way in zip(candidates, ways, strict=True):
@@ -202,9 +205,11 @@ class SnapshotSync:
         return None
 
     def _starts(self, disk: ChainStore) -> tuple[ChainHead, ...]:
-        """From where certificates are followed: the heads on this disk, or a newer one that the organiser signed."""
-        newest = self.checkpoints.newest
-        return (newest.head,) if newest is not None and newest.round > disk.head.round else tuple(disk.heads)
+        """From where certificates are followed: the heads on this disk, or one that the organiser signed and that is
+        newer, or contradicts them."""
+        signed = self.checkpoints.newest
+        is_needed = signed is not None and (signed.round > disk.head.round or not _agrees(disk, signed))
+        return (signed.head,) if signed is not None and is_needed else tuple(disk.heads)
 
     @property
     def _follower(self) -> Follower:
@@ -310,9 +315,14 @@ def offered(standings: Mapping[str, ChainStatus], needed: range) -> list[Snapsho
     found = []
     for offer, layers_of in donors.items():
         spans = {peer: layers for peer, layers in layers_of.items() if layers is not None}
-        if len(spans) < len(layers_of) or set(needed) <= set(chain.from_iterable(spans.values())):
+        if len(spans) < len(layers_of) or all(any(layer in span for span in spans.values()) for layer in needed):
             found.append(SnapshotChoice(offer=offer, donors=tuple(layers_of), spans=spans))
     return sorted(found, key=lambda item: (-item.offer.round, -len(item.donors)))
+
+
+def _agrees(disk: ChainStore, signed: ChainCheckpoint) -> bool:
+    """Whether this chain goes through what the organiser has signed, as far as its blocks are here."""
+    return all(head.anchor == signed.anchor for head in disk.heads if head.round == signed.round)
 
 
 def _lost(goal: int, disk: ChainStore) -> str:

@@ -189,6 +189,24 @@ async def test_the_key_that_was_left_of_an_evening_leads_nobody_astray(
     assert chain_of(me.directory, 16).way.first == 12
 
 
+async def test_who_followed_the_key_that_was_left_comes_back_by_the_organisers_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came without a checkpoint, and heard of one later: rounds that are made up do not count, however many."""
+    me = Newcomer(tmp_path, monkeypatch)
+    me.disk = evening(me.directory, 41, back_at=1000, branch=7)
+    honest = evening(tmp_path / "honest", 20, back_at=8, branch=0)
+    me.add("honest", 20, 16)
+    assert not await me.syncer.find_need(me.disk)
+    me.keeper.newest = ChainCheckpoint.of(honest.heads[12]).signed(ModelKeys(ORGANISER))
+    why = await me.syncer.find_need(me.disk)
+    assert why == "the organiser has signed another anchor of round 12 than this chain has"
+    assert (await me.syncer.bring(me.disk, why)).anchor == honest.heads[16].anchor
+    back = chain_of(me.directory, 16)
+    assert back.head.anchor == honest.heads[16].anchor
+    assert not await me.syncer.find_need(back)
+
+
 async def test_a_newcomer_waits_for_the_checkpoint_that_its_invite_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
