@@ -60,8 +60,9 @@ class ChainCheckpoint(Packed):
         return cls.unpacked(unpack(packed))
 
 
-def packed_question(newest: ChainCheckpoint | None) -> bytes:
-    return (0 if newest is None else newest.round).to_bytes(NUMBER_BYTES, "big")
+def packed_question(round: int) -> bytes:
+    """For one that is newer than this round."""
+    return round.to_bytes(NUMBER_BYTES, "big")
 
 
 def answer_to(request: bytes, newest: ChainCheckpoint | None) -> bytes | None:

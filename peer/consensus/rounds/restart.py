@@ -39,7 +39,7 @@ def poll(turn: Transition) -> None:
     if state.head.number >= MAX_RESTARTS:
         return
     missing = timeouts.out_of_sight(state, turn.now)
-    alone = len(state.electorate) - len(missing) < quorum(state.electorate)
+    alone = timeouts.lacks_quorum(state, turn.now)
     turn.set(alone_since=min(state.alone_since, turn.now) if alone else inf)
     waited = turn.now - turn.state.alone_since >= _patience_s(turn, missing) and _hears_the_organiser(turn)
     dead = len(state.stucks) > len(state.electorate) - quorum(state.electorate)

@@ -361,12 +361,18 @@ def silent_voters(state: State, now: float) -> tuple[str, ...]:
 def out_of_sight(state: State, now: float) -> frozenset[str]:
     """Voters that will hardly decide this round: silent, gone with a goodbye, or ready for `restart_s` without taking
     part in any ballot. Heartbeats alone would let a liar keep the others from a restart."""
-    late_s = state.rules.restart_s
+    late_s = state.rules.restart_s or inf
     mute = {
         peer for peer, ready_at in state.ready_at.items()
         if now - max(ready_at, state.spoke_at.get(peer, ready_at)) >= late_s
     }  # fmt: skip
     return frozenset({*silent_voters(state, now), *mute, *leavers(state)}).intersection(state.head.electorate)
+
+
+def lacks_quorum(state: State, now: float) -> bool:
+    """Whether too few voters are in sight to decide anything."""
+    voters = state.head.electorate
+    return len(voters) - len(out_of_sight(state, now)) < quorum(voters)
 
 
 def leavers(state: State) -> frozenset[str]:

@@ -127,7 +127,7 @@ class BlobServer:
 
     async def way(self, peer: str, request: bytes) -> bytes | None:
         """Between the rounds in the request; nothing if this peer has not all of that."""
-        if self.disk is None:
+        if self.disk is None or not self.may_have(peer, 0):  # it is made and packed for those alone who get it
             return None
         try:
             way = self.disk.way_between(*light_chain.read_question(request))
