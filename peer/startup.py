@@ -364,6 +364,7 @@ def least_fit(spec: RunSpec, names: Sequence[str], devices: Sequence[torch.devic
 def describe(fit: Tuned, spec: RunSpec) -> str:
     whole = spec.inner.sequences * spec.inner.accumulation
     kernel = f", {fit.attention} attention" if fit.attention else ""
+    kernel += ", blocks computed again for want of memory" if fit.recomputes else ""
     kernel += ", compiled" if fit.compiled else ""
     way = f", {fit.sharding}" if fit.sharding else ""
     way += ", from main memory" if fit.offloads else ""

@@ -18,12 +18,12 @@ from torch import Tensor
 
 from dht.errors import MemoryFull
 from peer.node.host.device import choose_device, first_line, free_bytes, is_out_of_memory
-from peer.parallel.autotune.search import BETTER, Trial, find
+from peer.parallel.autotune.search import BETTER, SearchResult, Trial, find
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build
 from peer.training.model.compiled_blocks import can_compile, compile_blocks, is_of_compiler, uncompile_blocks
 from peer.training.model.flat_parameters import trained
-from peer.training.model.net import Batch, Net, attend_without_looking
+from peer.training.model.net import Batch, Net, attend_without_looking, recompute_blocks
 from peer.training.train.autotune_result import Tuned, TuneKey
 from peer.training.train.backend import SingleDevice, uses_bfloat16
 
@@ -46,23 +46,37 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, com
     attentions = ATTENTIONS if is_gpu else ("",)
     free = free_bytes(device)
     trials = Trials(spec, device)
-    found = find(
-        trials.attempt, min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences, attentions
-    )
+    usual, most = min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences
+    found, recomputes = _found(trials, usual, most, attentions)
     if found is None:
         raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
     best, compiled = found.best, None
-    if is_gpu and compile:
+    if is_gpu and compile and not recomputes:
         compiled = trials.compiled(best)
         best = compiled or best
     step_s = best.seconds * whole / best.sequences
     return Tuned(
         basis=basis_of(spec, (wanted,), (device,), offload=offload, compile=compile), sequences=best.sequences,
-        attention=best.attention, compiled=compiled is not None,
+        attention=best.attention, recomputes=recomputes, compiled=compiled is not None,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
         sequence_bytes=found.sequence_bytes, free_bytes=free,
     )  # fmt: skip
+
+
+def _found(
+    trials: Trials, usual: int, most: int, attentions: Sequence[str]
+) -> tuple[SearchResult | None, bool]:  # fmt: skip
+    """The fastest micro-batch, and whether blocks are computed again for it: tried where the spec's own micro-batch,
+    of `usual` sequences, finds no memory."""
+    found = find(trials.attempt, usual, most, attentions)
+    if found is not None and found.best.sequences >= usual:
+        return found, False
+    trials.recompute()
+    leaner = find(trials.attempt, usual, most, attentions)
+    if leaner is None or (found and leaner.best.sequences_per_s <= BETTER * found.best.sequences_per_s):
+        return found, False
+    return leaner, True
 
 
 def basis_of(
@@ -86,6 +100,11 @@ class Trials:
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec, self._device = spec, device
         self._model: Any = None
+        self._recomputes = False
+
+    def recompute(self) -> None:
+        """From here on blocks are computed again in the backward pass."""
+        self._recomputes = True
 
     def attempt(self, sequences: int, attention: str) -> Trial | None:
         """Some inner steps, of two micro-batches each where a step of the run has several: from the second one on the
@@ -145,6 +164,7 @@ class Trials:
     def _timed(self, sequences: int, attention: str) -> Trial | None:
         if self._model is None:
             self._model = build(self._spec).to(self._device)
+        recompute_blocks(self._model, self._recomputes)
         if attention:
             self._model.set_attn_implementation(attention)
         micro_batches = 2 if sequences < self._spec.inner.sequences * self._spec.inner.accumulation else 1

@@ -197,3 +197,15 @@ def attend_without_looking(model: nn.Module, context: int) -> None:
     is_short = window < context and bool(getattr(plain.config, "use_sliding_window", True))
     if plain.config._attn_implementation == "sdpa" and not is_short:
         plain.set_attn_implementation(CAUSAL)
+
+
+def recompute_blocks(model: nn.Module, wanted: bool = True) -> None:
+    """Keep nothing of a block's inside for the backward pass, which computes it again: a third more work for a fraction
+    of the memory, with the same bits."""
+    plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    state = "enable" if wanted else "disable"
+    change = getattr(plain, f"activation_checkpointing_{state}", None) or getattr(
+        plain,
+        f"gradient_checkpointing_{state}",  # as transformers called it before
+    )
+    change(*[{"use_reentrant": False}] * wanted)

@@ -60,6 +60,8 @@ class Tuned:
     """Of the ranks, relative; empty: alike."""
     most: tuple[int, ...] = ()
     """Sequences of a micro-batch that each rank has room for; empty: not known."""
+    recomputes: bool = False
+    """Whether the backward pass computes blocks again, whose inside found no memory."""
     compiled: bool = False
     """Whether blocks are compiled: then every micro-batch has as many rows."""
 

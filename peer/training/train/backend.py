@@ -24,7 +24,7 @@ from peer.training.model.compiled_blocks import compile_blocks, plain_blocks
 from peer.training.model.continuation import continued
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
-from peer.training.model.net import Batch, Net, attend_without_looking
+from peer.training.model.net import Batch, Net, attend_without_looking, recompute_blocks
 from peer.training.outer.copy_stream import upload
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
@@ -255,6 +255,8 @@ class SingleDevice(DeviceBackend):
     ) -> None:  # fmt: skip
         super().__init__(model, spec, batches, device, micro, fit, folder)
         attend_without_looking(model, spec.model.context)
+        if fit is not None and fit.recomputes:
+            recompute_blocks(model)
         if fit is not None and fit.compiled:
             compile_blocks(model)
         self._net = Net(model)

@@ -224,6 +224,39 @@ def test_a_dry_run_finds_what_has_room(spec: RunSpec, most: int, found: int, mon
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_dry_run_computes_blocks_again_where_that_finds_room(
+    spec: RunSpec, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of which `most` sequences fit as they are, and eight if the inside of blocks is not kept."""
+
+    def build_small(spec: RunSpec) -> nn.Module:
+        model: Any = build(spec)
+        small = Small(model, most)
+        for name, room in (("enable", 8), ("disable", most)):
+            change = getattr(model, f"activation_checkpointing_{name}")
+
+            def changed(*given: Any, change: Any = change, room: int = room) -> None:
+                small.most = room
+                change(*given)
+
+            monkeypatch.setattr(model, f"activation_checkpointing_{name}", changed)
+        return model  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("peer.parallel.autotune.trial.build", build_small)
+    step_s = Trials._step_s
+
+    def always_as_long(trials: Trials, loop: SingleDevice) -> float | None:
+        return None if step_s(trials, loop) is None else 1.0
+
+    monkeypatch.setattr(Trials, "_step_s", always_as_long)
+    result = fit(spec, "cpu")
+    assert (result.sequences, result.recomputes) == (8, True)
+    loop = SingleDevice(build(spec), spec, Counting(spec.model.context), CPU, MicroBatch(8), result)
+    assert any(getattr(each, "gradient_checkpointing", False) for each in loop._model.modules())
+
+
+@pytest.mark.slow
 def test_a_dry_run_without_room_says_so(spec: RunSpec, monkeypatch: pytest.MonkeyPatch) -> None:
     def build_small(spec: RunSpec) -> nn.Module:
         model = build(spec)

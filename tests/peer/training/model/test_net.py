@@ -18,7 +18,15 @@ from peer.schema.architectures import ARCHITECTURES
 from peer.training.data.chat.token_flags import BEGINS, HIDDEN, IGNORED, summed_loss
 from peer.training.model import net as of_net
 from peer.training.model.build import build, next_token_logits
-from peer.training.model.net import CAUSAL, CHUNK_TOKENS, Batch, Head, Net, attend_without_looking
+from peer.training.model.net import (
+    CAUSAL,
+    CHUNK_TOKENS,
+    Batch,
+    Head,
+    Net,
+    attend_without_looking,
+    recompute_blocks,
+)
 from tests.open_models import publish, run_from
 from tests.peer.training.model.test_adapter import adapted
 from tests.peer.training.model.test_build import make_spec
@@ -139,6 +147,26 @@ def test_a_short_window_is_left_to_transformers() -> None:
     assert eager.config._attn_implementation == "eager"
 
 
+@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+def test_blocks_that_are_computed_again_give_the_same_bits(architecture: str) -> None:
+    """Loss and gradients, for less memory."""
+    model = build(make_spec(architecture))
+    found = []
+    for again in (False, True, False):
+        recompute_blocks(model, again)
+        torch.manual_seed(0)  # of dropout, which draws again what it drew
+        with held() as noted:
+            loss, balance = Net(model)(Batch.of(windows(8)))
+            forward_bytes = noted.present_bytes
+            torch.autograd.backward(loss if balance is None else loss + balance)
+        found.append((loss.item(), gradients(model), forward_bytes))
+    (loss, by_loss, kept_bytes), (again, by_again, left_bytes), (*_, after_bytes) = found
+    assert again == loss
+    assert all(torch.equal(by_again[name], gradient) for name, gradient in by_loss.items())
+    assert left_bytes < 0.8 * kept_bytes
+    assert after_bytes == kept_bytes
+
+
 class _Held(TorchDispatchMode):
     """Counts the bytes of all tensors that operations have made and that still exist, and the most at any time."""
 
@@ -157,8 +185,12 @@ class _Held(TorchDispatchMode):
                     storage.nbytes(),
                 )
         self._storages = {at: kept for at, kept in self._storages.items() if not kept[0].expired()}
-        self.most_bytes = max(self.most_bytes, sum(size for _, size in self._storages.values()))
+        self.most_bytes = max(self.most_bytes, self.present_bytes)
         return out
+
+    @property
+    def present_bytes(self) -> int:
+        return sum(size for kept, size in self._storages.values() if not kept.expired())
 
 
 @contextmanager
