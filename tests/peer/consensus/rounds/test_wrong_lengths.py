@@ -11,11 +11,9 @@ import pytest
 
 from peer.consensus.aggregation.peer_history import NOTHING
 from peer.consensus.protocol.block import ContributionHeader, Restart, Stuck, Vote
-from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.frame_reader import ON_THE_WIRE, FrameReader, at_once
 from peer.consensus.protocol.messages import (
     _TYPES,
-    BallotId,
     EquivocationProof,
     MeanData,
     Message,
@@ -59,13 +57,6 @@ def samples() -> dict[type, object]:
     return {type(one): one for one in made}
 
 
-def proof(state: State, dice: Random) -> EquivocationProof:
-    place = BallotId(state.head.anchor, state.instance, dice.randrange(3))
-    keys, digests = ModelKeys(state.head.leader(place.ballot)), (digest_of(b"one"), digest_of(b"another"))
-    first, second = ((each, keys.sign("propose", pack((place.packed(), each)))) for each in digests)
-    return EquivocationProof(place, first, second)
-
-
 def sender_of(message: Message, state: State, dice: Random) -> str:
     """Who is listened to, if it is said by that one alone."""
     match message:
@@ -101,7 +92,7 @@ def test_each_list_of_each_message_in_each_wrong_length_raises_nothing() -> None
         hostile.state = replace(hostile.state, rules=replace(hostile.state.rules, organiser=ORGANISER))
         for _ in range(EVENTS):
             hostile.run(1)
-            message = proof(hostile.state, dice) if dice.random() < 0.1 else hostile._message()
+            message = hostile._message()
             mine = [case for case in left if case[0] is type(message)]
             for case in dice.sample(mine, min(AT_ONCE, len(mine))):
                 with suppress(NotSaid):
