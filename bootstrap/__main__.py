@@ -1,6 +1,6 @@
-"""`python -m bootstrap SPEC.toml --dir DIR`: started by `homefires bootstrap` and `homefires demo`.
+"""`python -m bootstrap SPEC.toml --dir DIR`: the process that `homefires bootstrap` and `homefires demo` start.
 
-Prints event lines on stdout; stderr is for a log and, at the end, for the one line of an error.
+It prints event lines on stdout. Its log goes to stderr, and so does the one line of an error at the end.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The organiser's node follows the chain, by certificates alone, and shows the way to whoever comes when all are gone.
+"""The organiser's node follows the run's chain by certificates and serves it to newcomers when no peer is left.
 
-Anybody says anything of itself on the board. So the node asks peers for the way along their chain, and believes what
-the voters have certified.
+Records on the board prove nothing: a peer can claim any round there. So the node asks peers for their blocks and
+believes only those that a quorum of voters has certified.
 """
 
 from __future__ import annotations
@@ -16,7 +16,8 @@ from dht.atomic_files import write_atomic
 from dht.identity import RunKeys
 from dht.node import Node
 from dht.records import Genesis, PeerRecord
-from peer.consensus.organiser.light_chain import packed_way, read_question
+from dht.streams.answer_budget import AnswerBudget
+from peer.consensus.organiser.light_chain import MAX_WAY_BYTES, packed_way, read_question
 from peer.consensus.protocol.block import Block
 from peer.consensus.protocol.head import ChainHead
 from peer.network.sync.certified_way import Follower
@@ -28,6 +29,10 @@ FOLLOWED_FILE = "followed.block"
 LOOK_S = 60.0
 ASK_S = 5.0
 """One peer at a look, any of those who say that they are further: the node does nothing else meanwhile."""
+WAYS_A_MINUTE = 4
+"""Of the largest, for whoever neither votes nor is known to the organiser."""
+LINE_BPS = 20_000_000
+"""Of a home, at least; strangers together have a share of it."""
 
 ReadHeads = Callable[[], Awaitable[Mapping[str, PeerRecord]]]
 """What those say of themselves on the board whose word is listened to."""
@@ -45,9 +50,15 @@ class ChainFollower:
         self._newest: Block | None = None
         self._way = KeptWay(0)
         self._look_at = 0.0
+        self._budget = AnswerBudget(
+            time.monotonic, lambda: WAYS_A_MINUTE * MAX_WAY_BYTES, self._is_free, lambda: LINE_BPS
+        )
 
     def has_elected(self, peer: str) -> bool:
         return self.head is not None and peer in self.head.electorate
+
+    def _is_free(self, peer: str) -> bool:
+        return self.has_elected(peer) or (self.head is not None and peer in self.head.roster.known)
 
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads) -> tuple[Block, ...]:
         """The blocks that somebody shows beyond what is known, those that change who decides and the newest.
@@ -91,7 +102,7 @@ class ChainFollower:
 
     async def answer_way(self, peer: str, request: bytes) -> bytes | None:
         """As a peer answers it (`light_chain.QUESTION`), to the newest round alone: the node keeps no other."""
-        if self._newest is None or self.head is None:
+        if self._newest is None or self.head is None or not self._budget.has_room_for(peer):
             return None
         try:
             start, end = read_question(request)
@@ -100,7 +111,9 @@ class ChainFollower:
         kept = self._way.since(start)
         if kept is None or end not in (0, self.head.round) or start >= self.head.round:
             return None
-        return packed_way((*(block for block in kept if block.update.round < self.head.round), self._newest))
+        packed = packed_way((*(block for block in kept if block.update.round < self.head.round), self._newest))
+        self._budget.give(peer, len(packed))
+        return packed
 
     async def answer_status(self, peer: str, request: bytes) -> bytes | None:
         """As a peer answers it, that has no snapshot to give, and no blocks."""

@@ -1,7 +1,7 @@
-"""The checkpoints that the organiser's node signs: once an hour, of a round that lies some snapshots back.
+"""The organiser's node signs a checkpoint once an hour: a round, some snapshots in the past, and its anchor.
 
-A newcomer needs a snapshot that is newer than the checkpoint from which it follows certificates, so that one is signed
-only when at least one snapshot was due since.
+A newcomer follows certificates from a checkpoint to a snapshot that is newer than it. So the node signs a new one only
+after at least one more snapshot was due.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What one bootstrap node serves, where, and on which terms it invites."""
+"""The settings of one bootstrap node: the run it serves, its addresses, and its terms of invitation."""
 
 from __future__ import annotations
 

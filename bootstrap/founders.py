@@ -1,4 +1,4 @@
-"""The beginning of a run: which peers found it, decided once and never again."""
+"""Founding a run: the node chooses the first peers once and never changes that choice."""
 
 from __future__ import annotations
 

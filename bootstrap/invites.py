@@ -1,4 +1,6 @@
-"""The invites that a running node prints and keeps: they name where it can be dialled, as far as it knows."""
+"""Invites that a running node prints and keeps on disk. They name the addresses at which the node was
+reached so far.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""Who is a member of a run that asks for an admission, and whose admission the organiser does not renew.
+"""The members of a run that asks for an admission, and those whose admission the organiser does not renew.
 
-An admission that is not renewed ends by itself; a quarantine (`bootstrap.organiser`) is for peers that must go
-at once.
+An admission that is not renewed ends by itself. To exclude a peer at once, use a quarantine (`bootstrap.organiser`).
 """
 
 from __future__ import annotations

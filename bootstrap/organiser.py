@@ -1,7 +1,8 @@
-"""What an organiser does beside a running bootstrap node, or without one: more invites, members, quarantine.
+"""What an organiser can do beside a running bootstrap node, or without one: make invites, list members, quarantine
+peers.
 
-It needs the organiser's folder with its key, no network. Each returns the lines that say what came of it. A bootstrap
-node that runs there passes orders on at once.
+These commands need the organiser's folder with its key, and no network. Each returns the lines to print. A bootstrap
+node that runs on the same folder passes new orders on at once.
 """
 
 from __future__ import annotations

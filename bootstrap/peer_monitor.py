@@ -1,7 +1,7 @@
-"""Who is there, as the board says: shown on the health page, and remembered for when this node starts again.
+"""The peers that the board names: the health page shows them, and the node remembers them for its next start.
 
-A node that has restarted knows nobody, and at another port nobody finds it. So it dials those whom it met in its
-earlier life, at once, and then one after the other as long as it runs: they may be away for a while.
+After a restart the node knows nobody, and at a new port nobody finds it. So it dials all peers of its earlier life at
+once, and then one after the other as long as it runs, since they may be away for a while.
 """
 
 from __future__ import annotations

@@ -1,8 +1,7 @@
-"""Whom the organiser's node promotes by itself: strangers whose work the voters have counted, for a day and 20 rounds.
+"""The organiser's node promotes strangers to known peers once voters have counted their work for a day and 20 rounds.
 
-In every update that the voters certified it stands whose contribution was accepted last, and in which round. A third of
-the voters, lying together, cannot make that up. Keys cost nothing, networks something: of one /24, or /48, two are
-promoted at most.
+Every certified update says which contributions it accepted, so that less than a third of the voters cannot make this
+up. Keys cost nothing but addresses do: at most two peers of one IPv4 /24, or IPv6 /48, are promoted.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Runs that have lost their quorum: who waits, whom the organiser's node lets go on, and what a person lets it.
+"""Runs that have lost their quorum: which peers wait, which of them the node lets go on, and what the organiser allows.
 
-All of it lies in the organiser's folder: the Restarts, each on disk before anybody hears of it; who waits; and the
-organiser's word that so few shall go on, which the running node reads each second.
+Everything lies in the organiser's folder: Restarts, each written before it is sent; the peers that wait; and the
+organiser's word that a smaller group may go on, which the running node reads once a second.
 """
 
 from __future__ import annotations

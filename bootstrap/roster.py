@@ -1,7 +1,7 @@
-"""The organiser's list of those whom it knows: its founders, whom it admitted, whom it promoted, less who is kept out.
+"""The organiser's signed list of known peers: founders, admitted and promoted peers, without those in quarantine.
 
-All others are strangers: together they hold less than a third of the votes, however many they are and however long
-they stay. The list is signed, on disk before anybody hears of it, and its number rises with each change.
+All other peers are strangers. Together they hold less than a third of the votes, however many they are and however
+long they stay. Each change raises the list's number, and the list is written to disk before it is sent.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The node that newcomers dial first: it knows the spec, names the founders, and introduces peers to each other.
+"""The bootstrap node, which newcomers dial first. It serves the spec, names the founders, and introduces peers.
 
-Once the run has begun the peers need it no more; whoever joins later still finds them through it.
+Once the run has begun its peers do not need the node. Newcomers still find them through it.
 """
 
 from __future__ import annotations

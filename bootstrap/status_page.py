@@ -1,4 +1,4 @@
-"""How the organiser's node is: a page for people, the same as JSON, and metrics, all on loopback."""
+"""The status of the organiser's node on loopback: an HTML page, JSON, and Prometheus metrics."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whom a peer works with: everybody with an invite, or those whom the organiser has admitted; nobody in quarantine.
+"""Decides whom a peer works with: everybody with an invite, or only admitted peers; never a peer in quarantine.
 
-It knows what was shown to it and asks nobody. All of it follows from what the organiser has signed, so peers that know
-the same come to the same, whether the organiser's node is there or not.
+It looks only at what the organiser has signed and asks nobody. So peers that know the same documents decide alike,
+whether the organiser's node runs or not.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Who may take part in a run that asks for it: certificates of the organiser, which peers check by themselves.
+"""Admissions: certificates of the organiser that let a peer take part in a run. Peers check them by themselves.
 
-An admission says in the organiser's name that a peer may take part in a run for some weeks. The organiser's node gives
-one for an invite that holds a token, and later the next one; the peer keeps it in its folder and shows it to whoever
-asks, so that nobody else needs the organiser's node. Everything here is pure: no network, no clock.
+An admission is valid for some weeks. The organiser's node gives the first one for an invite with a token, and renews it
+later. A peer keeps its admission in its folder and shows it to others, so that they need not ask the node. This module
+is pure: no network and no clock.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files that must survive a crash; disks that are full and files that are damaged."""
+"""Writes files that must survive a crash. Reports full disks and damaged files as one-line errors."""
 
 from __future__ import annotations
 

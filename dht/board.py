@@ -1,4 +1,6 @@
-"""The notice board: small signed records that expire, published by peers about themselves; and how they are read."""
+"""The notice board: peers publish small signed records about themselves, which expire; and how such
+records are read.
+"""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""How far this machine's clock is from those of others.
+"""Measures how far this machine's clock is from those of other nodes.
 
-hivemind drops a peer whose clock is more than 3 s off, without a word to it (`MAX_DHT_TIME_DISCREPANCY_SECONDS`): who
-joins must hear of it before. A clock that goes wrong later is as bad: what its machine says of itself is over before
-others read it, or it holds what the others say for over, and nobody tells it. So it is compared again whenever it has
-jumped, as when a laptop wakes up, and every ten minutes, for one that only goes wrong slowly.
+hivemind silently drops a peer whose clock is more than 3 s off (`MAX_DHT_TIME_DISCREPANCY_SECONDS`), so a newcomer must
+be told before it joins. A clock that goes wrong later does as much harm: the machine's records expire before others
+read them, or it takes fresh records of others for expired. So the clock is compared again after every jump, for
+example when a laptop wakes up, and every ten minutes.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""hivemind's libp2p daemon (p2pd) as a child that cannot outlive us, and what we ask of it.
+"""Runs hivemind's libp2p daemon (p2pd) as a child process that cannot outlive us, and sends requests to it.
 
-The daemon authenticates peers and carries streams; frames, records and rules are ours. Its
-requests are written here, on hivemind's control sockets, because hivemind's own calls leave a
-socket open when the daemon refuses or they are cancelled. `import hivemind` takes seconds and
-loads torch, so it happens inside functions.
+The daemon authenticates peers and carries streams. Frames, records and rules are ours. We write requests on hivemind's
+control sockets ourselves, because hivemind's calls leak a socket when the daemon refuses or a call is cancelled.
+`import hivemind` takes seconds and loads torch, so it happens inside functions.
 """
 
 from __future__ import annotations

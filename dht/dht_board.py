@@ -1,8 +1,8 @@
-"""The notice board on hivemind's Kademlia DHT, and what its nodes may store and believe: our records, nothing else.
+"""The notice board on hivemind's Kademlia DHT. Its nodes store and believe our signed records and nothing else.
 
-Every node checks what others ask it to store and what it finds, so a forged or oversized record dies at the first
-honest node. Records that expired a moment ago pass: hivemind refuses a whole answer for one record, and the reader
-drops expired ones itself.
+Every node checks what others ask it to store and what it finds, so that the first honest node drops a forged or
+oversized record. Records that expired a moment ago are let through: hivemind refuses a whole answer because of one of
+them, and our reader drops expired records anyway.
 """
 
 from __future__ import annotations

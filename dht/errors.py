@@ -1,4 +1,4 @@
-"""What a person can do about a failure, as one tree with one exit code per branch.
+"""The errors that a person can do something about: one tree, with one exit code per branch.
 
     HomefiresError                      exit code
     ├── BadInput (also a ValueError)    2    the command line, a spec, settings, an address
@@ -6,23 +6,23 @@
     │   ├── BadAddress
     │   └── BadInvite
     ├── Unreachable                     3    nobody answered in time
-    ├── PortInUse                       4    another program listens there
-    ├── RunMismatch                     5    other spec, other version, other initial parameters
+    ├── PortInUse                       4    another program listens on this port
+    ├── RunMismatch                     5    another spec, another version, other initial parameters
     ├── DirectoryBusy                   6    another peer runs in this directory
-    ├── RoundsFailed                    7    a demo ended without every round committed alike
-    ├── DiskFull                        8    no room for what must survive a crash
-    ├── BadChain                        9    an audit found a file of a run that is not as it was agreed
-    ├── ClockOff                       10    this machine's clock is too far from those of the others
+    ├── RoundsFailed                    7    a demo ended before every round was committed with equal bits
+    ├── DiskFull                        8    no room for files that must survive a crash
+    ├── BadChain                        9    an audit found a file that is not what the run agreed on
+    ├── ClockOff                       10    this machine's clock is too far from the others'
     ├── NotAdmitted                    11    the run asks for an admission, and the organiser gave none
     ├── MemoryFull                     12    no room on the training device, not even for one sequence
-    ├── DeviceLost                     13    the training device, or its driver, has failed under a peer
-    ├── Unfit                          14    an examination found what keeps this machine from taking part
-    ├── KeyInUse                       15    a copy of this peer's folder is at work elsewhere, and was there before
-    ├── Declined                       16    whoever was asked did not say yes
-    └── RunOver                        17    the others have finished the run, and nobody is left who gives the rest
+    ├── DeviceLost                     13    the training device or its driver failed while a peer trained
+    ├── Unfit                          14    an examination found a reason why this machine cannot take part
+    ├── KeyInUse                       15    a copy of this peer's folder already runs elsewhere
+    ├── Declined                       16    the person who was asked did not say yes
+    └── RunOver                        17    the run is finished, and no peer is left that gives its last state
 
-Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line
-prints: one line that says what, which value and what to do; the traceback with ``--debug``.
+Exit code 0 is success, 1 an error of ours (a bug), 130 an interrupt. Only the command line prints errors: one line
+that says what happened, which value and what to do. With ``--debug`` it adds the traceback.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Who a peer is: an Ed25519 key whose public half is the libp2p peer id itself.
+"""A peer's identity: an Ed25519 key. Its public half is the libp2p peer id.
 
-The key file is the one that libp2p's daemon reads, so the id that signs records is the id that
-the transport authenticates, and a signature needs no other key than the peer id.
+The key file is the one that libp2p's daemon reads. So the id that signs records is the id that the transport
+authenticates, and a signature can be checked with nothing but the peer id.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""The one line that lets a stranger join: which run, who organises it, where to dial first.
+"""An invite: one line that lets a stranger join. It names the run, its organiser, and the addresses to dial first.
 
-`hf1:` + base64url of msgpack [fields, signature], signed by the organiser's peer id. An invite
-names no code and no download address; the spec itself comes from peers and is checked by hash.
+`hf1:` + base64url of msgpack [fields, signature], signed by the organiser's peer id. An invite names no code and no
+download address. The spec comes from peers and is checked by its hash.
 
-Wherever a person or a program names an invite, a file that holds it will do. What we start ourselves is always given a
-file: a token lets in whoever has read it, and on a machine everybody can read every command line.
+Wherever an invite is expected, the name of a file that holds it will do, too. Our own child processes always get a
+file: everybody on a machine can read command lines, and whoever reads an invite's token can join.
 """
 
 from __future__ import annotations

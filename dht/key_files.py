@@ -1,13 +1,12 @@
-"""`python -m dht.key_files`: a copy of a key that a passphrase opens, to be kept elsewhere; and back again.
+"""`python -m dht.key_files`: exports a peer's key to a file with a passphrase, and imports it again.
 
     show --dir DIR            the peer id and its words
     export FILE --dir DIR     write DIR/identity.key to a new FILE (0600)
-    import FILE --dir DIR     make DIR/identity.key from it; never in place of another key
+    import FILE --dir DIR     make DIR/identity.key from it; never replaces another key
 
 FILE is one line: `hfkey1:`, then base64url of salt (16 bytes), nonce (12), and the bytes of identity.key under
-AES-256-GCM with the key that scrypt (RFC 7914; n 65,536, r 8, p 1: 64 MiB) makes of the passphrase. The library's
-PKCS #8 would do, but for its 2,048 rounds of PBKDF2. The passphrase is asked for on the terminal and stands on no
-command line.
+AES-256-GCM. scrypt (RFC 7914; n 65,536, r 8, p 1: 64 MiB) derives the AES key from the passphrase; the library's
+PKCS #8 would use only 2,048 rounds of PBKDF2. The passphrase is asked for on the terminal, never on a command line.
 """
 
 from __future__ import annotations

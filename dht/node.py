@@ -1,4 +1,4 @@
-"""A peer's place in the network: hivemind's DHT for records, libp2p streams for everything else."""
+"""A peer's node in the network: hivemind's DHT for records, libp2p streams for everything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What our processes have in common: a child ends when its parent does, a folder has one peer, libraries load fast."""
+"""What all our processes need: end with the parent, lock the peer's folder, load libraries fast."""
 
 from __future__ import annotations
 

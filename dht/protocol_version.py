@@ -1,4 +1,4 @@
-"""The version of what peers say to each other and keep in their folders, and what refuses another one."""
+"""The version of the wire protocol and of the files in a peer's folder, and the refusal of any other version."""
 
 from __future__ import annotations
 

@@ -1,8 +1,7 @@
-"""Small signed statements of a peer: the record, what it may hold, and its bytes.
+"""Records: small signed statements of a peer, their limits, and their bytes.
 
-A record is signed by its author's peer id over (run, kind, body, expires). The body is a msgpack
-map; a reader checks the fields it knows, strictly, and skips the fields of newer clients.
-Everything here is pure: no network, no clock.
+The author's peer id signs (run, kind, body, expires). The body is a msgpack map. A reader checks the fields that it
+knows strictly and skips the fields of newer clients. This module is pure: no network and no clock.
 """
 
 from __future__ import annotations

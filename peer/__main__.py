@@ -1,18 +1,18 @@
-"""`python -m peer join INVITE --dir DIR`: one peer, headless; event lines on stdout, the log on stderr.
+"""`python -m peer COMMAND`: a peer and its tools without a screen. Event lines go to stdout, the log to stderr.
 
-INVITE is the text of an invite or, as our own programs name it, a file that holds it: everybody on a machine can read
-command lines, and a token lets in whoever has it.
+`join INVITE --dir DIR` runs one peer. INVITE is the text of an invite, or a file that holds it. Our own programs use a
+file: everybody on a machine can read command lines, and whoever reads an invite's token can join.
 
-`python -m peer watch INVITE` prints what happens in a run without taking part in it.
-`python -m peer describe SPEC` prints what a run's model is and what memory it needs.
-`python -m peer adopt JSON` loads a model from which a run starts and prints its tables of a spec, for `spec_choice`.
-`python -m peer inspect JSON` prints what a folder holds for a run, before anybody agrees to it.
-`python -m peer export DIR` writes the model of a run directory for plain transformers.
-`python -m peer chat DIR` answers standard input with the model in a folder.
-`python -m peer audit DIR` checks everything that lies in one; how far it is goes to stderr.
-`python -m peer doctor [INVITE]` examines this machine: one JSON object per check, then one with the verdict.
-`python -m peer introduce INVITE` asks the nodes of an invite what the run is: one JSON object.
-`python -m peer credit DIR` prints what each peer has put into the run, from the certificates of its chain.
+    watch INVITE      print what happens in a run without taking part in it
+    describe SPEC     print a run's model and the memory it needs
+    adopt JSON        load a pretrained model and print the tables of a spec that starts from it
+    inspect JSON      print what a folder holds for a run, before anybody agrees to it
+    export DIR        write the model of a run directory for plain transformers
+    chat DIR          answer the lines of standard input with the model of a folder
+    audit DIR         check everything in a run directory; progress goes to stderr
+    doctor [INVITE]   examine this machine: one JSON object per check, then one with the verdict
+    introduce INVITE  ask the nodes of an invite what the run is: one JSON object
+    credit DIR        print what each peer has put into the run, from the certificates of its chain
 """
 
 from __future__ import annotations
@@ -61,7 +61,6 @@ from peer.session import Inbox, join
 from peer.tools.audit.run_files import SignatureChecker
 from peer.training.data.hub_access import close_hub
 
-log = logging.getLogger(__name__)
 SECOND_SIGNAL_CODE = 130
 LOOK_EVERY_S = 0.05
 USE_HUB = ("join", "export", "adopt", "describe", "doctor")

@@ -1,4 +1,6 @@
-"""What a trainer and its link say to each other before the trainer knows its model: what the run is, and the start."""
+"""Messages between a trainer and its link before the trainer knows its model: the run's spec, and the
+pretrained model.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Start here: a peer joins a run, and its lifecycle is driven with a real trainer and a real link.
+"""Start here: a peer joins a run, and this module drives its lifecycle with a real trainer and a real link.
 
-Everything comes through one inbox: what the link says, what the trainer has done, what its owner wants. `step` says
-what to do about it, and nothing here computes or waits for anything else. The link runs in a child process and starts
-first, so that it loads hivemind while this process loads torch; the trainer works in a thread of its own.
+Everything comes through one inbox: messages of the link, results of the trainer, commands of the owner. `step` decides
+what to do about each, and nothing here computes or waits for anything else. The link runs in a child process and starts
+first, so that it loads hivemind while this process loads torch. The trainer works in a thread of its own.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""What a peer does once, between knowing its run and training: look at the machine, fit the run to it, build."""
+"""What a peer does once between learning its run and training: check the machine, fit the run to it,
+build the model.
+"""
 
 from __future__ import annotations
 

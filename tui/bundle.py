@@ -1,7 +1,7 @@
-"""`homefires bundle`: what helps to find a bug in one zip file, without what a volunteer would not post.
+"""`homefires bundle`: collects what helps to find a bug in one zip file, without anything private.
 
-Nothing is sent anywhere. The texts of a run directory that are worth reading go through `tui.redact`; keys,
-checkpoints, the chain and everything binary stay where they are.
+Nothing is sent anywhere. The useful text files of a run directory go through `tui.redact`; keys, checkpoints, the chain
+and all binary files stay where they are.
 """
 
 from __future__ import annotations

@@ -4,8 +4,8 @@
     class BundleCommand(Command):
         to: Annotated[Path | None, Option("the zip file to write", "FILE")] = None
 
-`--to FILE` comes of that. `bool` is a switch, `tuple[str, ...]` an option that can be repeated, and a field that is a
-dataclass itself has its options among those of the command.
+This makes `--to FILE`. `bool` is a switch, `tuple[str, ...]` an option that can be repeated, and a field that is a
+dataclass itself adds its options to those of the command.
 """
 
 from __future__ import annotations

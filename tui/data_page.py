@@ -1,4 +1,4 @@
-"""What a folder holds for a run, as a child of ours finds out: a table for people, and why it is refused."""
+"""What a folder holds for a run, as a child process found out: a table for people, and the reasons for a refusal."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The folders of peers on this machine, and which of them a command means that names none.
+"""The folders of peers on this machine, and which one a command means if it names none.
 
-They lie below the data root; one that was chosen with `--dir` has a link there, by which it is found.
+They lie below the data root; a folder that was chosen with `--dir` has a link there, by which it is found.
 """
 
 from __future__ import annotations

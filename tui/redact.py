@@ -1,7 +1,7 @@
-"""Take out of a text what a volunteer would not post: keys, tokens, invites, addresses, names of host and user.
+"""Takes out of a text what a volunteer would not post: keys, tokens, invites, addresses, names of host and user.
 
 What is left is enough to find a bug: peer ids (which are public in the run), digests, rounds, times, sizes. Loopback
-and `any` addresses stay, since they are the same everywhere. Whatever looks like a secret is taken for one.
+and `any` addresses stay, since they are the same everywhere. Whatever looks like a secret is treated as one.
 """
 
 from __future__ import annotations

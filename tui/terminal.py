@@ -1,4 +1,6 @@
-"""Whether a dashboard can be shown here. Textual does not ask: it draws into pipes and on dumb terminals, too."""
+"""Whether a dashboard can be shown here. Textual does not check that: it draws into pipes and on dumb
+terminals, too.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How fast the line to another node is, measured by asking it for bytes: no web service, a few seconds at most.
+"""Measures the bandwidth to another node by asking it for bytes: no web service, a few seconds at most.
 
-`probe` gives as many bytes as were asked for. `probe-back` has the other node ask us for `probe`, so that it measures
-what we send. A node gives little of its line to this: so much per peer and minute, so much to all, one `probe-back` at
-a time, and nothing while it has better to do.
+`probe` answers with as many bytes as were asked for. `probe-back` makes the other node send `probe` to us, which
+measures our upload. A node gives little of its line to this: a limit per peer and minute, a limit for all, one
+`probe-back` at a time, and nothing while it sends parts of a round.
 """
 
 from __future__ import annotations

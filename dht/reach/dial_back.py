@@ -1,8 +1,8 @@
-"""Whether others can connect to a node, found by having one of them try: a web service would have to be trusted.
+"""Finds out whether others can connect to this node: another node tries to. A web service would have to be trusted.
 
-`knock`, request 2 bytes port: whoever is asked connects to that port at the address that the asker's connection comes
-from, nowhere else, and waits for the greeting of a libp2p node. The daemon itself cannot be told to: it would take the
-connection that there is.
+The request `knock` holds a port (2 bytes). The node that is asked connects to that port at the asker's own address, and
+nowhere else, and waits for the greeting of a libp2p node. The daemon cannot do this: it would reuse the connection that
+already exists.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""First contact with the others, and staying in touch with those who may be away for a while."""
+"""First contact with other peers, and repeated dialling of those that may be away for a while."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The peers that this one met, in a file: it dials them besides its invite's addresses when it starts again."""
+"""A file of the peers that this peer has met. After a restart it dials them besides the invite's addresses."""
 
 from __future__ import annotations
 

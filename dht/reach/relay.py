@@ -1,10 +1,10 @@
-"""Peers that nobody can dial meet through a node that everybody can: libp2p's circuit relay v2.
+"""Circuit relay v2 of libp2p: two peers that nobody can dial meet through a node that both can dial.
 
-Such a peer holds a slot at the relay. Whoever wants it has the relay pass bytes on between the two, who
-authenticate each other and encrypt inside (TLS 1.3 or Noise), as on any connection: a relay cannot read or
-forge anything, only cut. p2pd serves as a relay by itself, but cuts a circuit off after 128 KiB or two minutes
-whatever `-relayDataLimit` says, since `EnableRelayV2` in its main.go puts libp2p's defaults in the place of what it was
-told. And it serves strangers beyond the volunteer's own caps. So the protocol is answered here.
+Such a peer reserves a slot at the relay. The relay passes bytes on between the two, who authenticate each other and
+encrypt inside (TLS 1.3 or Noise), as on any connection: a relay can cut a circuit, but cannot read or forge anything.
+p2pd has a relay of its own, but it cuts circuits after 128 KiB or two minutes whatever `-relayDataLimit` says, since
+`EnableRelayV2` in its main.go overwrites the option with libp2p's defaults. It also ignores the volunteer's own limits.
+So this module answers the protocol.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How much of a node's line those get, each and all together, whom it owes nothing."""
+"""Limits how much of a node's upload goes to peers to which it owes nothing: each of them, and all together."""
 
 from __future__ import annotations
 

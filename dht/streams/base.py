@@ -1,4 +1,4 @@
-"""The one seam between a peer and the network: frames to peers whose ids are authenticated."""
+"""The interface between a peer and the network: frames to and from peers whose ids are authenticated."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Whom this node cannot reach any more: the connection has closed, and a new one was tried and does not come about.
+"""Tells which peers have become unreachable: the connection has closed, and a new one fails.
 
-A process that dies closes its connections, and whoever dials it is refused at once. A closed connection alone says
-less: a router that forgets one, or a link that restarts, has the peer back within a second or two.
+A process that dies closes its connections, and further dials to it are refused at once. A closed connection alone says
+less: after a router forgot it, or a link process restarted, the peer is back within a second or two.
 """
 
 from __future__ import annotations

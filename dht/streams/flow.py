@@ -1,12 +1,12 @@
-"""Frames between the homes of a cluster, in order and whole, or both ends hear that the way between them is cut.
+"""Ordered frames between the homes of a cluster: all of them arrive, or both ends learn that the connection is cut.
 
-A round's frames are repeated by the protocol above where one was lost; here none is lost while a *way* lives. A way is
-a pair of streams, one each way, under a tag that both ends were told. When one of the streams breaks the way is cut for
-good: what waits is dropped, nothing of it is delivered any more, and `on_cut` says so at both ends, since each closes
-the stream that the other reads. Another tag makes another way.
+In a round the protocol repeats frames that were lost. Here no frame is lost while a *way* lives. A way is a pair of
+streams, one in each direction, under a tag that both ends know. When one of the streams breaks, the way is cut for
+good: waiting frames are dropped, nothing more is delivered, and `on_cut` is called at both ends, since each end closes
+the stream that the other one reads. A new tag makes a new way.
 
-On the wire: 16 bytes of tag, to which the receiver answers one byte, then frames as `dht.streams.frames` has them,
-written in pieces of 64 KiB at most. A length of OVER means: this stream ends well, another follows.
+On the wire: 16 bytes of tag, which the receiver answers with one byte, then frames as in `dht.streams.frames`, written
+in pieces of at most 64 KiB. The length OVER says that this stream ends in order and another one follows.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A frame on a stream: a length, capped before anything is allocated, and bytes that must keep coming."""
+"""A frame on a stream: a length, checked before memory is allocated, and then bytes that must keep coming."""
 
 from __future__ import annotations
 

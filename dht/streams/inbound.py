@@ -1,8 +1,8 @@
-"""The streams that others have opened to this node: one per lane and sender, and so many in all.
+"""Incoming streams of a node: one per lane and sender, and a limit on all of them.
 
-Names cost nothing, so whoever wants to keep others out could open streams under made-up ones. When there is no room,
-the stream gives way on which nothing was ever said, the oldest first; else the one that was silent longest. Whoever is
-cut off opens another with its next frame.
+Peer ids cost nothing, so an attacker could open streams under many of them to keep others out. When there is no room,
+a stream on which nothing was ever said is closed, the oldest first; otherwise the one that was silent longest. A peer
+whose stream was closed opens another one with its next frame.
 """
 
 from __future__ import annotations

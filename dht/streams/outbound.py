@@ -1,9 +1,9 @@
-"""`Streams` over libp2p: two outgoing streams per peer, a bounded queue each, nobody waits for another.
+"""`Streams` over libp2p: two outgoing streams per peer, each with a bounded queue, so that no peer waits for another.
 
-A frame on the wire is 4 bytes of length (big endian, capped before anything is allocated) and the
-frame. The sender of an incoming stream is the peer id that the transport authenticated. Whatever
-cannot be delivered in time is dropped and counted; the protocol above repeats what matters. Large
-frames have a stream of their own, so that a small one never waits for a part that is half written.
+A frame on the wire is 4 bytes of length (big endian, checked before memory is allocated) and its bytes. The transport
+authenticates the sender of an incoming stream. A frame that cannot be delivered in time is dropped and counted; the
+protocol above repeats what matters. Large frames have a stream of their own, so that a small frame never waits behind
+a part that is half written.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Questions: what a peer has under a name, by one stream each."""
+"""Requests and answers between peers, by name, each on a stream of its own."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""One direction of a peer's line: whatever passes has its turn here first, so that it stays below the owner's cap.
+"""One direction of a peer's line: all traffic passes through this queue, so that it stays below the owner's limit.
 
-`WeightedTurns` is weighted fair queueing on a virtual clock of its own (self-clocked, Golestani 1994), once between
-lanes and once between the peers of a lane. A lane that has had less than its share goes first, so a few small frames
-never wait behind large ones; one that wants more than its share delays the others by no more than that.
+`WeightedTurns` is self-clocked weighted fair queueing (Golestani 1994), once between lanes and once between the peers
+of a lane. A lane that had less than its share goes first, so a few small frames never wait behind large ones. A lane
+that wants more than its share delays the others by no more than that share.
 """
 
 from __future__ import annotations

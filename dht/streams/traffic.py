@@ -1,4 +1,4 @@
-"""How many bytes went to and came from each of the other peers."""
+"""Counts the bytes sent to and received from each peer."""
 
 from __future__ import annotations
 

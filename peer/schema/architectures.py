@@ -1,7 +1,8 @@
-"""What a spec may say of a model: the architectures that are trained, the keys of each, and what each key may hold.
+"""The model architectures that a spec may name, the keys of each, and the bounds of each key.
 
-A spec is a stranger's text. A key of transformers that is not here is refused: some name code, repositories or files.
-Add one after reading what transformers does with it, and have `tests/peer/schema/test_hostile_spec.py` agree.
+A spec is a stranger's text. A key of transformers that is not listed here is refused, since some name code,
+repositories or files. Add one only after reading what transformers does with it, and let
+`tests/peer/schema/test_hostile_spec.py` agree.
 """
 
 from __future__ import annotations

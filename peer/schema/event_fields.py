@@ -1,6 +1,6 @@
 """What a field of an event may hold: each value is checked when it is read, and made printable.
 
-And in which files events lie.
+It also names the files in which events lie.
 """
 
 from __future__ import annotations

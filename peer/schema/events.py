@@ -1,8 +1,8 @@
 """Everything a peer reports: one JSON object per line, the only output of training.
 
 The dashboard, the plain log, ``status``, the tests and the simulator read the same lines:
-``{"v":1,"seq":…,"t":…,"run":"…","peer":"…","type":"…",…}``. `t` is Unix time in seconds,
-`seq` counts from 0 in one peer. A reader skips types and fields that it does not know.
+``{"v":1,"seq":…,"t":…,"run":"…","peer":"…","type":"…",…}``. `t` is Unix time in seconds, `seq` counts from 0 in one
+peer. A reader skips types and fields that it does not know.
 """
 
 from __future__ import annotations

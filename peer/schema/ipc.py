@@ -1,7 +1,7 @@
-"""What a peer's trainer and its link say to each other, each message a struct with a bound on every field.
+"""Messages between a peer's trainer and its link: structs with a bound on every field.
 
-They are processes of one machine and share its clock that never goes back. Large things do not travel here:
-contributions and means lie in files that both sides read. `peer.network.link.channel` carries the messages.
+The two are processes of one machine and share its monotonic clock. Large data does not travel here: contributions and
+means lie in files that both sides read. `peer.network.link.channel` carries the messages.
 """
 
 from __future__ import annotations

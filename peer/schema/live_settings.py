@@ -1,4 +1,4 @@
-"""The settings of a peer while it runs: changed as a whole or not at all, kept, told to all they concern."""
+"""The settings of a running peer: changed all at once or not at all, saved, and passed to every listener."""
 
 from __future__ import annotations
 

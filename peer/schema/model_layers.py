@@ -1,4 +1,4 @@
-"""The layers of a model by arithmetic, from the numbers of a spec: how many parameters each has.
+"""The layers of a model and their numbers of parameters, computed from a spec.
 
 They are those of `peer.training.model.flat_parameters`. Nothing is built, so that a spec can be refused for its size
 when it is read.

@@ -1,4 +1,4 @@
-"""What one volunteer chooses for one peer: stays on the machine, but for the name."""
+"""A volunteer's settings of one peer. They stay on the machine, except for the peer's name."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""What the peers of a run agree on: frozen, hashed, published. What is a volunteer's own is in `settings.py`.
+"""A run's spec: what its peers agree on. It is frozen, hashed and published. A volunteer's settings are in
+`settings.py`.
 
-It is a stranger's text: every value has bounds, and beyond them it is refused before anything is done with it.
+A spec is a stranger's text: every value has bounds, and a value beyond them is refused before anything is done with it.
 
-A spec is TOML. Unknown keys are refused with the closest valid one. Two peers work together only
-if their specs hash alike, so everything that changes the result of a round stands here, and
-nothing else does.
+A spec is TOML. Unknown keys are refused with the closest valid one. Two peers work together only if their specs have
+the same hash, so everything that changes the result of a round stands here, and nothing else does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The tables of a spec: what each key means, and its bounds. `spec.py` has what holds between them."""
+"""The tables of a spec: the meaning of each key, and its bounds. `spec.py` has the conditions between them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tables of named values in TOML, as a spec and a volunteer's settings are: read whole, or refused with one line."""
+"""Tables of named values in TOML, for specs and settings: read completely, or refused with one line."""
 
 from __future__ import annotations
 

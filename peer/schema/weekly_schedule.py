@@ -1,10 +1,11 @@
-"""When a volunteer lets the peer train: hours of the week. Pure; `limits.schedule_clock` knows which of them it is.
+"""The hours of the week in which a volunteer lets the peer train. Pure; `limits.schedule_clock` applies it to the
+clock.
 
     mon-fri 22:00-07:00, sat-sun        week nights, and all of the weekend
     23:00-06:30                         every night
     sun-tue, thu 12:00-24:00            three whole days, and an afternoon
 
-A window begins on the days that are named, and ends on the day after if its end is not later than its beginning.
+A window begins on the named days, and ends on the following day if its end is not later than its beginning.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Processes that a test starts: what they print, line by line, and proof that nothing of them is left."""
+"""Child processes of a test: it reads their output line by line, and checks that none of them is left at the end."""
 
 from __future__ import annotations
 

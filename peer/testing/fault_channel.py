@@ -1,8 +1,8 @@
-"""How faults reach a real peer: the swarm's side writes orders, the peer's processes say what has struck.
+"""How faults reach a real peer: the test writes orders, and the peer's processes report which faults have struck.
 
 SWARM/struck               FIFO: one line per strike, from any process of any peer to the swarm
-SWARM/peer-N/test/orders   what is to strike at this peer, and who is who; replaced as a whole
-SWARM/peer-N/test/throw    FIFO: faults whose switch the link must throw now
+SWARM/peer-N/test/orders   which faults strike this peer, and the peer ids by index; replaced as a whole
+SWARM/peer-N/test/throw    FIFO: faults that the link must switch on now
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What can go wrong with a peer, and exactly when: the fault kit of the `swarm` fixture.
 
-Every fault strikes once: when `peer` enters `phase` of `round`, in the first ballot that gets there.
-`peer` and `peers` are indices, counted from 0 in order of joining. `round` is the anchor that the
-round starts from, as in `peer.schema.events`: round 0 makes anchor 1.
+Every fault strikes once: when `peer` enters `phase` of `round`, in the first ballot that gets there. `peer` and `peers`
+are indices, counted from 0 in order of joining. `round` is the anchor that the round starts from, as in
+`peer.schema.events`: round 0 makes anchor 1.
 """
 
 from __future__ import annotations

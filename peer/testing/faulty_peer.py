@@ -1,7 +1,7 @@
 """`python -m peer.testing.faulty_peer INVITE --dir DIR …`: `python -m peer join` with a network that can be broken and
-a trainer that can err.
+a trainer that can fail.
 
-Faults that strike in the trainer's own phases strike when their event has been printed.
+Faults of the trainer's own phases strike when the event of that phase has been printed.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Streams with switches: the same wrapper breaks a logical peer's network and a real one's."""
+"""Streams with switches: the same wrapper breaks the network of a logical peer and of a real one."""
 
 from __future__ import annotations
 

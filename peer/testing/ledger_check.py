@@ -1,7 +1,7 @@
-"""What a peer has produced, kept beside its residual: at the end nothing of it may be missing.
+"""Accounts for everything that a peer has produced: at the end none of it may be missing.
 
-On every anchor, part by part: produced = counted on the chain that leads there + residual + discounted. What the chain
-counted is told by its blocks and the contributions on disk, so that whoever adds up need not believe the peer.
+On every anchor, part by part: produced = counted on the chain that leads there + residual + discounted. The blocks of
+the chain and the contributions on disk say what was counted, so the check need not believe the peer.
 """
 
 from __future__ import annotations

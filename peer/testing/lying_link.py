@@ -1,8 +1,8 @@
-"""A link that is the product's but for one thing that it says: a file in the directory of its peer names the lie.
+"""A link that tells one lie: a file in the directory of its peer names it. Everything else is the product's own link.
 
 A header is changed as it leaves, and signed again by the peer's own key: its own machine knows nothing of it. The date
-of an update is changed before it is proposed: who proposes two in one ballot would convict itself. The names of false
-means stand in another file, a line each: nobody may ever find one of them in a chain.
+of an update is changed before it is proposed, since a peer that proposes two updates in one ballot would convict
+itself. The digests of false means are appended to another file: none of them may ever be found in a chain.
 """
 
 from __future__ import annotations

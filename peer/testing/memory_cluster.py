@@ -1,8 +1,8 @@
-"""A member of the logical swarm that is several homes: a lead, and workers that keep the other layers.
+"""A member of the logical swarm that consists of several homes: a lead, and workers that hold the other layers.
 
-Each home is a peer of its own on the network, with a disk, a life, faults, and books of its own layers. What their
-trainers say to each other (what to write, how the bits are called) is a call here, which a dead, stalled or cut home
-does not answer.
+Each home is a peer of its own on the network, with a disk, a life, faults, and books of its own layers. Messages
+between their trainers (what to write, the digest of the state) are calls here, which a dead, stalled or cut home does
+not answer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """One logical peer: the product's own lifecycle, driver and round machine over memory, with a trainer of integers.
 
-It trains (makes random movements), submits, takes part, applies; it can crash, stall and come back. What it shares
-with the peers of the simulator is `peer.planning.simulate.swarm_peer`.
+It trains (makes random movements), submits, takes part, and applies; it can crash, stall and come back. What it shares
+with the peers of the simulator is in `peer.planning.simulate.swarm_peer`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Logical peers in one process, on a virtual clock, and what must hold among them whatever happens."""
+"""Logical peers in one process, on a virtual clock, and the invariants that must hold among them whatever happens."""
 
 from __future__ import annotations
 

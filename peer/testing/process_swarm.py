@@ -1,9 +1,9 @@
-"""Real peers on loopback: a bootstrap node and as many `python -m peer join` as one asks for, with the fault kit.
+"""Real peers on loopback: a bootstrap node and any number of `python -m peer join`, with the fault kit.
 
     with closing(RealSwarm(tmp_path, peers=3)) as run:
         run.until_round(3)
 
-One thread: lines of children and strikes of faults arrive in one inbox, which is read while one waits.
+One thread: lines of children and strikes of faults arrive in one inbox, which is read during waits.
 """
 
 from __future__ import annotations
@@ -279,9 +279,6 @@ class RealSwarm(Swarm):
         """`kill -9` of the organiser's node, with all that it started."""
         self._bootstrap.signal_group(signal.SIGKILL)
         self._bootstrap.end(ORPHAN_S)
-
-    def start_node(self) -> None:
-        self._bootstrap = self._start_bootstrap()
 
     def stop(self, peer: int) -> int:
         """Ask the peer to leave politely (SIGTERM), and wait for its end; its exit code."""

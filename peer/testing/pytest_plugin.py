@@ -1,7 +1,7 @@
 """The pytest plugin: the fixture `swarm` and the marker `swarm`.
 
-Every pytest run of everyone who has homefires installed loads this file, so it imports nothing of
-ours before the fixture is used.
+Every pytest run on a machine with homefires installed loads this file, so it imports nothing of ours before the fixture
+is used.
 """
 
 from __future__ import annotations

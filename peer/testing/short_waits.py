@@ -1,4 +1,4 @@
-"""How fast a test's peers go: constants that are smaller, for waits that nobody sits through, and devices that rest."""
+"""Short waits for tests: smaller constants where a person would wait, and devices that rest."""
 
 from __future__ import annotations
 

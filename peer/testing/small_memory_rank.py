@@ -1,9 +1,9 @@
-"""`python -m peer.testing.small_memory_rank --room BYTES,BYTES …`: a rank whose device has so much memory, and no more.
+"""`python -m peer.testing.small_memory_rank --room BYTES,BYTES …`: a rank whose device has only so much memory.
 
-On a processor, which has no memory of its own to count: what would lie on a device is added up whenever a layer is
-gathered or gets a gradient, and beyond the room it ends as CUDA ends it. Added up are the rank's shares, their
-gradients and moments (unless they lie in main memory), layers that are gathered with their gradients, second copies,
-and logits. Other activations are left out, and so is what is still on its way between ranks.
+A processor has no memory of its own to count. So whenever a layer is gathered or gets a gradient, this rank adds up
+what would lie on a device, and beyond the given bytes it ends as CUDA would end it. It counts the rank's shards, their
+gradients and moments (unless they lie in main memory), gathered layers with their gradients, secondary shards, and
+logits. It leaves out other activations, and what is in transit between ranks.
 """
 
 from __future__ import annotations

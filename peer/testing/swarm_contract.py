@@ -1,4 +1,4 @@
-"""What the `swarm` fixture gives, whether its peers are logical or processes."""
+"""The interface of the `swarm` fixture, the same for logical peers and for processes."""
 
 from __future__ import annotations
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import itertools
 import math
 from collections.abc import Sequence
@@ -119,3 +120,12 @@ def residual(samples: Sequence[MeasuredRun], found: Coefficients) -> float:
         for sample in samples
     ]  # fmt: skip
     return math.sqrt(fmean(ratio * ratio for ratio in ratios))
+
+
+def dump(found: Coefficients) -> str:
+    """As `peer.planning.plan.coefficients.read` reads them."""
+    lines = [f"{key} = {value!r}" for key, value in dataclasses.asdict(found).items() if isinstance(value, int | float)]
+    lines.append(f'measured = "{found.measured}"')
+    for name, terms in {"steps": found.steps, **found.phases}.items():
+        lines += ["", f"[{name}]", *(f"{term} = {value:.4g}" for term, value in terms.items())]
+    return "\n".join(lines) + "\n"

@@ -96,9 +96,6 @@ class Case:
     def is_at_work(self) -> bool:
         return isinstance(self.session.life.work, self.work)
 
-    def has_offered(self) -> bool:
-        return isinstance(self.session.life.round.submission, Offered) and self.session.life.work is None
-
     def begin(self) -> None:
         """It meets the others; for an update, it also hears of one that it takes part in."""
         members = (ME, OTHER) if self.work is Evaluate else ("another", ME)

@@ -20,12 +20,11 @@ import numpy as np
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.layout_search import Effort, evolve
 from peer.planning.placement.pairwise_network import preset
-from peer.planning.placement.place import placement_of
 from peer.planning.placement.stage_workload import StageWorkload, block, problem_of, random_layouts, striped
 from tests.benchmarks.record import commit, machine, versions
 from tests.benchmarks.rows import Bar, markdown
 from tests.peer.planning.placement.networks import KINDS, random_network
-from tests.peer.planning.placement.paper import PAPER, best_of_all
+from tests.peer.planning.placement.paper import PAPER, best_of_all, placement_of
 
 PLAN = Path(__file__).with_suffix(".toml")
 METHODS: dict[str, dict[str, Any]] = {

@@ -21,7 +21,6 @@ from statistics import median
 from typing import Any
 
 from peer.planning.plan.calibration import MeasuredRun, RoundTiming, time_rounds
-from peer.planning.plan.coefficients import dump
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine, uniform_peers
 from peer.schema.events import EventLine, InnerProgressed, RoundCommitted
@@ -29,7 +28,7 @@ from peer.schema.spec import RunSpec, load
 from peer.testing.process_swarm import ENDLESS, RealSwarm
 from peer.testing.swarm_contract import changed_spec
 from tests.benchmarks import prediction_report
-from tests.benchmarks.fitting import calibrate
+from tests.benchmarks.fitting import calibrate, dump
 from tests.benchmarks.jobs import code_digest
 from tests.benchmarks.overlap import say
 from tests.benchmarks.record import commit, machine, versions

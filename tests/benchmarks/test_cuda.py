@@ -17,7 +17,7 @@ from tests.benchmarks.cuda_bars import JOBS, MOST_S, CudaJob
 
 EXACT = {"demo", "bits", "mixed bits", "two bits"}
 """Figures that a processor and a small model have, too."""
-BRIEF = {"1b", "134m", "401m"}
+BRIEF = {"1b", "401m"}
 """Jobs that show by day that jobs work; the others take seconds each."""
 NIGHTLY = pytest.mark.nightly
 

@@ -10,13 +10,13 @@ import pytest
 
 from peer.schema.spec import RunSpec
 from peer.training.data.data_shards import is_held_out, shard_of, shards_of
-from peer.training.data.documents import read_files
 from peer.training.data.open_source import open_source
 from peer.training.data.source import Document
 from tests.benchmarks import honest, honest_report, jobs
 from tests.benchmarks.__main__ import main
 from tests.benchmarks.unlike import dealt, documents_of, renamed
 from tests.benchmarks.variants import names_of
+from tests.peer.training.data.read_whole import read_files
 
 NAMES = ("a", "b", "c")
 

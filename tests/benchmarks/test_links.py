@@ -170,6 +170,7 @@ print(got, time.monotonic() - began, flush=True)
 """
 
 
+@pytest.mark.nightly
 @pytest.mark.outside
 def test_a_line_carries_what_its_rate_allows_and_counts_it(tmp_path: Path) -> None:
     """A megabyte up at 8 Mbit/s takes a second, less the burst of a tenth; by the fast way down it makes no haste."""

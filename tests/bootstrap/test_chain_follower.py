@@ -122,6 +122,18 @@ async def test_a_newest_block_that_changes_who_decides_is_shown_once(
     assert follow(ModelKeys("me"), ORGANISER, genesis, read_way(given)).round == change
 
 
+async def test_strangers_cannot_use_the_nodes_line_up(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A question of some bytes brings up to two megabytes. Voters have them whenever they ask."""
+    monkeypatch.setattr(chain_follower, "MAX_WAY_BYTES", 1)
+    followed = Followed(tmp_path, monkeypatch)
+    await followed.at(5)
+    assert followed.follower.head is not None
+    voter = followed.follower.head.electorate[0]
+    for peer, answers in {"stranger": [True, False], voter: [True, True], "another": [True, False]}.items():
+        given = [await followed.follower.answer_way(peer, packed_question(0)) for _ in range(2)]
+        assert [packed is not None for packed in given] == answers
+
+
 async def test_a_damaged_block_is_fetched_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert await Followed(tmp_path, monkeypatch).at(3) == 3
     for name in (FILE, FOLLOWED_FILE):

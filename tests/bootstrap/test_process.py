@@ -12,7 +12,7 @@ import stat
 import sys
 import time
 import urllib.request
-from collections.abc import AsyncIterator, Callable
+from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from dataclasses import replace
 from functools import partial
@@ -50,6 +50,7 @@ from peer.network.link.gatekeeper import ADMIT
 from peer.schema import spec as specs
 from peer.schema.events import AlertRaised, Event, InviteIssued, PeerStarted, PeerStopped, parse_line
 from peer.testing.child_process import HANG_S, ORPHAN_S, wait_for_ends
+from tests.waits import until
 
 pytestmark = pytest.mark.swarm
 
@@ -213,21 +214,18 @@ async def test_at_another_port_a_newcomer_finds_those_who_were_there_before(tmp_
 
 async def taken(target: tuple[str, int]) -> socket.socket:
     """Somebody else's socket at this port, as soon as the daemon of the killed node has let go of it."""
-    async with asyncio.timeout(HANG_S):
-        while True:
-            try:
-                return socket.create_server(target)
-            except OSError as error:
-                if error.errno != errno.EADDRINUSE:
-                    raise
-                await asyncio.sleep(0.05)
+    found: list[socket.socket] = []
 
+    def is_taken() -> bool:
+        try:
+            found.append(socket.create_server(target))
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+        return bool(found)
 
-async def until(happened: Callable[[], bool]) -> None:
-    """Wait for what nothing reports."""
-    async with asyncio.timeout(HANG_S):
-        while not happened():  # noqa: ASYNC110
-            await asyncio.sleep(0.05)
+    await until(is_taken)
+    return found[0]
 
 
 async def sees(node: Node, peer: str) -> None:
@@ -240,9 +238,7 @@ async def sees(node: Node, peer: str) -> None:
 async def assert_takes_no_frames(organiser: str, node: Node) -> None:
     """It ends the stream: else strangers could fill its memory with frames that nobody reads."""
     node.streams.send(organiser, b"frame")
-    async with asyncio.timeout(HANG_S):
-        while node._links._outgoing:  # noqa: ASYNC110 (nothing reports it)
-            await asyncio.sleep(0.02)
+    await until(lambda: not node._links._outgoing)
 
 
 async def test_an_admission_lasts_as_long_as_the_organiser_says(tmp_path: Path) -> None:

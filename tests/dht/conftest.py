@@ -22,6 +22,7 @@ from peer.planning.simulate.memory_network import LinkModel, MemoryNetwork, Sche
 from peer.testing.child_process import HANG_S
 from peer.testing.faulty_streams import FaultyStreams
 from tests.memory_board import MemoryBoard
+from tests.waits import until
 
 RUN = b"r" * 32
 
@@ -135,9 +136,7 @@ class RealWorld:
 
     async def until(self, happened: Callable[[], bool]) -> None:
         """Wait for what nothing reports."""
-        async with asyncio.timeout(HANG_S):
-            while not happened():  # noqa: ASYNC110
-                await asyncio.sleep(0.02)
+        await until(happened)
 
     def wake_all(self) -> None:
         for pid in self._stopped:

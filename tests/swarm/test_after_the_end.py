@@ -10,7 +10,7 @@ from tests.swarm.conftest import LIGHT, RESTING
 
 pytestmark = pytest.mark.swarm
 
-ROUNDS = 6
+ROUNDS = 4
 SETS = (*LIGHT, f"run.rounds={ROUNDS}", "round.gather_s=3.0", "round.exchange_s=4.0", "round.ack_s=1.0")
 
 HURRY = {"peer.network.link.participation.ALONE_S": 2.0, "peer.consensus.rounds.timeouts.SILENT_S": 12.0}

@@ -22,6 +22,7 @@ PARAMETERS = 110_976
 """Of the spec `micro`."""
 
 
+@pytest.mark.nightly
 def test_a_round_costs_what_its_codec_says(homefires: Start) -> None:
     """Of the model in float16, 2 bytes per parameter, each of three peers gives (n−1)/n to those who reduce it, and as
     much in means; little else is said."""

@@ -20,7 +20,7 @@ from tests.swarm.test_join import ENDLESS, LOOPBACK, SLOWLY, committed
 pytestmark = pytest.mark.swarm
 
 SETS = (
-    *ENDLESS, "--set", "round.keep_rounds=4", "--set", "round.snapshot_rounds=4",
+    *ENDLESS, "--set", "round.keep_rounds=2", "--set", "round.snapshot_rounds=2",
     "--set", "run.founders=1",
 )  # fmt: skip
 

@@ -18,6 +18,7 @@ from dht.identity import Identity
 from dht.invite import issue
 from peer.schema.spec import dump, load
 from peer.testing.child_process import HANG_S, ORPHAN_S
+from tests.waits import look_until
 
 pytestmark = pytest.mark.swarm
 
@@ -78,14 +79,15 @@ def test_nothing_outlives_who_started_it(
 
 def wait_for(parent: subprocess.Popen[bytes], works: str) -> list[psutil.Process]:
     """All that the process has started, once one of them has this on its command line or has loaded it."""
-    ends_at = time.monotonic() + HANG_S
-    while time.monotonic() < ends_at:
+    below: list[psutil.Process] = []
+
+    def is_there() -> bool:
         assert parent.poll() is None, "it ended before its child was there"
-        below = psutil.Process(parent.pid).children(recursive=True)
-        if any(has(one, works) for one in below):
-            return below
-        time.sleep(0.01)
-    pytest.fail(f"no {works} within {HANG_S:.0f} s")
+        below[:] = psutil.Process(parent.pid).children(recursive=True)
+        return any(has(one, works) for one in below)
+
+    look_until(is_there, f"no {works}")
+    return below
 
 
 def has(process: psutil.Process, works: str) -> bool:

@@ -29,8 +29,8 @@ INVITED = "admission.policy='invited'"
 
 @pytest.fixture(scope="module")
 def invited(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RealSwarm]:
-    """Three peers whose admissions last a minute. Every test leaves them in the group."""
-    folder, organiser = tmp_path_factory.mktemp("run"), ("--members-for", "1m")
+    """Three peers whose admissions last half a minute. Every test leaves them in the group."""
+    folder, organiser = tmp_path_factory.mktemp("run"), ("--members-for", "0.5m")
     with closing(RealSwarm(folder, 3, sets=(*QUICK, INVITED), settings=RESTING, organiser=organiser)) as run:
         run.until_round(2)
         yield run
@@ -82,7 +82,7 @@ def test_an_invited_run_takes_whom_its_organiser_admits_and_a_peer_in_quarantine
 def test_an_admission_is_renewed_while_its_peer_runs_and_ends_where_the_organiser_does_not_renew_it(
     invited: RealSwarm,
 ) -> None:
-    """A minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
+    """Half a minute each. Nobody notices a renewal; who gets none hears why, takes part until its admission ends, and
     then stops with the reason. The others go on."""
     run, guest = invited, invited.join()
     run.until(lambda: guest in run.committed(0)[-1].group, "the newcomer is in no group")

@@ -1,1 +1,1 @@
-"""What can be said on the command line: a module per verb, its options first, then what it does."""
+"""The commands: a module per verb, with its options first and then what it does."""

@@ -1,6 +1,6 @@
-"""What a peer's folder yields: the model, words of it, a check of its chain, credit, a page, a bug report, and its key.
+"""Commands that read a peer's folder: export, chat, audit, credit, report, bundle, and its key.
 
-Models and chains are read by children, since that loads torch; a passphrase is asked for by `python -m dht.key_files`.
+Child processes read models and chains, since that loads torch. `python -m dht.key_files` asks for passphrases.
 """
 
 from __future__ import annotations
@@ -41,9 +41,14 @@ class ChildCommand(FolderCommand):
 @dataclass(frozen=True, kw_only=True)
 class ExportCommand(ChildCommand):
     to: Annotated[Path | None, Option("new folder (default: DIR/export-round-N)", "OUT")] = None
-    what: Annotated[str, Option("an adapter, it merged with its model (default), or the model", choices=WHAT)] = ""
-    push: Annotated[str, Option("upload it to this public repository at huggingface.co, too", "OWNER/NAME")] = ""
-    homes: Annotated[tuple[Path, ...], Option("of a cluster: the folders of its other homes", "DIR", many=True)] = ()
+    what: Annotated[
+        str,
+        Option(
+            "adapter: only the adapter; merged: the model with it (default); base: the model without it", choices=WHAT
+        ),
+    ] = ""
+    push: Annotated[str, Option("also upload it to this public repository at huggingface.co", "OWNER/NAME")] = ""
+    homes: Annotated[tuple[Path, ...], Option("for a cluster: the folders of its other homes", "DIR", many=True)] = ()
 
     def run(self) -> int:
         """What is where goes to stdout, how far it is to stderr."""
@@ -59,9 +64,11 @@ class ExportCommand(ChildCommand):
 class ChatCommand(ChildCommand):
     """Also of a checkpoint in a peer's folder, or of the folder of an export."""
 
-    prompt: Annotated[str | None, Option("answer this and end (default: answer what is typed)", "TEXT")] = None
-    temperature: Annotated[float, Option("0: the likeliest token; more: surprises", "T", within=(0, 10))] = 0.7
-    tokens: Annotated[int, Option("of an answer at most", "N", within=(1, 100_000))] = 256
+    prompt: Annotated[str | None, Option("answer this text and end (default: answer what you type)", "TEXT")] = None
+    temperature: Annotated[
+        float, Option("sampling temperature; 0 always takes the likeliest token", "T", within=(0, 10))
+    ] = 0.7
+    tokens: Annotated[int, Option("the most tokens of an answer", "N", within=(1, 100_000))] = 256
 
     def run(self) -> int:
         argv = [*self.argv("chat"), *(["--debug"] if self.debug else [])]

@@ -1,6 +1,7 @@
-"""`homefires attach`, and `join` on a terminal: a peer in the background, and a dashboard that comes and goes.
+"""`homefires attach`, and `join` on a terminal: a peer in the background, and a dashboard that can be closed and
+reopened.
 
-The dashboard reads the peer's run directory and writes to its control socket; the peer never notices it.
+The dashboard reads the peer's run directory and writes to its control socket; it never disturbs the peer.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Before the first join: one screen that says what the run is and what it takes, and one question.
 
-Nothing is trained and nothing is kept before the answer is yes. The answer lies in the run directory, so that nobody
-is asked twice. The screen goes to stderr, as questions do: stdout stays what `--ui` says.
+Nothing is trained and nothing is kept before the answer is yes. The answer is kept in the run directory, so that nobody
+is asked twice. The screen goes to stderr, since stdout belongs to `--ui`.
 """
 
 from __future__ import annotations

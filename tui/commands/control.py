@@ -1,7 +1,7 @@
-"""What a person has a peer of this machine do: said to one that runs, kept for the next start of one that does not.
+"""Commands to a peer of this machine: sent to a running peer, or kept for the next start of one that does not run.
 
-A peer that is down may be started at any moment, by a service that waits before it tries again or by the next login:
-whoever pauses it, or changes what it is allowed, must not find it training all the same.
+A peer that is down may be started at any moment, by a service that waits before it tries again or by the next login. A
+person who has paused it, or changed its limits, must not find it training all the same.
 """
 
 from __future__ import annotations
@@ -66,7 +66,9 @@ class FinishCommand(PeerCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class LeaveCommand(PeerCommand):
-    forget: Annotated[bool, Option("remove what it alone has outside its folder: tokens, a start model")] = False
+    forget: Annotated[
+        bool, Option("also remove what only this peer has outside its folder: tokens, a pretrained model")
+    ] = False
 
     def run(self) -> int:
         folder = self.find()

@@ -1,7 +1,7 @@
 """`homefires demo`: a bootstrap node and several peers on this machine, until every round is committed.
 
-The story, in order: write the spec, start the bootstrap node, take its invite, start the peers, show what
-they report, and check at the end that every peer committed every round with the same bits.
+In order: write the spec, start the bootstrap node, take its invite, start the peers, show what they report, and check
+at the end that every peer committed every round with the same bits.
 """
 
 from __future__ import annotations
@@ -68,11 +68,17 @@ class DemoCommand(Command):
     seed: Annotated[int | None, Option("seed of the initial parameters and the data order", "S")] = None
     spec: Annotated[str, Option(f"{SPEC} (default tiny, on a GPU small)", "SPEC")] = ""
     sets: Sets = ()
-    data: Annotated[Path | None, Option("folder or file that all read, for a spec on files of your own", "PATH")] = None
-    ranks: Annotated[int, Option("processes of a peer, each on a GPU or all on the CPU", "N", within=(1, 8))] = 1
-    stages: Annotated[int, Option("homes of a cluster: peers that train one copy together", "N", within=(1, 8))] = 1
+    data: Annotated[
+        Path | None, Option("folder or file that all peers read, for a spec that reads your own files", "PATH")
+    ] = None
+    ranks: Annotated[int, Option("processes per peer, each on a GPU or all on the CPU", "N", within=(1, 8))] = 1
+    stages: Annotated[
+        int, Option("homes per cluster: peers that train one copy of the model together", "N", within=(1, 8))
+    ] = 1
     """1: every peer has the whole model."""
-    devices: Annotated[str, Option("where all train (default auto: a GPU, else CPU)", choices=DEVICES)] = "auto"
+    devices: Annotated[
+        str, Option("where the peers train (default auto: a GPU if there is one, else the CPU)", choices=DEVICES)
+    ] = "auto"
     directory: Annotated[Path | None, Option("keep everything in this new folder", "DIR", "--dir")] = None
     ui: Ui = "auto"
     look: DisplayOptions = field(default_factory=DisplayOptions)

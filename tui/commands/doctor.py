@@ -1,4 +1,6 @@
-"""`homefires doctor`: a child examines the machine; what it finds is shown while it finds it. `homefires devices`."""
+"""`homefires doctor`: a child process examines the machine, and each result is shown as it comes. Also `homefires
+devices`.
+"""
 
 from __future__ import annotations
 
@@ -36,7 +38,9 @@ NAMES = 17
 @dataclass(frozen=True, kw_only=True)
 class DoctorCommand(Command):
     invite: Annotated[str, Argument(f"{INVITE} (default: that of --dir)", "INVITE")] = ""
-    directory: Annotated[Path | None, Option("where the peer is, or would be (default: by run)", "DIR", "--dir")] = None
+    directory: Annotated[
+        Path | None, Option("the peer's folder, which need not exist (default: one per run)", "DIR", "--dir")
+    ] = None
     devices: Devices = ""
     listen: Annotated[tuple[str, ...], Option("as for join; repeatable", "ADDR")] = ()
     as_json: Annotated[bool, Option("print one JSON object per check, the verdict last", flag="--json")] = False

@@ -1,4 +1,6 @@
-"""`homefires join`: one child, its events on the screen until it ends, or a dashboard that comes and goes."""
+"""`homefires join`: runs one peer, and shows its events until it ends, or a dashboard that can be
+closed and reopened.
+"""
 
 from __future__ import annotations
 
@@ -29,10 +31,14 @@ SETS = "what you allow your peer, kept from its first start on, as in --set 'sch
 @dataclass(frozen=True, kw_only=True)
 class JoinCommand(PeerOptions, Command):
     invite: Annotated[str, Argument(INVITE, "INVITE")]
-    upload: Annotated[str, Option("megabits per second that your peer sends at most (default: no cap)", "MBPS")] = ""
+    upload: Annotated[str, Option("limit your peer's upload, in megabits per second (default: no limit)", "MBPS")] = ""
     """The peer says what is wrong with it."""
-    download: Annotated[str, Option("megabits per second that it takes in at most (default: no cap)", "MBPS")] = ""
-    cluster: Annotated[str, Option("work in the cluster of this line, or of the file that holds it", "LINE")] = ""
+    download: Annotated[
+        str, Option("limit your peer's download, in megabits per second (default: no limit)", "MBPS")
+    ] = ""
+    cluster: Annotated[
+        str, Option("join the cluster of this line from `homefires cluster invite`, or of a file with it", "LINE")
+    ] = ""
     """Empty: in that of before, or in none."""
     sets: Annotated[tuple[str, ...], Option(SETS, "KEY=VALUE", "--set")] = ()
     yes: Yes = False

@@ -1,4 +1,4 @@
-"""`homefires new`: four questions, and the spec of a run for the answers, with what the run will take."""
+"""`homefires new`: asks four questions, and writes the spec of a run, with a forecast of what the run will take."""
 
 from __future__ import annotations
 

@@ -12,41 +12,45 @@ from dht.errors import BadInput, HomefiresError
 from tui.command_line import Argument, Command, Option
 
 LISTEN = "listen on this multiaddr; repeatable (default: all interfaces, a free port)"
-INVITE = "the text that begins with hf1:, or a file that holds it, which hides it from other users of this machine"
+INVITE = "the text that begins with hf1:, or a file with that text, which hides it from other users of this machine"
 """What an invite is on a command line, which everybody on a machine can read."""
 
 AsJson = Annotated[bool, Option("print one JSON object", flag="--json")]
 Devices = Annotated[str, Option("auto, cpu, cuda, mps, or GPUs that train as one: cuda:0,cuda:1 (default auto)", "D")]
 UI = ("auto", "tui", "plain", "json", "none")
-Ui = Annotated[str, Option("what is shown (default auto: a dashboard on a terminal, else plain lines)", choices=UI)]
-Yes = Annotated[bool, Option("agree to what the run is and takes, without being asked: for services and scripts")]
+Ui = Annotated[
+    str, Option("how to show the run (default auto: a dashboard on a terminal, else plain lines)", choices=UI)
+]
+Yes = Annotated[bool, Option("agree to the run without being asked: for services and scripts")]
 
 
 @dataclass(frozen=True, kw_only=True)
 class DisplayOptions:
     """How a dashboard shall look, and whether it may command."""
 
-    ascii_only: Annotated[bool, Option("a dashboard of ASCII characters", flag="--ascii")] = False
-    mono: Annotated[bool, Option("a dashboard without colours (as with NO_COLOR)")] = False
-    read_only: Annotated[bool, Option("a dashboard that commands nothing")] = False
+    ascii_only: Annotated[bool, Option("draw the dashboard with ASCII characters only", flag="--ascii")] = False
+    mono: Annotated[bool, Option("draw the dashboard without colours (as with NO_COLOR)")] = False
+    read_only: Annotated[bool, Option("open a dashboard that cannot change anything")] = False
 
 
 @dataclass(frozen=True, kw_only=True)
 class PeerOptions:
     """Of a peer that is started here. Empty values leave the peer's own choice."""
 
-    directory: Annotated[Path | None, Option("where it lives (default: by run, in your data)", "DIR", "--dir")] = None
-    name: Annotated[str, Option("what the others call your peer (default: the end of its id)")] = ""
+    directory: Annotated[
+        Path | None, Option("the peer's folder (default: one per run, below your data folder)", "DIR", "--dir")
+    ] = None
+    name: Annotated[str, Option("the name that others see (default: the end of the peer's id)")] = ""
     devices: Devices = ""
-    listen: Annotated[tuple[str, ...], Option(f"{LISTEN}, or none: through the node", "ADDR")] = ()
+    listen: Annotated[tuple[str, ...], Option(f"{LISTEN}; none: be reached through the node", "ADDR")] = ()
     peers: Annotated[
-        tuple[str, ...], Option("dial this peer, too, as when nobody else answers; repeatable", "ADDR", "--peer")
+        tuple[str, ...], Option("also dial this peer, if no other answers; repeatable", "ADDR", "--peer")
     ] = ()
 
 
 # ---- which folder ----
 
-MEANT = "the peer's folder (default: that of the peer that runs, else of the one that reported last)"
+MEANT = "the peer's folder (default: that of the running peer, or of the last one that ran)"
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,7 +80,9 @@ class FolderCommand(PeerCommand):
 
 @dataclass(frozen=True, kw_only=True)
 class PeersCommand(PeerCommand):
-    every: Annotated[bool, Option("every peer, also those that do not run now", flag="--all", either="peers")] = False
+    every: Annotated[
+        bool, Option("all peers of this machine, also those that do not run now", flag="--all", either="peers")
+    ] = False
 
     def tell(self, tell: Callable[[Path], str]) -> int:
         """Print what `tell` says of the peer that is meant, or of each with `--all`, where one that cannot be told

@@ -1,5 +1,5 @@
-"""`homefires bootstrap`: a run's first node, which newcomers dial. And what its organiser does besides: more invites,
-members, peers that nobody shall work with; and the line with which friends train a stage of a peer's copy.
+"""`homefires bootstrap`: a run's first node, which newcomers dial. Also the organiser's other commands: more invites,
+members, quarantine; and `cluster invite`, which makes the line with which friends join a cluster.
 """
 
 from __future__ import annotations
@@ -27,15 +27,17 @@ from tui.spec_choice import Sets, Spec, choose_spec
 NONE_KEPT = RetentionOptions()
 DESCRIBE_S = 120.0
 """Loading torch and laying out the model takes no longer, or something is wrong."""
-Admission = Annotated[bool, Option("take those alone whom the node admits for an invite (admission.policy)")]
-Also = Annotated[tuple[str, ...], Option("newcomers may dial this node or peer, too, with /p2p/…; repeatable", "ADDR")]
+Admission = Annotated[bool, Option("admit only peers whose invite has a token (sets admission.policy)")]
+Also = Annotated[tuple[str, ...], Option("also name this node or peer (with /p2p/…) in invites; repeatable", "ADDR")]
 LINES = ("auto", "plain", "json", "none")
 
 
 @dataclass(frozen=True, kw_only=True)
 class InviteOptions:
     invites: Annotated[int, Option("with --admission: N invites for one peer each (default: one for all)", "N")] = 0
-    expires: Annotated[str, Option("how long they last, as 12h, 7d or 4w (default: as long as the run)", "TIME")] = ""
+    expires: Annotated[
+        str, Option("how long invites last, such as 12h, 7d or 4w (default: as long as the run)", "TIME")
+    ] = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,10 +47,12 @@ class NodeOptions:
     listen: Annotated[tuple[str, ...], Option(LISTEN, "ADDR")] = ()
     announce: Annotated[tuple[str, ...], Option("tell others to dial this multiaddr; repeatable", "ADDR")] = ()
     also: Also = ()
-    founder: Annotated[tuple[str, ...], Option("may found the run; repeatable (default: who comes first)", "PEER")] = ()
+    founder: Annotated[
+        tuple[str, ...], Option("let this peer found the run; repeatable (default: the first that come)", "PEER")
+    ] = ()
     members_for: Annotated[str, Option("how long an admission lasts before it is renewed (default 30d)", "TIME")] = ""
-    promote: Annotated[str, Option("promote strangers after so long and 20 rounds (default 24h)", "TIME|never")] = ""
-    health_port: Annotated[int, Option("serve a health page and metrics on this port of loopback", "PORT")] = 0
+    promote: Annotated[str, Option("promote strangers after this time and 20 rounds (default 24h)", "TIME|never")] = ""
+    health_port: Annotated[int, Option("serve a status page and metrics on this port of loopback", "PORT")] = 0
     invite: InviteOptions = field(default_factory=InviteOptions)
 
 
@@ -56,7 +60,9 @@ class NodeOptions:
 class BootstrapCommand(Command):
     spec: Spec
     sets: Sets = ()
-    directory: Annotated[Path | None, Option("where its keys lie (default: by run)", "DIR", "--dir")] = None
+    directory: Annotated[
+        Path | None, Option("the node's folder, with its keys (default: one per run)", "DIR", "--dir")
+    ] = None
     admission: Admission = False
     node: NodeOptions = field(default_factory=NodeOptions)
     keep: RetentionOptions = NONE_KEPT
@@ -138,7 +144,9 @@ def describe_model(path: Path) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class OrganiserCommand(Command):
-    directory: Annotated[Path | None, Option("the organiser's (default: that started last)", "DIR", "--dir")] = None
+    directory: Annotated[
+        Path | None, Option("the organiser's folder (default: that of the node started last)", "DIR", "--dir")
+    ] = None
 
     def find(self) -> Path:
         """Raises BadInput if no node was ever started."""
@@ -166,10 +174,10 @@ class InviteCommand(OrganiserCommand):
 @dataclass(frozen=True, kw_only=True)
 class MembersCommand(OrganiserCommand):
     peer: Annotated[str | None, Argument("its id, 12D3Koo…; none: list all, and until when", "PEER")] = None
-    end: Annotated[str, Option("let it stay until its admission ends, and why", "TEXT", either="what")] = ""
-    renew: Annotated[bool, Option("take that back", either="what")] = False
-    promote: Annotated[bool, Option("let it vote like a founder: it is no stranger any more", either="what")] = False
-    demote: Annotated[bool, Option("take that back", either="what")] = False
+    end: Annotated[str, Option("do not renew its admission, for this reason", "TEXT", either="what")] = ""
+    renew: Annotated[bool, Option("undo --end", either="what")] = False
+    promote: Annotated[bool, Option("make it a known peer, which votes like a founder", either="what")] = False
+    demote: Annotated[bool, Option("undo --promote", either="what")] = False
 
     def run(self) -> int:
         from bootstrap.organiser import demote_peer, end_admission, list_members, promote_peer, renew_admission
@@ -193,8 +201,8 @@ class MembersCommand(OrganiserCommand):
 @dataclass(frozen=True, kw_only=True)
 class QuarantineCommand(OrganiserCommand):
     peer: Annotated[str | None, Argument("its id, 12D3Koo…; none: say who is in quarantine", "PEER")] = None
-    reason: Annotated[str, Option("why; every peer shows it", "TEXT", either="what")] = ""
-    lift: Annotated[bool, Option("let the peer in again", either="what")] = False
+    reason: Annotated[str, Option("the reason, which every peer shows", "TEXT", either="what")] = ""
+    lift: Annotated[bool, Option("end the quarantine", either="what")] = False
 
     def run(self) -> int:
         from bootstrap.organiser import keep_out, let_back, list_quarantine
@@ -207,7 +215,7 @@ class QuarantineCommand(OrganiserCommand):
         elif self.reason.strip():
             print(keep_out(directory, self.peer, self.reason))
         else:
-            raise BadInput("--reason is missing: say why, every peer shows it; or --lift to let the peer in again")
+            raise BadInput("--reason is missing: say why, every peer shows it; or --lift to end the quarantine")
         return 0
 
 

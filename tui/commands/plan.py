@@ -1,4 +1,4 @@
-"""`homefires plan`, `place` and `simulate`: what a run would cost that nobody has made yet."""
+"""`homefires plan`, `place` and `simulate`: the cost of a run before it is started."""
 
 from __future__ import annotations
 
@@ -19,8 +19,10 @@ from tui.simulation.plan_options import PlaceOptions, PlanOptions, SimulateOptio
 @dataclass(frozen=True, kw_only=True)
 class PlanCommand(PlanOptions, Command):
     as_json: AsJson = False
-    data: Annotated[str, Option("say what this folder holds for the run, and how often it would be read", "DIR")] = ""
-    write: Annotated[Path | None, Option("write the planned spec, for homefires bootstrap", "FILE")] = None
+    data: Annotated[
+        str, Option("also show what this folder holds for the run, and how often it would be read", "DIR")
+    ] = ""
+    write: Annotated[Path | None, Option("write the planned spec to this file, for homefires bootstrap", "FILE")] = None
 
     def run(self) -> int:
         from tui.simulation.plan_page import describe, describe_options

@@ -1,4 +1,4 @@
-"""`homefires service`: systemd runs a peer, or the organiser's node."""
+"""`homefires service`: lets systemd run a peer, or the organiser's node."""
 
 from __future__ import annotations
 
@@ -29,11 +29,14 @@ OF_BOTH = ("--listen", "--dir")
 @dataclass(frozen=True, kw_only=True)
 class ServiceInstallCommand(Command):
     what: Annotated[str, Argument("an invite or a file that holds it, or with --bootstrap a run spec", "INVITE|SPEC")]
-    bootstrap: Annotated[bool, Option("the node that newcomers of a run dial first")] = False
+    bootstrap: Annotated[bool, Option("run an organiser's node instead of a peer")] = False
     peer: PeerOptions = field(default_factory=PeerOptions)
-    sets: Annotated[tuple[str, ...], Option("of the peer, or with --bootstrap of the spec", "KEY=VALUE", "--set")] = ()
+    sets: Annotated[
+        tuple[str, ...],
+        Option("change a setting of the peer, or with --bootstrap a value of the spec", "KEY=VALUE", "--set"),
+    ] = ()
     yes: Yes = False
-    dry: Annotated[bool, Option("print the unit and do nothing", flag="--print")] = False
+    dry: Annotated[bool, Option("print the unit instead of installing it", flag="--print")] = False
     admission: Admission = False
     node: Annotated[NodeOptions, BOOTSTRAP] = field(default_factory=NodeOptions)
     keep: Annotated[RetentionOptions, BOOTSTRAP] = NONE_KEPT
@@ -117,7 +120,9 @@ def _install(service: Service) -> int:
 
 @dataclass(frozen=True, kw_only=True)
 class UnitCommand(Command):
-    directory: Annotated[Path | None, Option("of the service in this folder (default: of each)", "DIR", "--dir")] = None
+    directory: Annotated[
+        Path | None, Option("only the service of this folder (default: all services)", "DIR", "--dir")
+    ] = None
 
     def chosen(self, units: UserUnits) -> list[str]:
         return [name for name in units.names() if self.directory is None or name == unit_name(self.directory)]

@@ -1,6 +1,6 @@
-"""`homefires set`, and `--set` of a join: what a volunteer allows the peer of this machine.
+"""`homefires set`, and `--set` of `join`: what a volunteer allows the peer of this machine.
 
-The peer alone checks and writes settings; for one that does not run a child of its package does.
+Only the peer checks and writes settings. If it does not run, a child process of its package does.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`homefires watch`: a recording, a run directory while its peer works, or a run that one takes no part in."""
+"""`homefires watch`: shows a recording, a run directory while its peer works, or a run without taking part in it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ if TYPE_CHECKING:
 @dataclass(frozen=True, kw_only=True)
 class WatchCommand(Command):
     what: Annotated[str, Argument(f"events, the folder of a peer or node, or an invite: {INVITE}", "FILE|DIR|INVITE")]
-    live: Annotated[bool, Option("somebody still writes the file: follow it")] = False
+    live: Annotated[bool, Option("follow a file that is still being written")] = False
     viewer: Annotated[bool, Option("see `tui.output.viewer`", hidden=True)] = False
     """A demo stands behind it and may be asked to stop; the exit code tells how the dashboard was closed."""
     ui: Ui = "auto"

@@ -1,8 +1,8 @@
-"""The dashboard: it takes in what has come, twice a second, and shows one screen of it.
+"""The dashboard: twice a second it takes in new events and shows one screen of them.
 
-It reads event lines from a source and writes commands to a control socket, and does nothing else: it can be
-closed, crash or be killed without any peer noticing. Everything that may wait runs in a thread worker, which
-posts what came of it; only handlers of messages change what is shown.
+It reads event lines from a source and writes commands to a control socket, and does nothing else: it can be closed,
+crash or be killed without any peer noticing. Everything that may wait runs in a thread worker, which posts its result
+as a message; only message handlers change what is shown.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Colours: Okabe and Ito's, which people with any colour vision tell apart, on dark; and one theme without colour.
+"""Colours: Okabe and Ito's, which people with any colour vision can tell apart, on dark; and one theme without colour.
 
-Blue is work that goes well, orange asks for attention, vermillion is broken. No colour says what a word beside it
-does not say too. (M. Okabe, K. Ito: Color Universal Design, 2008.)
+Blue is work that goes well, orange asks for attention, vermillion is broken. Every colour is accompanied by a word that
+says the same. (M. Okabe, K. Ito: Color Universal Design, 2008.)
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What stands around every screen: the header, the bar of a recording, the row of keys."""
+"""What surrounds every screen: the header, the bar of a recording, the row of keys."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Every key, once: who acts on it, what the help, the last line and the palette say of it."""
+"""All keys in one table: the action of each, and its text in the help, the last line and the palette."""
 
 from __future__ import annotations
 

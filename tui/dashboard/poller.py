@@ -1,4 +1,4 @@
-"""My peer as it is asked and told: what it answered last, and for how long it was snoozed."""
+"""Asks my peer for its status: its last answer, and until when it is snoozed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""States and how far a run is, as every screen draws them."""
+"""How every screen draws states and the progress of a run."""
 
 from __future__ import annotations
 

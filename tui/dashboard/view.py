@@ -1,7 +1,7 @@
-"""What every screen of the dashboard is: a panel that is shown a view, twice a second at most.
+"""The base of every screen of the dashboard: a panel that is given a view, at most twice a second.
 
-A panel draws what it is given and keeps nothing that the view tells. It asks for things by messages, and by
-`View.select`: the application alone changes what is selected, what is shown and what a peer is told.
+A panel draws what it is given and keeps nothing that the view tells. It asks for actions by messages and by
+`View.select`: only the application changes what is selected, what is shown and what a peer is told.
 """
 
 from __future__ import annotations

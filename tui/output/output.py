@@ -1,4 +1,4 @@
-"""Where event lines go: plain text, JSON lines, or nowhere. One protocol, so that the rest need not know."""
+"""Where event lines go: plain text, JSON lines, or nowhere. One protocol for all of them."""
 
 from __future__ import annotations
 

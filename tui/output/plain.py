@@ -1,6 +1,6 @@
-"""The plain log: one line per committed round, every state change, alerts, and a heartbeat.
+"""The plain log: one line per committed round, every change of state, alerts, and a heartbeat.
 
-Safe to pipe: no escape bytes ever, whatever a peer calls itself.
+It is safe to pipe: it never contains escape bytes, whatever a peer calls itself.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """The dashboard of a demo: a process of its own on this terminal, while the launcher goes on behind it.
 
-The launcher writes the events of all peers to one file; the viewer, `python -m tui watch FILE --live --viewer`,
-draws them. However the viewer ends, the launcher does not.
+The launcher writes the events of all peers to one file; the viewer, `python -m tui watch FILE --live --viewer`, draws
+them. When the viewer ends, for whatever reason, the launcher goes on.
 """
 
 from __future__ import annotations

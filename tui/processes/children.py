@@ -1,13 +1,13 @@
-"""Start children, read the events they print, forward interrupts, and leave nothing behind.
+"""Starts children, reads the events they print, forwards interrupts, and leaves no process behind.
 
     with ProcessGroup() as children:
         children.start("peer-1", python_module("peer", "join", invite), log)
         while children.running:
             happened = children.next(timeout_s=1.0)
 
-Each child leads a session of its own, so a Ctrl-C on the terminal reaches only us: the first interrupt
-asks every child to stop (SIGTERM), the second ends them at once (SIGKILL), as does `STOP_S` without an end.
-Whoever is left of a child's process group after the child itself (its link, its daemon) is killed too.
+Each child leads a session of its own, so that a Ctrl-C on the terminal reaches only us. The first interrupt asks every
+child to stop (SIGTERM), the second ends them at once (SIGKILL), and so does a child that has not ended after `STOP_S`.
+What is left of a child's process group after the child itself (its link, its daemon) is killed, too.
 """
 
 from __future__ import annotations

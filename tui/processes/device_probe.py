@@ -1,4 +1,4 @@
-"""Where a demo's peers train: a GPU, if a child that loads torch finds that it computes."""
+"""Where a demo's peers train: on a GPU, if a child process that loads torch finds that it computes."""
 
 from __future__ import annotations
 

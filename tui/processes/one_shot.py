@@ -1,4 +1,4 @@
-"""Children that do one thing and end: their answer is read, their failure is one line."""
+"""Child processes that do one thing and end: it reads their answer, and turns their failure into one line."""
 
 from __future__ import annotations
 

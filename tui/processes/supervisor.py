@@ -1,8 +1,8 @@
-"""A peer that is started again after a crash, on machines where no systemd does that: `join --keep-running`.
+"""Starts a peer again after a crash, on machines where no systemd does that: `join --keep-running`.
 
     python -m tui.processes.supervisor LOG -- COMMAND LINE OF THE PEER
 
-It is the peer's parent, so whoever kills it ends the peer, too; the next start goes on from what is on disk.
+It is the peer's parent, so killing it ends the peer, too; the next start goes on from what is on disk.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """`homefires service`: a peer, or the organiser's node, that systemd starts when its user logs in or the machine boots.
 
-A unit is a text file below the user's own configuration: nothing here needs root, and removing the file undoes it all.
-It starts again after a crash, later and later, and not where a person must act first.
+A unit is a text file below the user's own configuration: nothing here needs root, and removing the file undoes all of
+it. It starts again after a crash, later each time, but not where a person must act first.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The charts of a report, drawn by matplotlib as SVG that goes into the page as it is.
+"""The charts of a report: matplotlib draws them as SVG inside the page.
 
-Ink is the page's own colour, so that the same picture suits a light and a dark page. Series differ by marker and
+They use the page's own text colour, so that the same picture suits a light and a dark page. Series differ by marker and
 line, not by colour alone (colours: Okabe and Ito, 2008).
 """
 

@@ -1,4 +1,4 @@
-"""A lane per peer: what each did when, and what it was penalised for."""
+"""A lane per peer: what it did when, and its penalties."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The page: facts, charts and tables of a run as HTML5. `page.html.j2` is what it looks like."""
+"""The page: facts, charts and tables of a run as HTML5. `page.html.j2` is its template."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`homefires report`: one page of HTML about a run, complete in one file. It asks for nothing and runs nothing."""
+"""`homefires report`: one page of HTML about a run, in one file. It loads nothing and runs no script."""
 
 from __future__ import annotations
 

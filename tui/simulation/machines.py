@@ -1,4 +1,4 @@
-"""The peers that a command counts on: what `--peers` means, a number, a file, or the folder of a peer of a run."""
+"""The peers on which a command counts: what `--peers` means, a number, a file, or the folder of a peer of a run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What peers could make of a model that some of them do not hold: alone, from main memory, or several together."""
+"""What peers can make of a model that some of them cannot hold: alone, from main memory, or several together."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """`homefires place`: which peer would hold which stage of a model that is cut over several of them. It starts nothing.
 
-The placement is DT-FM's (arXiv:2206.01288), in `peer/planning/placement/place.py`; what a stage weighs comes from the
+The placement is DT-FM's (arXiv:2206.01288), in `peer/planning/placement/place.py`; the weight of a stage comes from the
 spec. A pipeline becomes a cluster, which its peers form themselves.
 """
 

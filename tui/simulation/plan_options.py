@@ -1,4 +1,4 @@
-"""What is asked of a plan, of a placement and of a simulation: options of their commands."""
+"""Options of `plan`, `place` and `simulate`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,16 @@ if TYPE_CHECKING:
     from peer.schema.spec import RunSpec
 
 ANY = (0, float("inf"))
-Preset = Annotated[str, Option("a network of known places, such as aws, over which they are spread", "NAME")]
-Seed = Annotated[int, Option("the same seed gives the same outcome (default 0)", "S", within=(0, 2**63 - 1))]
-Speed = Annotated[float, Option("megabits per second of each peer's line (default: no cap)", "MBPS", within=ANY)]
+Preset = Annotated[str, Option("spread the peers over a network of known places, such as aws", "NAME")]
+Seed = Annotated[int, Option("seed of all random draws (default 0)", "S", within=(0, 2**63 - 1))]
+Speed = Annotated[
+    float,
+    Option(
+        "bandwidth of each peer's line in this direction, in megabits per second (default: no limit)",
+        "MBPS",
+        within=ANY,
+    ),
+]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -25,13 +32,15 @@ class PeersOptions:
 
     spec: Spec
     sets: Sets = ()
-    peers: Annotated[str, Option("how many, a file of [[peer]] tables, or a peer's folder", "N|FILE|DIR")] = ""
-    step_s: Annotated[float, Option("seconds of an inner step of the spec as it stands, of every peer", "S")] = 0.0
-    flops: Annotated[float, Option("FLOP/s that training reaches, as in 2e13, of every peer", "F")] = 0.0
-    memory: Annotated[float, Option("of the training device, of every peer", "GB")] = 0.0
-    upload: Annotated[float, Option("megabits per second that each sends at most", "MBPS")] = 0.0
-    download: Annotated[float, Option("megabits per second that each takes in at most", "MBPS")] = 0.0
-    parameters: Annotated[int, Option("plan for a model of so many parameters instead of the spec's", "N")] = 0
+    peers: Annotated[
+        str, Option("how many peers, a TOML file of [[peer]] tables, or a peer's folder", "N|FILE|DIR")
+    ] = ""
+    step_s: Annotated[float, Option("seconds that an inner step of this spec takes on every peer", "S")] = 0.0
+    flops: Annotated[float, Option("FLOP/s that training reaches on every peer, such as 2e13", "F")] = 0.0
+    memory: Annotated[float, Option("memory of every peer's training device", "GB")] = 0.0
+    upload: Annotated[float, Option("upload of every peer, in megabits per second", "MBPS")] = 0.0
+    download: Annotated[float, Option("download of every peer, in megabits per second", "MBPS")] = 0.0
+    parameters: Annotated[int, Option("plan for a model of N parameters instead of the spec's", "N")] = 0
 
     def choose(self) -> RunSpec:
         """Raises BadSpec, BadInput."""
@@ -50,19 +59,22 @@ class PeersOptions:
 
 @dataclass(frozen=True, kw_only=True)
 class PlanOptions(PeersOptions):
-    quality: Annotated[float, Option("how much the quality of tokens counts; 0: not at all", "W", within=(0, 10))] = 1.0
+    quality: Annotated[float, Option("weight of the quality of tokens in the score; 0: none", "W", within=(0, 10))] = (
+        1.0
+    )
     gb_price: Annotated[
-        float, Option("what a GB a day costs, in per cent of the tokens/s (default 0.1)", "P", within=(0, 100))
+        float,
+        Option("price of 1 GB a day in the score, in per cent of the tokens/s (default 0.1)", "P", within=(0, 100)),
     ] = 0.1
-    measured: Annotated[Path | None, Option("what rounds took: a peer's folder, or an earlier fit", "DIR|FILE")] = None
+    measured: Annotated[Path | None, Option("measured rounds: a peer's folder, or an earlier fit", "DIR|FILE")] = None
 
 
 @dataclass(frozen=True, kw_only=True)
 class PlaceOptions(PeersOptions):
     preset: Preset = ""
     """As many peers as it has, or as a group holds, if nobody says how many."""
-    stages: Annotated[int, Option("into how many the model is cut (default: as few as memory allows)", "K")] = 0
-    pipelines: Annotated[int, Option("replicas of the model (default: as many as are fastest together)", "M")] = 0
+    stages: Annotated[int, Option("cut the model into K stages (default: as few as memory allows)", "K")] = 0
+    pipelines: Annotated[int, Option("use M copies of the model (default: as many as are fastest together)", "M")] = 0
     seed: Seed = 0
 
 
@@ -72,20 +84,28 @@ class SwarmOptions:
 
     spec: Annotated[str, Argument("a TOML file or a name", "SPEC")] = "tiny"
     sets: Sets = ()
-    peers: Annotated[str, Option("how many, or a TOML file of [[peer]] tables", "N|FILE")] = "4"
-    rounds: Annotated[int | None, Option("rounds (default: the spec's, else 20)", "R", within=(1, 100_000))] = None
+    peers: Annotated[str, Option("how many peers, or a TOML file of [[peer]] tables", "N|FILE")] = "4"
+    rounds: Annotated[
+        int | None, Option("rounds to simulate (default: the spec's, or 20)", "R", within=(1, 100_000))
+    ] = None
     preset: Preset = ""
-    step_s: Annotated[float, Option("seconds of an inner step (default: of a home GPU)", "S", within=(0, 1e6))] = 0.0
-    spread: Annotated[float, Option("how far the speed of a peer varies, as a share", "X", within=(0, 2))] = 0.05
+    step_s: Annotated[
+        float, Option("seconds that an inner step takes (default: on a typical home GPU)", "S", within=(0, 1e6))
+    ] = 0.0
+    spread: Annotated[float, Option("spread of the speed of a peer, as a share of it", "X", within=(0, 2))] = 0.05
     """Of 2: seven times as fast in one round as in another."""
     upload: Speed = 0.0
     download: Speed = 0.0
-    churn: Annotated[str, Option("per hour: crash=0.1,leave=0.05,join=0.1,back=600; or a file", "RATES|FILE")] = ""
-    attackers: Annotated[str, Option("how many attack, and how: times_100=1,nan=1,zeros=1,replay=1", "KINDS")] = ""
-    skew: Annotated[float, Option("largest error of a clock in seconds (default 0)", "S", within=ANY)] = 0.0
+    churn: Annotated[
+        str, Option("rates per hour, such as crash=0.1,leave=0.05,join=0.1,back=600; or a file", "RATES|FILE")
+    ] = ""
+    attackers: Annotated[
+        str, Option("how many peers attack, and how, such as times_100=1,nan=1,zeros=1,replay=1", "KINDS")
+    ] = ""
+    skew: Annotated[float, Option("largest error of a peer's clock, in seconds (default 0)", "S", within=ANY)] = 0.0
     seed: Seed = 0
 
 
 @dataclass(frozen=True, kw_only=True)
 class SimulateOptions(SwarmOptions):
-    events: Annotated[Path | None, Option("write there what all peers report", "FILE")] = None
+    events: Annotated[Path | None, Option("write the events of all peers to this file", "FILE")] = None

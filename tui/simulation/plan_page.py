@@ -1,4 +1,4 @@
-"""What `homefires plan` found, for people: a page of at most 80 columns."""
+"""The result of `homefires plan` for people: a page of at most 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`homefires simulate`: a run on a swarm that nobody has, in the time of a coffee."""
+"""`homefires simulate`: simulates a run on a swarm of your choice, in minutes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a dashboard gets its snapshot from, and what it may command: protocols, and nothing else."""
+"""Where a dashboard gets its snapshot from, and which commands it may send: protocols, and nothing else."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Of a long log the lines that decide what a peer is now: five in six need not be read.
+"""The lines of a long log that decide a peer's present state: five in six need not be read.
 
-A fold of all lines ends at the same peers, counts and rounds, but for the curves, lanes and the log that a dashboard
-draws. What a line of `LATEST` says holds until the next one of its kind; so of those, but for the newest bytes, the
-first and the last of each kind are enough.
+Folding all lines gives the same peers, counts and rounds, except for the curves, lanes and the log that a dashboard
+draws. A line of a type in `LATEST` holds until the next one of its type. So of those, except in the newest bytes, the
+first and the last of each type are enough.
 """
 
 from __future__ import annotations

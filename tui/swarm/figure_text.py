@@ -1,4 +1,4 @@
-"""What figures say in sentences: screens, the plain log, `status` and the report word them alike."""
+"""Figures as sentences: screens, the plain log, `status` and the report use the same words."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """Every figure that people are shown, defined once: screens, the plain log, `status` and the report ask here.
 
-`now` is Unix time, that of the wall or of a recording's playhead. None: the figure is not known, or there is none,
-since who is gone or rests has no live figures.
+`now` is Unix time, that of the wall clock or of a recording's playhead. None means that a figure is not known, or that
+there is none: a peer that has left or rests has no live figures.
 """
 
 from __future__ import annotations
@@ -163,12 +163,6 @@ def weights(swarm: SwarmState, peer: str) -> list[Point]:
         for told in swarm.history
         if peer in told.weights
     ]
-
-
-def mean_weight(swarm: SwarmState, peer: str) -> float | None:
-    """Over all remembered rounds, also those without it: the means of all peers add up to 1."""
-    told = [round for round in swarm.history if round.weights]
-    return sum(round.weights.get(peer, 0) for round in told) / WEIGHT_ONE / len(told) if told else None
 
 
 def token_share(swarm: SwarmState, peer: PeerView) -> float | None:

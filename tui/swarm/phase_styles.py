@@ -1,4 +1,4 @@
-"""Every phase, state and penalty code that a screen names: its word, its signs, and how much it asks for a look.
+"""Every phase, state and penalty code that a screen names: its word, its signs, and how urgent it is.
 
 A role is the name of a style of `Palette`; screens, the report and the plain log take all of it from here.
 """

@@ -1,7 +1,7 @@
 """The reducer behind every screen: event lines into an immutable snapshot.
 
-No clock, no files, and no order assumed between the lines of different peers. One function per type of event:
-what the line says of the peer that told it. What it says of the swarm as a whole is in `tui.swarm.round_ledger`.
+No clock, no files, and no order assumed between the lines of different peers. One function per type of event: what the
+line says about the peer that reported it. What it says about the whole swarm is in `tui.swarm.round_ledger`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What lines say of the swarm's rounds: each counts once however many peers report it."""
+"""The swarm's rounds: each counts once, however many peers report it."""
 
 from __future__ import annotations
 

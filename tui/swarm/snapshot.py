@@ -1,7 +1,7 @@
-"""What is known of a swarm, folded from event lines by `tui.swarm.reducer`.
+"""What is known about a swarm, folded from event lines by `tui.swarm.reducer`.
 
-Immutable, with every text printable and every number finite: a screen draws what it finds. The dashboard, the
-plain log, the demo's verdict and `status --json` read the same snapshot.
+Immutable, with every text printable and every number finite, so that a screen can draw what it finds. The dashboard,
+the plain log, the demo's verdict and `status --json` read the same snapshot.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Histories that stay small however long a run lasts: curves and lanes."""
+"""Histories of bounded size, however long a run lasts: curves and lanes."""
 
 from __future__ import annotations
 

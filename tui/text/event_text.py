@@ -1,4 +1,4 @@
-"""Every sentence about a peer, a round or a penalty: screens, the plain log, `status` and the report say it alike."""
+"""Every sentence about a peer, a round or a penalty: screens, the plain log, `status` and the report use the same."""
 
 from __future__ import annotations
 

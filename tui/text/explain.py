@@ -1,4 +1,4 @@
-"""Every code that a person can meet, in words: what it means, and what to do. The texts are in `explain.toml`."""
+"""Every code that a person can meet, in words: its meaning, and what to do. The texts are in `explain.toml`."""
 
 from __future__ import annotations
 

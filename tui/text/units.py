@@ -1,4 +1,4 @@
-"""Bytes, times and counts in words; how far a transfer is, in words and as a bar."""
+"""Bytes, times and counts in words; the progress of a transfer in words and as a bar."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Aggregating a round: from what was measured of each contribution to the weights of the means.
+"""Aggregation of a round: from measurements of each contribution to the weights of the means.
 
-Every peer that has the same records, claims and norms computes the same integers, so the result stands in the update
-and every voter checks it.
+Every peer that has the same records and norms computes the same integers. So the result stands in the update, and
+every voter checks it.
 
-    replays → norms one by one (screening) → direction → weights per layer (weighing) → bound of the mean → memory
+    replays → each norm by itself (screening) → direction → weights per layer (weighing) → bound of the mean → records
 """
 
 from __future__ import annotations

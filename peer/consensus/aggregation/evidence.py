@@ -1,4 +1,4 @@
-"""What goes into an aggregation and comes out: its rules, who gave how much, what was measured of it, and findings."""
+"""The inputs and outputs of an aggregation: its rules, who gave how much, the measurements, and the findings."""
 
 from __future__ import annotations
 

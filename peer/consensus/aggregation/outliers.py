@@ -1,4 +1,4 @@
-"""One layer's contributions one by one: which are refused, and what is usual among the others."""
+"""Screens the contributions to one layer: which are rejected, and which norm is usual among the rest."""
 
 from __future__ import annotations
 

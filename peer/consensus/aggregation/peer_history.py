@@ -1,7 +1,7 @@
-"""What a run remembers of each peer: the usual size of what it gives, and the roots it gave last.
+"""The records that a run keeps of each peer: the usual norm of its contributions, and the roots of its latest ones.
 
-Records stand in every update, so they are the same bits at all peers. Their floats are float32:
-half the bytes, and a value that is read back is the value that was written.
+Records stand in every update, so they have the same bits at all peers. Their floats are float32: half the size, and a
+value that is read back equals the value that was written.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""From the norms that stand to the weights of one layer: EDiT's penalty (arXiv:2412.07210, §3.3) or centered clipping.
+"""Weights of one layer from its accepted norms: EDiT's penalty (arXiv:2412.07210, §3.3) or centered clipping.
 
     w ∝ share · exp(−G / (T · median G)) · min(1, limit / G)        G: norm per √(inner step)
 
-The temperature is relative, because exp(−G) alone is uniform for small models and winner-take-all for large norms.
-The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
+The temperature T is relative to the median, because exp(−G) alone is uniform for small models and winner-take-all for
+large norms. The exponential is `decimal`'s, which is correctly rounded and so the same on every machine.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The layouts in which numbers travel, unit by unit: single numbers, or blocks of integers that share a scale.
+"""Layouts of encoded numbers: single numbers, or blocks of integers that share a scale.
 
-A part in one of them is a row of sections: the first section holds what all units have first, and so on. So a tile of
-a part is a slice of each section, and nothing has to be known of the rest.
+A part is encoded as a row of sections. The first section holds the first field of all units, and so on. So a tile of a
+part is one slice of each section and can be decoded alone.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""How numbers travel: encode a part once, decode the same bytes everywhere to the same float32 values.
+"""The codec of parts: encodes a part once; every peer decodes the same bytes to the same float32 values.
 
-What rounding loses stays in the residual of whoever encoded (error feedback, Seide et al. 2014); the error of the mean
-is the same for all. All of it goes over a part in tiles that stay in the processor's cache, which makes it several
-times faster than the same operations over whole parts, and gives the same bits.
+What rounding loses stays in the encoder's residual (error feedback, Seide et al. 2014); the error of the mean is the
+same for all peers. Parts are processed in tiles that stay in the processor's cache. That is several times faster than
+the same operations over whole parts, and gives the same bits.
 """
 
 from __future__ import annotations

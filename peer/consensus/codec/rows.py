@@ -1,16 +1,16 @@
-"""Rows: what a mean shows of each contribution behind it, so that everybody can check it without the contributions.
+"""Rows: a mean carries one row per contribution, so that everybody can check the mean without the contributions.
 
-A mean is linear in what it averages, and so is a random sketch: with S drawn from the finished mean's own digest,
-S·mean is the weighted sum of S·contribution, up to what encoding the mean has lost. The owner of a part appends
-S·contribution of every contributor to its mean, a *row* each. Whoever holds the mean adds the rows up; a contributor
-compares the row about itself with its own bytes. The contributions were pledged before the mean was made, and S is not
-known before the mean is fixed, so that no owner can shape a false mean that fits.
+A mean is linear in its contributions, and so is a random sketch S: S·mean is the weighted sum of the S·contribution, up
+to the error of encoding the mean. S is drawn from the digest of the finished mean. The owner of a part appends
+S·contribution of every contributor to its mean: one *row* each. Everybody who holds the mean compares it with the sum
+of the rows; each contributor compares its own row with its own bytes. Contributions were pledged before the mean was
+made, and S is unknown before the mean is fixed, so no owner can find a false mean that fits.
 
-S is a count sketch (Charikar et al. 2002): every run of `RUN` elements is summed with random signs, and falls into one
-of `BUCKETS` at random. Which elements make a run is drawn as well, each from another eighth of the part: whoever knew
-it could give all in one run, whose sum is √RUN times its norm once in a hundred. Norms come out within
-1 / √(2 · BUCKETS), one standard deviation. A row is float16, over the norm that its contributor declared of the layer,
-since float16 alone would overflow.
+S is a count sketch (Charikar et al. 2002): every run of `RUN` elements is summed with random signs and added to one of
+`BUCKETS` buckets at random. The elements of a run are drawn as well, each from another eighth of the part: an attacker
+who knew the runs could put everything into one of them, whose sum is √RUN times its norm once in a hundred draws.
+Norms are estimated within 1 / √(2 · BUCKETS), one standard deviation. A row is float16, divided by the norm that its
+contributor declared for the layer, since plain float16 would overflow.
 """
 
 from __future__ import annotations

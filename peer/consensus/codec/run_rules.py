@@ -1,4 +1,4 @@
-"""What the spec of a run means for the round machine, and for whoever checks afterwards what it decided."""
+"""Derives the rules of the round machine, and of those who check its decisions later, from a run's spec."""
 
 from __future__ import annotations
 

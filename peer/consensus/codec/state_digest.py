@@ -1,8 +1,8 @@
-"""What an outer state is called: a Merkle root over the layers of θ and m, with the data cursors.
+"""The digest of an outer state: a Merkle root over the layers of θ and m, with the data cursors.
 
-Each layer's θ, and then its m, is cut into chunks of 1 MiB of little-endian float32. A layer is the root over the
-digests of its chunks, the model the root over its layers. So whoever holds some layers can say which they are, and each
-chunk of a snapshot is checked against what voters have certified.
+Each layer's θ, then its m, is cut into chunks of 1 MiB of little-endian float32. A layer's digest is the root over its
+chunks, the model's is the root over its layers. So a peer that holds some layers can name them, and each chunk of a
+snapshot is checked against what voters have certified.
 """
 
 from __future__ import annotations

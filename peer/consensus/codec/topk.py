@@ -1,8 +1,8 @@
-"""Sparse layouts: of every chunk of 4,096 elements the few largest, each with its place in the chunk in 12 bits.
+"""Sparse layouts: the few largest elements of every chunk of 4,096, each with its 12-bit index in the chunk.
 
-A contribution holds 64 of them as one of two magnitudes and a sign: 116 bytes. What is not sent stays in its
-author's residual (error feedback) and comes when it has grown, as in SparseLoCo (arXiv:2508.15706). In the mean of n
-such contributions up to 64 n elements of a chunk are not zero; it holds the 256 largest, with 8 bits each: 642 bytes.
+A contribution holds 64 of them, as one of two magnitudes and a sign: 116 bytes. What is not sent stays in its author's
+residual (error feedback) and is sent once it has grown, as in SparseLoCo (arXiv:2508.15706). In the mean of n such
+contributions up to 64 n elements of a chunk are not zero; it holds the 256 largest, with 8 bits each: 642 bytes.
 
 | section | a contribution's chunk | a mean's chunk |
 | --- | --- | --- |
@@ -10,8 +10,8 @@ such contributions up to 64 n elements of a chunk are not zero; it holds the 256
 | places | 64 of 12 bits, in order; two in 3 bytes, the first in the lower 12 of 24 bits, little-endian | 256 likewise |
 | values | 64 of 2 bits, four in a byte, the first lowest: bit 0 says higher, bit 1 says negative | 256 int8 |
 
-Where fewer elements are not zero, the last of them is repeated. A chunk whose places are not in order, or which says
-two things of one place, is nothing that anybody encodes: it decodes to NaN, which no judge and no voter accepts.
+Where fewer elements are not zero, the last of them is repeated. No encoder writes a chunk whose indices are out of
+order or that holds two values for one index: such a chunk decodes to NaN, which every judge and voter rejects.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The codec in torch, where the numbers lie: the bytes and bits of `peer.consensus.codec.codec` on any device.
+"""The codec in torch, on the device where the numbers lie: the same bytes and bits as `peer.consensus.codec.codec`.
 
-Nothing here looks at a value, which would wait for a GPU. Divisors are tensors: by a plain number a GPU multiplies with
-its reciprocal, which rounds otherwise.
+Nothing here reads a value on the host, which would wait for the GPU. Divisors are tensors: for a plain number a GPU
+multiplies by its reciprocal, which rounds differently.
 """
 
 from __future__ import annotations

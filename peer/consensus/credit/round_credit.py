@@ -1,4 +1,4 @@
-"""What a decided update says to people: weights, norms, tokens and penalties, from its bytes alone."""
+"""What a decided update tells people: weights, norms, tokens and penalties, from its bytes alone."""
 
 from __future__ import annotations
 

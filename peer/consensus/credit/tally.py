@@ -1,12 +1,12 @@
 """What each peer has put into a run, counted from the updates that its peers agreed on.
 
-A peer can raise none of these figures by its own word. Rounds and weights are what a quorum voted for; tokens are those
-of its header, up to what the run lets count, in rounds where the votes say that some of its bytes are in the mean.
+No peer can raise these figures by its own word. Rounds and weights are what a quorum voted for; tokens are those of the
+peer's header, up to the run's limit, in rounds where the votes say that some of its bytes are in the mean.
 
-A chain on disk loses its oldest blocks to the quota. What they counted goes into a tally first, which lies beside the
-base and has its name:
+A chain on disk drops its oldest blocks when it exceeds its quota. Before that, their counts go into a tally beside the
+base, with the base's name:
 
-chain/<anchor hex>.tally    the sums of all rounds up to the anchor where the blocks begin, with their digest in front
+chain/<anchor hex>.tally    a digest, then the sums of all rounds up to the anchor where the blocks begin
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a worker's link does for its lead: sends parts, takes the means of its layers, and says what it holds.
+"""A worker's link does for its lead: it sends parts, receives the means of its layers, and reports what it holds.
 
-The worker's own round machine follows the chain as any other; this stands beside it and knows no ballot. It obeys its
-lead alone. What others send is bounded before it is looked at: means of its layers, a few of each part.
+The worker's own round machine follows the chain like any other. This module stands beside it, takes no part in ballots,
+and obeys its lead alone. What other peers send is bounded before it is read: means of its layers, a few of each part.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A lead's hands: of every effect of its round machine, what its workers do of it, and what it does itself."""
+"""Performs the effects of a lead's round machine: which of them go to its workers, and which it performs itself."""
 
 from __future__ import annotations
 

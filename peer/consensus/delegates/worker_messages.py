@@ -1,4 +1,4 @@
-"""What a lead's link asks of the links of its workers, and what those answer: frames beside those of the round."""
+"""Messages between the link of a lead and the links of its workers: frames beside those of the round."""
 
 from __future__ import annotations
 

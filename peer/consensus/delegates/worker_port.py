@@ -1,4 +1,4 @@
-"""A lead's words to its workers, and theirs as inputs of its round machine."""
+"""Sends a lead's requests to its workers, and turns their answers into inputs of its round machine."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Where the run was, signed by its organiser: what a newcomer believes instead of going all the way from the genesis.
+"""Checkpoints: a round and its anchor, signed by the organiser. Newcomers trust them instead of the whole way from
+genesis.
 
-Certificates alone prove that those voted who could. Of an evening's electorate one key may be left, whose owner can
-certify rounds without end, from that evening on. So a newcomer follows certificates from the newest checkpoint only.
+Certificates alone prove that the keys of an electorate voted. Years later an attacker may own the keys of an old
+electorate and certify other rounds from there on. So a newcomer follows certificates from the newest checkpoint only.
 """
 
 from __future__ import annotations
@@ -59,8 +60,9 @@ class ChainCheckpoint(Packed):
         return cls.unpacked(unpack(packed))
 
 
-def packed_question(newest: ChainCheckpoint | None) -> bytes:
-    return (0 if newest is None else newest.round).to_bytes(NUMBER_BYTES, "big")
+def packed_question(round: int) -> bytes:
+    """For one that is newer than this round."""
+    return round.to_bytes(NUMBER_BYTES, "big")
 
 
 def answer_to(request: bytes, newest: ChainCheckpoint | None) -> bytes | None:

@@ -1,8 +1,8 @@
-"""What somebody believes of a chain that it did not see: certificates from the genesis on, and no headcount.
+"""A light client of the chain: it believes certificates from the genesis on, and never a count of peers.
 
-A vote names its instance, which is H(anchor, electorate): as long as the electorate stays the same one certificate, the
-newest, says all. So the way from the genesis is the blocks that changed the electorate, or the organiser's list by
-which restarts are judged, and the newest block.
+A vote names its instance, H(anchor, electorate). So while the electorate stays the same, the newest certificate proves
+all rounds before it. The way from the genesis is therefore: the blocks that changed the electorate, or the organiser's
+list by which restarts are judged, and the newest block.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""What the organiser's node does when a run has lost its quorum: it lets those who are left go on.
+"""The organiser's node lets the remaining voters go on when a run has lost its quorum.
 
-Voters that saw no quorum for long seal what they have (`Stuck`) and show it to the node. Once all of those whom the
-organiser knows have come, or `wait_s` after the first, the node signs one `Restart`. It needs no chain for that: a
-`Stuck` names the electorate that it is about, and peers check all of it against their own head, so that a Restart for
-an electorate that never was means nothing to anybody. Whom the organiser keeps out does not go on.
+Voters that saw no quorum for long sign what they have (`Stuck`) and show it to the node. The node signs one `Restart`
+once all peers that the organiser knows have come, or `wait_s` after the first. It needs no chain for that: a `Stuck`
+names its electorate, and peers check all of it against their own head, so that a Restart of an electorate that never
+existed has no effect. Peers in quarantine are left out.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The organiser's list of those whom it knows: who is on it, and how its node gives it."""
+"""The organiser's list of known peers: who is on it, and how its node gives it to others."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is decided: the update, who pledged what to it, and the votes that certify it."""
+"""A block: the update, what each member pledged to it, and the votes that certify it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Which numbers a contribution header may have: what can be computed bounds what cannot be measured."""
+"""Bounds of the numbers in a contribution header: what can be computed bounds what cannot be measured."""
 
 from __future__ import annotations
 

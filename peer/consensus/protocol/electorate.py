@@ -1,7 +1,7 @@
-"""Names that every peer computes alike: digests, anchors, who coordinates, what a quorum is.
+"""Names that every peer computes alike: digests, anchors, the coordinator of a ballot, and the size of a quorum.
 
-All digests are BLAKE3-256 over canonical msgpack (arrays, integers, byte strings and text only,
-so there is one encoding per value).
+All digests are BLAKE3-256 over canonical msgpack. It has arrays, integers, byte strings and text only, so there is one
+encoding per value.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Canonical msgpack, and readers of what others packed: a value of the right kind and size, or ValueError."""
+"""Canonical msgpack, and strict readers of it: they return a value of the right type and size, or raise ValueError."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Frames become messages, in the order in which a peer sent them; a large sealed one is opened beside the machine.
+"""Turns frames into messages, in the order in which a peer sent them. Large sealed ones are opened in a thread.
 
-What comes sealed is unpacked once those have signed it who may: until then it costs a hash and their signatures. An
-update has up to 8 MB, a chain of them 16: who has signed nothing must not have others read that. The machine checks
-again what it acts on.
+A sealed object is unpacked only after the required signatures were checked; until then it costs a hash and those
+checks. An update has up to 8 MB and a chain of them 16 MB: a peer without valid signatures must not make others unpack
+that. The machine checks again what it acts on.
 """
 
 from __future__ import annotations

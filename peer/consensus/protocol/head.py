@@ -1,4 +1,4 @@
-"""The head of a chain: the newest anchor, and who decides what follows it."""
+"""The head of a chain: the newest anchor, and the electorate that decides the next one."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""A vote is earned: who may vote, and how the electorate grows.
+"""A vote is earned: which peers may vote, and how the electorate grows.
 
-A newcomer contributes at once, but names cost nothing. So it votes only after its contributions were accepted in
-VOTES_AFTER rounds, and of those who have earned a vote no more come in at a time than a share of those who have one.
-What a peer says of itself, such as the digest of another's state, counts for nothing here.
+A newcomer contributes at once, but peer ids cost nothing. So it may vote only after its contributions were accepted in
+VOTES_AFTER rounds, and in one round the electorate grows by at most a share of its size. What a peer says about itself,
+such as the digest of its state, counts for nothing here.
 """
 
 from __future__ import annotations

@@ -1,5 +1,6 @@
-"""A Merkle tree over part digests: a peer signs one root before it sends anything,
-so it cannot give different bytes to different reducers."""
+"""A Merkle tree over part digests: a peer signs one root before it sends anything, so that it cannot give different
+bytes to different reducers.
+"""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What peers say to each other in a round.
+"""The messages of a round.
 
-Everything that arrives is checked here for type, size and range before anything else sees it: `unpacked`
-raises ValueError and nothing more. Whatever is passed on to third parties (headers, means,
-proposals, votes, lists) carries its author's signature; the rest is authenticated by the stream.
+Every message is checked here for types, sizes and ranges before anything else sees it: `unpacked` raises ValueError and
+nothing else. What is passed on to third parties (headers, means, proposals, votes, lists) carries its author's
+signature; the transport authenticates the rest.
 """
 
 from __future__ import annotations

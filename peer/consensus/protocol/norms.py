@@ -1,7 +1,7 @@
-"""From what members pledged and declared to the judgement of a round.
+"""Judges a round from what its members pledged and declared.
 
-Everything here is computed alike by the reducers, the coordinator, every voter, whoever catches up and
-whoever audits: from the headers and the head before, and from nothing else.
+Reducers, the coordinator, every voter, peers that catch up and auditors all compute the same result here: from the
+headers and the head before, and from nothing else.
 """
 
 from __future__ import annotations

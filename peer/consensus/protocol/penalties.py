@@ -1,15 +1,15 @@
-"""What a round takes from whom, and why: rows that everybody computes alike from the update and the head before it.
+"""Penalties of a round, with reasons: rows that every peer computes alike from the update and the head before it.
 
-A penalty is a record, not an instruction: its effect is in the contributors, the weights and the reducers already.
-Each lasts for one round, but for that of a lie.
+A penalty is a record, not an instruction: its effect is already in the contributors, weights and reducers. Each lasts
+for one round, except that of a lie.
 
-    ABSENT        in the electorate, and did not answer: nothing of it counts
-    LATE          had nothing ready, or some reducers closed before its parts came: the share of parts that counts
-    STALE         what it offers was learned rounds ago, or was offered before: the discount on its tokens
-    CLIPPED       more than counts in full, of tokens or of norm: what is left of it
-    ANOMALY       a norm, or a direction, that is not like its own before or like the others'
-    NONFINITE     not numbers
-    MISDECLARED   caught lying by more than half of the others: it counts nothing and reduces nothing for a while
+    ABSENT        in the electorate, but did not answer: nothing of it counts
+    LATE          had nothing ready, or its parts came after some reducers closed: the share of parts that counts
+    STALE         its contribution was learned rounds ago, or was offered before: the discount on its tokens
+    CLIPPED       more tokens, or a larger norm, than count in full: what is left of it
+    ANOMALY       a norm or a direction unlike its own before, or unlike the others'
+    NONFINITE     not finite numbers
+    MISDECLARED   convicted of a lie by more than half of the others: it counts nothing and reduces nothing for a while
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The rules by which a signed message of a round is refused, by their codes: `homefires explain CODE` words each."""
+"""The rules by which a signed message of a round is refused, as codes; `homefires explain CODE` explains each."""
 
 HEADER, STEPS, TOKENS, RANGES, STALENESS, BANDWIDTH = "HEADER", "STEPS", "TOKENS", "RANGES", "STALENESS", "BANDWIDTH"
 DELEGATES = "DELEGATES"

@@ -1,6 +1,7 @@
-"""The constants of a run, as one peer has them; and what peers in one process compute alike, computed once.
+"""The constants of a run, and a cache of what peers in one process compute alike.
 
-That is for simulators, where a message is one object for all. Real peers share nothing (`Rules.shared` is None).
+The cache is for simulators, where a message is one object for all peers. Real peers share nothing (`Rules.shared` is
+None).
 """
 
 from __future__ import annotations

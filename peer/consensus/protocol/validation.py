@@ -1,6 +1,6 @@
-"""Whether a block, an update, a vote may follow a head: computed from their contents, nobody is taken at their word.
+"""Whether a block, an update or a vote may follow a head: computed from their contents alone.
 
-Nothing here sends or changes anything, so that auditors, watchers and credit ask the same.
+Nothing here sends or changes anything, so auditors, watchers and credit use the same checks.
 """
 
 from __future__ import annotations

@@ -1,7 +1,8 @@
-"""The voter: promise, check, hold the bytes, vote, count, and move to the next anchor.
+"""The voter: promise, check, store the bytes, vote, count votes, and move to the next anchor.
 
-Safety lives here. A voter writes what it promised and accepted before it says so, votes only for
-what it holds on disk, and moves only on the votes of a quorum of the electorate written in the chain.
+The protocol is safe because of three rules here. A voter writes what it promised and accepted to disk before it says
+so; it votes only for bytes that it holds on disk; and it moves only on the votes of a quorum of the electorate that the
+chain names.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""A peer that is behind or ahead. One rule serves late arrival, catch-up and joining:
-a frame with an anchor that is not my head is answered by CHAIN if that anchor is behind me, else by GET.
+"""Catching up. One rule serves late arrivals, returning peers and newcomers: a frame whose anchor is not my head is
+answered with CHAIN if that anchor is behind me, and with GET otherwise.
 
-Blocks are checked as they arrive, each against the electorate of the one before, and wait in a queue
-until their parts are here. While some are applied the next blocks and the parts of the blocks in the
-queue are asked for, so that no wait of the network stands between two rounds.
+Blocks are checked as they arrive, each against the electorate of the one before, and queue until their parts are here.
+While some are applied, the next blocks and the parts of queued blocks are already requested, so that no wait for the
+network falls between two rounds.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The coordinator between START and PROPOSE: collect means, have them checked and repaired, void what nobody has."""
+"""The coordinator from START to PROPOSE: it collects means, has them checked and repaired, and voids parts that nobody
+has.
+"""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""The coordinator: reserve a ballot; ask; finish what was accepted before, or fix the list of members.
+"""The coordinator: it reserves a ballot, asks the voters, and either finishes what was accepted before or fixes the
+list of members.
 
-Everybody else only answers. Nothing here is needed for safety; it is all about getting on.
+All other peers only answer. Safety does not depend on this module; progress does.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Performs what the round machine asks for. The same driver runs in a real link and in a simulated one.
+"""Performs the effects of the round machine. The same driver runs in a real link and in a simulated one.
 
-The machine decides, the driver acts: it decodes frames into events, performs effects in their
-order, and feeds back what takes time (reducing, writing) as later events. Whoever owns it gives it
-a disk, arithmetic, a trainer and streams; none of its calls block for long.
+The machine decides and the driver acts: it decodes frames into events, performs effects in their order, and returns the
+results of slow work (reducing, writing) as later events. Its owner gives it a disk, arithmetic, a trainer and streams;
+none of its calls blocks for long.
 """
 
 from __future__ import annotations

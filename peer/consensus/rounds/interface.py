@@ -1,4 +1,4 @@
-"""The vocabulary that the round machine speaks with its driver: what it is told, and what it asks for."""
+"""The events and effects of the round machine: what its driver tells it, and what it asks its driver to do."""
 
 from __future__ import annotations
 

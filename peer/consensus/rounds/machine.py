@@ -3,20 +3,20 @@
 Read this file first. It says who handles what; the roles are in the files beside it:
 
     coordinator.py      the coordinator of a ballot: ask, choose, start
-    collector.py        the same from START to PROPOSE: means, their checks and repairs, the proposal
+    collector.py        the coordinator from START to PROPOSE: means, their checks and repairs, the proposal
     member.py           a member: send parts, reduce parts, send means
     reassignment.py     parts that are reduced a second time
-    soundness.py        whether a mean is what its rows come to, and what happens if it is not
+    soundness.py        whether a mean equals the sum of its rows, and what happens if it does not
     restart.py          a run that has lost its quorum
     acceptor.py         a voter: promise, fetch, vote, decide, move to the next anchor
     block_sync.py       a peer that is behind, or ahead
     misconduct.py       what convicts a liar
-    readiness.py        a peer that is not in step yet: compare bits, tell how far it is
+    readiness.py        a peer that is not in step yet: compare digests, tell how far it is
 
-Whether a block may follow is asked of `peer/consensus/protocol/validation.py`, by voters, auditors and watchers alike.
-Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order
-given; `PersistAcceptor` must be on disk before what follows it. A test may drop the rest of the effects at
-any point and restart from disk: that is a crash.
+Whether a block may follow is decided by `peer/consensus/protocol/validation.py`, for voters, auditors and watchers
+alike. Nothing here knows tensors, sockets, files or a clock. The driver performs the effects in the order given;
+`PersistAcceptor` must be on disk before what follows it. A test may drop the rest of the effects at any point and
+restart from disk: that is a crash.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""A member: pledge what I give, send my parts to their reducers, reduce the parts that are mine, send the means."""
+"""A member of a round: it pledges its contribution, sends parts to their reducers, reduces its own parts, and sends
+means.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What convicts a liar: means whose rows are false, declared norms that are too small, two proposals of a ballot."""
+"""What convicts a liar: means whose rows are false, declared norms that are too small, two proposals in one ballot."""
 
 from __future__ import annotations
 

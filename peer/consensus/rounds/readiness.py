@@ -1,7 +1,7 @@
-"""When a peer is in step: it stands where the electorate stands, and with the same bits.
+"""When a peer is in step: its head is the electorate's head, and its state has the same digest.
 
-Until then it is no member of a round, so that nothing it computed wrongly or for another anchor counts,
-and it tells the people how far it has come.
+Until then it is no member of a round, so that nothing counts that it computed wrongly or for another anchor. It reports
+how far it has come.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""How a part is reduced, and reduced again: the repair of a part whose reducer died, stalls, or made a false mean.
+"""Reduces a part again after its reducer died, stalled, or made a false mean.
 
-The coordinator names who reduces it in `Reassign`; every member sends its bytes once more, to that peer.
+The coordinator names the new reducer in `Reassign`; every member sends its bytes once more, to that peer.
 """
 
 from __future__ import annotations

@@ -1,9 +1,9 @@
-"""When no quorum is left: voters seal what they have, and the organiser lets those who are left go on without the rest.
+"""Goes on without a quorum: voters seal their state, and the organiser lets those who are left continue.
 
-A voter that saw no quorum for `restart_s` signs `Stuck`: it is on disk before it is said, the voter votes no more in
-this instance, and it shows what it has accepted there. From these the organiser's node makes a `Restart`
-(`peer.consensus.organiser.restart_desk`). If one of them has accepted an update, the newest of those is decided; if
-none has, they are the electorate of a new instance after the same anchor.
+A voter that saw no quorum for `restart_s` signs `Stuck`, which is on disk before it is sent. From then on it does not
+vote in this instance, and it shows what it has accepted there. The organiser's node makes a `Restart` from these
+messages (`peer.consensus.organiser.restart_desk`). If one of them shows an accepted update, the newest such update is
+decided; otherwise their authors are the electorate of a new instance after the same anchor.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ def poll(turn: Transition) -> None:
     if state.head.number >= MAX_RESTARTS:
         return
     missing = timeouts.out_of_sight(state, turn.now)
-    alone = len(state.electorate) - len(missing) < quorum(state.electorate)
+    alone = timeouts.lacks_quorum(state, turn.now)
     turn.set(alone_since=min(state.alone_since, turn.now) if alone else inf)
     waited = turn.now - turn.state.alone_since >= _patience_s(turn, missing) and _hears_the_organiser(turn)
     dead = len(state.stucks) > len(state.electorate) - quorum(state.electorate)

@@ -1,8 +1,8 @@
-"""Whether every mean is what the contributions behind it come to.
+"""Checks every mean against the contributions behind it.
 
-A mean travels with a row for each contributor: what a random sketch of its bytes comes to, drawn from the mean's own
-digest. A mean is linear in them, so everybody compares it with the sum of its rows, and the row about itself with its
-own bytes. Who finds a row about itself wrong shows everybody what it gave.
+A mean travels with one row per contributor: a random sketch of the contributor's bytes, drawn from the mean's own
+digest. A mean is linear in its contributions, so everybody compares it with the sum of its rows, and each contributor
+compares its own row with its own bytes. A contributor whose row is wrong shows everybody what it gave.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Everything the round machine knows.
+"""The state of the round machine.
 
-`State` is immutable. What must survive a crash is `Acceptor` (written before it is promised), the
-header with its encoded parts (written before the machine hears of it), and the chain.
+`State` is immutable. Three things must survive a crash: `Acceptor` (written before it is promised), the header with its
+encoded parts (written before the machine hears of it), and the chain.
 """
 
 from __future__ import annotations

@@ -1,18 +1,19 @@
-"""How long each wait of a round lasts: learned from when others came in the last rounds, never more than the spec says.
+"""How long each wait of a round lasts: learned from the arrivals of the last rounds, and never more than the spec
+allows.
 
-Every update carries what its coordinator measured (`Update.waited`, `Update.took`), so all peers that
-have the same chain compute the same deadlines. Whoever measures wrongly costs time, never agreement.
+Every update carries what its coordinator measured (`Update.waited`, `Update.took`), so peers with the same chain
+compute the same deadlines. A wrong measurement costs time, never agreement.
 
 For each wait, over the last rounds:
 
-    deadline = MARGIN · max(when a quorum had come, median + patience · MAD)      (MAD: median absolute deviation)
+    deadline = MARGIN · max(arrival of a quorum, median + patience · MAD)      (MAD: median absolute deviation)
 
-A peer that did not come counts as `MISSED` times the deadline it missed. One such peer moves neither
-median nor MAD; when the whole group gets slower, the deadlines follow. Where nobody comes in time
-nothing commits and nothing is learned, so every further ballot of a round waits twice as long.
+A peer that did not come counts as `MISSED` times the deadline it missed. One such peer moves neither median nor MAD;
+when the whole group gets slower, the deadlines follow. Where nobody comes in time nothing commits and nothing is
+learned, so every further ballot of a round waits twice as long.
 
-Of the first rounds less is known, and that is taken with `SLACK`: before any, what voters say of their own pace, and
-what their lines carry of a model of this size; after one or two, when the slowest came.
+Little is known of the first rounds, so `SLACK` multiplies what is known: before any round, the pace that voters report
+and the time their lines need for a model of this size; after one or two, the arrival of the slowest.
 """
 
 from __future__ import annotations
@@ -360,12 +361,18 @@ def silent_voters(state: State, now: float) -> tuple[str, ...]:
 def out_of_sight(state: State, now: float) -> frozenset[str]:
     """Voters that will hardly decide this round: silent, gone with a goodbye, or ready for `restart_s` without taking
     part in any ballot. Heartbeats alone would let a liar keep the others from a restart."""
-    late_s = state.rules.restart_s
+    late_s = state.rules.restart_s or inf
     mute = {
         peer for peer, ready_at in state.ready_at.items()
         if now - max(ready_at, state.spoke_at.get(peer, ready_at)) >= late_s
     }  # fmt: skip
     return frozenset({*silent_voters(state, now), *mute, *leavers(state)}).intersection(state.head.electorate)
+
+
+def lacks_quorum(state: State, now: float) -> bool:
+    """Whether too few voters are in sight to decide anything."""
+    voters = state.head.electorate
+    return len(voters) - len(out_of_sight(state, now)) < quorum(voters)
 
 
 def leavers(state: State) -> frozenset[str]:

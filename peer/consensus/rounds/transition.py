@@ -1,4 +1,4 @@
-"""One step of the machine in the making: the state so far, and the effects in the order they must happen."""
+"""One step of the machine in progress: the state so far, and the effects in the order in which they must happen."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The line between a peer's trainer and its link: length-prefixed messages of `peer.schema.ipc` over a socket pair.
+"""The channel between a peer's trainer and its link: length-prefixed messages of `peer.schema.ipc` over a socket pair.
 
-What is no message ends the line on the side that hears it, as if the other side had ended.
+A frame that is no valid message ends the channel on the side that receives it, as if the other side had ended.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""The line with which friends join a cluster: whose it is, and a secret that its lead asks for.
+"""A cluster invite: one line with which friends join a cluster. It holds the lead's peer id and a secret.
 
-`hfc1:` + base64url of msgpack [lead's peer id, secret]. Whoever has the line may train a stage of that cluster, so it
-is for friends. It is of no use without an invite of the run.
+`hfc1:` + base64url of msgpack [lead's peer id, secret]. Everybody with this line may train a stage of that cluster, so
+it is for friends. It is of no use without an invite of the run.
 """
 
 from __future__ import annotations

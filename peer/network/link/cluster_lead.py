@@ -1,4 +1,4 @@
-"""A lead's side of its cluster: who offers to work in it, who is still there, and what they are told."""
+"""A lead's side of its cluster: which homes offer to work, which are still there, and what they are told."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a worker's link asks its lead's, and what that answers: packed structs with a bound on every field."""
+"""Messages between a worker's link and its lead's link: packed structs with a bound on every field."""
 
 from __future__ import annotations
 

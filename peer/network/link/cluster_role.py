@@ -1,4 +1,4 @@
-"""What a link does beside its own peer's part of a run, where that peer is one of several homes of a cluster."""
+"""The tasks of a link whose peer is one of several homes of a cluster, beside its own part of the run."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A worker's side of its cluster: it offers itself to its lead again and again, and hears what it is to hold."""
+"""A worker's side of its cluster: it offers itself to its lead again and again, and learns which layers to hold."""
 
 from __future__ import annotations
 

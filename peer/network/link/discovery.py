@@ -1,4 +1,4 @@
-"""The other peers of the run, as the board names them: told to the round machine, and dialled."""
+"""Finds the other peers of the run on the board, tells the round machine about them, and dials them."""
 
 from __future__ import annotations
 

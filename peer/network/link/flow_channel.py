@@ -1,7 +1,7 @@
-"""The line for what the homes of a cluster compute for each other: a socket pair of its own between trainer and link.
+"""A socket pair between trainer and link for activations and gradients that the homes of a cluster exchange.
 
-Each frame is 2 bytes of length and that peer id, 4 bytes of length and the frame. At the trainer's end the peer id says
-to whom, at the link's from whom.
+Each frame is 2 bytes of length and a peer id, then 4 bytes of length and the frame. From the trainer the peer id is the
+receiver, from the link it is the sender.
 """
 
 from __future__ import annotations

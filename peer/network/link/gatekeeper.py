@@ -1,7 +1,7 @@
-"""Whom this link serves, and how it is let in itself.
+"""Whom this link serves, and how this peer gets its own admission.
 
-Nobody needs the organiser's node to take part: a peer shows its own admission, and orders pass from peer to peer. Only
-a newcomer's first admission, and the next one in time, come from that node.
+No peer needs the organiser's node to take part: it shows its own admission, and orders pass from peer to peer. Only a
+newcomer's first admission, and later its renewal, come from that node.
 """
 
 from __future__ import annotations

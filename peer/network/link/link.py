@@ -1,8 +1,8 @@
-"""The link process: finds the others, runs the round machine, talks to the trainer. No torch of ours, no CUDA.
+"""The link process: it finds other peers, runs the round machine, and talks to the trainer. It loads no CUDA.
 
     python -m peer.network.link.link --fd N
 
-The first message at this end of the channel says which run to join, and how. Read `story` first.
+The first message on the channel says which run to join, and how. Read `story` first.
 """
 
 from __future__ import annotations

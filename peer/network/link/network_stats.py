@@ -1,4 +1,4 @@
-"""What the network panel shows: this link's traffic, with whom, over which connections."""
+"""The figures of the dashboard's Network screen: this link's traffic, its peers, and its connections."""
 
 from __future__ import annotations
 

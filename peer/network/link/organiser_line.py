@@ -1,4 +1,4 @@
-"""The way to the organiser's node for a peer whose run has lost its quorum."""
+"""Reaches the organiser's node for a peer whose run has lost its quorum."""
 
 from __future__ import annotations
 

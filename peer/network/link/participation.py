@@ -1,4 +1,4 @@
-"""A peer in its run: what a link does from the first round that it sees to the last."""
+"""A peer's part in its run: what the link does from the first round that it sees to the last."""
 
 from __future__ import annotations
 
@@ -19,10 +19,10 @@ from peer.consensus.protocol.block import Block, ContributionHeader, Roster
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
+from peer.consensus.rounds import timeouts
 from peer.consensus.rounds.driver import Driver, trainer_input
 from peer.consensus.rounds.interface import Leaving, Quarantined, RosterHeard, Tick
 from peer.consensus.rounds.machine import TICK_S, begin
-from peer.consensus.rounds.timeouts import out_of_sight
 from peer.network.link.channel import LinkEnd, LinkLost
 from peer.network.link.cluster_role import ClusterRole
 from peer.network.link.discovery import Announcer, PeerDiscovery, TrainingFigures
@@ -41,11 +41,14 @@ PUBLISH_S = 20.0
 FINISH_S = 15.0
 """A peer that has finished the run stays this long for others who may need its vote or its bytes."""
 ALONE_S = 120.0
-"""Once in so long a peer that hears no other voter asks whether the run is over."""
+"""Once in so long a peer that hears no quorum asks whether the run is over."""
 LAST_ROUND_S = 1.0
 """A peer that leaves while parts are exchanged stays this long for the commit."""
 GOODBYE_S = 0.2
 """What a peer says at last gets this long to be published and queued; the streams then send what waits."""
+
+FindLoss = Callable[[bool], Awaitable[str]]
+"""Says why the chain is lost, by certificates, or "". With whether the machine finds that nobody shows what follows."""
 
 
 class Participation:
@@ -90,11 +93,8 @@ class Participation:
         if role is not None:
             role.begin(self._driver, disk, arithmetic)
 
-    async def take_part(self, find_loss: Callable[[], Awaitable[str]]) -> str:
-        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is.
-
-        `find_loss` says why that is so, by certificates, where the machine finds that nobody shows what follows; or "".
-        """
+    async def take_part(self, find_loss: FindLoss) -> str:
+        """Until the trainer leaves, has finished the run, or has ended; or until the chain is lost: why it is."""
         self._node.streams.listen(self._on_frame)
         self._obey()
         self._list.load()
@@ -161,7 +161,7 @@ class Participation:
     def is_exchanging(self) -> bool:
         return self._driver.state.exchange is not None
 
-    async def _hears_out(self, hearing: asyncio.Task[bool], find_loss: Callable[[], Awaitable[str]]) -> str:
+    async def _hears_out(self, hearing: asyncio.Task[bool], find_loss: FindLoss) -> str:
         """Why the chain is lost; nothing when the trainer has said its last."""
         losing = asyncio.create_task(self._find_loss(find_loss))
         try:
@@ -170,23 +170,18 @@ class Participation:
         finally:
             losing.cancel()
 
-    async def _find_loss(self, find_loss: Callable[[], Awaitable[str]]) -> str:
+    async def _find_loss(self, find_loss: FindLoss) -> str:
         """What the machine was told two liars may have said: the round goes on while that is looked into."""
         while True:
             with suppress(TimeoutError):
                 async with asyncio.timeout(ALONE_S):
                     await self._lost.wait()
-            if not self._lost.is_set() and not self._is_alone():
-                continue
+            is_told = self._lost.is_set()
+            if not is_told and not timeouts.lacks_quorum(self._driver.state, time.monotonic()):
+                continue  # where too few are there to decide the others may have finished the run
             self._lost.clear()
-            if why := await find_loss():
+            if why := await find_loss(is_told):
                 return why
-
-    def _is_alone(self) -> bool:
-        """Whether no other voter is there: the others may have finished the run."""
-        state = self._driver.state
-        others = frozenset(state.head.electorate) - {self._node.peer_id}
-        return bool(others) and others <= out_of_sight(state, time.monotonic())
 
     def _stop(self) -> None:
         """Another machine begins on another chain: this one must not write any more."""

@@ -1,4 +1,6 @@
-"""A reducer's arithmetic: keep members' encoded parts, measure and average them off the event loop, encode once."""
+"""A reducer's arithmetic: it keeps members' encoded parts, averages them off the event loop, and
+encodes the mean once.
+"""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""How the organiser's list of those whom it knows reaches a peer, and outlives it.
+"""How the organiser's list of known peers reaches a peer.
 
-The organiser's node gives it to whoever asks; from then on voters pass it on among themselves, and the chain carries
-it. The round machine checks who signed it.
+The organiser's node gives it to everybody who asks. Afterwards voters pass it on to each other, and the chain carries
+it. The round machine checks its signature.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
-"""One large file from several donors at once: every chunk is checked, and a download that was cut goes on where it was.
+"""Downloads one large file from several donors at once. Every chunk is checked, and an interrupted download resumes.
 
-<folder>/<name>.part/     what has arrived; which chunks those are is found by their digests
+<folder>/<name>.part/     the chunks that have arrived, recognised by their digests
 
-Whoever needs some of its layers takes the chunks of those. Donors may have some, too: who is asked has what it is asked
-for.
+A peer that needs only some layers takes their chunks. Donors may hold only some, too, and are asked for those.
 """
 
 from __future__ import annotations

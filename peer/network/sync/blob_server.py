@@ -1,7 +1,7 @@
-"""What a peer gives to newcomers: word of its chain, the way along it, manifests and chunks of its snapshots.
+"""What a peer gives to newcomers: the status of its chain, the way along it, manifests and chunks of its snapshots.
 
-It happens on streams of its own, and waits while this peer exchanges parts of a round: giving a
-snapshot must not be felt by those who train.
+It answers on streams of their own and waits while this peer exchanges parts of a round, so that a download never slows
+those who train.
 """
 
 from __future__ import annotations
@@ -127,7 +127,7 @@ class BlobServer:
 
     async def way(self, peer: str, request: bytes) -> bytes | None:
         """Between the rounds in the request; nothing if this peer has not all of that."""
-        if self.disk is None:
+        if self.disk is None or not self.may_have(peer, 0):  # it is made and packed for those alone who get it
             return None
         try:
             way = self.disk.way_between(*light_chain.read_question(request))

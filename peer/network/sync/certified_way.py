@@ -1,4 +1,4 @@
-"""Where the chain of another leads, by the votes of those who decided it: nobody is taken at their word."""
+"""Follows another peer's chain by the votes that certify it; the peer's own word counts for nothing."""
 
 from __future__ import annotations
 

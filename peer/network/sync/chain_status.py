@@ -1,10 +1,10 @@
-"""What peers say of their chains and snapshots, and how they are asked."""
+"""What peers report about their chains and snapshots, and how to ask for it."""
 
 from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 import msgpack
@@ -101,10 +101,17 @@ class SnapshotChoice(Donors):
     offer: SnapshotOffer
 
 
-async def query_status(asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...]) -> dict[str, ChainStatus]:
-    """What these peers say of their chains, by peer; who does not answer, or says nonsense, is left out."""
-    everybody = sorted(peers)
-    asked = random.sample(everybody, min(ASK_MOST, len(everybody)))
+async def query_status(
+    asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...], first: Sequence[str] = ()
+) -> dict[str, ChainStatus]:
+    """What these peers say of their chains, by peer; who does not answer, or says nonsense, is left out.
+
+    Names cost nothing: where they are too many to be asked, those in `first` are asked before others.
+    """
+    everybody = set(peers)
+    known = [peer for peer in dict.fromkeys(first) if peer in everybody]
+    others = sorted(everybody.difference(known))
+    asked = (*known, *random.sample(others, len(others)))[:ASK_MOST]
     answers = await asyncio.gather(*(_ask(asker, peer, ask_chain_status(anchors)) for peer in asked))
     return {peer: answer for peer, answer in zip(asked, answers, strict=True) if answer is not None}
 

@@ -1,4 +1,4 @@
-"""The organiser's newest checkpoint, as a peer hears of it, keeps it in its folder and gives it to others."""
+"""The organiser's newest checkpoint: how a peer learns of it, keeps it in its folder, and gives it to others."""
 
 from __future__ import annotations
 
@@ -47,7 +47,9 @@ class CheckpointKeeper:
         self.newest: ChainCheckpoint | None = None
         if self._path is not None and self._path.exists():
             with raising_damaged(self._path):
-                self.newest = self._checked(self._path.read_bytes())
+                kept = self._signed(self._path.read_bytes())
+            # It may be older than an invite that was asked for since.
+            self.newest = kept if self._is_new_enough(kept) else None
 
     @property
     def is_due(self) -> bool:
@@ -81,24 +83,36 @@ class CheckpointKeeper:
 
     async def _ask(self, peer: str) -> bytes | None:
         try:
-            return await self._asker.ask(peer, QUESTION, ASK_S, MAX_CHECKPOINT_BYTES, packed_question(self.newest))
+            return await self._asker.ask(
+                peer, QUESTION, ASK_S, MAX_CHECKPOINT_BYTES, packed_question(self._known_round)
+            )
         except Unreachable:
             return None
 
     def _take(self, peer: str, packed: bytes) -> None:
         try:
-            checkpoint = self._checked(packed)
+            checkpoint = self._signed(packed)
+            if not self._is_new_enough(checkpoint):
+                raise ValueError(f"the invite names another one, of round {self.oldest[0]}")
         except ValueError as error:
             self._refuse(RejectCode.ORGANISER, peer, f"it gives what is no checkpoint: {error}")
             return
         if self.newest is None or checkpoint.round > self.newest.round:
             self.newest = checkpoint
 
-    def _checked(self, packed: bytes) -> ChainCheckpoint:
+    def _signed(self, packed: bytes) -> ChainCheckpoint:
         """Raises ValueError."""
-        checkpoint, (round, anchor) = ChainCheckpoint.from_bytes(packed), self.oldest
+        checkpoint = ChainCheckpoint.from_bytes(packed)
         if not checkpoint.genuine(self._keys, self._organiser):
             raise ValueError("the organiser has not signed it")
-        if checkpoint.round < round or (checkpoint.round == round and checkpoint.anchor != anchor):
-            raise ValueError(f"the invite names another one, of round {round}")
         return checkpoint
+
+    def _is_new_enough(self, checkpoint: ChainCheckpoint) -> bool:
+        round, _ = self.oldest
+        return checkpoint.round > round or (checkpoint.round, checkpoint.anchor) == self.oldest
+
+    @property
+    def _known_round(self) -> int:
+        """Of what is older nobody shall tell: who was invited earlier has nothing newer, and does not lie."""
+        round, _ = self.oldest
+        return self.newest.round if self.newest is not None else max(0, round - 1)

@@ -1,7 +1,7 @@
-"""Before the first round: find out what the run is, and who founds it.
+"""Before the first round: finds out what the run is, and who founds it.
 
-Everything comes from whoever has it, the bootstrap node or any peer, and is checked against the invite: peers need no
-bootstrap node to let a newcomer in who reaches one of them.
+Everything may come from the bootstrap node or from any peer, and is checked against the invite. So a newcomer needs no
+bootstrap node if it reaches one peer of the run.
 """
 
 from __future__ import annotations

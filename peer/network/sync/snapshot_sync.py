@@ -1,8 +1,8 @@
-"""A peer whose chain does not lead to where the others are: it takes a snapshot that the voters have certified.
+"""Downloads a snapshot that voters have certified, for a peer whose own chain does not lead to the others'.
 
-It happens while the round machine does not run: before a newcomer's first round, and when a peer
-finds that nobody has any more what follows its own chain. Who gives a snapshot does not matter: the update after it,
-on a chain that is certified from where this peer stands on, names its anchor and its state.
+This happens while the round machine does not run: before a newcomer's first round, and when a peer finds that no other
+peer still has the blocks after its own head. It does not matter who gives the snapshot: the update after it, on a chain
+that is certified from where this peer stands, names its anchor and its state.
 """
 
 from __future__ import annotations
@@ -15,12 +15,12 @@ from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextlib import suppress
 from dataclasses import dataclass, field
-from itertools import chain
 from pathlib import Path
 
 from dht.errors import BadInput, RunOver, Unreachable
 from dht.node import Node
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
+from peer.consensus.organiser.checkpoints import ChainCheckpoint
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
 from peer.consensus.protocol.rules import Rules
@@ -81,6 +81,9 @@ class SnapshotSync:
 
         Raises RunOver.
         """
+        signed = self.checkpoints.newest
+        if signed is not None and not _agrees(disk, signed):
+            return f"the organiser has signed another anchor of round {signed.round} than this chain has"
         is_newcomer = disk.head.round == 0 and self.node.peer_id not in disk.head.members
         others = await self._read_others(LOOK_TRIES if is_newcomer else 1)
         said = max((head.round for head, _ in others.values() if head is not None), default=0)
@@ -99,15 +102,19 @@ class SnapshotSync:
             return f"{goal} updates are more to load than a snapshot"
         return ""
 
-    async def find_loss(self, disk: ChainStore) -> str:
-        """Why the chain on this disk must be given up, of which the machine says that nobody shows what follows; or ""
-        if nobody has more that is certified."""
-        _, ways = await self._find_ways(disk, await self._read_others(1))
+    async def find_loss(self, disk: ChainStore, is_told: bool = True) -> str:
+        """Why the chain on this disk must be given up; or "" if nobody has more that is certified.
+
+        `is_told`: the machine says that nobody shows what follows. Else whoever says that it has that is believed.
+        Raises RunOver.
+        """
+        standings, ways = await self._find_ways(disk, await self._read_others(1))
         goal = newest(ways.values())
-        return _lost(goal, disk) if goal > disk.head.round else ""
+        has_next = not is_told and any(standings[peer].shared >= 0 for peer in ways)
+        return _lost(goal, disk) if goal > disk.head.round and not has_next else ""
 
     async def bring(self, disk: ChainStore, why: str) -> SnapshotManifest:
-        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull.
+        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull, RunOver.
 
         Who has a past is told `why` its chain is given up.
         """
@@ -119,6 +126,7 @@ class SnapshotSync:
             if choice is None:
                 self.say(PeerStateChanged(state="SYNCING", why="looking for peers that give a snapshot"))
                 await asyncio.sleep(TRY_AGAIN_S)
+                await self._find_ways(disk, await self._read_others(1))  # the others may have finished meanwhile
                 continue
             try:
                 manifest = await self._fetch(choice)
@@ -167,7 +175,7 @@ class SnapshotSync:
         for donors in ({*standings} - self._silent, {*standings}):
             candidates = [
                 item for item in offered({peer: standings[peer] for peer in donors}, self._needed)
-                if item.offer.round > disk.head.round and item.offer.manifest not in self._refused
+                if item.offer.round > self._starts(disk)[-1].round and item.offer.manifest not in self._refused
             ]  # fmt: skip
             ways = await asyncio.gather(*(self._way_to(disk, standings, item) for item in candidates))
             for item, way in zip(candidates, ways, strict=True):
@@ -197,9 +205,11 @@ class SnapshotSync:
         return None
 
     def _starts(self, disk: ChainStore) -> tuple[ChainHead, ...]:
-        """From where certificates are followed: the heads on this disk, or a newer one that the organiser signed."""
-        newest = self.checkpoints.newest
-        return (newest.head,) if newest is not None and newest.round > disk.head.round else tuple(disk.heads)
+        """From where certificates are followed: the heads on this disk, or one that the organiser signed and that is
+        newer, or contradicts them."""
+        signed = self.checkpoints.newest
+        is_needed = signed is not None and (signed.round > disk.head.round or not _agrees(disk, signed))
+        return (signed.head,) if signed is not None and is_needed else tuple(disk.heads)
 
     @property
     def _follower(self) -> Follower:
@@ -214,6 +224,9 @@ class SnapshotSync:
         about = (manifest.run, manifest.round, manifest.anchor, manifest.layers)
         if about != (self.run, choice.offer.round, choice.offer.anchor, self.layers):
             raise BadInput(f"the snapshot of round {choice.offer.round} is of another run or model")
+        # From these follow how long this peer waits and what it thinks of others, as all do who were there.
+        if len(manifest.base.before) < min(manifest.round, self.rules.keep_rounds + 1):
+            raise BadInput(f"the snapshot of round {choice.offer.round} leaves updates out that led to it")
         after = choice.way.blocks[-1].update
         if manifest.state != after.state:
             raise BadInput(f"the snapshot of round {choice.offer.round} is not of the state that its voters certified")
@@ -259,7 +272,9 @@ class SnapshotSync:
             await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
             await self.checkpoints.hear(others)
             if disk.head.round or not self.checkpoints.is_due:
-                return await query_status(self.node, (*others, self.rules.organiser), self._anchors(disk))
+                asked, known = (*others, self.rules.organiser), self._starts(disk)[-1]
+                first = (self.rules.organiser, *known.electorate, *known.roster.known)
+                return await query_status(self.node, asked, self._anchors(disk), first)
             round, _ = self.checkpoints.oldest
             why = f"nobody shows the organiser's checkpoint of round {round}, which the invite names, or a newer one"
             self.say(PeerStateChanged(state="SYNCING", why=why))
@@ -279,10 +294,11 @@ class CertifiedChoice(SnapshotChoice):
 
 def kept_way(disk: ChainStore, way: CertifiedWay) -> KeptWay:
     """What leads to the chain that begins where this way ends, from as far back as this disk knows."""
-    if way.start not in disk.heads:  # it begins at the organiser's checkpoint
-        return KeptWay(way.start.round, way.blocks[:-1])
-    before = disk.way.and_then(disk.blocks[: way.start.round - disk.base.head.round], disk.base.head)
-    return KeptWay(before.first, (*before.blocks, *way.blocks[:-1]))
+    if way.start in disk.heads:
+        before = disk.way.and_then(disk.blocks[: way.start.round - disk.base.head.round], disk.base.head)
+    else:  # it begins at the organiser's checkpoint
+        before = KeptWay(way.start.round)
+    return before.and_then(way.blocks[:-1], way.start)  # who showed it may have shown every block
 
 
 def is_shorter(offer: SnapshotOffer, goal: int, round_bytes: int) -> bool:
@@ -299,9 +315,14 @@ def offered(standings: Mapping[str, ChainStatus], needed: range) -> list[Snapsho
     found = []
     for offer, layers_of in donors.items():
         spans = {peer: layers for peer, layers in layers_of.items() if layers is not None}
-        if len(spans) < len(layers_of) or set(needed) <= set(chain.from_iterable(spans.values())):
+        if len(spans) < len(layers_of) or all(any(layer in span for span in spans.values()) for layer in needed):
             found.append(SnapshotChoice(offer=offer, donors=tuple(layers_of), spans=spans))
     return sorted(found, key=lambda item: (-item.offer.round, -len(item.donors)))
+
+
+def _agrees(disk: ChainStore, signed: ChainCheckpoint) -> bool:
+    """Whether this chain goes through what the organiser has signed, as far as its blocks are here."""
+    return all(head.anchor == signed.anchor for head in disk.heads if head.round == signed.round)
 
 
 def _lost(goal: int, disk: ChainStore) -> str:

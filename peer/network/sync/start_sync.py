@@ -1,4 +1,4 @@
-"""The model from which a run starts, from whoever of the run has it: for a machine that gets it nowhere else."""
+"""Downloads the pretrained model of a run from its peers, for a machine that gets it nowhere else."""
 
 from __future__ import annotations
 

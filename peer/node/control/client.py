@@ -1,4 +1,4 @@
-"""Commands to a running peer: the other end of its control socket (`DIR/run/control`)."""
+"""Sends commands to a running peer through its control socket (`DIR/run/control`)."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""`python -m peer.node.control.offline DIR '{"cmd":"pause"}'`: what the owner of a peer that does not run has it do.
+"""`python -m peer.node.control.offline DIR '{"cmd":"pause"}'`: a command for a peer that does not run.
 
-It is kept for the next start, with the checks of a running peer and under the folder's lock. Commands as at the control
-socket (`peer.node.control.server`): pause, resume, finish, snooze with `minutes`, set with `values`. The answer is one
-JSON object: `kept`, and for `set` the name and the settings.
+It is kept for the peer's next start, after the checks of a running peer and under the folder's lock. Commands are those
+of the control socket (`peer.node.control.server`): pause, resume, finish, snooze with `minutes`, set with `values`. The
+answer is one JSON object: `kept`, and for `set` the name and the settings.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What this peer's owner chose and wished, for its next start (both 0600).
+"""The settings and the last command of this peer's owner, kept for its next start (both 0600).
 
-DIR/settings.toml    the settings, as far as they are not the defaults
+DIR/settings.toml    the settings that differ from the defaults
 DIR/desired.json     the last of pause, resume, finish and snooze
 """
 

@@ -1,21 +1,22 @@
-"""The control socket of a peer, `DIR/run/control`: what its owner may ask of it while it works.
+"""The control socket of a peer, `DIR/run/control`: its owner's commands while it runs.
 
 JSON lines. A request is `{"v":1,"id":7,"cmd":"status"}`, its answer `{"id":7,"ok":true,…}` or
 `{"id":7,"ok":false,"error":"…"}`, where the error is one line for people. Commands:
 
-    status    state, why, round, step, steps, paused, finishing, name, peer, run, pid, seq; and of its owner's limits:
-              holds (rows of code, why, until) that keep it from training or from training all the time, until (when a
-              pause ends by itself, Unix time or null), duty (share of the time in which it computes), settings
-    pause     make no more micro-batches, give what was learned
-    snooze    likewise for so many `minutes`; then train again
-    resume    train again: ends what `pause`, `finish` and `snooze` began, also in a life before this one, and no limit
+    status    state, why, round, step, steps, paused, finishing, name, peer, run, pid, seq; and the owner's limits:
+              holds (rows of code, why, until) that stop or slow training, until (when a pause ends by itself, Unix time
+              or null), duty (share of the time in which it computes), settings
+    pause     compute no further micro-batch, and contribute what was learned
+    snooze    the same for `minutes`, then train again
+    resume    train again: ends `pause`, `finish` and `snooze`, also of an earlier start, but no limit
     finish    complete this round's contribution, then pause
     set       settings by name in `values`: all are taken or none is
-    leave     leave the run politely, as SIGTERM does
-    events    from number `from` on, each event as a line of its own, then those that come
+    leave     leave the run in order, as SIGTERM does
+    events    each event from number `from` on as a line of its own, then those that come
 
-The answer to `set` has a `note`: what else it takes, empty if it is done. So has one of a wish that could not be kept.
-Everything is done by one thread, for which training never waits. Only the owner of the files may connect.
+The answer to `set` has a `note`: what else is needed for it to take effect, or an empty string. A command that could
+not be kept has a note, too. One thread does everything, and training never waits for it. Only the owner of the files
+may connect.
 """
 
 from __future__ import annotations

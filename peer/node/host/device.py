@@ -1,4 +1,4 @@
-"""The devices that a volunteer asked for: chosen, and when one fails told apart: others fill it, or it is gone."""
+"""Chooses the devices that a volunteer asked for. After a failure it tells a full memory from a lost device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What folders take on their disks, and what is free there."""
+"""The size of folders on their disks, and the free space there."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The GPUs, as NVML tells of them: figures while they train, their memory, their power limit.
+"""GPUs as NVML reports them: figures while they train, their memory, their power limit.
 
-AMD's cards have no NVML: of them torch tells the memory, and nobody the rest.
+AMD's cards have no NVML: torch reports their memory, and nothing reports the rest.
 """
 
 from __future__ import annotations

@@ -1,11 +1,11 @@
-"""How long nobody has used this machine, from what Linux tells everybody.
+"""How long nobody has used this machine, from files that every Linux user can read.
 
     /dev/tty*, /dev/pts/*                     when each terminal was last read from, to 8 s: what is typed there
     /sys/bus/usb/devices/*/urbnum             transfers of a USB keyboard, mouse, tablet or game pad
     /proc/interrupts                          those of a laptop's own keyboard and touchpad (i8042, I2C)
 
-The keys themselves are read by nobody. Which devices are for people the kernel says (/sys/class/input). Bluetooth has
-no counter of its own, so that its keyboards and mice are not seen; nor is a remote desktop.
+No key is read. The kernel says which devices are for people (/sys/class/input). Bluetooth has no counter of its own, so
+its keyboards and mice are not seen, and neither is a remote desktop.
 """
 
 from __future__ import annotations

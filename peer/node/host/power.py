@@ -1,4 +1,4 @@
-"""What feeds this machine, whether it goes to sleep, and how hot it is: small files of the kernel, and the desktop."""
+"""The machine's power supply, sleep and temperatures, from the kernel's files and the desktop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The processes of this machine: what ours take, which others run, and how much ours stand back for them."""
+"""The processes of this machine: what ours use, which others run, and the priority of ours."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""How many threads homefires takes of a machine that has other work, and that none of them spins while it waits.
+"""How many threads homefires uses on a machine that has other work. None of them spins while it waits.
 
-An operation that is shared out among threads ends with its last one. Where the machine has fewer free cores than that,
-a thread that spins keeps the one it waits for from its core: two training peers beside each other were 10 to 40 times
-slower so than with threads that sleep.
+An operation that is split among threads ends with its slowest one. Where the machine has fewer free cores than threads,
+a spinning thread takes the core from the one it waits for: two peers that trained beside each other were 10 to 40 times
+slower with spinning threads than with sleeping ones.
 """
 
 from __future__ import annotations

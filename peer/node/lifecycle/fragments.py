@@ -1,8 +1,8 @@
-"""The fragments of a model in the hands of one peer: whose turn it is, and what was made for each since it was offered.
+"""The fragments of a model at one peer: which one is next, and what was made for each since it was last offered.
 
-Round r averages fragment r mod P, and all train on in every round. What a peer offers for a fragment was made in all
-the rounds since it was that fragment's turn before, so tokens, steps and age are counted for each by itself. Age is
-counted in the fragment's own turns: who waits for its turn is not late.
+Round r averages fragment r mod P, while training goes on in every round. What a peer offers for a fragment was made in
+all rounds since that fragment's last turn, so tokens, steps and age are counted per fragment. Age is counted in the
+fragment's own turns: a fragment that waits for its turn is not late.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The words of a peer's life: what it is told, what it has its trainer do, and what else it asks for.
+"""The inputs and effects of a peer's lifecycle: what it is told, what its trainer does next, and what else it asks for.
 
 No clock, no torch and no files here: whoever drives the lifecycle has those (`peer.session`, the simulator, the tests).
 """

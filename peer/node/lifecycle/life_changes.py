@@ -1,4 +1,4 @@
-"""The fields of a life's state once more, so that a misspelt one, or one of another type, is an error to mypy."""
+"""The typed fields of a lifecycle's state, so that mypy finds a misspelt field or a wrong type."""
 
 from __future__ import annotations
 

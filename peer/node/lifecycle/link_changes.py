@@ -1,4 +1,4 @@
-"""A peer's link: it begins, says where the chain stands, ends, and is started again."""
+"""A peer's link during its life: it starts, reports where the chain stands, ends, and is started again."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
 """The life of a peer as one pure function: state and input in, state and effects out.
 
-`step` accounts the time since, takes the input in, and then, if the trainer is idle, says what it does next. That is
-`_next`: the whole policy on one screen. Nothing here waits; what takes time comes back as an input.
+`step` accounts for the time that has passed, handles the input, and then, if the trainer is idle, decides what it does
+next. That is `_next`: the whole policy on one screen. Nothing here waits; the result of slow work comes back as an
+input.
 """
 
 from __future__ import annotations

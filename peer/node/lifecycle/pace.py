@@ -1,13 +1,14 @@
 """How much of a round is this peer's part: H steps, its share of them by its speed, or what fits into the time.
 
-`round.pace` says which. Where all make H steps the slowest decides how long a round takes; with a share by speed (DyLU,
-arXiv:2401.09135) or by the time alone (A-EDiT, arXiv:2412.07210) all are ready at about the same moment, each with the
-steps that it could make, and updates weigh them by tokens.
+`round.pace` says which. Where all peers make H steps, the slowest decides how long a round takes. With a share by speed
+(DyLU, arXiv:2401.09135) or by time alone (A-EDiT, arXiv:2412.07210) all are ready at about the same moment, each with
+the steps that it could make, and updates weigh them by tokens.
 
-Seconds count from when this peer heard that its anchor was agreed, before it computed it. All hear that within about a
-second, so no clocks are compared, and what delays one of them in one round is over with the next: nothing adds up.
+Time counts from when this peer heard that its anchor was agreed, before it computed the anchor. All peers hear that
+within about a second. So no clocks are compared, and a delay in one round does not carry over into the next.
 
-The learning rate follows the share that is done, not the steps: who makes H/4 of them walks through the same rates.
+The learning rate follows the share that is done, not the steps: a peer that makes H/4 steps goes through the same
+rates.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a peer has made, offered and is owed, counted in rounds: the half of a trainer that needs no tensors."""
+"""What a peer has made, offered and still owes, counted in rounds: the half of a trainer that needs no tensors."""
 
 from __future__ import annotations
 

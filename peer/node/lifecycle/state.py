@@ -1,4 +1,4 @@
-"""Where a peer stands in its life: what it is connected to, what it has offered, what its trainer does, and why."""
+"""The state of a peer's life: its connection, what it has offered, what its trainer does, and why."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What people read of a peer's life: its state, why and until when; and what a move did to its own work."""
+"""Sentences about a peer's life: its state, the reason and its end; and the effect of a move on the peer's own work."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the trainer has done, and what came of what it began: steps, moves, contributions, checkpoints."""
+"""Handles the trainer's results: steps, moves, contributions, checkpoints."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One input of a peer's life while it is handled: the state so far, what it led to, and what people hear of it."""
+"""One input of a peer's life while it is handled: the state so far, the effects, and what people are told."""
 
 from __future__ import annotations
 

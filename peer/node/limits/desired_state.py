@@ -1,8 +1,8 @@
-"""What the owner of a peer wishes: that it trains, pauses, or pauses once its round is given; and what limits ask.
+"""What the owner of a peer wants: that it trains, pauses, or pauses after this round; and what the limits ask for.
 
-The thread of the control socket and the one that watches the limits say it, and whoever listens is called; the trainer
-looks at it between micro-batches; none waits for another. A wish is remembered whatever the peer does just then, and
-kept for its next start: whoever pauses a peer and then restarts the machine does not find it training.
+The threads of the control socket and of the limits set it, and listeners are called. The trainer looks at it between
+micro-batches; none waits for another. A wish is remembered whatever the peer is doing, and kept for its next start: a
+peer that was paused before the machine restarted stays paused.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A thread that looks at this machine twice a second, decides what the limits ask for, and says it to the trainer.
+"""A thread that reads this machine's sensors twice a second, decides what the limits ask for, and tells the trainer.
 
-The trainer looks at its wishes between micro-batches: from a sensor to the last step before a pause it takes LOOK_S
-and one micro-batch.
+The trainer looks at its wishes between micro-batches. So from a sensor's change to the last step before a pause it
+takes LOOK_S and one micro-batch.
 """
 
 from __future__ import annotations

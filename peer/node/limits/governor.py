@@ -1,8 +1,8 @@
-"""How much of the time to compute so that a GPU stays at a temperature or a power: a PI controller. Pure.
+"""A PI controller: the share of the time to compute so that a GPU stays at a temperature or a power. Pure.
 
-The heat of a GPU follows its mean power, and that follows the share of the time in which it computes; a few watts
-or degrees too many for some seconds harm nobody. What a sensor says is smoothed first, since it comes in whole
-degrees, or swings with the micro-batches.
+The heat of a GPU follows its mean power, which follows the share of the time in which it computes. A few watts or
+degrees too many for some seconds do no harm. Readings are smoothed first, since they come in whole degrees or swing
+with the micro-batches.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Traffic of the calendar month, remembered in `DIR/traffic.json` over restarts and crashes.
+"""Traffic of the calendar month, kept in `DIR/traffic.json` across restarts and crashes.
 
-The link says how much it has sent and received since it started, every ten seconds: so much a crash makes it forget.
-Who hears that is the trainer, which a busy disk must not hold up: a thread writes it down.
+The link reports every ten seconds how much it has sent and received since it started; a crash loses at most that much.
+The report arrives in the trainer's process, which a busy disk must not hold up, so a thread writes it down.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """What a volunteer's limits ask for now. Pure: settings, readings and the time in, a verdict out.
 
-Each limit is one function that says whether it holds training, why in words, and until when as far as that is known.
-A limit takes hold at once and lets go a little later, or a little below: a program that starts again, a file that is
-rewritten and a degree more or less do not make a peer pause and go on, and on, and on.
+Each limit is one function that says whether it stops training, why in words, and until when if that is known. A limit
+takes effect at once and ends a little later, or a little below its value, so that a program that restarts, a file that
+is rewritten, or one degree more or less does not make a peer pause and resume again and again.
 """
 
 from __future__ import annotations

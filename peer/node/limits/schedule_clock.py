@@ -1,7 +1,7 @@
-"""Schedules and months by the clock on the wall. Pure: the time, and whose clocks count, are given.
+"""Schedules and months by the wall clock. Pure: the time and the time zone are given.
 
 What counts is the local time that a clock shows: an hour that is repeated in autumn counts twice, one that is skipped
-in spring not at all. `zone` is whose clocks; None: those of this machine.
+in spring not at all. `zone` names the time zone; None means this machine's.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the limits are held against, read from this machine: only what a setting asks for."""
+"""Reads from this machine what the limits are compared with, and only what a setting asks for."""
 
 from __future__ import annotations
 

@@ -1,14 +1,14 @@
-"""The link's part of the run directory: the chain, the objects it names, and the voter's memory.
+"""The link's part of the run directory: the chain, the objects that it names, and the voter's promises.
 
 The files of the chain are those of `peer.node.store.run_directory`; beside them lie
 
 chain/objects/<hex>    bytes by digest: encoded means of parts, accepted updates
 chain/way              `peer.node.store.kept_way`
-chain/<hex>.tally      what blocks before the base counted for whom (`peer.consensus.credit.tally`)
+chain/<hex>.tally      what blocks before the base counted for each peer (`peer.consensus.credit.tally`)
 chain/acceptors        what this peer promised and accepted in the newest instances
 
-Every change is one switch of HEAD: what it will name is written before, what it named no longer is
-removed after, so that a crash in between leaves files that do not count.
+Every change is one switch of HEAD. Files that it will name are written before, files that it no longer names are
+removed after, so that a crash in between leaves only files that do not count.
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""What a disk has damaged of a chain is taken out before its peer starts, which then asks the others for it.
+"""Removes what a disk has damaged of a chain before its peer starts. The peer then asks others for it.
 
-Each anchor names all that led to it, and votes name their update. So a chain on disk holds as far as its blocks follow
-each other and the votes of the newest ones stand: the first that does not ends what is here, and HEAD is switched back
-to before it. What follows comes as it does to any peer that was away.
+Each anchor names everything that led to it, and votes name their update. So a chain on disk is valid as far as its
+blocks follow each other and the votes of the newest ones hold. At the first block that fails, HEAD is switched back to
+the block before it; the rest arrives as for any peer that was away.
 
-Nobody else has what this voter promised: where `chain/acceptors` is damaged, a peer does not start.
+Nobody else has what this voter promised: a peer with a damaged `chain/acceptors` does not start.
 """
 
 from __future__ import annotations

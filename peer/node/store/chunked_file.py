@@ -1,4 +1,4 @@
-"""A large file whose chunks have known digests, so that each can come from anybody."""
+"""A large file whose chunks have known digests, so that each chunk can come from any peer."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a peer offers for one anchor: encoded parts on disk, written once, sent in every ballot of the round.
+"""What a peer offers for one anchor: encoded parts on disk, written once, and sent in every ballot of the round.
 
-The trainer writes it; the link reads it. The file is the shared buffer between the two processes
-and the write-ahead copy at the same time: after a crash the same bytes are offered again.
+The trainer writes the file and the link reads it. It is both the buffer that the two processes share and the write-
+ahead copy: after a crash the same bytes are offered again.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a peer keeps outside its folder, in the cache of its machine: noted in its folder, so that its owner finds it.
+"""What a peer keeps outside its folder, in the machine's cache: noted in its folder, so that its owner finds it.
 
-`python -m peer.node.store.elsewhere DIR [OTHER …]` removes what the peer of DIR has there and no OTHER uses: one JSON
-object with the paths and bytes that are gone. Not while the peer runs.
+`python -m peer.node.store.elsewhere DIR [OTHER …]` removes what the peer of DIR has there and no peer of OTHER uses. It
+prints one JSON object with the removed paths and bytes. Not while the peer runs.
 """
 
 from __future__ import annotations

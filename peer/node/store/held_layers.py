@@ -1,6 +1,6 @@
-"""Which layers a home of a cluster keeps in its run directory, and since which round: `layers.json`.
+"""`layers.json`: the layers that a home of a cluster keeps in its run directory, and since which round.
 
-Of the others it keeps no bytes. A folder without the file is that of a peer that keeps all of them.
+It keeps no bytes of other layers. A folder without the file belongs to a peer that keeps all layers.
 """
 
 from __future__ import annotations

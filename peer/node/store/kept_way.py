@@ -1,9 +1,9 @@
-"""What a peer keeps of the blocks before its chain's base: those that changed who decides (`light_chain`).
+"""The way to a chain's base: the earlier blocks that changed the electorate (`light_chain`), which a peer keeps.
 
-way    in the folder of the chain: the round from which on they are all here, and the blocks
+way    in the folder of the chain: the first round from which the file is complete, and the blocks
 
-So it can show newcomers how its chain came about, however much of it is dropped. The file may reach beyond the base:
-what lies in the chain itself is not looked for here.
+So a peer can show newcomers how its chain came about, however many blocks it has dropped. The file may reach beyond the
+base; a reader leaves out those later blocks, since the chain itself has them.
 """
 
 from __future__ import annotations

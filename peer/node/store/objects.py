@@ -1,4 +1,4 @@
-"""Bytes by digest in a run directory: means of parts, accepted updates. They stay while something names them."""
+"""Bytes by digest in a run directory: means of parts and accepted updates. They are kept while something names them."""
 
 from __future__ import annotations
 

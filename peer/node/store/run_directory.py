@@ -1,4 +1,4 @@
-"""The files of the chain, as whoever comes by reads them: the anchor where it begins, and its blocks.
+"""The files of the chain for readers: the anchor where it begins, and its blocks.
 
 HEAD                          round and anchor of the newest block, and the base's anchor unless that is the genesis:
                               the one pointer that a commit and a new base switch

@@ -1,13 +1,13 @@
-"""Snapshots of the anchor, alike to the byte on all peers, for newcomers and for whoever goes back to an earlier one.
+"""Snapshots of the anchor, equal to the byte on all peers: for newcomers, and for peers that return to an earlier one.
 
 snapshots/00000016-<anchor hex>/    the newest `KEPT` of them
     vectors                         θ and m of the first layer, of the second one and so on, as little-endian float32
     manifest                        what they are, a digest per chunk, and the updates that led here
-    layers                          a cluster's home has this too: the first and the last of the layers that are here
-snapshots/<the same>.part/          one that is on its way: nobody is given it, and no peer stands there
+    layers                          only at a home of a cluster: the first and the last layer that are here
+snapshots/<the same>.part/          an unfinished download: it is given to nobody, and no peer stands there
 
-A snapshot proves itself only as far as its manifest goes: that the manifest is the run's is what
-several donors say, and in the end the voters, with whose bits those of every newcomer are compared.
+A snapshot proves only that it fits its manifest. Voters certify the manifest's state: the update after it names the
+anchor and the digest of its bits.
 """
 
 from __future__ import annotations

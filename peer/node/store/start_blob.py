@@ -1,10 +1,10 @@
-"""The model from which a run starts, as bytes that are alike on all machines: in a cache, by their digest.
+"""The pretrained model of a run, as bytes that are equal on all machines: in a cache, by digest.
 
 <cache>/start/<digest>/    one for all peers of this machine
     vectors                the parameters layer by layer as little-endian float32, and then the tokenizer's files
     manifest               how large they are, and a digest per chunk
 
-The digest is that of the manifest, and stands in the spec: who has a manifest with it can check every chunk.
+The digest is the manifest's and stands in the spec: a peer with that manifest can check every chunk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Events of one process, numbered, on stdout and in the run directory."""
+"""The numbered events of one process, written to stdout and to the run directory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The event lines that are added to a file while its writer rotates it, cuts it, or is in the middle of a line."""
+"""Follows the event lines of a file while its writer rotates it, truncates it, or is in the middle of a line."""
 
 from __future__ import annotations
 

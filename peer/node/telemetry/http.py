@@ -1,6 +1,6 @@
-"""Pages for whoever sits at this machine: HTTP on loopback, read-only, from a thread of its own.
+"""Read-only HTTP pages on loopback for people at this machine, served by a thread of its own.
 
-A page is made when it is asked for. A browser that was led here under another name (DNS rebinding) is refused.
+A page is made when it is asked for. A browser that came here under another host name (DNS rebinding) is refused.
 """
 
 from __future__ import annotations

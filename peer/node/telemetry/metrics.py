@@ -1,6 +1,6 @@
-"""Prometheus metrics, folded from the events that a process prints: one reducer, for peer and bootstrap node.
+"""Prometheus metrics, computed from the events that a process prints: one reducer for peers and the bootstrap node.
 
-An event costs a few assignments; the text is made by the thread that is asked for it.
+An event costs a few assignments; the thread that serves a request formats the text.
 """
 
 from __future__ import annotations

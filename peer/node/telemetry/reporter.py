@@ -1,4 +1,4 @@
-"""Where a peer's events go; what its owner set, and wants of it."""
+"""Where a peer's events go, and its owner's settings and wishes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""`python -m peer.parallel.autotune SPEC.toml --devices D …`: train a few steps on noise, and print what is fastest of
-what has room.
+"""`python -m peer.parallel.autotune SPEC.toml --devices D …`: trains a few steps on noise and prints the fastest
+configuration that fits into memory.
 
-A process of its own, since it may run out of memory, and gives back all that it took. Started by
+It is a process of its own, since it may run out of memory and must return all that it took. It is started by
 `peer.parallel.autotune.cache`.
 """
 

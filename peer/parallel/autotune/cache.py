@@ -1,9 +1,9 @@
-"""How a run is trained on a peer's devices: found once by a dry run, remembered beside what it was measured on.
+"""How a run is trained on a peer's devices: found once by a dry run, and kept with what it was measured on.
 
-The run fixes how many sequences an inner step reads, and their order. How many of them are on the device at a time
-(the micro-batch), which attention kernel computes them, and how several devices share the model, is the volunteer's:
-inner steps are private, so the last bits of a step may differ between devices, as they do anyway. What peers agree on,
-the outer step, does not see it.
+The run fixes how many sequences an inner step reads, and their order. The volunteer's machine decides how many of them
+are on the device at a time (the micro-batch), which attention kernel is used, and how several devices share the model:
+inner steps are private, so their last bits may differ between devices anyway. The outer step, on which peers agree,
+does not depend on it.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""A dry run on several devices, or on one that takes layers from main memory: real ranks train a few steps on noise in
-each way in which they can share the model.
+"""A dry run on several devices, or on one that streams layers from main memory: real ranks train a few steps on noise
+in each way in which they can share the model.
 
-The ways come in the order of the forecast, those that cannot fit are left out, and no further one is begun after a
-while. The model is built once: the ranks of every way begin at its parameters in one arena.
+Ways are tried in the order of the forecast without those that cannot fit, and no further one is begun after a time
+limit. The model is built once: the ranks of every way begin at its parameters in one arena.
 """
 
 from __future__ import annotations

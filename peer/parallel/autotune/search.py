@@ -1,4 +1,4 @@
-"""Which micro-batch and which attention kernel: tried, not computed. Pure but for what `attempt` does."""
+"""Finds the micro-batch and the attention kernel by trying them. Pure but for what `attempt` does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""A dry run: a few steps on noise with one micro-batch after the other, in the process of
-`peer/parallel/autotune/__main__.py`."""
+"""A dry run: a few steps on noise with one micro-batch size after the other, in the process of
+`peer/parallel/autotune/__main__.py`.
+"""
 
 from __future__ import annotations
 

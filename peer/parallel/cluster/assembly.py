@@ -1,4 +1,4 @@
-"""How the homes of a cluster come together: a lead waits for enough of them and says who holds what."""
+"""How the homes of a cluster come together: a lead waits for enough of them and assigns layers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""This home's place in its cluster, for one life of its trainer: which layers it holds, and its line to the others."""
+"""This home's place in its cluster for one life of its trainer: its layers, and its connection to the other homes."""
 
 from __future__ import annotations
 

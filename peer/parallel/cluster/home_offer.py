@@ -1,4 +1,4 @@
-"""What a home can offer its cluster: its room for training and its speed, measured in a moment."""
+"""What a home can offer its cluster: memory for training and speed, measured in a moment."""
 
 from __future__ import annotations
 

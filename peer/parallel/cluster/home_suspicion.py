@@ -1,4 +1,4 @@
-"""What a lead has seen of its homes: who gets no layers any more, and who gets some only if nobody else can."""
+"""What a lead has seen of its homes: which get no layers any more, and which get some only if no other home can."""
 
 from __future__ import annotations
 

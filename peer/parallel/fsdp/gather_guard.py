@@ -1,6 +1,6 @@
 """What a rank may gather while an update is applied beside the next step: nothing half written, nothing old.
 
-The race of ZeRO++'s second copies (arXiv:2407.01614), where the writer is a round's outer step.
+This prevents the race of ZeRO++'s secondary shards (arXiv:2407.01614); here the writer is a round's outer step.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Where a rank waits for a layer: just before FSDP gathers the parameters that the layer is among."""
+"""Where a rank waits for a layer: just before FSDP gathers the parameters of a unit that contains the layer."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
 """`python -m peer.parallel.fsdp.rank`: one rank, the process that computes on one device of a peer.
 
-It decides nothing. One thread makes what the lead says of inner steps, in which all ranks meet; another what it says of
-a round, in which none waits for another. So a layer is brought to the next anchor while a step computes, and a rank
-whose step is stuck, since another rank has ended, still hands out its parameters.
+It decides nothing. One thread performs the lead's commands for inner steps, in which all ranks meet; another those for
+rounds, in which no rank waits for another. So a layer is moved to the next anchor while a step computes, and a rank
+whose step hangs because another rank has ended still hands out its parameters.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""One end of the line between lead and rank: whole messages over a socket."""
+"""One end of the channel between lead and rank: whole messages over a socket."""
 
 from __future__ import annotations
 

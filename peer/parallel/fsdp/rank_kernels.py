@@ -1,8 +1,8 @@
-"""A round's arithmetic on what one rank owns: the calls of `peer.training.outer.kernels.Kernels`, a run of a layer at a
-time.
+"""A round's arithmetic on what one rank owns: the calls of `peer.training.outer.kernels.Kernels`, one run of a layer at
+a time.
 
-Of an encoded part a rank reads the units that its runs need, and writes those that begin in what it owns. Together all
-ranks make the bytes of one device.
+A rank reads those units of an encoded part that its runs need, and writes those that begin in what it owns. All ranks
+together make the same bytes as one device.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What the lead tells its ranks, and what they answer. Every command has one answer; numbers lie in the arena."""
+"""Commands of the lead to its ranks, and their answers. Every command has one answer; numbers lie in the arena."""
 
 from __future__ import annotations
 

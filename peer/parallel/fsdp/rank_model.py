@@ -1,4 +1,4 @@
-"""One rank's piece of the model: inner steps together with the other ranks, and a round's work on what it owns."""
+"""One rank's shard of the model: inner steps together with the other ranks, and a round's work on what it owns."""
 
 from __future__ import annotations
 

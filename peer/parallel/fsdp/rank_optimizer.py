@@ -1,4 +1,4 @@
-"""The inner optimizers of one rank: they step on its shares of the parameters, and remember those alone."""
+"""The inner optimizers of one rank: they update its shards of the parameters and keep moments for those alone."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""What one rank holds of each layer, and what of it this rank works on in a round.
+"""What one rank holds of each layer, and which part of it this rank works on in a round.
 
-A rank *holds* runs of a layer's parameters: those FSDP2 gave it. It *owns* what it holds, or, where several ranks hold
-the same, its part of that: the owners of a layer are all ranks, each element has one. Owners do a round's arithmetic,
-where their parameters lie; of encoded parts each touches the units that begin in what it owns.
+A rank *holds* runs of a layer's parameters: those that FSDP2 gave it. It *owns* what it holds, or its part of that
+where several ranks hold the same: each element of a layer has exactly one owner. Owners do a round's arithmetic where
+their parameters lie; of encoded parts each touches the units that begin in what it owns.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""A model whose parameters lie with several ranks: FSDP2, in the way that was planned.
+"""A model whose parameters are sharded over several ranks by FSDP2, in the planned way.
 
-Each block is gathered by itself, and what is outside of all blocks as one. `fully_shard` divides every parameter along
-its first dimension, so that what a rank holds of one is a run of it.
+Each block is gathered by itself, and everything outside of blocks as one unit. `fully_shard` divides every parameter
+along its first dimension, so that a rank's shard of it is one run.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Memory that the lead and its ranks share: what a round needs beside the model, and copies of what inner steps change.
 
-One file without a name, mapped by all of them. What lies in it outlives every rank, and nothing of it goes through a
-pipe. Pages that nobody has touched take no room.
+It is one unnamed file that all of them map. Its contents outlive every rank, and nothing of it goes through a pipe.
+Pages that were never touched take no memory.
 """
 
 from __future__ import annotations

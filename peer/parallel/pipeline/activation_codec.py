@@ -1,6 +1,6 @@
-"""Hidden values and their gradients on the line between two stages, as bytes.
+"""Activations and their gradients between two stages, as bytes.
 
-int8 has one scale for every 64 neighbouring values: they err by 0.6 % of their size on the average.
+int8 has one scale for every 64 neighbouring values; its mean error is 0.6 % of the values' size.
 """
 
 from __future__ import annotations
@@ -11,7 +11,6 @@ import torch
 from torch import Tensor
 
 BLOCK = 64
-WIRES = ("float32", "bfloat16", "int8")
 
 
 class BadActivations(ValueError):

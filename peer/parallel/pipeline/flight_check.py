@@ -1,8 +1,8 @@
-"""Whether what a home sends can be what it should have computed: each arrival is held against those before it.
+"""Checks whether what a home sends can be what it should have computed, by comparison with its earlier messages.
 
-Bounds are wide: a home that computes honestly is never named, through warm-up, another precision or odd texts. What
-they let through, such as gradients whose sign is turned or noise of the usual size, only a
-trial can show: whether the loss falls where hidden values go down the gradient.
+Bounds are wide, so that no honest home is ever named, through warm-up, another precision or odd texts. What they let
+through, such as gradients with the wrong sign or noise of the usual size, only a trial can show: whether the loss falls
+when activations move down the gradient.
 """
 
 from __future__ import annotations

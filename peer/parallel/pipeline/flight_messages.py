@@ -1,9 +1,9 @@
-"""What the stages of a cluster say to each other while they train; a flow frame of these begins with byte 0.
+"""Messages between the stages of a cluster while they train. Their frames begin with byte 0.
 
 A flight is a micro-batch on its way: forward from stage to stage, and back with gradients. Flights of a step are
-counted from 0, and every stage computes them in this order, so that a step has the same bits whatever was lost and sent
-again. Frames between two homes keep their order; so when a sweep is back that followed flights, those that are not were
-lost.
+numbered from 0, and every stage computes them in this order, so that a step has the same bits whatever was lost and
+sent again. Frames between two homes keep their order. So when a sweep returns that was sent after some flights, those
+of them that have not returned were lost.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""How a stage reaches the others of its cluster."""
+"""How a stage reaches the other stages of its cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One reader of what the other homes' trainers send: flights wait for the trainer, everything else is heard at once."""
+"""Receives what the other homes' trainers send: flights wait for the trainer, everything else is handled at once."""
 
 from __future__ import annotations
 

@@ -1,6 +1,7 @@
-"""What a round needs of a cluster's homes beside flights: one submits for all, and the digest of the whole state.
+"""What a round needs of a cluster's homes beside flights: one contribution for all, and the digest of the whole state.
 
-A lead asks again until it is answered: a stream may have broken, and a worker answers alike however often it is asked.
+A lead repeats a request until it is answered: a stream may have broken, and a worker gives the same answer however
+often it is asked.
 """
 
 from __future__ import annotations

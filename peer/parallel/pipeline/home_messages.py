@@ -1,4 +1,4 @@
-"""What the trainers of a cluster say to each other between flights; a flow frame of these begins with byte 1."""
+"""Messages between the trainers of a cluster outside of flights. Their frames begin with byte 1."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How long a lead waits, and which of its homes it takes for lost."""
+"""How long a lead waits for its homes, and when it takes one for lost."""
 
 from __future__ import annotations
 

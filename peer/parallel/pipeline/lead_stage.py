@@ -1,7 +1,8 @@
-"""A lead's stage: it reads the data, sends micro-batches on their way, and has all stages make one step together.
+"""A lead's stage: it reads the data, sends micro-batches to the other stages, and has all stages make one step
+together.
 
 A step is synchronous: it ends when all of its micro-batches are back. Gradients are clipped by the norm over all
-stages, so that a cluster computes what one process would, but for rounding. Only the lead sends again what was lost.
+stages, so a cluster computes what one process would, except for rounding. Only the lead sends again what was lost.
 """
 
 from __future__ import annotations

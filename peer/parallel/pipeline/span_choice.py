@@ -1,5 +1,6 @@
-"""Which home of a cluster gets which layers: neighbouring ones, so that the slowest home holds up the others no more
-than it must."""
+"""Assigns neighbouring layers to the homes of a cluster so that the slowest home delays the others as little as
+possible.
+"""
 
 from __future__ import annotations
 

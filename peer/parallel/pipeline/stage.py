@@ -1,4 +1,4 @@
-"""What every stage of a cluster does: some layers on one device, forward and, computed again, backward."""
+"""What every stage of a cluster does: some layers on one device, forward, and backward with recomputation."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ class StagePlace:
 
     @property
     def wire(self) -> str:
-        """How hidden values are encoded; one of `peer.parallel.pipeline.activation_codec.WIRES`."""
+        """How hidden values are encoded; one of `peer.schema.settings.ACTIVATIONS`."""
         return self.assignment.wire
 
     @property

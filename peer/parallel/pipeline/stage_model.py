@@ -1,8 +1,8 @@
-"""Some neighbouring layers of a run's model, with the bits that the whole model has: nobody holds more than its own.
+"""Some neighbouring layers of a run's model, with the same bits as in the whole model. No home holds other layers.
 
-The architecture's own forward pass computes a stage: with hidden values in place of embeddings, and the identity in
-place of a last norm that is elsewhere. What an architecture does besides, such as to scale what goes into the first
-block, would be done by every stage. So whether it may be cut is tried, on a small one.
+The architecture's own forward pass computes a stage: with activations in place of embeddings, and the identity in place
+of a last norm that another home has. If an architecture does more, for example if it scales the input of the first
+block, every stage would do so. So whether an architecture may be cut is tried on a small model.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A worker's stage: it computes what comes, in the order in which its lead's step needs it, and decides nothing."""
+"""A worker's stage: it computes what arrives in the order that its lead's step needs, and decides nothing."""
 
 from __future__ import annotations
 

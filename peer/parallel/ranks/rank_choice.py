@@ -1,4 +1,4 @@
-"""How the devices of a peer share its model, as its owner wants it or as it fits."""
+"""How the devices of a peer share its model: as its owner chose, or as it fits."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The lead's hold on its ranks: starts them, tells all of them the same thing, and ends all when one is lost.
+"""The lead's group of ranks: it starts them, sends all of them the same commands, and ends all when one is lost.
 
-Ranks meet in collective operations. Where one of them ends, the others wait for it in vain: so none goes on without the
-others. What they shared is the arena, which is the lead's, and what is on disk.
+Ranks meet in collective operations. When one of them ends, the others would wait for it for ever, so none goes on
+without the others. What they shared is in the arena, which belongs to the lead, and on disk.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Which of its owner's devices a peer computes on, after some were lost."""
+"""On which of its owner's devices a peer computes after some were lost."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""The lead of several ranks: one model, one identity, whatever the number of devices.
+"""The lead of several ranks: one model and one identity, whatever the number of devices.
 
-Everything that must be common is decided here, once, and told: which sequences each rank reads, when a step ends, the
-size of a micro-batch, what happens to which layer. The lead itself computes nothing and touches no device. θ, momentum,
-residual and start lie in memory that it shares with the ranks; so do copies of what inner steps change, when a
-checkpoint or the ranks' successors need them.
+The lead decides everything that must be common, once, and tells the ranks: which sequences each rank reads, when a step
+ends, the size of a micro-batch, what happens to which layer. It computes nothing itself and touches no device. θ,
+momentum, residual and start lie in memory that it shares with the ranks; so do copies of what inner steps change, when
+a checkpoint or the ranks' successors need them.
 """
 
 from __future__ import annotations

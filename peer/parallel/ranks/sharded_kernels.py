@@ -1,4 +1,4 @@
-"""A round's arithmetic on a model that lies with several ranks: each call is told to all, who do what they own."""
+"""A round's arithmetic on a sharded model: each call goes to all ranks, and each works on what it owns."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""An update that is applied layer by layer on several ranks, beside their next inner steps.
+"""Applies an update layer by layer on several ranks, beside their next inner steps.
 
-The lead takes one layer after the other to all ranks, and publishes it when all have written what they own. The ranks'
-own guards keep a gather from a layer that is not published yet.
+The lead takes one layer after the other to all ranks, and publishes a layer when all ranks have written what they own.
+The ranks' own guards keep a gather from a layer that is not published yet.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A peer's forecast: after every round what the next one will take, and a warning before its part comes too late."""
+"""A peer's forecast: after every round, the times of the next one, and a warning if this peer's part would be late."""
 
 from __future__ import annotations
 

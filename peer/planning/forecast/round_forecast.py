@@ -1,8 +1,8 @@
-"""What the next round will take here, and whether this peer's part will be there in time: prediction beside fact.
+"""How long the next round will take here, and whether this peer's part will be in time; compared with what happened.
 
-A peer knows its own machine and how fast the others say to be. What the formulas of `../plan/round_cost.py` are wrong
-by on these machines and lines shows in every round, as one factor; `RoundForecaster` follows it by an exponential mean
-of its logarithm.
+A peer knows its own machine and the speeds that others report. The error of the formulas in `../plan/round_cost.py` on
+these machines and lines shows in every round as one factor; `RoundForecaster` follows it by an exponential mean of its
+logarithm.
 """
 
 from __future__ import annotations

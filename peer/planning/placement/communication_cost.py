@@ -1,7 +1,7 @@
-"""What layouts cost: DT-FM's COMM = DATAP + PIPELINEP (arXiv:2206.01288, equations 1 to 4), for many layouts at once.
+"""The cost of layouts: DT-FM's COMM = DATAP + PIPELINEP (arXiv:2206.01288, equations 1 to 4), for many layouts at once.
 
-A *layout* is a permutation of the devices: the first M are the first group, the next M the second, and what is left
-after K groups are spares. The order of the groups means nothing here; the shortest path through them decides which
+A *layout* is a permutation of the devices: the first M are the first group, the next M the second, and the devices left
+after K groups are spares. The order of the groups has no meaning here; the shortest path through them decides which
 stage each of them holds.
 """
 

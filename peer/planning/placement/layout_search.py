@@ -1,8 +1,8 @@
-"""The search for a layout: evolution with a local search on every child and climbing on the best of them.
+"""Searches for a layout: an evolutionary search with local search on every child and hill climbing on the best of them.
 
-DT-FM's hybrid genetic algorithm (arXiv:2206.01288, section 3.4), with four additions: it is seeded with the block and
-striped layouts of the regions that the links show, ties between links are drawn, the best child of every brood climbs
-on the true cost, and nobody is twice in the population.
+This is DT-FM's hybrid genetic algorithm (arXiv:2206.01288, section 3.4) with four additions: it starts from the block
+and striped layouts of the regions that the links show, ties between links are broken at random, the best child of every
+brood climbs on the true cost, and no layout is in the population twice.
 """
 
 from __future__ import annotations

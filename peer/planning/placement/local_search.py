@@ -1,4 +1,4 @@
-"""Climbing on the true cost: from a layout to one that no swap of two devices makes cheaper."""
+"""Hill climbing on the true cost: from a layout to one that no swap of two devices makes cheaper."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What lies between peers: the delay and the bandwidth of every pair (the α and β of a transfer's cost)."""
+"""The network between peers: the delay and the bandwidth of every pair (α and β of a transfer's cost)."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Open-loop paths: in which order to visit all groups so that the way is shortest, with free ends.
+"""Open-loop paths: the order in which to visit all groups so that the path is shortest, with free ends.
 
-Held and Karp's dynamic programming over subsets, many graphs at a time, from both ends to the middle: a path of K nodes
-is two halves that meet, and since the graphs are symmetric one table serves both.
+Held and Karp's dynamic programming over subsets, for many graphs at a time, from both ends to the middle: a path of K
+nodes is two halves that meet, and since the graphs are symmetric one table serves both.
 """
 
 from __future__ import annotations

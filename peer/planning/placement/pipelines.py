@@ -1,10 +1,10 @@
-"""From groups to pipelines: which device of one group goes on to which of the next, and what a step then takes.
+"""From groups to pipelines: which device of one group is followed by which of the next, and how long a step then takes.
 
-Where all devices compute as fast, pipelines matter for their links alone: every cut is as fast as its matching can be.
-Where they do not, links and computing compete, and pipelines are chosen by what they cost: all of them are looked at
-where they are few, else devices change places while that helps.
+Where all devices compute at the same speed, only links matter: every cut is as fast as its matching can be. Where they
+do not, links and computation compete, and pipelines are chosen by their cost: all of them are tried where they are few;
+otherwise devices are swapped while that helps.
 
-Legend: X ways to make pipelines; K stages; M pipelines. A column of (K, M) is a pipeline, a row a stage.
+Symbols: X ways to make pipelines; K stages; M pipelines. A column of (K, M) is a pipeline, a row a stage.
 """
 
 from __future__ import annotations

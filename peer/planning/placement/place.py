@@ -1,9 +1,9 @@
 """Which device holds which stage of which pipeline (DT-FM, arXiv:2206.01288), and what bounds that layout.
 
-`place` is the whole of it: the devices that can hold a stage are put into groups, one per stage, by
-`layout_search.evolve`; the shortest path through the groups says which stage each of them holds; and matchings between
-neighbouring groups make the pipelines. Where devices compute at unlike speeds, pipelines are made, and devices swapped,
-by what a step then costs (`pipelines.composed`).
+`place` does all of it: `layout_search.evolve` puts the devices that can hold a stage into groups, one per stage; the
+shortest path through the groups says which stage each of them holds; matchings between neighbouring groups make the
+pipelines. Where devices have unlike speeds, pipelines are made and devices swapped by the cost of a step
+(`pipelines.composed`).
 """
 
 from __future__ import annotations
@@ -168,15 +168,10 @@ def _least_s(problem: PlacementProblem) -> float:
     return float(problem.computing_s(fastest)[0, 0]) + (problem.stages - 1) * hop_s
 
 
-def placement_of(problem: PlacementProblem, network: Network, layout: Indices, evaluations: int = 1) -> Placement:
-    """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
-    scorer = CommunicationCost(problem)
-    return _told(problem, network, composed(scorer, scorer.groups(layout[None])[0]), evaluations)
-
-
-def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices, evaluations: int = 1) -> Placement:
-    """The same for groups whose stages are decided: row k holds the devices of stage k."""
-    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), evaluations)
+def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices) -> Placement:
+    """The pipelines of groups whose stages are decided, matched with their neighbours: row k holds the devices of stage
+    k."""
+    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), 1)
 
 
 def _told(problem: PlacementProblem, network: Network, found: PipelineLayout, evaluations: int) -> Placement:

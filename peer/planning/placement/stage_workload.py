@@ -1,4 +1,4 @@
-"""What is to be placed: a model cut into stages, and what a layout of it on some devices is measured by."""
+"""What is placed: a model cut into stages, and the figures by which a layout on some devices is judged."""
 
 from __future__ import annotations
 

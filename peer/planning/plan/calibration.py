@@ -1,8 +1,8 @@
-"""What rounds took, and coefficients scaled to that.
+"""Measured rounds, and coefficients scaled to them.
 
 Rounds are read from the event lines that peers print: when each phase began (`PhaseEntered`), when a round was over and
 how much of it was exposed (`RoundCommitted`), and how many tokens were made (`InnerProgressed`). Phases are those of
-rounds that wait (`overlap = "none"`): where peers train on, a phase waits for the end of a step besides.
+rounds that wait (`overlap = "none"`): where peers train on meanwhile, a phase also waits for the end of a step.
 """
 
 from __future__ import annotations

@@ -1,12 +1,11 @@
-"""What seconds the parts of a round take here: a few numbers, fitted to measured rounds.
+"""How many seconds the parts of a round take on this machine: a few numbers, fitted to measured rounds.
 
-Everything that a formula can say (bytes over a line's rate, delays, how often something happens) is in `round_cost.py`
-and `round_traffic.py`; these numbers are the rest: arithmetic per parameter, and what is the same in every round.
+What a formula can say (bytes over a line's rate, delays, how often something happens) is in `round_cost.py` and
+`round_traffic.py`. These numbers are the rest: arithmetic per parameter, and costs that are equal in every round.
 """
 
 from __future__ import annotations
 
-import dataclasses
 import math
 import tomllib
 from collections.abc import Mapping
@@ -92,7 +91,7 @@ def shipped() -> Coefficients:
 
 
 def read(path: Path) -> Coefficients:
-    """Those in a TOML file, as `dump` writes it. Raises BadInput."""
+    """Those in a TOML file, as `python -m tests.benchmarks prediction` writes it. Raises BadInput."""
     try:
         return parse(tomllib.loads(path.read_text()), str(path))
     except (UnicodeDecodeError, tomllib.TOMLDecodeError) as error:
@@ -113,11 +112,3 @@ def parse(table: Mapping[str, Any], source: str) -> Coefficients:
     except (KeyError, TypeError, ValueError) as error:
         raise BadInput(f"{source}: {error} is missing or no number") from error
     return Coefficients(steps=steps, phases=phases, **rest)
-
-
-def dump(found: Coefficients) -> str:
-    lines = [f"{key} = {value!r}" for key, value in dataclasses.asdict(found).items() if isinstance(value, int | float)]
-    lines.append(f'measured = "{found.measured}"')
-    for name, terms in {"steps": found.steps, **found.phases}.items():
-        lines += ["", f"[{name}]", *(f"{term} = {value:.4g}" for term, value in terms.items())]
-    return "\n".join(lines) + "\n"

@@ -1,4 +1,4 @@
-"""What a peer's folder takes on its disk."""
+"""The size of a peer's folder on its disk."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer with several devices, or with one that is too small, makes of a run: the forecast of `sharding_cost`."""
+"""The forecast of `sharding_cost` for a peer with several devices, or with one that is too small for the model."""
 
 from __future__ import annotations
 
@@ -140,12 +140,6 @@ class ClusterForecast:
 
     homes: int
     tokens_per_s: float
-    compute_tokens_per_s: float
-    """What they would make if lines between them cost nothing."""
-
-    @property
-    def is_bound_by_line(self) -> bool:
-        return self.tokens_per_s < self.compute_tokens_per_s
 
 
 def cluster_tokens_per_s(
@@ -192,7 +186,7 @@ def pipeline_tokens_per_s(
     sent = min(
         bps / 8 / ((2 if 0 < home < last else 1) * shape.width * WIRE_BYTES) for home, bps in enumerate(upload_bps)
     )  # fmt: skip
-    return ClusterForecast(homes=len(flops), tokens_per_s=min(computed, sent), compute_tokens_per_s=computed)
+    return ClusterForecast(homes=len(flops), tokens_per_s=min(computed, sent))
 
 
 def has_head(shape: ModelShape) -> bool:

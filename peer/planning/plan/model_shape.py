@@ -1,4 +1,4 @@
-"""What a run's model costs, from its spec alone: parameters by layer, floating-point operations, bytes of memory.
+"""The cost of a run's model from its spec alone: parameters by layer, floating-point operations, bytes of memory.
 
 The layers are those of `peer.training.model.flat_parameters`, counted by formula, so that a plan needs neither torch
 nor transformers.

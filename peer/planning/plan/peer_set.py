@@ -1,4 +1,4 @@
-"""The peers that a plan counts on: what each can compute, hold, send and take in; measured, declared or assumed."""
+"""The peers of a plan: their speed, memory, upload and download; measured, declared or assumed."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is to be planned: a run on some peers; what a strategy comes to on them, and whether they have room for it."""
+"""A planning problem: a run on some peers; the predicted round of a strategy, and whether it fits into their memory."""
 
 from __future__ import annotations
 

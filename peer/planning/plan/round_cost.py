@@ -1,9 +1,9 @@
-"""Seconds, bytes and tokens of a round as it is made here: computation, communication, and how far the two overlap.
+"""Seconds, bytes and tokens of a round: computation, communication, and how far the two overlap.
 
-Where a formula is a paper's it says which; the rest is ours: it follows `peer/consensus/rounds/README.md` step by step.
+Formulas from papers name them; the others follow `peer/consensus/rounds/README.md` step by step.
 
     train    every peer makes its part: H steps, its share of them, or what fits into the time
-    submit   the last one that is ready encodes what it learned and writes it; one delay until the coordinator knows
+    submit   the last peer that is ready encodes what it learned and writes it; one delay until the coordinator knows
     prepare  PREPARE, PROMISE, START: three delays
     exchange parts over the slowest line, one delay; measured as they come
     reduce   means over the slowest line, one delay

@@ -1,10 +1,10 @@
-"""What a round sends, and how long lines take for it: bytes up and down, frames, delays.
+"""The traffic of a round and the time it takes: bytes up and down, frames, delays.
 
-As the protocol moves them (`peer/consensus/protocol/layout.py`): parts in model order are cut into contiguous runs, one
-per member in proportion to what it can send, which rotate; each member sends its part of every run that is not its own
-(up), and gets from each the means of its run (down). So each sends and receives 2 (n − 1)/n copies of what is averaged,
-as any reduce-scatter and all-gather does (arXiv:2503.09799, appendix A), but not always all at the same time: runs are
-whole parts.
+As in the protocol (`peer/consensus/protocol/layout.py`), parts in model order are cut into contiguous runs, one per
+member in proportion to its upload, which rotate. Each member sends its part of every run that is not its own (up), and
+receives from each owner the means of its run (down). So each sends and receives 2 (n − 1)/n copies of what is averaged,
+as in any reduce-scatter and all-gather (arXiv:2503.09799, appendix A), but not always at the same time: runs are whole
+parts.
 """
 
 from __future__ import annotations

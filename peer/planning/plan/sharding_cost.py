@@ -1,7 +1,7 @@
-"""What an inner step takes, and what each rank holds, where the devices of one home share a model.
+"""The time of an inner step, and the memory of each rank, where the devices of one home share a model.
 
-P are the bytes of a unit that is gathered as one (a block, or all that is outside of blocks), in float32. A collective
-among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). Of each micro-batch:
+P are the bytes of a unit that is gathered as one (a block, or everything outside of blocks), in float32. A collective
+among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that (rings). For each micro-batch:
 
     replicated    gradients of all units: all-reduce, 2 (n − 1)/n · P
     full          gather forward, gather again backward, reduce-scatter gradients: 3 (n − 1)/n · P (ZeRO-3,
@@ -10,8 +10,8 @@ among n ranks sends (n − 1)/n of them from each rank, an all-reduce twice that
                   (g − 1)/g · P within them (hpZ of ZeRO++, arXiv:2306.10209, section 3)
     hybrid        as full among the g of a group, then an all-reduce of the P/g of each rank over the groups (HSDP)
 
-What is outside of blocks is gathered once and kept. From main memory (`offloads`) each gather of shares brings them
-over the bus, each reduction takes them back, and the processor makes the optimizer's step (ZeRO-Offload,
+What is outside of blocks is gathered once and kept. With offloading (`offloads`) each gather of shards brings them from
+main memory over the bus, each reduction takes them back, and the processor makes the optimizer's step (ZeRO-Offload,
 arXiv:2101.06840).
 """
 

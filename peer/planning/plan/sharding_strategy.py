@@ -1,4 +1,4 @@
-"""The ways in which the devices of one home share a model: who holds what of it, and who sends what to whom."""
+"""How the devices of one home can share a model: which rank holds what, and what they send to each other."""
 
 from __future__ import annotations
 

@@ -1,15 +1,15 @@
-"""Which strategy is best for these peers: enumerate, prune what cannot win, predict the rest, rank.
+"""Finds the best strategy for some peers: enumerate, prune what cannot win, predict the rest, rank.
 
-The score is tokens per second times what a token is worth (`strategy.quality`), at the price of its bytes
+The score is tokens per second times the worth of a token (`strategy.quality`), less the price of its bytes
 (`strategy.GB_PRICE`). Pruning never removes the best:
 
     divisibility   a batch is cut into equal micro-batches
     memory         what fits on no device cannot run
-    domination     of strategies that differ in codec and micro-batches alone, one that no formula makes slower, and
-                   that is worth no less, stays
-    lower bound    a strategy whose inner steps alone take longer than the best round so far, by the same score
+    domination     of strategies that differ only in codec and micro-batches, one stays that no formula makes slower and
+                   whose tokens are worth no less
+    lower bound    a strategy is dropped if its inner steps alone take longer than the best round so far, by the score
 
-`tests/peer/planning/plan/test_strategy_search.py` compares with trying all of them.
+`tests/peer/planning/plan/test_strategy_search.py` compares it with trying all of them.
 """
 
 from __future__ import annotations

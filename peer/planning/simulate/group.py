@@ -1,4 +1,4 @@
-"""One group of peers that average together, at most 64: the swarm of today, message by message.
+"""Simulates one group of peers that average together, at most 64, message by message.
 
 The same seed gives the same run, to the last digit of every event.
 """

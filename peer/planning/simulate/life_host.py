@@ -1,8 +1,7 @@
-"""A peer's lifecycle on a virtual clock: what it asks for is done by a trainer whose work takes declared seconds.
+"""Runs a peer's lifecycle on a virtual clock: a trainer whose work takes declared seconds does what it asks for.
 
-What `peer.session` and `peer.network.link` are to a real peer, with the round machine's own driver in between. Inner
-steps are made many at once, and end early where a real trainer would hear of it: after the step, or after the
-micro-batch.
+It stands for `peer.session` and `peer.network.link` of a real peer, with the round machine's own driver in between.
+Inner steps are made many at once. They end early where a real trainer would: after the step, or after the micro-batch.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
 """The board and the streams in memory, on a virtual clock: the network of tests and simulators.
 
-`Scheduler` is a discrete-event clock. `MemoryNetwork` carries frames between logical peers with
-the delays, losses and faults one asks for, deterministically for a seed; `MemoryBoard` keeps
-records. Nothing here awaits or threads: a frame costs a few microseconds.
+`Scheduler` is a discrete-event clock. `MemoryNetwork` carries frames between logical peers with the requested delays,
+losses and faults, deterministically for a seed; `MemoryBoard` keeps records. Nothing here awaits or uses threads: a
+frame costs a few microseconds.
 """
 
 from __future__ import annotations

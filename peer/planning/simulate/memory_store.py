@@ -1,7 +1,7 @@
-"""What survives a crash of a peer in memory: `peer.consensus.rounds.driver.ChainPort`.
+"""The disk of a peer in memory, which survives its crash: `peer.consensus.rounds.driver.ChainPort`.
 
-Each of its writes happens whole or not at all. Whoever owns the disk hears of each before, so that a crash can fall
-between any two of them.
+Each write happens completely or not at all. The disk's owner is told of each write before it happens, so that a crash
+can fall between any two of them.
 """
 
 from __future__ import annotations

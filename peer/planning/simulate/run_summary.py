@@ -1,4 +1,4 @@
-"""What comes of a simulated run, in numbers; the events say the same, and more, line by line."""
+"""The result of a simulated run in numbers; its events say the same, and more, line by line."""
 
 from __future__ import annotations
 

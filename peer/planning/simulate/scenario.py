@@ -1,4 +1,4 @@
-"""What is simulated: machines, what lies between them, how they come and go, and the run they share."""
+"""What is simulated: machines, the network between them, how they come and go, and the run they share."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A simulated peer: declared seconds and lines, and sixteen bytes (a norm and a number) for each part."""
+"""A simulated peer: declared seconds and bandwidths, and sixteen bytes (a norm and a number) for each part."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One call for a person's question: a group of peers, message by message."""
+"""Simulates one group of peers, message by message, and returns its summary: one call."""
 
 from __future__ import annotations
 

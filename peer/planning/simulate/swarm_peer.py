@@ -1,8 +1,7 @@
 """One peer of a swarm in memory: the product's own lifecycle, driver and round machine, on a virtual clock.
 
-It lives, crashes, stalls and comes back, ticks and follows the board. What it learns and gives is for those who derive
-from it: integers whose books must balance in the tests (`peer.testing`), declared times and sizes in the simulator
-(`simulated_peer.py`).
+It lives, crashes, stalls, comes back, and reads the board. Subclasses decide what it learns and contributes: integers
+whose books must balance in the tests (`peer.testing`), declared times and sizes in the simulator (`simulated_peer.py`).
 """
 
 from __future__ import annotations

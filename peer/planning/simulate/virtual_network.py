@@ -1,12 +1,11 @@
-"""What lies between simulated peers: a delay and a bandwidth for each pair, and the line of each peer.
+"""The network between simulated peers: a delay and a bandwidth for each pair, and the line of each peer.
 
-Messages travel as what they are, never encoded; what they would take on the wire is declared (`virtual_network.py`).
-Small ones overtake large ones, as on the product's lines. Large ones of one sender leave frame by frame, its receivers
-in turn, and each sender begins with another receiver: together that comes to what fair shares of every line come to,
-for one event per frame instead of one per 64 KiB.
+Messages travel as objects and are never encoded; their size on the wire is declared. Small ones overtake large ones, as
+on the product's lines. Large ones leave a sender frame by frame, for its receivers in turn, and each sender begins with
+another receiver: together that comes to fair shares of every line, for one event per frame instead of one per 64 KiB.
 
-A frame of s bits is cut through, not stored and forwarded: its last bit has arrived when the slowest of the three on
-its way (upload, pair, download) has let it pass.
+A frame is cut through, not stored and forwarded: its last bit arrives when the slowest of the three on its way (upload,
+pair, download) has let it pass.
 """
 
 from __future__ import annotations

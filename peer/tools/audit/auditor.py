@@ -1,4 +1,4 @@
-"""`homefires audit`: go along the chain of a run directory from its base to HEAD and believe nothing."""
+"""`homefires audit`: checks the chain of a run directory from its base to HEAD and trusts nothing in it."""
 
 from __future__ import annotations
 

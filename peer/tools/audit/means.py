@@ -1,6 +1,7 @@
-"""Archived means, each compared with the rows that travel behind it and with the norms that its givers declared.
+"""Compares each archived mean with the rows that it carries and with the norms that contributors declared.
 
-The bytes that the givers had are gone: that a row is true of them was for the voters to check, and nobody can later.
+The contributions themselves are gone: voters checked that each row is true of its contribution, and nobody can check
+that later.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The files of a run directory, each read with every check that it allows by itself."""
+"""The files of a run directory, each read with all the checks that it allows by itself."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
 """`homefires credit`: what each peer has put into the run of a directory, from the certificates of its chain.
 
-Every block is checked as an audit checks it, but for the bytes of its parts. What blocks counted that the quota has
-dropped stands in the tally beside the base; this peer checked them when they were decided.
+Every block is checked as in an audit, except for the bytes of its parts. The tally beside the base holds the counts of
+blocks that the quota has dropped; this peer checked those when they were decided.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""`homefires chat`: what a person types goes to a model, and what it says comes while it says it."""
+"""`homefires chat`: sends what a person types to a model, and prints its answer as it is generated."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """A model to talk to, with its tokenizer: the newest outer state of a peer's folder, a checkpoint, or an export.
 
-Nothing is written, and nobody is asked for anything: what a run starts from is in the cache of this machine.
+Nothing is written and nothing is downloaded: a pretrained model is read from this machine's cache.
 """
 
 from __future__ import annotations

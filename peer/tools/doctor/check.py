@@ -1,4 +1,4 @@
-"""What one check of the doctor found, as one line for people and one object for programs."""
+"""The result of one check of the doctor, as one line for people and one object for programs."""
 
 from __future__ import annotations
 

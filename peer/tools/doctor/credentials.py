@@ -1,4 +1,4 @@
-"""Checks of papers: whether the invite holds, which run a folder is of, and whether its key is in use already."""
+"""Checks of the invite, of the run to which a folder belongs, and of whether its key is already in use."""
 
 from __future__ import annotations
 

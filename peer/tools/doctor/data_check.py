@@ -1,4 +1,6 @@
-"""A check of the files that a run reads of its volunteers. It loads torch, as all does that reads data."""
+"""Checks the files of training text that a run expects from its volunteers. It loads torch, as all reading of data
+does.
+"""
 
 from __future__ import annotations
 

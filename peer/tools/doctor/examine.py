@@ -1,6 +1,7 @@
 """The whole examination of a machine, check by check. Read `examine` first.
 
-What loads libraries runs in children, beside what asks the network, so that it takes as long as the slower of the two.
+Checks that load libraries run in child processes beside those that use the network, so that the whole takes as long as
+the slower of the two.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""What a run needs of a machine, and checks of that: memory, disk, file descriptors, sleep, battery, heat.
+"""What a run needs of a machine, and the checks: memory, disk, file descriptors, sleep, battery, heat.
 
-Each check is given what was read.
+Each check is given the readings.
 """
 
 from __future__ import annotations

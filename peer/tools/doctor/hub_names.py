@@ -1,4 +1,4 @@
-"""Whether huggingface.co has what a run reads there: names that nobody has, and a way there that is closed."""
+"""Checks whether huggingface.co has what a run reads there: names that do not exist, and access that is blocked."""
 
 from __future__ import annotations
 

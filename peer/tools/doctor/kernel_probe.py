@@ -1,6 +1,6 @@
-"""Executes a kernel on a device, in a process of its own: what ends there ends nothing else.
+"""Executes a kernel on a device in a process of its own: a crash ends nothing else.
 
-It is small until it loads torch, so that it is there soon and gone soon.
+It is small until it loads torch, so that it starts and ends fast.
 """
 
 from __future__ import annotations

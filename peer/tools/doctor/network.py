@@ -1,6 +1,6 @@
-"""Checks of the way to the others: the daemon, the addresses of the invite, clocks, reach, the line's speed.
+"""Checks of the network: the daemon, the addresses of the invite, clocks, reachability, the line's speed.
 
-The node has a key of its own that is thrown away, so that a doctor beside a running peer does not cut it off.
+The node uses a key that is thrown away, so that a doctor beside a running peer does not disconnect it.
 """
 
 from __future__ import annotations

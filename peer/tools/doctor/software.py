@@ -1,4 +1,6 @@
-"""Checks of the software: a device that computes, and libraries that fit together. Each in a child, which may crash."""
+"""Checks of the software: a device that computes, and libraries that fit together. Each runs in a child, which may
+crash.
+"""
 
 from __future__ import annotations
 

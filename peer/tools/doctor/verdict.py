@@ -1,4 +1,4 @@
-"""What taking part would be like, from what was measured and the planner's cost model. Pure: no clock, no sockets."""
+"""The doctor's verdict: what taking part would be like, from measurements and the planner's cost model. Pure."""
 
 from __future__ import annotations
 

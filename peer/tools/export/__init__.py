@@ -1,3 +1,3 @@
-"""Nothing that is loaded from here on may fetch code."""
+"""Importing this package forbids transformers to fetch code, before anything loads it."""
 
 import peer.training.data  # noqa: F401

@@ -1,5 +1,6 @@
-"""The model card: how the exported model was trained, from its spec and its chain, alike to the byte from all peers;
-and a page of what the peer that exported it has measured."""
+"""The model card: how the exported model was trained, from its spec and its chain, equal to the byte from all peers;
+and a page of what the exporting peer has measured.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`homefires export`: the model of a run directory, as a folder that plain transformers or peft load offline."""
+"""`homefires export`: writes the model of a run directory as a folder that plain transformers or peft load offline."""
 
 from __future__ import annotations
 

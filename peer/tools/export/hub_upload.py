@@ -1,4 +1,4 @@
-"""`homefires export --push`: a folder to huggingface.co, with the login of who types it."""
+"""`homefires export --push`: uploads a folder to huggingface.co with the user's own login."""
 
 from __future__ import annotations
 

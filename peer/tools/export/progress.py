@@ -1,4 +1,4 @@
-"""How far an export is, in lines: a large model and a slow line take an hour, in which nothing else is seen."""
+"""Progress lines of an export: a large model on a slow line takes an hour."""
 
 from __future__ import annotations
 

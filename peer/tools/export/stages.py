@@ -1,4 +1,4 @@
-"""The outer state of a run out of the folders of a cluster's homes, each of which keeps some layers of it."""
+"""Puts the outer state of a run together from the folders of a cluster's homes, each of which holds some layers."""
 
 from __future__ import annotations
 

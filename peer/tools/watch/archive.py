@@ -1,10 +1,10 @@
-"""Checkpoints of a run in the hands of somebody who takes no part: some of the snapshots that its peers write.
+"""Archives checkpoints of a run without taking part in it: some of the snapshots that its peers write.
 
 KEEP/round-00000016/    a run directory that begins and ends at that anchor: `homefires export` takes it
-KEEP/next/              the one that is on its way; a download that was cut goes on there
+KEEP/next/              an unfinished download; an interrupted one resumes there
 
-A snapshot is taken from several donors in hashed chunks, and only of an anchor whose certificate was checked here. That
-its bits are those of that anchor is what most donors say, and what peers at that anchor say in their signed HEADs.
+A snapshot is downloaded from several donors in hashed chunks, and only for an anchor that a certified chain names with
+the digest of its state.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""`python -m peer introduce INVITE [--peer ADDR …]`: what the run of an invite is, as far as one must know it to join.
+"""`python -m peer introduce INVITE [--peer ADDR …]`: what a person must know about the run of an invite to join it.
 
-It dials the nodes of the invite, and these peers, with a key that is thrown away, fetches the spec, and leaves: it
-takes no part, and writes nothing that lasts. One JSON object on stdout.
+It dials the nodes of the invite, and these peers, with a key that is thrown away, fetches the spec, and leaves. It
+takes no part and writes nothing that stays. It prints one JSON object.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""What a consent screen says of a run, worked out from its spec: `python -m peer.tools.watch.run_facts`, for
+"""What a consent screen says about a run, computed from its spec: `python -m peer.tools.watch.run_facts`, for
 `preview.py`.
 
-Nobody has agreed to anything yet, and the spec is a stranger's text. So it is looked at by a process that can take
-little memory and time, and can write no file. It reads one JSON object from stdin and prints one.
+Nobody has agreed to anything yet, and the spec is a stranger's text. So a process looks at it that has little memory
+and time and can write no file. It reads one JSON object from stdin and prints one.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""The chain of a run as who takes no part sees it: every block is checked as a peer checks it, and none is applied.
+"""The chain of a run for somebody who takes no part: every block is checked as a peer checks it, and none is applied.
 
-The bytes of the parts are not loaded; that a quorum holds them is what its votes say.
+The bytes of the parts are not downloaded; the votes say that a quorum holds them.
 """
 
 from __future__ import annotations

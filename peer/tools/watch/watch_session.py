@@ -1,7 +1,7 @@
-"""`python -m peer watch INVITE`: what happens in a run, for somebody who takes no part in it.
+"""`python -m peer watch INVITE`: prints what happens in a run without taking part in it.
 
-Read `story` first. A watcher loads no model and no data, serves nothing, and says nothing about itself; its
-lines carry no peer id, for it is nobody in the swarm.
+Read `story` first. A watcher loads no model and no data, serves nothing, and publishes no record about itself; its
+lines carry no peer id, since it is no peer of the swarm.
 """
 
 from __future__ import annotations

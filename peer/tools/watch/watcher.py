@@ -1,7 +1,7 @@
-"""Reads the board again and again, and asks one peer at a time for what follows the last round it knows.
+"""Reads the board again and again, and asks one peer at a time for the blocks after the last one that it knows.
 
-A peer answers as it answers anybody who is behind: once in two seconds, or at once who has got on. A watcher
-never says where it stands, so nobody counts it, tells it anything unasked, or waits for it.
+A peer answers it like any peer that is behind: once in two seconds, or at once if it has advanced. A watcher never
+reports its own position, so nobody counts it, sends it anything unasked, or waits for it.
 """
 
 from __future__ import annotations

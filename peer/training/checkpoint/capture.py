@@ -1,8 +1,8 @@
-"""What a checkpoint reads of a peer that goes on training: nothing is copied before somebody is about to change it.
+"""Reads the tensors of a checkpoint while the peer goes on training: nothing is copied before somebody changes it.
 
-A thread reads piece after piece, first what inner steps change. Whoever changes tensors says so before
-(`before_step`, `before_move`) and comes back when none is left that is still to be read where it lies: most have been
-read by then; the rest is copied where memory has room for it, or else waited for.
+A thread reads piece after piece, first what inner steps change. Code that is about to change tensors says so
+(`before_step`, `before_move`) and continues once none of them is still to be read in place: most have been read by
+then. The rest is copied where memory allows, and waited for otherwise.
 """
 
 from __future__ import annotations

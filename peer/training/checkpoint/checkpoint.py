@@ -1,16 +1,16 @@
-"""Checkpoints: all that a peer needs to go on exactly where it was. Whole, or not there; checked before it is used.
+"""Checkpoints: everything a peer needs to go on exactly where it was. Each is complete or absent, and checked before
+use.
 
 checkpoints/00000007/             the newest of them, see `Checkpoints`
     state.json                    round, anchor, the snapshot on the way to it, positions in the data, counters
-    000.safetensors               of layer 0: residual, start, local, and what inner optimizers remember
+    000.safetensors               of layer 0: residual, start, local, and the moments of inner optimizers
     001.safetensors               of layer 1, and so on; see `layer_state` for what may be left out
-    rest.safetensors              the states of the random generators, and sequences whose step had no room yet
+    rest.safetensors              the states of the random generators, and sequences whose step had no memory yet
     B2SUMS                        BLAKE2b-256 of the others, as `b2sum -l 256 --check B2SUMS` reads them
 
-The anchor itself is not here: θ and m follow from a snapshot, or the initial parameters, and the chain. Nor is what the
-voters of a round must remember. Promises, votes, blocks and contributions are on disk before anybody hears of them
-(`chain/`, `contributions/`); a checkpoint names the anchor at which it was taken, and what was decided since is
-replayed from there.
+The anchor itself is not here: θ and m follow from a snapshot, or the initial parameters, and the chain. Neither is what
+a voter must remember. Promises, votes, blocks and contributions are on disk before they are sent (`chain/`,
+`contributions/`). A checkpoint names the anchor at which it was taken, and later decisions are replayed from there.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""What a checkpoint has to say of one layer: not what follows, to the bit, from the anchor and what is owed.
+"""What a checkpoint stores of one layer: only what does not follow, to the bit, from the anchor and the residual.
 
-Inner steps begin at θ less the residual, with a sparse codec at θ itself. Where they did, `start` is not stored; where
-none has been made since, neither is `local`.
+Inner steps begin at θ less the residual, with a sparse codec at θ itself. If they did, `start` is not stored; if none
+was made since, `local` is not stored either.
 """
 
 from __future__ import annotations

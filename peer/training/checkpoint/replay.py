@@ -1,4 +1,4 @@
-"""The anchor of a round on disk: from a snapshot, and the outer steps since then, which are made again."""
+"""The anchor of a round on disk: a snapshot, and the outer steps since then, which are computed again."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a peer puts on disk of itself while it goes on: checkpoints for itself, snapshots for newcomers."""
+"""Writes a peer's state to disk while it goes on: checkpoints for itself, snapshots for newcomers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A safetensors file that is written from front to back, a chunk at a time: no tensor of it need be whole in memory."""
+"""Writes a safetensors file from front to back, in chunks: no tensor of it must be in memory as a whole."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Token batches. And the way to huggingface.co: nothing that is loaded from here on may fetch code.
-
-This is done before any module of this room, or of those that import it, loads transformers.
-"""
+"""Token batches. Importing this package also forbids transformers to fetch code, before anything loads it."""
 
 import os
 import sys

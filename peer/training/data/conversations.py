@@ -1,4 +1,4 @@
-"""Conversations in files of this machine, and in rows of data sets: as documents, each of one line of JSON."""
+"""Conversations in local files and in rows of data sets, as documents of one line of JSON each."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 from dht.errors import BadInput
 from peer.schema.toml_tables import shortened
 from peer.training.data.chat.talk_text import ASSISTANT
-from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.data_files import FoundFiles
 from peer.training.data.reading.file_rows import KEYS, Findings, rows_of
 from peer.training.data.reading.plain_text import without_surrogates
 from peer.training.data.source import Document
@@ -18,13 +18,6 @@ UNNAMED = "text"
 """What `data.text_field` is in a run that names none."""
 ROLES: Mapping[str, str] = {"human": "user", "gpt": ASSISTANT, "user": "user", ASSISTANT: ASSISTANT, "system": "system"}
 """In ShareGPT's words, and in ours; any other stays as it is."""
-
-
-def read_conversations(path: str, text_field: str) -> Iterator[Document]:
-    """A document for every row of the files at `path`. Raises BadInput with file and row, and BadSpec."""
-    found = find_files(path).of_rows()
-    require_some(found, path)
-    yield from conversations_of(found, text_field, Findings())
 
 
 def conversations_of(found: FoundFiles, text_field: str, told: Findings) -> Iterator[Document]:

@@ -1,8 +1,7 @@
 """Which peer reads which part of the training text, as pure functions.
 
-The text is cut into `DATA_SHARDS` shards by the hash of each document's name, and each shard goes to
-the peer with the highest score for it (rendezvous hashing): when a peer comes or goes, only its
-own shards move.
+The text is cut into `DATA_SHARDS` shards by the hash of each document's name. Each shard belongs to the peer with the
+highest score for it (rendezvous hashing): when a peer comes or goes, only its own shards move.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""From documents to the tokens of a shard: text as it comes, conversations packed into windows.
+"""From documents to the tokens of a shard: plain text in sequence, conversations packed into windows.
 
-A shard is cut into windows every `context` tokens, whatever it holds. So a conversation is kept whole by where it is
-put: in a *slot* of `context` tokens with others, and the rest of the slot is filled.
+A shard is cut into windows every `context` tokens, whatever it holds. So that a conversation stays whole it is put with
+others into a *slot* of `context` tokens, and the rest of the slot is filled.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Files of this machine as documents: texts, and rows that hold one."""
+"""Local files as documents: texts, and rows that contain one."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from typing import Any
 
 from dht.errors import BadInput, BadSpec
 from peer.schema.toml_tables import shortened
-from peer.training.data.reading.data_files import FoundFiles, find_files, require_some
+from peer.training.data.reading.data_files import FoundFiles
 from peer.training.data.reading.file_rows import Findings, rows_of
 from peer.training.data.reading.plain_text import content_of, text_of, without_surrogates
 from peer.training.data.source import Document
@@ -24,23 +24,16 @@ FEW = 4
 """Times `data.held_out_every`: of fewer texts often none would be held out whole, so that pieces of them are."""
 
 
-def read_files(path: str, text_field: str, *, whole: bool = True) -> Iterator[Document]:
-    """Documents of the file or folder at `path`, in order of their names. Raises BadInput and BadSpec.
-
-    `whole`: pieces of a text are on one side of what is held out.
-    """
-    found = find_files(path)
-    require_some(found, path)
-    yield from documents_of(found, text_field, Findings(), whole=whole)
-
-
 def is_whole(found: FoundFiles, held_out_every: int) -> bool:
     """Whether there are enough documents to hold out whole ones. A file of rows has many."""
     return len(found.files) >= FEW * held_out_every or any(file.kind != "text" for file in found.files)
 
 
 def documents_of(found: FoundFiles, text_field: str, told: Findings, *, whole: bool = True) -> Iterator[Document]:
-    """A text file is a document, and so is a row of any other file."""
+    """A text file is a document, and so is a row of any other file. Raises BadInput and BadSpec.
+
+    `whole`: pieces of a text are on one side of what is held out.
+    """
     size = piece_characters([file.size_bytes for file in found.files])
     for file in found.files:
         if file.kind != "text":

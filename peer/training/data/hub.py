@@ -1,4 +1,4 @@
-"""Hugging Face data sets, streamed: nothing is downloaded that is not read."""
+"""Hugging Face data sets, streamed: only what is read is downloaded."""
 
 from __future__ import annotations
 

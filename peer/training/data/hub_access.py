@@ -1,4 +1,4 @@
-"""The way to huggingface.co: the files of a repository, and no way at all for a process that needs none."""
+"""Access to huggingface.co: the files of a repository, and no access for a process that needs none."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What a stream has brought is kept: the tokens of one pass over a shard, in the cache, and where the stream was.
+"""Keeps what a stream has delivered: the tokens of one pass over a shard, in the cache, and the stream's position.
 
 <cache>/packs/hub/<name>/<shard>         tokens, as far as they were read
-<cache>/packs/hub/<name>/<shard>.state   how many of them count, and how the stream goes on behind them
+<cache>/packs/hub/<name>/<shard>.state   how many of them count, and how the stream continues after them
 """
 
 from __future__ import annotations

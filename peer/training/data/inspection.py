@@ -1,6 +1,6 @@
-"""What a folder holds for a run, before anybody agrees to anything: read through once, with all that is wrong with it.
+"""What a folder holds for a run, before anybody agrees to anything: read once, with a list of everything that is wrong.
 
-`new`, `plan`, `doctor`, the consent screen and a peer that starts look at the same figures.
+`new`, `plan`, `doctor`, the consent screen and a peer that starts show the same figures.
 """
 
 from __future__ import annotations

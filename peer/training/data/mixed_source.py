@@ -1,4 +1,4 @@
-"""Several sources as one: which of them each window of a shard comes from is known from its position alone."""
+"""Several sources as one: the position of a window in a shard alone decides which source it comes from."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From a spec to its data."""
+"""Opens the data source that a spec names."""
 
 from __future__ import annotations
 

@@ -1,11 +1,11 @@
-"""Tokens of documents on this machine, written once and then read where they lie.
+"""Packs: the tokens of documents on this machine, written once and then read in place.
 
-<cache>/packs/<digest>/      one for all peers of this machine; of private data in the folder of their peer
+<cache>/packs/<digest>/      one for all peers of this machine; for private data in the folder of their peer
     tokens                   those of each shard one after the other, and then those that are held out
     manifest                 how many they are, and a digest per chunk
-<cache>/packs/of/<name>      which pack holds the documents of a folder as they were
+<cache>/packs/of/<name>      which pack holds the documents of a folder in their present state
 
-The digest is that of the manifest. Tokens are read, not mapped: a disk that fails is an error then, and no signal.
+The digest is the manifest's. Tokens are read, not mapped: a failing disk then raises an error instead of a signal.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Windows are read before they are asked for, beside the step that computes.
+"""Reads windows before they are asked for, beside the step that computes.
 
-What is read ahead is no part of anybody's state: a sampler says what comes next, and what it does not take is dropped.
+Windows that were read ahead are part of no state: a sampler says what comes next, and what it does not take is dropped.
 """
 
 from __future__ import annotations

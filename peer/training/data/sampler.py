@@ -1,7 +1,7 @@
 """What one peer trains on next, and which ranges of the run's data that was.
 
-A cursor says how many windows of a shard the run has used, over all passes. Anchors hold the
-committed cursors; a peer that owns a shard reads on from its own position, which may be ahead.
+A cursor counts how many windows of a shard the run has used, over all passes. Anchors hold the committed cursors; a
+peer that owns a shard reads on from its own position, which may be ahead.
 """
 
 from __future__ import annotations

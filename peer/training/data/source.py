@@ -1,8 +1,8 @@
-"""The one interface behind `spec.data`, and its in-memory form.
+"""The interface behind `spec.data`, and its in-memory form.
 
-A *document* is a named text; a *shard* is the tokens of its documents one after the other, each
-closed by end-of-text; a *window* is context + 1 tokens of a shard, the last of which is the first
-of the next window, so that every token is predicted once per pass.
+A *document* is a named text. A *shard* is the tokens of its documents one after the other, each closed by end-of-text.
+A *window* is context + 1 tokens of a shard; its last token is the first of the next window, so that every token is
+predicted once per pass.
 """
 
 from __future__ import annotations

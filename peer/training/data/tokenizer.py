@@ -1,4 +1,6 @@
-"""Text to token numbers: plain bytes, or a Hugging Face tokenizer: its tables alone, no code and no pickle."""
+"""Text to token numbers: plain bytes, or a Hugging Face tokenizer, loaded from its tables alone: no
+code and no pickle.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The adapter of a run: two thin matrices beside some of a model's, which stays as it is (LoRA, arXiv:2106.09685)."""
+"""The adapter of a run: LoRA (arXiv:2106.09685), two thin matrices beside some of a frozen model's matrices."""
 
 from __future__ import annotations
 

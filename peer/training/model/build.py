@@ -1,5 +1,6 @@
-"""The model of a run: an architecture of transformers that `peer.schema.architectures` lists, with agreed first
-parameters."""
+"""Builds the model of a run: an architecture of transformers that `peer.schema.architectures` lists, with agreed
+initial parameters.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A text continued by a model: token by token, the likeliest one or one that is drawn."""
+"""Continues a text with a model, token by token: the likeliest token or one drawn at random."""
 
 from __future__ import annotations
 

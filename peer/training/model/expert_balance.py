@@ -1,4 +1,4 @@
-"""What a model of experts is trained for beside its text: that its routers send about as many tokens to each expert."""
+"""The load-balancing loss of a mixture-of-experts model: its routers shall send about as many tokens to each expert."""
 
 from __future__ import annotations
 

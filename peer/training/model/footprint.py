@@ -1,4 +1,4 @@
-"""How large a run's model is, and what memory a peer of it needs."""
+"""The size of a run's model, and the memory that a peer needs for it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""How a model of a run is asked for text: at which tokens it stops, and how its next token is drawn."""
+"""How a run's model generates text: the tokens at which it stops, and how the next token is drawn."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""A model that others trained as the start of a run: out of its files, once, by the organiser; and on every peer alike.
+"""A pretrained model as the start of a run: converted once by the organiser, and equal on every peer.
 
-The organiser's machine loads it with transformers, says in a spec what it is, and writes its parameters as float32. A
-quantised file is brought to float32 there alone: so no processor of a peer can do it in another way.
+The organiser's machine loads it with transformers, describes it in a spec, and writes its parameters as float32. Only
+this machine converts a quantised file to float32, so no peer's processor can convert it differently.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""What a decided update does to a peer, one layer after the other."""
+"""Applies a decided update to a peer, one layer after the other."""
 
 from __future__ import annotations
 

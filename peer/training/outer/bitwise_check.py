@@ -1,7 +1,7 @@
-"""Whether a device computes what every other computes: its bits are compared before a run relies on them.
+"""Checks whether a device computes the same bits as every other one, before a run relies on it.
 
-IEEE 754 fixes the result of each single operation. Devices part where a library flushes denormals, divides by a
-reciprocal, or joins a multiplication and an addition.
+IEEE 754 fixes the result of each single operation. Devices differ where a library flushes denormals, divides by a
+reciprocal, or fuses a multiplication and an addition.
 """
 
 from __future__ import annotations

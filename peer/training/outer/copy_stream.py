@@ -1,7 +1,7 @@
-"""Between a device and main memory: through few pinned buffers, on a stream of this thread's own.
+"""Copies between a device and main memory: through few pinned buffers, on a CUDA stream of this thread.
 
-A GPU copies from pinned memory many times faster than from any other (52 against 1.1 GB/s on one H100). torch keeps the
-pinned buffers and gives them out again once the copies that used them are over.
+A GPU copies from pinned memory many times faster than from pageable memory (52 against 1.1 GB/s on one H100). torch
+keeps the pinned buffers and reuses them once their copies are done.
 """
 
 from __future__ import annotations

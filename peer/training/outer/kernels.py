@@ -1,7 +1,8 @@
-"""The arithmetic of a round, on one layer where the model is: learned, encoded, counted, given up, gone on from.
+"""The arithmetic of a round, one layer at a time on the model's device: encode, apply, and continue from the new
+anchor.
 
-A peer's residual is what it has produced minus what decided updates counted. Never sending, never voting: only a
-decided update moves work out, so that a missed commit, a void part and a crash all end with the right amount owed.
+A peer's residual is what it has produced less what decided updates counted. Only a decided update reduces it, neither
+sending nor voting does, so that after a missed commit, a void part or a crash exactly the right amount is still owed.
 Everything is single float32 multiplications, additions and subtractions in a fixed order: equal bits everywhere.
 """
 

@@ -1,4 +1,4 @@
-"""One layer of a model and of all that goes with it, where it lies."""
+"""One layer of a model with all of its vectors, on their device."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The outer state of a run, layer by layer: what all peers of a round hold with the same bits."""
+"""The outer state of a run, layer by layer: all peers of a round hold it with the same bits."""
 
 from __future__ import annotations
 

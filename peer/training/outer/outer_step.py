@@ -1,7 +1,7 @@
-"""The outer step: Nesterov momentum on agreed pseudo-gradients, the same bits on every processor.
+"""The outer step: Nesterov momentum on agreed pseudo-gradients, with the same bits on every processor.
 
-Only separate element-wise float32 multiplications, additions and subtractions in a fixed order:
-a fused multiply-add rounds once where these round twice, and not every processor fuses.
+Only separate element-wise float32 multiplications, additions and subtractions in a fixed order: a fused multiply-add
+rounds once where these round twice, and not every processor fuses.
 """
 
 from __future__ import annotations

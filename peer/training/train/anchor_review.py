@@ -1,4 +1,4 @@
-"""What an anchor has learned: its loss on text that nobody trains on, and how it continues the prompts of the run."""
+"""Evaluates an anchor: its held-out loss, and its continuations of the run's prompts."""
 
 from __future__ import annotations
 

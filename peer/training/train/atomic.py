@@ -1,9 +1,9 @@
-"""Steps of the inner optimizers, each whole or not made at all, though the device's memory may run out in the middle.
+"""Steps of the inner optimizers, each made completely or not at all, even if the device's memory runs out in between.
 
-What a step did to a parameter cannot be computed back to the bit. So all that takes memory comes before the first
-parameter moves: AdamW's moments, in its first step, after which it is one fused kernel that takes nothing; and Muon's
-directions in every step, two bytes per element of its matrices until they are applied. They lie on the device, whose
-memory the activations have just left, or else in main memory. Nothing is copied.
+A step's change of a parameter cannot be undone to the bit. So everything that allocates memory comes before the first
+parameter moves: AdamW's moments in its first step, after which it is one fused kernel that allocates nothing; and
+Muon's directions in every step, two bytes per element of its matrices until they are applied. They lie on the device,
+whose memory the activations have just left, or else in main memory. Nothing is copied.
 """
 
 from __future__ import annotations

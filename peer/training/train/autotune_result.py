@@ -1,4 +1,4 @@
-"""What a dry run found of a run on the devices of a peer, and how large a micro-batch has room there."""
+"""The result of a dry run on a peer's devices, and the micro-batch that fits there."""
 
 from __future__ import annotations
 

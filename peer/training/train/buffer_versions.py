@@ -1,7 +1,7 @@
-"""Which buffers may be read: one only after its producer has finished, and at the version its reader works with.
+"""Which buffers may be read: only after their producer has finished, and at the version that the reader works with.
 
-Both halves are needed. ZeRO++'s secondary shards were read before the copy into them had ended, and at a version
-that the weights had left behind (arXiv:2407.01614); either gives numbers that are nobody's parameters.
+Both halves are needed. ZeRO++'s secondary shards were read before the copy into them had ended, and at a version that
+the weights had already left behind (arXiv:2407.01614); either gives numbers that belong to no parameters.
 """
 
 from __future__ import annotations

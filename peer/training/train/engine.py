@@ -1,4 +1,4 @@
-"""What a trainer computes with: where the model lies, a round's arithmetic there, and updates beside inner steps."""
+"""What a trainer computes with: the model's residence, a round's arithmetic there, and updates beside inner steps."""
 
 from __future__ import annotations
 

@@ -1,10 +1,10 @@
-"""Overlap: an update is applied layer by layer beside the next inner step, whose layers wait for it.
+"""Overlap: applies an update layer by layer beside the next inner step, which waits for each layer when it needs it.
 
-As EDiT synchronises (arXiv:2412.07210): the decision is taken once, for the whole model, and each layer's
-pre-forward waits for that layer alone while threads prepare the next ones, in model order.
+As in EDiT (arXiv:2412.07210), the decision is taken once for the whole model. Each layer's pre-forward hook waits for
+that layer alone while threads prepare the next ones, in model order.
 
-What this hides is the application, not the transfer: an update is committed only when all its bytes are here. Every
-byte is checked before the first layer is touched, so that a damaged one changes nothing.
+This hides the application, not the transfer: an update is committed only when all its bytes are here. Every byte is
+checked before the first layer is touched, so that damaged bytes change nothing.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Where the model and the inner optimizer lie: on the device, or in main memory while the owner wants the device.
 
-The bits are the same on both sides. What a process keeps of a GPU without any tensor there, the driver's context of a
-few hundred MB and a workspace of the matrix library, goes only when the process ends.
+The bits are the same on both sides. Some GPU memory of a process belongs to no tensor: the driver's context of a few
+hundred MB and a workspace of the matrix library. It is freed only when the process ends.
 """
 
 from __future__ import annotations

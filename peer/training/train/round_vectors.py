@@ -1,4 +1,4 @@
-"""Where what a round needs beside the model lies: θ and momentum, residual and start, each as large as the model."""
+"""Where a round's vectors lie beside the model: θ and momentum, residual and start, each as large as the model."""
 
 from __future__ import annotations
 

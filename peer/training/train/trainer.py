@@ -1,7 +1,7 @@
-"""The owner of the anchor: trains towards it, submits what was learned, applies what was decided.
+"""The owner of the anchor: it trains from it, submits what was learned, and applies what was decided.
 
-Beside the model it holds θ and m of the anchor, the residual, and, while that follows from nothing else, where the
-present stretch of inner steps began.
+Beside the model it holds θ and m of the anchor, the residual, and the start of the present inner steps unless that
+follows from the others.
 """
 
 from __future__ import annotations

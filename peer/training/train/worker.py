@@ -1,6 +1,6 @@
-"""One piece of work at a time, taken to the trainer, its checkpoints and its snapshots.
+"""Takes one piece of work at a time to the trainer, its checkpoints and its snapshots.
 
-Nothing here takes a decision: `peer.node.lifecycle` says what is done and in which order, and hears how it ended.
+It takes no decisions: `peer.node.lifecycle` says what is done in which order, and is told how each piece ended.
 """
 
 from __future__ import annotations

@@ -12,7 +12,7 @@ from peer.consensus.rounds.driver import bytes_a_minute
 from tests.fields.trust.liars import Stage
 
 ASKERS = tuple(f"s{index:02}" for index in range(50))
-FLOOD_S = 60.0
+FLOOD_S = 30.0
 
 
 class Flood:
@@ -63,9 +63,9 @@ def test_fifty_askers_make_no_round_longer_than_a_tenth_and_a_newcomer_gets_its_
     rounds, flooded = usual.stage.run(FLOOD_S), flood.stage.run(FLOOD_S)
     assert 1.1 * flooded >= rounds
     newcomer = flood.world.join()
-    flood.stage.run(60.0)
+    flood.stage.run(FLOOD_S)
     assert newcomer.disk.head.round >= flood.world.peers[0].disk.head.round - 1
-    most = STRANGERS_SHARE * line_bps / 8 * (FLOOD_S + 60.0 + AHEAD_S) + 200_000
+    most = STRANGERS_SHARE * line_bps / 8 * (2 * FLOOD_S + AHEAD_S) + 200_000
     assert flood.given
     assert max(flood.given.values()) <= most
 

@@ -232,16 +232,20 @@ def test_every_field_has_bounds() -> None:
     assert every - bounded == free | of_messages
 
 
-@pytest.mark.parametrize(
-    ("decode", "kind", "name", "within", "beyond"),
-    CASES, ids=[f"{kind.__name__}.{name}-{number}" for number, (_, kind, name, *_) in enumerate(CASES)],
-)  # fmt: skip
-def test_bounds(decode: Decode, kind: Kind, name: str, within: Any, beyond: Any) -> None:
+def is_taken(decode: Decode, fields: dict[str, Any]) -> bool:
+    try:
+        decode(packed(fields))
+    except BadMessage:
+        return False
+    return True
+
+
+def test_bounds() -> None:
     """The last value within is taken, the next one is not."""
-    fields = example(kind)
-    decode(packed({**fields, name: within}))
-    with pytest.raises(BadMessage):
-        decode(packed({**fields, name: beyond}))
+    for decode, kind, name, within, beyond in CASES:
+        fields = example(kind)
+        assert is_taken(decode, {**fields, name: within}), f"{kind.__name__}.{name} = {within}"
+        assert not is_taken(decode, {**fields, name: beyond}), f"{kind.__name__}.{name} = {beyond}"
 
 
 # ---- any bytes

@@ -20,7 +20,7 @@ from tui.sources.replay import RecordingSource
 from tui.swarm.snapshot import SwarmState
 
 ORDER = [setting.name for _, setting, _ in grouped(SETTINGS)]
-SIZES = [(40, 12), (59, 20), (80, 24), (120, 40), (200, 60)]
+SIZES = [(40, 12), (59, 20), (120, 40)]
 
 
 def shown(source: Attached, *, read_only: bool = False, ascii_only: bool = False, mono: bool = False) -> Dashboard:

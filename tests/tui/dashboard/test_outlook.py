@@ -12,8 +12,6 @@ from tests.tui.dashboard.screen import lines_of, opened, press, text_of
 from tui.dashboard.app import Dashboard
 from tui.swarm.snapshot import SwarmState
 
-SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
-
 
 def shown(source: Attached) -> Dashboard:
     return Dashboard(source, clock=lambda: source.now_s)
@@ -49,8 +47,7 @@ async def test_who_will_be_late_reads_what_helps() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("size", SIZES)
-@pytest.mark.parametrize("late_s", [-12.0, 3.0])
+@pytest.mark.parametrize(("size", "late_s"), [((40, 12), -12.0), ((40, 12), 3.0), ((80, 24), 3.0), ((120, 40), -12.0)])
 async def test_lanes_and_penalties_keep_their_room(size: tuple[int, int], late_s: float) -> None:
     """On the smallest screen only what needs a look takes a line."""
     app = shown(foretelling(late_s, LATE_ADVICE if late_s > 0 else ""))

@@ -14,7 +14,7 @@ from tui.dashboard.widgets.penalties import Penalties
 from tui.dashboard.widgets.waterfall import Waterfall
 from tui.swarm.snapshot import SwarmState
 
-SIZES = [(40, 12), (60, 24), (80, 24), (120, 40), (200, 60)]
+SIZES = [(40, 12), (80, 24), (200, 60)]
 
 
 def lane_of(text: str, name: str) -> str:

@@ -17,7 +17,7 @@ def shown(source: Attached) -> Dashboard:
     return Dashboard(source, clock=lambda: source.now_s)
 
 
-@pytest.mark.parametrize("size", [(40, 12), (80, 24), (120, 40), (200, 60)])
+@pytest.mark.parametrize("size", [(40, 12), (200, 60)])
 async def test_every_screen_names_rule_and_author_in_its_header(size: tuple[int, int]) -> None:
     app = shown(stalling())
     async with opened(app, size=size) as pilot:

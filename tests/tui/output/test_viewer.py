@@ -6,15 +6,15 @@ import os
 import signal
 import subprocess
 import sys
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import psutil
 import pytest
 
-from peer.testing.child_process import BUSY, HANG_S
+from peer.testing.child_process import BUSY
 from tests.tui.terminals import Terminal
+from tests.waits import look_until
 
 HERE = Path(__file__).parents[1]
 ROOT = HERE.parents[1]
@@ -56,10 +56,7 @@ def peer(tmp_path: Path) -> Iterator[subprocess.Popen[bytes]]:
     process = subprocess.Popen(
         [sys.executable, str(HERE / "fake_peer.py"), "stays", str(tmp_path)], env=os.environ | {"PYTHONPATH": str(ROOT)}
     )
-    deadline = time.monotonic() + HANG_S
-    while not (tmp_path / "events.jsonl").exists():
-        assert time.monotonic() < deadline
-        time.sleep(0.01)
+    look_until((tmp_path / "events.jsonl").exists, "the peer says nothing")
     yield process
     process.kill()
     process.wait()

@@ -1,4 +1,4 @@
-"""The Learning screen: how the model gets on, over tokens, rounds or time."""
+"""The Learning screen: the model's loss over tokens, rounds or time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The first screen: what my peer does, what it is worth, and what needs a look. Without a peer: the swarm."""
+"""The first screen: what my peer does, what it has contributed, and what needs attention. Without a peer: the swarm."""
 
 from __future__ import annotations
 

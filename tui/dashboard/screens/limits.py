@@ -1,4 +1,4 @@
-"""What the volunteer allows, and what that holds up just now. A value is edited where it stands.
+"""What the volunteer allows, and which limit stops or slows training now. Values are edited in place.
 
 The peer checks what is typed and refuses it in words: nothing is judged here. The application sends the command.
 """

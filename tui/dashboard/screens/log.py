@@ -1,4 +1,4 @@
-"""The log: what happened, newest last. It follows, unless the person scrolled up."""
+"""The log of events, newest last. It follows new lines unless the person scrolled up."""
 
 from __future__ import annotations
 

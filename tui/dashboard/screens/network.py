@@ -1,4 +1,4 @@
-"""The Network screen: how others reach this machine, with whom it talks, what is on its way, and what it all takes."""
+"""The Network screen: how others reach this machine, its connections, its transfers, and all of its traffic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""All that is known of one peer: what it does, what it gave, what it counted for, and every penalty with its reason."""
+"""All that is known about one peer: what it does, what it gave, what counted, and every penalty with its reason."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""The table of all peers. On a narrow terminal the columns that matter least are left out.
+"""The table of all peers. A narrow terminal leaves out the least important columns.
 
-All peers are sorted, but only rows in sight are written and only those that changed are drawn, so a swarm of
-hundreds is shown twice a second for little.
+All peers are sorted, but only visible rows are written and only changed ones are drawn, so that a swarm of hundreds can
+be shown twice a second.
 """
 
 from __future__ import annotations

@@ -1,4 +1,6 @@
-"""The Rounds screen: whether my part will be in time, what every peer did when, and who counted for less and why."""
+"""The Rounds screen: whether my part will be in time, what every peer did when, and which peers counted for less and
+why.
+"""
 
 from __future__ import annotations
 

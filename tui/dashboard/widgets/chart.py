@@ -1,6 +1,6 @@
-"""Curves over one axis: what a chart is, how its points are thinned, and the widget that draws it.
+"""Curves over one axis: the data of a chart, the thinning of its points, and the widget that draws it.
 
-Series differ by marker as well as by colour. A chart without points, or in no space, is only its line of names.
+Series differ by marker as well as by colour. A chart without points, or without space, is only its line of names.
 """
 
 from __future__ import annotations

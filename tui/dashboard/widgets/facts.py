@@ -1,6 +1,6 @@
-"""A page of labelled facts: labels in a gutter, values beside them, nothing wider than the page.
+"""A page of labelled facts: labels on the left, values beside them, nothing wider than the page.
 
-What does not fit on a line is left out, the last fact first: a row names the most important one first.
+What does not fit on a line is left out, the last fact first, so a row names its most important fact first.
 """
 
 from __future__ import annotations

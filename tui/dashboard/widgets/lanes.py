@@ -1,7 +1,7 @@
 """The waterfall's layout: what each column of a peer's lane shows. Pure: spans and times in, names of phases out.
 
-A lane is a row of columns of equal time. Columns start at whole multiples of their width, so that a lane that
-follows the clock moves in whole columns and what was drawn stays as it was.
+A lane is a row of columns of equal time. Columns start at multiples of their width, so that a lane that follows the
+clock moves in whole columns, and what was drawn before stays as it was.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Lines of styled text that are drawn again only where they changed, for what is large and changes in a few places."""
+"""Lines of styled text of which only changed ones are drawn again, for large content that changes in few places."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""The penalty panel: who counted for less, by how much, for what, and until when.
+"""The penalty panel: which peer counted for less, by how much, why, and until when.
 
-Everybody computes the penalties of a round alike, and the update carries them; this only puts them into words.
+All peers compute the penalties of a round alike, and the update carries them; this module only puts them into words.
 """
 
 from __future__ import annotations

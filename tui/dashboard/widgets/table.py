@@ -1,4 +1,4 @@
-"""A table of hundreds of rows with a cursor. It asks only for the rows in sight, and draws only those that changed."""
+"""A table of hundreds of rows with a cursor. It asks only for visible rows, and draws only those that changed."""
 
 from __future__ import annotations
 

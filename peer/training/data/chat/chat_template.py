@@ -1,4 +1,4 @@
-"""A conversation as tokens of a tokenizer, which of them are learned, and at which token an answer ends."""
+"""A conversation as tokens: which of them are learned, and at which token an answer ends."""
 
 from __future__ import annotations
 

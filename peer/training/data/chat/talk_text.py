@@ -1,7 +1,7 @@
-"""What is known of a conversation without a template: which of its answers are learned, and which texts it has.
+"""What is known of a conversation without a template: which of its answers are learned, and its texts.
 
 A conversation is kept as JSON: a list of messages, or `{"messages": [...], "tools": [...]}` where it has tools.
-Messages are as transformers' `apply_chat_template` takes them; beside that `weight` says whether an answer is learned.
+Messages are as transformers' `apply_chat_template` takes them; in addition `weight` says whether an answer is learned.
 """
 
 from __future__ import annotations

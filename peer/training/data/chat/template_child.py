@@ -1,7 +1,7 @@
-"""The process in which a chat template runs: a stranger's program, within bounds of time and memory.
+"""The process in which a chat template runs: a stranger's program, with limits of time and memory.
 
-It reads JSON lines on a socket, which is its standard input and output: first what the template is, and then requests,
-to each of which it answers with a line. `template_process.py` is its other end.
+It reads JSON lines from a socket, which is its standard input and output: first the template, and then requests, each
+of which it answers with a line. `template_process.py` is the other end.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Chat templates, each rendered in a process of its own: by `template_child.py`, within bounds of time and memory."""
+"""Chat templates, each rendered in a process of its own (`template_child.py`) with limits of time and memory."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Two flags above a token's number, in windows that hold conversations: what is not predicted, and where a document
-begins.
+"""Two flag bits above a token's number, in windows of conversations: the token is not predicted; a document begins
+here.
 
-Windows of text have none of them, and all that is computed of them is as if there were no flags.
+Windows of plain text have no flags, and everything computed from them is as if flags did not exist.
 """
 
 from __future__ import annotations

@@ -1,8 +1,8 @@
-"""Chat templates for training: shipped ones by name, and files that came with the model from which a run starts.
+"""Chat templates for training: shipped ones by name, and files that came with a pretrained model.
 
-A template for people may write a turn in another way once the conversation has gone on, as Qwen3's does, which forgets
-what was thought. Such a one tells nobody which tokens are whose. A template for training writes every turn as the model
-writes the newest, and marks its answers.
+Some templates write a turn differently once the conversation has gone on; Qwen3's drops earlier thoughts. Then nobody
+can tell which tokens belong to which turn. A template for training writes every turn as the model writes its newest,
+and marks its answers.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
-"""Which files of a folder are read, as what, and which are left out for which reason.
+"""Which files of a folder are read, in which format, and which are left out for which reason.
 
-A file's name alone says what it is: a suffix in any case, behind which one of `PACKINGS` may stand.
+Only a file's name decides its format: a suffix in any case, optionally followed by one of `PACKINGS`.
 """
 
 from __future__ import annotations

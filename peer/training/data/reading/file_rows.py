@@ -1,7 +1,7 @@
-"""Rows of files of values: lines of JSON, arrays of it, CSV, parquet and Arrow. A row is of bounded size, or refused.
+"""Rows of data files: lines of JSON, JSON arrays, CSV, parquet and Arrow. A row has a bounded size, or is refused.
 
-Readers tell what is wrong with a row to a `Findings` and go on behind it, so that all faults of a folder are known at
-once.
+Readers report what is wrong with a row to a `Findings` and continue behind it, so that all faults of a folder are found
+at once.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""How large the pages of a parquet file become: what is allocated for them follows from the head of each page alone,
-whatever the file's last bytes say of all.
+"""The memory that the pages of a parquet file need: it follows from the header of each page, whatever the footer
+claims.
 
-Heads are structs of Thrift's compact protocol, of which three integers are read and all else is passed over:
+Headers are structs of Thrift's compact protocol. Three integers are read and everything else is skipped:
 github.com/apache/parquet-format, `PageHeader`.
 """
 

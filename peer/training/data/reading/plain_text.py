@@ -1,6 +1,6 @@
-"""Bytes of a file as characters, in pieces: unpacked, and decoded by what its first bytes, or all of them, say.
+"""Bytes of a file as characters, in pieces: unpacked, and decoded by an encoding that is detected from the bytes.
 
-Whatever a file claims, no more of it is in memory than a piece.
+Whatever a file claims, at most one piece of it is in memory.
 """
 
 from __future__ import annotations

@@ -21,7 +21,7 @@ from peer.consensus.protocol.layout import Part, divide
 from tests.peer.consensus.rounds.build import HEAD, header
 
 WIRES = ("float32", "float16", "int8", "int4", "sparse")
-BY_DAY, BY_NIGHT = 200, 20_000
+BY_DAY, BY_NIGHT = 60, 20_000
 """Honest means of each wire."""
 SIZES = (2 * CHUNK, 5000, CHUNK, 700, SPREAD + 100)
 """Elements of a part: whole units of all wires, and not; so many that runs of them fall into one bucket."""
@@ -173,7 +173,7 @@ def test_no_honest_mean_of_a_hundred_thousand_raises_an_alarm(wire: str) -> None
 
 # ---- what they show ----
 
-LIES_TOLD = 30
+LIES_TOLD = 10
 """Draws of each lie and wire."""
 
 

@@ -7,8 +7,6 @@ import dataclasses
 import re
 from pathlib import Path
 
-import pytest
-
 from dht.admission import Admission, QuarantineList
 from dht.invite import Invite
 from dht.records import Genesis, PeerRecord, Record
@@ -42,7 +40,7 @@ def test_every_field_has_a_line() -> None:
     assert len(named) == len(set(named))
 
 
-@pytest.mark.parametrize("line", lines(), ids=lambda line: line[0])
-def test_a_line_says_everything(line: tuple[str, ...]) -> None:
-    assert len(line) == len(COLUMNS)
-    assert all(cell.strip() for cell in line)
+def test_a_line_says_everything() -> None:
+    for line in lines():
+        assert len(line) == len(COLUMNS), line
+        assert all(cell.strip() for cell in line), line

@@ -39,9 +39,11 @@ def test_clusters_keep_the_promises_of_the_round(capsys: pytest.CaptureFixture[s
 @pytest.mark.parametrize(
     ("number", "kind", "restart_s"),
     [
-        (114, "random", RESTART_S),  # means of several layers have the same bytes
         (130, "splits", RESTART_S),  # workers went on with others while their lead was alone
-        (300_667, "targeted", RESTART_S),  # a lead alone that had accepted, and came back, asked nobody for the bytes
+        # Means of several layers have the same bytes.
+        pytest.param(114, "random", RESTART_S, marks=pytest.mark.nightly),
+        # A lead alone that had accepted, and came back, asked nobody for the bytes.
+        pytest.param(300_667, "targeted", RESTART_S, marks=pytest.mark.nightly),
     ],
 )
 def test_schedules_that_found_something(number: int, kind: str, restart_s: float) -> None:

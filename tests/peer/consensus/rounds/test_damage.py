@@ -226,6 +226,7 @@ def caught_by(catch: Catch) -> int | None:
     return None
 
 
+@pytest.mark.nightly
 @pytest.mark.slow
 @pytest.mark.parametrize("damage", CATCHES, ids=lambda damage: damage.__name__)
 def test_damage_is_caught(damage: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:

@@ -131,11 +131,8 @@ def test_faults_in_every_phase(fragments: int) -> None:
 def test_schedules_of_faults(fragments: int, kind: str) -> None:
     """Crashes at any effect, an adversary that aims at agreement, splits; judged, so that layers are rolled back."""
     aggregation = AggregationRules(rule="centered-clip", warmup_rounds=2, deviation_floor=0.1)
-    worlds = [
-        run_schedule(7_000 + seed, kind, restart_s=RESTART_S, aggregation=aggregation, fragments=fragments)
-        for seed in range(2)
-    ]
-    assert all(world.commits for world in worlds)
+    seed = 7_000 + fragments
+    assert run_schedule(seed, kind, restart_s=RESTART_S, aggregation=aggregation, fragments=fragments).commits
 
 
 def test_books_that_forget_whose_turn_it_is_do_not_balance(monkeypatch: pytest.MonkeyPatch) -> None:

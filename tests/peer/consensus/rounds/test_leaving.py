@@ -48,9 +48,9 @@ def story(seed: int, peers: int, phase: str, goodbye_s: float = GOODBYE_S) -> tu
 @pytest.mark.parametrize(
     ("phase", "peers", "goodbye_s"),
     [
-        (phase, peers, (0.0, GOODBYE_S)[(number + peers) % 2])
+        (phase, 3 + (number + turn) % 3, goodbye_s)
         for number, phase in enumerate(PHASES)
-        for peers in (3, 4, 5)
+        for turn, goodbye_s in enumerate((0.0, GOODBYE_S))
     ],
 )
 def test_a_leaver_costs_at_most_a_deadline_and_one_more_ballot(phase: str, peers: int, goodbye_s: float) -> None:

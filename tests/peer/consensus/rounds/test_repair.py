@@ -96,9 +96,9 @@ def committed(world: World, hit: list[LogicalPeer]) -> tuple[Block, float]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("strike", [die, stall])
-@pytest.mark.parametrize(("phase", "peers", "victims"), [
-    ("exchange", 3, 1), ("exchange", 4, 1), ("exchange", 7, 2), ("reduce", 3, 1), ("reduce", 4, 1), ("reduce", 7, 2),
+@pytest.mark.parametrize(("strike", "phase", "peers", "victims"), [
+    (die, "exchange", 3, 1), (stall, "exchange", 4, 1), (die, "exchange", 7, 2),
+    (stall, "reduce", 3, 1), (die, "reduce", 4, 1), (stall, "reduce", 7, 2),
 ])  # fmt: skip
 def test_a_round_survives_its_reducers(strike: Strike, phase: str, peers: int, victims: int) -> None:
     """Before and after the parts have come: the ballot they were in commits every part, within its deadlines."""

@@ -67,7 +67,7 @@ def liars_on_chain(world: World) -> set[str]:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("peers", "others"), [(3, 1), (4, 1), (4, 2), (6, 1), (6, 3)])
+@pytest.mark.parametrize(("peers", "others"), [(3, 1), (4, 2), (6, 3)])
 def test_two_right_means_of_a_part_cost_nothing(peers: int, others: int, two_means: Callable[[int], None]) -> None:
     """However many got which: what is proposed all fetch, all apply the same, and nobody is accused."""
     two_means(others)

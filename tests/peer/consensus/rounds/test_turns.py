@@ -25,8 +25,7 @@ OWN = len(NAMES)
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("victims", [1, 3])
-@pytest.mark.parametrize("what", [prepares, proposes, votes])
+@pytest.mark.parametrize(("what", "victims"), [(prepares, 3), (proposes, 1), (votes, 3), (votes, 1)])
 def test_who_asks_for_ballots_all_the_time_costs_one_turn(what: Press, victims: int) -> None:
     """Before the first ballot, amid those of others and just when their time is over, whether it holds a lead or not:
     all others commit within the usual and one fail-over."""

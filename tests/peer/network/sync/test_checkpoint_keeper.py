@@ -53,18 +53,28 @@ async def test_the_newest_that_is_signed_counts_whoever_gives_it(tmp_path: Path)
 
 
 async def test_an_older_one_than_the_invite_names_counts_for_nothing(tmp_path: Path) -> None:
+    """Nor is it heard of: who came by an earlier invite has no other, and does not lie."""
     others = Others(a=checkpoint(3), b=checkpoint(5, anchor=b"b" * 32))
     mine = keeper(others, tmp_path, (5, b"a" * 32))
     await mine.hear(["a", "b"])
     assert mine.newest is None
     assert mine.is_due
-    assert [why for _, why in others.refused] == [
-        "it gives what is no checkpoint: the invite names another one, of round 5"
-    ] * 2
+    assert others.refused == [("b", "it gives what is no checkpoint: the invite names another one, of round 5")]
     others.given[ORGANISER] = checkpoint(5)
     await mine.hear([])
     assert mine.newest == checkpoint(5)
     assert not mine.is_due
+
+
+async def test_a_newer_invite_in_the_same_folder_outdates_what_lies_there(tmp_path: Path) -> None:
+    """People are told to ask for one where two chains part."""
+    others = Others(a=checkpoint(3))
+    await keeper(others, tmp_path).hear(["a"])
+    again = keeper(others, tmp_path, (5, b"a" * 32))
+    assert again.is_due
+    others.given["a"] = checkpoint(7)
+    await again.hear(["a"])
+    assert keeper(others, tmp_path, (5, b"a" * 32)).newest == checkpoint(7)
 
 
 def test_a_damaged_file_is_one_line(tmp_path: Path) -> None:

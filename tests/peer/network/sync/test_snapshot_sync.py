@@ -13,6 +13,7 @@ import pytest
 from dht.errors import RunOver
 from peer.consensus.organiser.checkpoints import QUESTION as CHECKPOINT
 from peer.consensus.organiser.checkpoints import ChainCheckpoint
+from peer.consensus.organiser.light_chain import packed_way, read_question
 from peer.consensus.protocol.block import VOID
 from peer.consensus.protocol.head import ChainHead
 from peer.consensus.protocol.messages import Heartbeat
@@ -21,6 +22,8 @@ from peer.network.sync.checkpoint_keeper import CheckpointKeeper
 from peer.network.sync.snapshot_sync import SnapshotSync
 from peer.node.store import snapshots
 from peer.node.store.chain import ChainStore
+from peer.node.store.kept_way import KeptWay
+from peer.node.store.run_directory import ChainBase
 from peer.schema.events import AlertRaised, Event, PeerStateChanged
 from peer.testing.child_process import HANG_S
 from peer.testing.memory_peer import ModelKeys
@@ -138,6 +141,7 @@ async def test_whoever_is_cut_off_needs_a_snapshot(tmp_path: Path, monkeypatch: 
     me.add("c", 17)
     assert not await me.syncer.find_need(me.disk), "c has what follows"
     assert await me.syncer.find_loss(me.disk), "but did not give it"
+    assert not await me.syncer.find_loss(me.disk, is_told=False), "it may be giving it just now"
 
 
 async def test_nobody_leaves_its_chain_for_what_is_not_certified(
@@ -185,6 +189,24 @@ async def test_the_key_that_was_left_of_an_evening_leads_nobody_astray(
     assert chain_of(me.directory, 16).way.first == 12
 
 
+async def test_who_followed_the_key_that_was_left_comes_back_by_the_organisers_word(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It came without a checkpoint, and heard of one later: rounds that are made up do not count, however many."""
+    me = Newcomer(tmp_path, monkeypatch)
+    me.disk = evening(me.directory, 41, back_at=1000, branch=7)
+    honest = evening(tmp_path / "honest", 20, back_at=8, branch=0)
+    me.add("honest", 20, 16)
+    assert not await me.syncer.find_need(me.disk)
+    me.keeper.newest = ChainCheckpoint.of(honest.heads[12]).signed(ModelKeys(ORGANISER))
+    why = await me.syncer.find_need(me.disk)
+    assert why == "the organiser has signed another anchor of round 12 than this chain has"
+    assert (await me.syncer.bring(me.disk, why)).anchor == honest.heads[16].anchor
+    back = chain_of(me.directory, 16)
+    assert back.head.anchor == honest.heads[16].anchor
+    assert not await me.syncer.find_need(back)
+
+
 async def test_a_newcomer_waits_for_the_checkpoint_that_its_invite_names(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -227,6 +249,49 @@ async def test_who_comes_when_all_have_finished_is_told_where_they_stood(
         await me.syncer.find_loss(me.disk)
     me.add("a", 20)
     assert not await me.syncer.find_need(me.disk)
+
+
+async def test_who_looks_for_a_snapshot_when_the_others_finish_is_told_too(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    me.syncer.rounds = 20
+    is_looking = asyncio.Event()
+    me.syncer.say = lambda event: is_looking.set()
+    bringing = asyncio.create_task(me.syncer.bring(me.disk, "cut off"))
+    async with asyncio.timeout(HANG_S):
+        await is_looking.wait()
+        me.node.add(tmp_path, ORGANISER, 20)
+        with pytest.raises(RunOver):
+            await bringing
+
+
+async def test_the_organisers_node_is_asked_however_many_names_are_on_the_board(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    me = Newcomer(tmp_path, monkeypatch, rounds=5)
+    me.syncer.rounds = 20
+    me.node.add(tmp_path, ORGANISER, 20)
+    me.notices.heads = dict.fromkeys(f"stranger{number}" for number in range(128))
+    for _ in range(4):
+        with pytest.raises(RunOver):
+            await me.syncer.find_loss(me.disk, is_told=False)
+
+
+async def test_of_a_way_that_shows_every_block_only_those_are_kept_that_are_needed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Else a donor could have this peer keep the whole run, and show newcomers more than one answer holds."""
+    me = Newcomer(tmp_path, monkeypatch, rounds=2)
+    donor = me.add("a", 20, 16)
+
+    async def every_block(peer: str, request: bytes) -> bytes | None:
+        start, end = read_question(request)
+        return packed_way(donor.blocks[start : end or None])
+
+    me.node.answers["a"]["way"] = every_block
+    await me.syncer.bring(me.disk, "cut off")
+    assert chain_of(me.directory, 16).way == KeptWay(first=0)
 
 
 async def test_between_two_certified_chains_a_newcomer_waits(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -296,6 +361,22 @@ async def test_the_state_is_the_certified_one_however_many_offer_another(
     assert manifest.state == anchor_at(4).state_digest()
     assert {peer for peer, name in me.node.asked if name == "chunk"} == {"z"}
     assert _alerts(me)[1:] == ["the snapshot of round 4 is not of the state that its voters certified: refused"]
+
+
+async def test_a_snapshot_without_the_updates_that_led_to_it_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its state and anchor are right; whoever began from it would wait and weigh otherwise than the others."""
+    me = Newcomer(tmp_path, monkeypatch)
+    for name in ("a", "b", "honest"):
+        honest = me.add(name, 6, 4)
+    for name in ("a", "b"):
+        path = snapshots.path_of(tmp_path / name, 4, honest.heads[4].anchor)
+        manifest = snapshots.read_manifest(path)
+        short = replace(manifest, base=ChainBase.after(manifest.base.before[-1:]))
+        (path / snapshots.MANIFEST).write_bytes(short.to_bytes())
+    assert len((await me.syncer.bring(me.disk, "")).base.before) == 4
+    assert _alerts(me) == ["the snapshot of round 4 leaves updates out that led to it: refused"]
 
 
 async def test_the_way_of_one_chain_vouches_for_no_snapshot_of_another(

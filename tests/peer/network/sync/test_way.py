@@ -47,6 +47,16 @@ async def asked(donor: BlobServer, start: int, end: int = 0) -> bytes | None:
     return await donor.way("somebody", packed_question(start, end))
 
 
+async def test_for_a_stranger_whose_budget_is_used_up_no_way_is_made(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is made on the event loop: thousands of blocks are looked through and packed."""
+    donor = donor_of(tmp_path)
+    donor.may_have = lambda peer, size_bytes: False
+    monkeypatch.delattr(ChainStore, "way_between")
+    assert await asked(donor, 0) is None
+
+
 @pytest.mark.parametrize("quota_bytes", [0, 1 << 40])
 async def test_its_way_leads_to_where_it_stands(quota_bytes: int, tmp_path: Path) -> None:
     """Also to any round in between that is still here; dropped are all blocks but the last."""

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 import torch
 
-from peer.parallel.pipeline.activation_codec import WIRES, BadActivations, decode_activations, encode_activations
+from peer.parallel.pipeline.activation_codec import BadActivations, decode_activations, encode_activations
+from peer.schema.settings import ACTIVATIONS
 
 CPU = torch.device("cpu")
 
@@ -35,7 +36,7 @@ def test_zeros_stay_zeros() -> None:
     assert torch.equal(sent(torch.zeros(2, 65), "int8"), torch.zeros(2, 65))
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", ACTIVATIONS)
 @pytest.mark.parametrize("odd", [float("nan"), float("inf"), -float("inf")])
 def test_what_is_not_finite_is_refused(wire: str, odd: float) -> None:
     values = torch.randn(4, 64)
@@ -51,7 +52,7 @@ def test_a_scale_that_makes_infinity_is_refused() -> None:
         decode_activations(bytes(payload), (1, 64), "int8", CPU)
 
 
-@pytest.mark.parametrize("wire", WIRES)
+@pytest.mark.parametrize("wire", ACTIVATIONS)
 def test_another_length_is_refused(wire: str) -> None:
     payload = encode_activations(torch.ones(2, 64), wire)
     for wrong in (payload[:-1], payload + b"\0", b""):

@@ -114,7 +114,9 @@ TO_LEAD, TO_WORKER, ON = (2, "second", FlightBack), (3, "third", FlightBack), (3
     ("change", "homes", "liar", "kind"),
     [
         *((change, *TO_LEAD) for change in FIGURES),
-        *((change, *to) for to in (TO_WORKER, ON) for change in (zeros, louder, shorter)),
+        (louder, *TO_WORKER),
+        (zeros, *ON),
+        (shorter, *ON),
     ],
 )
 def test_garbage_is_found_and_the_home_named(

@@ -1,10 +1,14 @@
-"""DT-FM's own workload, and the best of all layouts, where there are few enough to try each."""
+"""DT-FM's own workload, what a layout costs, and the best of all layouts, where there are few enough to try each."""
 
 from __future__ import annotations
 
 import numpy as np
 
+from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.layout_search import scored
+from peer.planning.placement.pairwise_network import Network
+from peer.planning.placement.pipelines import composed
+from peer.planning.placement.place import Placement, in_order
 from peer.planning.placement.stage_workload import Indices, PlacementProblem, StageWorkload
 
 PAPER = StageWorkload(stages=8, stage_bytes=0.65e9, cut_bytes=0.47124922275543213e9)
@@ -19,3 +23,9 @@ def best_of_all(problem: PlacementProblem) -> tuple[Indices, float]:
         if costs.min() < least:
             best, least = layouts[costs.argmin()], float(costs.min())
     return best, least
+
+
+def placement_of(problem: PlacementProblem, network: Network, layout: Indices) -> Placement:
+    """The pipelines of a layout: its groups along the shortest path, matched with their neighbours."""
+    scorer = CommunicationCost(problem)
+    return in_order(problem, network, composed(scorer, scorer.groups(layout[None])[0]).stages_KM)

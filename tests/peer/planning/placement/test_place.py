@@ -15,10 +15,10 @@ from dht.errors import BadInput
 from peer.planning.placement.communication_cost import CommunicationCost
 from peer.planning.placement.layout_search import Effort
 from peer.planning.placement.pairwise_network import Network, preset
-from peer.planning.placement.place import Placement, place, placement_of
+from peer.planning.placement.place import Placement, place
 from peer.planning.placement.stage_workload import StageWorkload, block, problem_of, random_layouts, striped
 from tests.peer.planning.placement.networks import KINDS, random_network
-from tests.peer.planning.placement.paper import PAPER
+from tests.peer.planning.placement.paper import PAPER, placement_of
 
 SMALL = Effort(population=12, brood=8, patience=4, evaluations=5_000)
 REFERENCE = {

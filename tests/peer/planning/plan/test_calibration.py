@@ -11,13 +11,13 @@ import pytest
 
 from dht.errors import BadInput
 from peer.planning.plan.calibration import MeasuredRun, RoundTiming, rescale, time_rounds
-from peer.planning.plan.coefficients import PHASES, Coefficients, dump, parse, read, shipped
+from peer.planning.plan.coefficients import PHASES, Coefficients, parse, read, shipped
 from peer.planning.plan.model_shape import shape_of
 from peer.planning.plan.peer_set import Machine, uniform_peers
 from peer.planning.plan.round_cost import predict, step_seconds
 from peer.schema.events import Event, EventLine, InnerProgressed, PhaseEntered, RoundCommitted
 from peer.schema.spec import RunSpec
-from tests.benchmarks.fitting import calibrate, residual
+from tests.benchmarks.fitting import calibrate, dump, residual
 from tests.peer.planning.plan.plans import spec
 
 TRUE = Coefficients(

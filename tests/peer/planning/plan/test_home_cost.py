@@ -115,15 +115,14 @@ def test_a_cluster_is_as_fast_as_its_slowest_stage_or_its_line() -> None:
     training = memory_of(shape, run).training_bytes
     fast = cluster_tokens_per_s(shape, run, training, 1e12)
     assert fast is not None
-    assert (fast.homes, fast.is_bound_by_line) == (2, False)
+    assert fast.homes == 2
     slow = cluster_tokens_per_s(shape, run, training, 20e6)
     assert slow is not None
-    assert slow.is_bound_by_line
     assert slow.tokens_per_s == pytest.approx(20e6 / 8 / (shape.width * (1 + 4 / 64)))
     three = cluster_tokens_per_s(shape, run, training / 2, 20e6)
     assert three is not None
     assert (three.homes, three.tokens_per_s) == (3, pytest.approx(slow.tokens_per_s / 2))
-    assert slow.compute_tokens_per_s == fast.tokens_per_s
+    assert slow.tokens_per_s < fast.tokens_per_s
     more = cluster_tokens_per_s(shape, run, training / 3, 1e12)
     assert more is not None
     assert (more.homes, more.tokens_per_s) == (4, pytest.approx(2 * fast.tokens_per_s))

@@ -219,11 +219,11 @@ def test_one_flipped_bit_anywhere_is_found_and_named(which: str, request: pytest
 @pytest.mark.slow
 def test_files_that_are_gone_cut_or_longer_are_named(full: Path, based: Path) -> None:
     """But for those that need not be there: votes that nobody cast, a block behind HEAD, bytes of no block."""
-    for directory, cuts in ((full, 4), (based, 2)):
+    for directory, cuts in ((full, 2), (based, 1)):
         needed = {directory / "chain" / "objects" / name.hex() for name in means_of(directory)}
         for path in files_of(directory):
             whole = path.read_bytes()
-            for damaged in (whole[:-1], whole + b"0", whole[: len(whole) // 2], b"")[:cuts]:
+            for damaged in (whole[:-1], whole + b"0")[:cuts]:
                 path.write_bytes(damaged)
                 assert blamed(directory) == path
             path.unlink()

@@ -47,15 +47,23 @@ def expect_equal_logits(root: Path, spec: Any) -> None:
         )
 
 
+BY_DAY = ("gemma3_text", "gpt2", "llama", "qwen3_moe")
+"""Of each kind one: with windows, with positions that are learned, plain, and with experts."""
+
+
+def of_the_day(architecture: str) -> object:
+    return pytest.param(architecture, marks=[] if architecture in BY_DAY else pytest.mark.nightly)
+
+
 @pytest.mark.slow
-@pytest.mark.parametrize("architecture", sorted(ARCHITECTURES))
+@pytest.mark.parametrize("architecture", map(of_the_day, sorted(ARCHITECTURES)))
 def test_plain_transformers_loads_what_was_trained(architecture: str, corpus: Path, tmp_path: Path) -> None:
     spec = small_spec(corpus, "llama")
     model = dataclasses.replace(spec.model, architecture=architecture, config=SMALL[architecture])  # type: ignore[arg-type]
     expect_equal_logits(tmp_path, dataclasses.replace(spec, model=model))
 
 
-@pytest.mark.parametrize("architecture", YOUNG)
+@pytest.mark.parametrize("architecture", map(of_the_day, YOUNG))
 def test_a_run_goes_on_from_a_model_of_it(architecture: str, corpus: Path, tmp_path: Path) -> None:
     """Whose logits are those of the run before its first round: `adopt` compares them."""
     publish(tmp_path / "base", architecture, initializer_range=0.1, pad_token_id=0, **SMALL[architecture])

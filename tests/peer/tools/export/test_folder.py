@@ -25,11 +25,11 @@ from peer.testing.child_process import HANG_S
 from peer.tools.export.folder import export
 from peer.training.data import tokenizer as tokenizer_module
 from peer.training.data.data_shards import is_held_out
-from peer.training.data.documents import read_files
 from peer.training.data.source import spread
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
 from tests.peer.tools.export.run_on_disk import CONFIGS, ROUNDS, STEPS, RunOnDisk, make_run, small_spec, write_corpus
+from tests.peer.training.data.read_whole import read_files
 from tests.vectors import whole
 
 

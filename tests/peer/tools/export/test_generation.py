@@ -48,7 +48,7 @@ def base(tmp_path: Path) -> tuple[Path, HubTokenizer]:
     return tmp_path / "base", tokenizer
 
 
-@pytest.mark.parametrize("adapter", [None, AdapterTable(rank=2)])
+@pytest.mark.parametrize("adapter", [pytest.param(None, marks=pytest.mark.nightly), AdapterTable(rank=2)])
 def test_the_starts_stop_tokens_and_sampling_are_kept(
     adapter: AdapterTable | None, base: tuple[Path, HubTokenizer], tmp_path: Path
 ) -> None:

@@ -21,10 +21,10 @@ from peer.schema import spec as specs
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.talk_text import Talk
 from peer.training.data.chat.token_flags import BEGINS, HIDDEN, NUMBER
-from peer.training.data.conversations import read_conversations
 from peer.training.data.document_tokens import ChatEncoder
 from peer.training.data.open_source import open_source
 from peer.training.data.tokenizer import ByteTokenizer, HubTokenizer
+from tests.peer.training.data.read_whole import read_conversations
 from tests.talks import write_talks
 
 CONTEXT = 32

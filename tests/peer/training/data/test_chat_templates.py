@@ -56,7 +56,6 @@ def letter_tokenizer(folder: Path, chat_template: str | None = None, **files: st
     ("text", "why"),
     [
         ("{% for a in range(90000) %}{% for b in range(90000) %}{% endfor %}{% endfor %}", "takes longer than"),
-        ("{{ 9 ** (9 ** 9) }}", "takes longer than"),
         ("{{ 'a' * 5000000000 }}", "takes more memory"), ("{{ 'a' * 90000000 }}", "takes more memory"),
         ("{% set a = 'a' * 2 ** 20 %}{% for b in range(90000) %}{{ a }}{% endfor %}", "takes (more memory|longer)"),
         ("{% macro m() %}{{ m() }}{% endmacro %}{{ m() }}", "takes more memory"),
@@ -68,7 +67,7 @@ def test_a_template_has_bounds(text: str, why: str, monkeypatch: pytest.MonkeyPa
     if "longer" in why:  # on a slow machine much memory, too, takes a second
         monkeypatch.setattr(template_process, "MOST_S", 1.0)
     made = template(text)
-    for _ in range(2):
+    for _ in range(2 if "macro" in text else 1):
         with pytest.raises(BadSpec, match=f"^the chat template {why}") as caught:
             made.whole(TALK)
         assert "\n" not in str(caught.value)
@@ -82,9 +81,12 @@ def test_what_a_template_raises_is_about_the_messages(tmp_path: Path) -> None:
 
 
 def test_a_template_reaches_no_file_and_no_object() -> None:
-    for text in ("{{ ''.__class__.__mro__ }}", "{% include '/etc/passwd' %}", "{{ cycler.__init__.__globals__.os }}"):
+    tries = ("{{ ''.__class__.__mro__ }}", "{% include '/etc/passwd' %}", "{{ cycler.__init__.__globals__.os }}")
+    cases = [f"{{% elif messages[0].content == '{number}' %}}{text}" for number, text in enumerate(tries)]
+    made = template("{% if false %}" + "".join(cases) + "{% else %}none{% endif %}")
+    for number in range(len(tries)):
         with suppress(BadInput):
-            assert template(text).whole(TALK) == ""
+            assert made.whole(Talk(messages([("user", str(number))]))) == ""
 
 
 def test_the_folder_where_somebody_stands_lends_no_code(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -165,8 +167,9 @@ def test_a_template_that_rewrites_history_is_told_what_to_do(tmp_path: Path) -> 
 def test_the_training_template_writes_the_newest_turn_as_the_models_own_does() -> None:
     """Text for text, of a conversation with one answer."""
     once = Talk(THOUGHT[:2])
-    assert template(template_of("qwen3", Path())).whole(once) == template(FORGETS).whole(once)
-    assert template(template_of("qwen3", Path())).prompt(THOUGHT[:1]) == template(FORGETS).prompt(THOUGHT[:1])
+    ours, own = template(template_of("qwen3", Path())), template(FORGETS)
+    assert ours.whole(once) == own.whole(once)
+    assert ours.prompt(THOUGHT[:1]) == own.prompt(THOUGHT[:1])
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -10,10 +10,11 @@ import pytest
 
 from dht.errors import BadInput, BadSpec
 from peer.schema import spec as specs
-from peer.training.data.documents import PIECE_CHARACTERS, piece_characters, read_files
+from peer.training.data.documents import PIECE_CHARACTERS, piece_characters
 from peer.training.data.open_source import documents_in, files_of, open_source
 from peer.training.data.reading.file_rows import Findings
 from peer.training.data.tokenizer import tokenizer_of
+from tests.peer.training.data.read_whole import read_files
 
 
 def test_text_files_are_documents_by_relative_path(tmp_path: Path) -> None:

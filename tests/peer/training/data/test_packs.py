@@ -21,15 +21,14 @@ from peer.schema.spec import RunSpec
 from peer.testing.child_process import BUSY
 from peer.training.data import packs
 from peer.training.data.chat.token_flags import HIDDEN
-from peer.training.data.conversations import read_conversations
 from peer.training.data.document_tokens import ChatEncoder, TextEncoder
-from peer.training.data.documents import read_files
 from peer.training.data.hub_packs import ShardPack
 from peer.training.data.open_source import open_source
 from peer.training.data.packs import Pack, PackSource, fingerprint, packed
 from peer.training.data.reading.data_files import find_files
 from peer.training.data.source import Document, MemorySource
 from peer.training.data.tokenizer import ByteTokenizer
+from tests.peer.training.data.read_whole import read_conversations, read_files
 from tests.talks import on_talks
 
 CONTEXT = 4
@@ -178,9 +177,9 @@ def test_without_a_cache_tokens_are_in_memory(texts: Path, monkeypatch: pytest.M
 @pytest.mark.outside
 @pytest.mark.slow
 def test_a_corpus_is_never_in_memory() -> None:
-    """256 MB of text, half of it one file, by a process that grows by a quarter of it at most; how fast it is, a quiet
+    """128 MB of text, half of it one file, by a process that grows by half of it at most; how fast it is, a quiet
     machine says."""
-    command = [sys.executable, "-m", "tests.peer.training.data.large_pack", "256", "64", "1"]
+    command = [sys.executable, "-m", "tests.peer.training.data.large_pack", "128", "64", "1"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
     assert done.returncode == 0, done.stdout + done.stderr
 

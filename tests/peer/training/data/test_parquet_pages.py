@@ -10,8 +10,8 @@ import pyarrow.parquet
 import pytest
 
 from dht.errors import BadInput
-from peer.training.data.documents import read_files
 from peer.training.data.reading.parquet_pages import page_bytes
+from tests.peer.training.data.read_whole import read_files
 
 TEXTS = [f"text {number % 7}" * (number % 50) for number in range(3000)]
 

@@ -79,8 +79,7 @@ def test_a_base_in_bfloat16_takes_half_and_what_is_trained_stays_float32(base: R
     assert torch.allclose(logits_of(model).float(), logits_of(build(base)), atol=0.05)
 
 
-@pytest.mark.parametrize("trains", ["both", "b"])
-@pytest.mark.parametrize("targets", ["attention", "all"])
+@pytest.mark.parametrize(("trains", "targets"), [("both", "all"), ("b", "attention")])
 @pytest.mark.parametrize("architecture", sorted(ADAPTED))
 def test_a_spec_knows_its_layers_without_the_model(
     architecture: str, targets: str, trains: str, tmp_path: Path

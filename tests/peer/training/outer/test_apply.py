@@ -49,11 +49,9 @@ def two(spec: RunSpec, tmp_path: Path, request: pytest.FixtureRequest) -> list[L
     ("two", "tile"),
     [
         (("int4", {}), 64), (("float32", {}), 64), (("float16", {"gamma": 0.0}), 64), (("sparse", {}), codec.TILE),
-        (("int8", {"fragments": 2}), 64), (("int4", STREAMS), 64), (("int4", STREAMS | {"merge": "rebase"}), 64),
+        (("int8", {"fragments": 2}), 64), (("int4", STREAMS | {"merge": "rebase"}), 64),
         (("float32", STREAMS | {"fragments": 3}), 64), (("sparse", STREAMS), codec.TILE),
-        (("int4", {"max_staleness": 1}), 64), (("float32", STREAMS | {"max_staleness": 1}), 64),
-        (("int4", {}), codec.TILE), (("float32", STREAMS | {"fragments": 3}), codec.TILE),
-        (("int4", STREAMS | {"merge": "rebase"}), codec.TILE),
+        (("float32", STREAMS | {"max_staleness": 1}), 64), (("int4", STREAMS | {"merge": "rebase"}), codec.TILE),
     ],
     indirect=["two"],
 )  # fmt: skip

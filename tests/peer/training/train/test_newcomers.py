@@ -77,7 +77,12 @@ def alone(tmp_path_factory: pytest.TempPathFactory) -> TrainingSwarm:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    "role", [lambda: Forging(noise), Silent, Mute], ids=["a majority with garbage", "silent after a pledge", "mute"]
+    "role",
+    [
+        pytest.param(lambda: Forging(noise), id="a majority with garbage"),
+        pytest.param(Silent, id="silent after a pledge"),
+        pytest.param(Mute, id="mute", marks=pytest.mark.nightly),
+    ],
 )
 def test_five_untrained_names_beside_three_honest_peers(
     role: Callable[[], Role], alone: TrainingSwarm, tmp_path: Path

@@ -220,8 +220,7 @@ class Pair:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("wire", WIRES)
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(("seed", "wire"), enumerate(WIRES))
 def test_nothing_is_lost_or_counted_twice(make: Make, wire: str, seed: int) -> None:
     """Produced − counted − left behind − discounted = owed, to the last bit, after every action."""
     pair = Pair(make, wire, seed)
@@ -234,9 +233,9 @@ def test_nothing_is_lost_or_counted_twice(make: Make, wire: str, seed: int) -> N
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("fragments", [2, 3])
-@pytest.mark.parametrize("wire", ["float32", "int4"])
-@pytest.mark.parametrize("seed", range(3))
+@pytest.mark.parametrize(
+    ("seed", "wire", "fragments"), [(0, "float32", 2), (1, "int4", 3), (2, "float32", 3), (1, "int4", 2)]
+)
 def test_the_same_of_every_fragment(make: Make, wire: str, fragments: int, seed: int) -> None:
     """Each is owed for itself."""
     pair = Pair(make, wire, seed, fragments)

@@ -140,9 +140,7 @@ MERGING = {"overlap": "streaming", "merge": "interpolate", "alpha": 0.25}
 @pytest.mark.parametrize(
     ("architecture", "optimizer", "wire", "round", "reads"),
     [
-        ("llama", "adamw", "int4", WAITING, on_text), ("llama", "muon", "float16", WAITING, on_text),
-        ("gpt2", "adamw", "int4", WAITING, on_text), ("gpt2", "muon", "int8", WAITING, on_text),
-        ("gpt2", "adamw", "int4", STREAMING, on_text), ("llama", "adamw", "int8", MERGING, on_text),
+        ("gpt2", "muon", "int8", WAITING, on_text), ("llama", "muon", "float16", MERGING, on_text),
         ("llama", "adamw", "int4", WAITING, on_talks), ("gpt2", "adamw", "int4", STREAMING, on_talks_and_letters),
     ],
 )  # fmt: skip
