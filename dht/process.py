@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import TextIO
 
 from dht.atomic_files import raising_disk_full
-from dht.errors import DirectoryBusy, DiskFull
+from dht.errors import BadInput, DirectoryBusy, DiskFull
 from dht.protocol_version import require_this_version
 
 _PR_SET_PDEATHSIG = 1
@@ -79,8 +79,12 @@ BETWEEN_TRIES_S = 0.05
 def lock_directory(directory: Path) -> Iterator[None]:
     """Hold `directory`/run/lock; the kernel frees it however this process ends. Raises DirectoryBusy.
 
-    Makes the directory and its folder `run` (0700) if they do not exist. Raises BadInput for one of another version.
+    Makes the directory and its folder `run` (0700) if they do not exist. Raises BadInput for one of another version,
+    and for one whose path is no text: our processes tell each other where things lie.
     """
+    path_text = str(directory.absolute())
+    if any("\ud800" <= letter <= "\udfff" for letter in path_text):
+        raise BadInput(f"{path_text!r} is not UTF-8 text; name another folder with --dir, or work in another one")
     require_this_version(directory)
     folder = directory / "run"
     for path in (directory, folder):

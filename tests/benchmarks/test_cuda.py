@@ -49,6 +49,7 @@ def test_without_a_device_no_bar_is_met(
     said = capsys.readouterr().out.splitlines()
     assert all(line.endswith("NOT RUN: no CUDA device") for line in said[:-1])
     assert len(said) == 1 + sum(len(job.bars) for job in JOBS)
+    assert said[0].startswith("demo "), "first of all, as a person does it"
     assert {bar["verdict"] for bar in bars_of(tmp_path / "cuda.json").values()} == {cuda.NOT_RUN}
 
 

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from dht.errors import DirectoryBusy
+from dht.errors import BadInput, DirectoryBusy
 from dht.process import lock_directory
 from peer.testing.child_process import HANG_S
 
@@ -21,6 +21,18 @@ def test_a_second_holder_is_told_who_is_first(tmp_path: Path) -> None:
         assert stat.S_IMODE((tmp_path / "run" / "run").stat().st_mode) == 0o700
     with lock_directory(tmp_path / "run"):
         pass
+
+
+def test_a_folder_whose_path_is_no_text_is_one_line(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Also one that is called so as where we are, whose name nobody has said to us."""
+    odd = tmp_path / os.fsdecode(b"caf\xe9")
+    odd.mkdir()
+    monkeypatch.chdir(odd)
+    for directory in (odd, Path("peer")):
+        with pytest.raises(BadInput, match="is not UTF-8 text") as caught, lock_directory(directory):
+            pass
+        assert str(caught.value).isprintable()
+    assert list(odd.iterdir()) == []
 
 
 @pytest.mark.outside

@@ -183,8 +183,10 @@ def _repeat(turn: Transition, lead: CoordinatorState) -> None:
     if lead.stage is BallotPhase.PREPARING:
         silent = (peer for peer in lead.asked if peer not in lead.promises)
         turn.send(silent, Prepare(place))
-    elif lead.stage is BallotPhase.PROPOSING and lead.update in turn.state.proposals:
-        proposal, mine = turn.state.proposals[lead.update], turn.state.acceptor
+    elif lead.stage is BallotPhase.PROPOSING:
+        proposal, mine = turn.state.proposals.get(lead.update), turn.state.acceptor
+        if proposal is None or proposal.ballot != lead.ballot:
+            return  # this peer does not vote for it itself
         # With the second votes of this ballot: one that was lost then costs no ballot.
         certificate = mine.certificate if mine.accepted == (lead.ballot, lead.update) else proposal.certificate
         voted = turn.state.votes.get((lead.ballot, lead.update), {})

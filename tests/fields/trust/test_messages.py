@@ -2,82 +2,95 @@
 
 from __future__ import annotations
 
-from dataclasses import fields, is_dataclass, replace
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
 from random import Random
-from typing import Any
 
 import pytest
 
-from peer.consensus.protocol.messages import BallotId, Message, Prepare, decode, encode
+from peer.consensus.protocol.messages import (
+    _TYPES,
+    BallotId,
+    Message,
+    Prepare,
+    Promise,
+    Restarted,
+    StuckSaid,
+    VoteCast,
+    decode,
+    encode,
+)
 from peer.consensus.protocol.refusals import MESSAGE
 from peer.consensus.rounds import acceptor
 from peer.consensus.rounds.interface import Received
 from peer.consensus.rounds.machine import step
+from peer.consensus.rounds.state import State
 from peer.schema.events import MessageRefused
 from peer.testing.memory_peer import ModelKeys
+from tests.fields.extremes import NotSaid
 from tests.fields.trust.liars import LIAR, Stage, honest_rounds
+from tests.fields.unasked import UNASKED
+from tests.fields.wrong_lengths import LENGTHS, WrongLengths, lists_of
 
 MESSAGES = 1_000
 
 
-def with_a_wrong_length(item: Any, dice: Random) -> Any:
-    """The same with one list in it, however deep, shorter, longer, doubled or empty; signed again where it was."""
-    if isinstance(item, tuple):
-        if item and dice.random() < 0.5 and any(is_dataclass(each) or isinstance(each, tuple) for each in item):
-            at = dice.randrange(len(item))
-            return (*item[:at], with_a_wrong_length(item[at], dice), *item[at + 1 :])
-        return dice.choice(((), item[:-1], (*item, *item[:1]), item + item))
-    lists = [one.name for one in fields(item) if one.init and isinstance(getattr(item, one.name), tuple)]
-    nested = [one.name for one in fields(item) if one.init and is_dataclass(getattr(item, one.name))]
-    if not lists and not nested:
-        return item
-    name = dice.choice(lists + nested)
-    changed = replace(item, **{name: with_a_wrong_length(getattr(item, name), dice)})
-    return _signed(changed)
+HOLDS = {Promise: "header", VoteCast: "vote", StuckSaid: "stuck", Restarted: "restart"}
+"""In which messages there are structures that lists elsewhere may have."""
 
 
-def _signed(item: Any) -> Any:
-    keys = ModelKeys(LIAR)
-    author = getattr(item, "peer", getattr(item, "voter", getattr(item, "reducer", None)))
-    return item.signed(keys) if author == LIAR and hasattr(item, "signed") else item
+class WrongTalk:
+    """What the liar said last of each kind, or might have said beside it, in wrong lengths."""
+
+    def __init__(self, dice: Random) -> None:
+        self._dice, self._last, self.told = dice, dict[type[Message], Message](), Counter[type[Message]]()
+
+    def hear(self, state: State, message: Message) -> None:
+        self._last[type(message)] = message
+        for kind, unasked in UNASKED.items():
+            made = unasked.make(state, ModelKeys(LIAR), message) if isinstance(message, unasked.beside) else None
+            if made is not None:
+                self._last[kind] = made
+
+    def frame(self) -> bytes:
+        """Of a kind that is drawn, with one list of a wrong length."""
+        held = [getattr(self._last[kind], name) for kind, name in HOLDS.items() if kind in self._last]
+        wrong = WrongLengths({LIAR: ModelKeys(LIAR)}.get, {type(structure): structure for structure in held})
+        while True:
+            message = self._dice.choice([*self._last.values()])
+            path, length = self._dice.choice(lists_of(type(message))), self._dice.choice([*LENGTHS])
+            with suppress(NotSaid):
+                said = wrong.said(message, path, length)
+                self.told[type(message)] += 1
+                return encode(said)
 
 
 @pytest.mark.slow
 def test_messages_with_lists_of_wrong_lengths_leave_four_members_alive_and_committing() -> None:
-    """A thousand, made from what is really said in a round, at any moment of it."""
-    usual, stage = honest_rounds(4, 150.0), Stage.of(4)
-    dice, heard, sent = Random(1), list[Message](), 0
+    """A thousand of all kinds from a fifth, made from what is really said in a round, at any moment of it."""
+    usual, stage = honest_rounds(5, 150.0), Stage.of(5)
+    talk = WrongTalk(Random(1))
 
     def listen(sender: str, receiver: str, frame: bytes) -> bool:
-        if sender == LIAR and len(heard) < 400:
-            heard.append(decode(frame))
+        if sender == LIAR:
+            talk.hear(stage.world.peers[0].driver.state, decode(frame))
         return False
+
+    def speak() -> None:
+        frame = talk.frame()
+        for peer in stage.honest:
+            peer.on_frame(LIAR, frame)
+        if talk.told.total() < MESSAGES:
+            stage.world.scheduler.call_in(0.1, speak)
 
     stage.world.network.drops = listen
     stage.run(stage.from_s)
-    stage.world.network.drops = None
-
-    def speak() -> None:
-        nonlocal sent
-        message = with_a_wrong_length(dice.choice(heard), dice)
-        place = getattr(message, "place", None)
-        state = stage.world.peers[0].driver.state
-        if place is not None and dice.random() < 0.8:
-            message = replace(message, place=replace(place, anchor=state.head.anchor, instance=state.instance))
-        try:
-            frame = encode(message)
-        except (ValueError, TypeError, OverflowError):
-            frame = b""
-        for peer in stage.honest:
-            peer.on_frame(LIAR, frame)
-        sent += 1
-        if sent < MESSAGES:
-            stage.world.scheduler.call_in(0.1, speak)
-
     stage.world.scheduler.call_in(0.1, speak)
     rounds = stage.run(150.0)
-    assert sent == MESSAGES
-    assert all(peer.alive for peer in stage.honest)
+    assert talk.told.total() == MESSAGES
+    assert set(talk.told) == set(_TYPES.values())
+    assert [peer.alive for peer in stage.honest] == [True] * 4
     assert 1.5 * rounds >= usual
     assert stage.accused() <= {LIAR}
 

@@ -27,6 +27,7 @@ from peer.consensus.protocol.encoding import digest_of, pack
 from peer.consensus.protocol.messages import (
     BallotId,
     Blocks,
+    EquivocationProof,
     GetBlocks,
     GetMeans,
     GetObjects,
@@ -255,7 +256,9 @@ class Hostile:
                 path, payload = merkle.path(leaves_of(giver), known), dice.choice((part_of(giver, known), b"other"))
                 return RowDispute(place, part, digest, bits, path, payload, giver)
             case 18 | 19 | 23:
-                return dice.choice((StuckSaid(self._stuck()), Restarted(self._restart()), RosterSaid(self._roster())))
+                proof = EquivocationProof(place, *(self._proposed(place) for _ in range(2)))
+                word = dice.choice((StuckSaid(self._stuck()), Restarted(self._restart()), RosterSaid(self._roster())))
+                return dice.choice((word, word, word, proof))
             case _:
                 return self._head()
 
@@ -383,6 +386,11 @@ class Hostile:
         leader = self.state.head.leader(place.ballot)
         signature = ModelKeys(leader).sign("propose", pack((place.packed(), item.digest)))
         return Propose(place, item, signature)
+
+    def _proposed(self, place: BallotId) -> tuple[bytes, bytes]:
+        digest = self.dice.choice((update().digest, digest_of(b"another")))
+        leader = self.dice.choice((self.state.head.leader(place.ballot), self.dice.choice(CROWD)))
+        return digest, ModelKeys(leader).sign("propose", pack((place.packed(), digest)))
 
     def _block(self) -> Block:
         item = self._update(0)

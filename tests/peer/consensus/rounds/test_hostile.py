@@ -38,7 +38,7 @@ def test_the_hostile_hand_reaches_every_corner() -> None:
         "lied", "caught",
     }  # fmt: skip
     seen: set[str] = set()
-    for seed in (62, 9, 39, *range(80)):  # three that were enough when it was last looked
+    for seed in (181, 12, 15, *range(80)):  # three that were enough when it was last looked
         hostile = Hostile(seed)
         for _ in range(300):
             hostile.run(1)

@@ -23,6 +23,7 @@ from peer.consensus.protocol.messages import (
 from peer.consensus.protocol.refusals import BLOCK, VOTES
 from peer.consensus.protocol.refusals import STATE as STATE_RULE
 from peer.consensus.protocol.validation import check_block, vote_valid
+from peer.consensus.rounds.coordinator import REPEAT_S
 from peer.consensus.rounds.interface import (
     Applied,
     CommitBlock,
@@ -435,6 +436,16 @@ def test_of_two_accepted_updates_the_later_one_is_finished() -> None:
     state, _ = leader_with_promises(other0=one, other1=other)
     assert state.lead is not None
     assert state.lead.update == update(2).digest
+
+
+def test_what_its_coordinator_refuses_itself_is_not_said_again() -> None:
+    """By its clock that is of the future. A frame without a signature would be none to anybody."""
+    item = update(2, time=60)
+    state, _ = leader_with_promises(other0=accepts(item, 2, certificate(item, 2)))
+    state, effects = run(state, Received(9.2, "p0", ObjectData(b"", item.to_bytes())), Tick(9.3))
+    assert [proposal.message.signature != b"" for proposal in sent(effects, Propose)] == [True]
+    _, effects = run(state, Tick(9.3 + REPEAT_S))
+    assert not sent(effects, Propose)
 
 
 def test_garbage_under_a_promised_digest_is_no_update() -> None:
