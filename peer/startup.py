@@ -325,7 +325,9 @@ def fit_for(
     from peer.parallel.autotune.trial import basis_of
 
     names = settings.devices if len(devices) == len(settings.devices) == 1 else tuple(map(str, devices))
-    basis = basis_of(spec, names, devices, sharding=settings.sharding, offload=settings.offload)
+    basis = basis_of(
+        spec, names, devices, sharding=settings.sharding, offload=settings.offload, compile=settings.compile
+    )
     if session.wishes.pausing:
         return recall(directory, basis)
     what = "micro-batch has" if len(devices) == 1 else "way to share the model, and which micro-batch, have"
@@ -362,6 +364,8 @@ def least_fit(spec: RunSpec, names: Sequence[str], devices: Sequence[torch.devic
 def describe(fit: Tuned, spec: RunSpec) -> str:
     whole = spec.inner.sequences * spec.inner.accumulation
     kernel = f", {fit.attention} attention" if fit.attention else ""
+    kernel += ", blocks computed again for want of memory" if fit.recomputes else ""
+    kernel += ", compiled" if fit.compiled else ""
     way = f", {fit.sharding}" if fit.sharding else ""
     way += ", from main memory" if fit.offloads else ""
     return (

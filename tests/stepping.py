@@ -9,7 +9,8 @@ from unittest.mock import patch
 from torch import nn
 from torch.optim import Optimizer
 
-from peer.training.train.backend import InnerStep, SingleDevice
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import InnerStep
 from peer.training.train.optimizers import Optimizers
 from peer.training.train.trainer import LocalTrainer
 

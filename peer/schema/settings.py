@@ -36,7 +36,8 @@ LEAST_AND_MOST = {
 }  # fmt: skip
 """Of settings where 0 means none: what lies beyond is a mistake in the unit, and no peer could train with it."""
 AT_START = (
-    "name", "devices", "sharding", "offload", "stages", "activations", "threads", "data_path", "listen", "metrics_port",
+    "name", "devices", "sharding", "offload", "compile", "stages", "activations", "threads", "data_path", "listen",
+    "metrics_port",
 )  # fmt: skip
 """Settings that take effect when the peer starts; all others at once."""
 RENAMED = {"device": "devices"}
@@ -57,6 +58,8 @@ class PeerSettings(StrictTable):
     offload: bool = False
     """Layers lie in main memory and come to the device when they are used: slower, for a model that the device does
     not hold."""
+    compile: bool = True
+    """A GPU trains blocks that torch has compiled, where a dry run finds them equal and faster."""
     stages: int = 0
     """This peer leads a cluster of so many homes, itself among them, which train one copy of the model together; 0: it
     trains alone, or works in somebody else's cluster."""
@@ -322,6 +325,10 @@ GROUPS: Mapping[str, tuple[SettingInfo, ...]] = {
         ),
         SettingInfo(
             "offload", "layers lie in main memory until they are used: slower, for a model too large for the device",
+            example="yes or no", at_start=True,
+        ),
+        SettingInfo(
+            "compile", "a GPU trains compiled code where a dry run finds it equal and faster",
             example="yes or no", at_start=True,
         ),
         SettingInfo(

@@ -33,7 +33,7 @@ if TYPE_CHECKING:
     from peer.parallel.cluster.home import ClusterHome
     from peer.parallel.ranks.sharded_backend import RankOptions
     from peer.training.train.autotune_result import Tuned
-    from peer.training.train.backend import InnerStep
+    from peer.training.train.inner_loop import InnerStep
     from peer.training.train.trainer import LocalTrainer
 
 TRAINER_PHASES = ("submit", "apply")

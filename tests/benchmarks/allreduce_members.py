@@ -33,7 +33,7 @@ from peer.schema.ipc import (
 )
 from peer.schema.settings import PeerSettings
 from peer.schema.spec import RunSpec, parse
-from peer.training.train.backend import InnerStep
+from peer.training.train.inner_loop import InnerStep
 from tests.benchmarks.allreduce_crew import Failed, Words
 from tests.stepping import step, submit
 

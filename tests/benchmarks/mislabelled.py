@@ -3,16 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor
 
 from peer.schema.spec import RunSpec
-from peer.training.model.build import next_token_logits
-from peer.training.train.backend import InnerStep, SingleDevice
+from peer.training.model.net import Batch, Net
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import InnerStep
 from peer.training.train.trainer import LocalTrainer
 
 
@@ -31,17 +32,26 @@ class RandomLabels(SingleDevice):
     """Inner steps with random labels in some rounds."""
 
     rounds: Collection[int] = ()
-    _now = False
 
-    def step(self, round: int, step: int, stop: Callable[[], bool] = lambda: False) -> InnerStep:
+    def __init__(self, *given: Any) -> None:
+        super().__init__(*given)
+        self._whole._net = self._mislabelling = RandomNet(self._model)
+
+    def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """An inner step as always, but for the labels."""
-        self._now = round in self.rounds
-        self._generator = torch.Generator(self._device).manual_seed((self._spec.run.seed << 32) + (round << 16) + step)
-        return super().step(round, step, stop)
+        seed = (self._spec.run.seed << 32) + (round << 16) + int(position)
+        now = round in self.rounds
+        self._mislabelling.draws = torch.Generator(self._device).manual_seed(seed) if now else None
+        return super().step(round, position, stop)
 
-    def _loss(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
-        if not self._now:
-            return super()._loss(tokens_BT)
-        logits_BTV = next_token_logits(self._model, tokens_BT)
-        labels_BT = torch.randint(logits_BTV.shape[-1], logits_BTV.shape[:2], generator=self._generator)
-        return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels_BT.flatten()), None
+
+class RandomNet(Net):
+    """Draws its labels while it has a generator."""
+
+    draws: torch.Generator | None = None
+
+    def forward(self, batch: Batch) -> tuple[Tensor, Tensor | None]:
+        if self.draws is not None:
+            shape = tuple(batch.labels_BT.shape)
+            batch = replace(batch, labels_BT=torch.randint(len(self.head.weight), shape, generator=self.draws))
+        return super().forward(batch)

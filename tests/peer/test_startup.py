@@ -229,7 +229,7 @@ def test_several_gpus_are_fitted_together(
     two = (torch.device("cuda:0"), torch.device("cuda:2"))
     settings = PeerSettings(devices=("cuda:0", "cuda:1", "cuda:2"))
     assert fit_for(spec, settings, tmp_path, Reporter(said.append), two) == shared
-    assert about == [(spec, ("cuda:0", "cuda:2"), two, {"sharding": "auto", "offload": False})]
+    assert about == [(spec, ("cuda:0", "cuda:2"), two, {"sharding": "auto", "offload": False, "compile": True})]
     assert alerts(said)[0].text.endswith("sdpa attention, full: 1,234 tokens/s")
     options = ranks_for(spec, settings, two, shared)
     assert options is not None

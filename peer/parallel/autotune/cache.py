@@ -105,7 +105,14 @@ def find_fit(spec: RunSpec, directory: Path, basis: TuneKey, start: Start = run_
 def try_out(spec: RunSpec, path: Path, basis: TuneKey, start: Start = run_python) -> Tuned:
     """A dry run; one that is killed is tried again with half the micro-batch."""
     most = spec.inner.sequences * spec.inner.accumulation
-    words = ["--devices", *basis.device.split(), "--sharding", basis.sharding, *["--offload"] * basis.offload]
+    words = [
+        "--devices",
+        *basis.device.split(),
+        "--sharding",
+        basis.sharding,
+        *["--offload"] * basis.offload,
+        *["--no-compile"] * (not basis.compile),
+    ]
     while True:
         code, out, err = start(["-m", "peer.parallel.autotune", str(path), *words, "--most", str(most)])
         fit = from_json(out) if code == 0 else None

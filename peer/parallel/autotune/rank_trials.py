@@ -29,20 +29,23 @@ from peer.planning.plan.sharding_strategy import Sharding, ShardingStrategy
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build_meta
 from peer.training.train.autotune_result import SPARE, Tuned, TuneKey
-from peer.training.train.backend import MicroBatch, uses_bfloat16
+from peer.training.train.backend import uses_bfloat16
+from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.round_vectors import MEMORY_SHARE
 
 BEGIN_S = 150.0
 """After so long no further way is begun: whoever joins waits, and the likeliest came first."""
 
 
-def fit_devices(spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload: bool, most: int = 0) -> Tuned:
+def fit_devices(
+    spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload: bool, compile: bool = True, most: int = 0
+) -> Tuned:
     """What is fastest of all that has room on these devices, and its owner allows. Raises as
     `peer.parallel.autotune.trial.fit`, and DeviceLost."""
     devices = choose_devices(wanted)
     if len(devices) == 1:
         try:
-            return fit(spec, wanted[0], most, offload=offload)
+            return fit(spec, wanted[0], most, offload=offload, compile=compile)
         except MemoryFull:
             if not offload:
                 raise
@@ -54,7 +57,8 @@ def fit_devices(spec: RunSpec, wanted: Sequence[str], *, sharding: str, offload:
         shape_of(spec), spec, around.room_bytes, MEMORY_SHARE * available_bytes(),
         kind=None if sharding == "auto" or len(devices) == 1 else Sharding(sharding), offload=offload,
     )  # fmt: skip
-    return fit_ranks(spec, around, ways, basis_of(spec, wanted, devices, sharding=sharding, offload=offload), most)
+    basis = basis_of(spec, wanted, devices, sharding=sharding, offload=offload, compile=compile)
+    return fit_ranks(spec, around, ways, basis, most)
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -6,6 +6,7 @@ from __future__ import annotations
 
 import gc
 import math
+import sys
 import time
 from collections.abc import Sequence
 from dataclasses import replace
@@ -16,10 +17,13 @@ import torch
 from torch import Tensor
 
 from dht.errors import MemoryFull
-from peer.node.host.device import choose_device, free_bytes, is_out_of_memory
-from peer.parallel.autotune.search import Trial, find
+from peer.node.host.device import choose_device, first_line, free_bytes, is_out_of_memory
+from peer.parallel.autotune.search import BETTER, SearchResult, Trial, find
 from peer.schema.spec import RunSpec
 from peer.training.model.build import build
+from peer.training.model.compiled_blocks import can_compile, compile_blocks, is_of_compiler, uncompile_blocks
+from peer.training.model.flat_parameters import trained
+from peer.training.model.net import Batch, Net, attend_without_looking, recompute_blocks
 from peer.training.train.autotune_result import Tuned, TuneKey
 from peer.training.train.backend import SingleDevice, uses_bfloat16
 
@@ -27,11 +31,13 @@ WARM_STEPS, TIMED_STEPS = 1, 2
 LONG_S = 5.0
 """A step that takes so long is timed once, the first one."""
 ATTENTIONS = ("sdpa", "eager")
+APART, APART_BFLOAT16 = 1e-5, 1e-2
+"""How far, relative, loss and gradient of compiled blocks may be from those of plain ones."""
 
 
-def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False) -> Tuned:
-    """Try on the device that one of `settings.devices` means; `offload` is what its owner allows where this finds
-    nothing. Raises BadInput, BadSpec, MemoryFull."""
+def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False, compile: bool = True) -> Tuned:
+    """Try on the device that one of `settings.devices` means; its owner allows `offload` if this finds nothing, and to
+    `compile`. Raises BadInput, BadSpec, MemoryFull."""
     device = choose_device(wanted)
     whole = spec.inner.sequences * spec.inner.accumulation
     limit = min(whole, most or whole)
@@ -40,30 +46,48 @@ def fit(spec: RunSpec, wanted: str, most: int = 0, *, offload: bool = False) -> 
     attentions = ATTENTIONS if is_gpu else ("",)
     free = free_bytes(device)
     trials = Trials(spec, device)
-    found = find(
-        trials.attempt, min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences, attentions
-    )
+    usual, most = min(spec.inner.sequences, limit), limit if is_gpu else spec.inner.sequences
+    found, recomputes = _found(trials, usual, most, attentions)
     if found is None:
         raise MemoryFull(f"not even one sequence of {spec.run.name} has room on {device}; close other programs")
-    best = found.best
+    best, compiled = found.best, None
+    if is_gpu and compile and not recomputes:
+        compiled = trials.compiled(best)
+        best = compiled or best
     step_s = best.seconds * whole / best.sequences
     return Tuned(
-        basis=basis_of(spec, (wanted,), (device,), offload=offload), sequences=best.sequences, attention=best.attention,
+        basis=basis_of(spec, (wanted,), (device,), offload=offload, compile=compile), sequences=best.sequences,
+        attention=best.attention, recomputes=recomputes, compiled=compiled is not None,
         precision="bfloat16" if uses_bfloat16(spec, device) else "float32", step_s=step_s,
         tokens_per_s=whole * spec.model.context / step_s, fixed_bytes=found.fixed_bytes,
         sequence_bytes=found.sequence_bytes, free_bytes=free,
     )  # fmt: skip
 
 
+def _found(
+    trials: Trials, usual: int, most: int, attentions: Sequence[str]
+) -> tuple[SearchResult | None, bool]:  # fmt: skip
+    """The fastest micro-batch, and whether blocks are computed again for it: tried where the spec's own micro-batch,
+    of `usual` sequences, finds no memory."""
+    found = find(trials.attempt, usual, most, attentions)
+    if found is not None and found.best.sequences >= usual:
+        return found, False
+    trials.recompute()
+    leaner = find(trials.attempt, usual, most, attentions)
+    if leaner is None or (found and leaner.best.sequences_per_s <= BETTER * found.best.sequences_per_s):
+        return found, False
+    return leaner, True
+
+
 def basis_of(
     spec: RunSpec, wanted: Sequence[str], devices: Sequence[torch.device], *, sharding: str = "auto",
-    offload: bool = False,
+    offload: bool = False, compile: bool = True,
 ) -> TuneKey:  # fmt: skip
     """What a dry run on these devices holds for; `wanted` are their names as the dry run is told them."""
     return TuneKey(
         run=spec.digest().hex(), device=" ".join(wanted), name=" and ".join(map(kind_of, devices)),
         torch=torch.__version__, homefires=version("homefires"), sharding=sharding if len(devices) > 1 else "auto",
-        offload=offload,
+        offload=offload, compile=compile,
     )  # fmt: skip
 
 
@@ -76,6 +100,11 @@ class Trials:
     def __init__(self, spec: RunSpec, device: torch.device) -> None:
         self._spec, self._device = spec, device
         self._model: Any = None
+        self._recomputes = False
+
+    def recompute(self) -> None:
+        """From here on blocks are computed again in the backward pass."""
+        self._recomputes = True
 
     def attempt(self, sequences: int, attention: str) -> Trial | None:
         """Some inner steps, of two micro-batches each where a step of the run has several: from the second one on the
@@ -85,6 +114,8 @@ class Trials:
         except MemoryFull:
             return None
         except (RuntimeError, ValueError, ImportError) as error:
+            if is_of_compiler(error):
+                raise
             if is_out_of_memory(error) or attention not in ("", ATTENTIONS[0]):
                 return None  # no room for the model itself or the optimizer, or no such kernel here
             raise
@@ -93,9 +124,47 @@ class Trials:
             if self._device.type == "cuda":
                 torch.cuda.empty_cache()
 
+    def compiled(self, plain: Trial) -> Trial | None:
+        """The same micro-batch with compiled blocks, if their loss and gradient are those of plain ones and they are
+        faster; None also where there is no compiler."""
+        if not can_compile(self._model):
+            return None
+        if plain.attention:
+            self._model.set_attn_implementation(plain.attention)
+        attend_without_looking(self._model, self._spec.model.context)
+        expected = self._loss_and_norm(plain)
+        compile_blocks(self._model)
+        try:
+            found = self._loss_and_norm(plain)
+            trial = self.attempt(plain.sequences, plain.attention)
+        except RuntimeError as error:
+            if not (is_of_compiler(error) or is_out_of_memory(error)):
+                raise
+            print(f"homefires: blocks are not compiled: {first_line(error)}", file=sys.stderr)
+            return None
+        finally:
+            uncompile_blocks(self._model)
+        allowed = APART_BFLOAT16 if uses_bfloat16(self._spec, self._device) else APART
+        is_equal = all(math.isclose(one, other, rel_tol=allowed) for one, other in zip(expected, found, strict=True))
+        is_faster = trial is not None and trial.sequences_per_s > BETTER * plain.sequences_per_s
+        return trial if is_equal and is_faster else None
+
+    def _loss_and_norm(self, trial: Trial) -> tuple[float, float]:
+        """Of one micro-batch of noise, in nats, and of its gradient."""
+        batch = Batch.of(Noise(self._spec, int(self._model.config.vocab_size)).next(trial.sequences))
+        with torch.autocast(self._device.type, torch.bfloat16, enabled=uses_bfloat16(self._spec, self._device)):
+            loss, _ = Net(self._model)(batch.moved(lambda values: values.to(self._device)))
+        torch.autograd.backward(loss)
+        parameters = trained(self._model)
+        norm = torch.nn.utils.get_total_norm([each.grad for each in parameters if each.grad is not None])
+        for each in parameters:
+            each.grad = None
+        return loss.item(), norm.item()
+
     def _timed(self, sequences: int, attention: str) -> Trial | None:
         if self._model is None:
             self._model = build(self._spec).to(self._device)
+        recompute_blocks(self._model, self._recomputes)
         if attention:
             self._model.set_attn_implementation(attention)
         micro_batches = 2 if sequences < self._spec.inner.sequences * self._spec.inner.accumulation else 1
@@ -115,12 +184,14 @@ class Trials:
         return Trial(sequences=sequences, attention=attention, seconds=each_s, peak_bytes=peak)
 
     def _step_s(self, loop: SingleDevice) -> float | None:
-        """Seconds of a step, whose loss was read and so computed; None if it had to go on with a smaller micro-batch,
-        or if it came to nothing finite."""
+        """Seconds of a step until the device has made it; None if it had to go on with a smaller micro-batch, or if its
+        loss is not finite."""
         before, started = loop.micro.sequences, time.perf_counter()
         step = loop.step(0, 0)
+        newest = loop.newest_loss()
         seconds = time.perf_counter() - started
-        return seconds if loop.micro.sequences == before and math.isfinite(step.loss) else None
+        loss = step.loss if newest is None else newest
+        return seconds if loop.micro.sequences == before and loss is not None and math.isfinite(loss) else None
 
 
 class Noise:

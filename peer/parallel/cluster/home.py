@@ -24,8 +24,8 @@ from peer.schema.ipc import Assignment, HomeLost, HomeOffer, StagesAssigned
 from peer.schema.spec import RunSpec
 from peer.training.outer.bitwise_check import device_for
 from peer.training.outer.kernels import TorchKernels
-from peer.training.train.backend import Sequences
 from peer.training.train.engine import Engine, HeldSpan, MakeEngine
+from peer.training.train.inner_loop import Sequences
 from peer.training.train.layerwise import Layerwise
 
 

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor
 
 from dht.errors import MemoryFull, Unreachable
-from peer.node.host.device import is_out_of_memory
+from peer.node.host.device import is_out_of_memory, wait_for
 from peer.parallel.pipeline.activation_codec import BadActivations, encoded_bytes
 from peer.parallel.pipeline.flight_check import DESCENT, TRIAL_ONE_IN, TRIALS, fault_of_descent
 from peer.parallel.pipeline.flight_messages import (
@@ -49,7 +49,8 @@ from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain, predicted_tokens, step_scale
 from peer.training.outer.copy_stream import upload
-from peer.training.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, Stopped
+from peer.training.train.backend import SEQUENCES, Stopped
+from peer.training.train.inner_loop import InnerStep, MicroBatch, Sequences
 
 POLL_S = 0.05
 SILENCE_S = 60.0
@@ -133,7 +134,7 @@ class LeadStage(StageDevice):
                 self._place.port.receive(POLL_S)
             return InnerStep(loss=0.0, tokens=0, learning_rate=0.0)
 
-    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+    def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
         """Of all micro-batches on all stages; here they are clipped already."""
         table, done, loss = self._spec.inner, 0, 0.0
         whole, number, has_stopped = table.sequences * table.accumulation, 0, False
@@ -144,7 +145,7 @@ class LeadStage(StageDevice):
             self._in_hand.clear()
             self._busy_s = 0.0
             while self._in_hand or (done < whole and not has_stopped):
-                has_stopped = has_stopped or (done > 0 and self._ends(stop))
+                has_stopped = has_stopped or (done > 0 and self._asked_to_stop(stop))
                 if done < whole and not has_stopped and len(self._in_hand) < self._slots:
                     tokens_BT = self._reader.next(min(self.micro.sequences, whole - done))
                     taken.append(tokens_BT)
@@ -165,6 +166,10 @@ class LeadStage(StageDevice):
             raise
         self._made, self._flights = (loss * scale, done * self._spec.model.context), number
         return torch.tensor(self._made[0])
+
+    def _asked_to_stop(self, stop: Callable[[], bool]) -> bool:
+        wait_for(self._device)  # else a pause would begin while the device has work left
+        return stop()
 
     def _require_descent(self, whole: int) -> None:
         """Raises GarbageHome if the loss does not fall where hidden values go down the gradients that come back.

@@ -23,7 +23,8 @@ from peer.parallel.pipeline.stage_model import build_stage, model_layers
 from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.model.build import position_inputs
-from peer.training.train.backend import MicroBatch, Sequences, SingleDevice, training_bytes
+from peer.training.train.backend import DeviceBackend, training_bytes
+from peer.training.train.inner_loop import MicroBatch, Sequences
 from peer.training.train.layer_hooks import PROBE_TOKENS, Enter, LayerGates
 from peer.training.train.offload import empty_device_cache
 from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_places
@@ -68,8 +69,8 @@ class StagePlace:
         return self.assignment.stages[self.number + 1].peer
 
 
-class StageDevice(SingleDevice):
-    """A `peer.training.train.backend.SingleDevice` of some neighbouring layers."""
+class StageDevice(DeviceBackend):
+    """Some neighbouring layers of a model on one device."""
 
     def __init__(
         self, spec: RunSpec, place: StagePlace, batches: Sequences, device: torch.device, micro: MicroBatch,
@@ -83,7 +84,7 @@ class StageDevice(SingleDevice):
         """Of what each neighbour sends."""
         self._step_now = 0
         """The lead's number of the step in hand."""
-        self._local: Sequence[Sequence[Tensor]] | None = None
+        self._local: Sequence[tuple[Tensor, Tensor]] | None = None
         """The parameters, while the anchor's values are in their place."""
 
     @cached_property

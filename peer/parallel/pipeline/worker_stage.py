@@ -41,7 +41,7 @@ from peer.schema.ipc import Assignment
 from peer.schema.spec import RunSpec
 from peer.training.data.chat.token_flags import of_predicted, plain_numbers, summed_loss
 from peer.training.outer.copy_stream import upload
-from peer.training.train.backend import InnerStep, MicroBatch, Sequences
+from peer.training.train.inner_loop import InnerStep, MicroBatch, Sequences
 
 POLL_S = 0.05
 SILENCE_S = 60.0
@@ -82,6 +82,9 @@ class WorkerStage(StageDevice):
         self._dealt: SimpleQueue[Assignment] = SimpleQueue()
         self.passed_bytes = 0
         """Of hidden values and gradients that were sent on."""
+
+    def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        raise AssertionError("the lead's step computes them, flight by flight")
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
         """Serve one step of the lead, from its first flight to its end. Of 0 tokens if `stop` says so before that."""

@@ -53,8 +53,9 @@ from peer.training.outer.kernels import TorchKernels
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.autotune_result import Tuned
-from peer.training.train.backend import SEQUENCES, InnerStep, MicroBatch, Sequences, StepReader, Stopped
+from peer.training.train.backend import SEQUENCES, Stopped
 from peer.training.train.engine import Engine, MakeEngine
+from peer.training.train.inner_loop import InnerStep, MicroBatch, Sequences, StepReader
 from peer.training.train.optimizers import NO_STATE, learning_rate
 from peer.training.train.round_vectors import MEMORY_SHARE, Place, VectorSlots
 

@@ -19,21 +19,22 @@ def balance_coefficient(model: nn.Module) -> float:
 
 
 def training_logits(model: nn.Module, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
-    """Logits (B, T − 1, V), as `next_token_logits`, and what is added to the loss before its gradient is taken.
-
-    That is transformers' `load_balancing_loss_func` (arXiv:2101.03961, equations 4 to 6) of each sequence, times its
-    coefficient: 1 × that is perfect balance. It is not linear in the tokens, so of a whole micro-batch it would depend
-    on how a step is cut into micro-batches and ranks. A sequence weighs what it weighs in `share_of_loss`. None where
-    there is nothing to balance.
-    """
-    coefficient = balance_coefficient(model)
-    if not coefficient:
+    """Logits (B, T − 1, V), as `next_token_logits`, and `balance_of` them; None where there is nothing to balance."""
+    if not balance_coefficient(model):
         return next_token_outputs(model, tokens_BT).logits, None
     outputs = next_token_outputs(model, tokens_BT, output_router_logits=True)
     weights_B = (tokens_BT[:, 1:] <= NUMBER).float().mean(dim=1)
-    return outputs.logits, coefficient * (
-        _of_sequences(model, outputs.router_logits, len(tokens_BT)) * weights_B
-    ).mean()
+    return outputs.logits, balance_of(model, outputs.router_logits, weights_B)
+
+
+def balance_of(model: nn.Module, router_logits: tuple[Tensor, ...], weights_B: Tensor) -> Tensor:
+    """What is added to the loss before its gradient is taken, the mean over sequences.
+
+    That is transformers' `load_balancing_loss_func` (arXiv:2101.03961, equations 4 to 6) of each sequence, times its
+    coefficient: 1 × that is perfect balance. It is not linear in the tokens, so of a whole micro-batch it would depend
+    on how a step is cut into micro-batches and ranks. A sequence weighs its predicted share, as in `share_of_loss`.
+    """
+    return balance_coefficient(model) * (_of_sequences(model, router_logits, len(weights_B)) * weights_B).mean()
 
 
 def _of_sequences(model: nn.Module, router_logits: tuple[Tensor, ...], sequences: int) -> Tensor:

@@ -25,8 +25,10 @@ class TuneKey:
     torch: str
     homefires: str
     sharding: str = "auto"
-    """What its owner allows for several, see `peer.schema.settings`; so with `offload`."""
+    """What its owner allows for several, see `peer.schema.settings`; so with `offload` and
+    `compile`."""
     offload: bool = False
+    compile: bool = True
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,6 +60,10 @@ class Tuned:
     """Of the ranks, relative; empty: alike."""
     most: tuple[int, ...] = ()
     """Sequences of a micro-batch that each rank has room for; empty: not known."""
+    recomputes: bool = False
+    """Whether the backward pass computes blocks again, whose inside found no memory."""
+    compiled: bool = False
+    """Whether blocks are compiled: then every micro-batch has as many rows."""
 
     def to_json(self) -> str:
         return json.dumps({"v": VERSION, **asdict(self)}, allow_nan=False)

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import contextlib
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Protocol
@@ -12,94 +12,29 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from dht.errors import MemoryFull, Unreachable
+from dht.errors import MemoryFull
 from peer.consensus.codec.state_digest import FLOAT32_BYTES
-from peer.node.host.device import free_bytes, is_out_of_memory, wait_for
+from peer.node.host.device import free_bytes, is_out_of_memory
 from peer.node.host.processes import available_bytes
 from peer.schema.spec import RunSpec
 from peer.training.checkpoint.capture import Capture
 from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
-from peer.training.data.chat.token_flags import predicted_tokens, share_of_loss, step_scale, summed_loss
-from peer.training.model.build import next_token_logits
+from peer.training.data.chat.token_flags import predicted_tokens
+from peer.training.model.compiled_blocks import compile_blocks, plain_blocks
 from peer.training.model.continuation import continued
-from peer.training.model.expert_balance import training_logits
 from peer.training.model.flat_parameters import FlatParameters, Layer, trained
 from peer.training.model.footprint import size_of
+from peer.training.model.net import Batch, Net, attend_without_looking, recompute_blocks
 from peer.training.outer.copy_stream import upload
 from peer.training.outer.layer_tensors import LayerTensors
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.atomic import AtomicSteps
 from peer.training.train.autotune_result import Tuned, room_for
-from peer.training.train.layer_hooks import Enter, LayerGates
+from peer.training.train.inner_loop import InnerLoop, InnerStep, MicroBatch, Sequences, StepReader, WholeModel
+from peer.training.train.layer_hooks import PROBE_TOKENS, Enter, LayerGates
 from peer.training.train.offload import Offload, empty_device_cache
 from peer.training.train.optimizers import learning_rate, make_optimizers
 from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_places
-
-# B = sequences in a micro-batch, T = context + 1 tokens, V = vocabulary
-
-
-UNREAD = "unread"
-
-
-@dataclass(frozen=True, kw_only=True)
-class InnerStep:
-    loss: float
-    """Nats per token that the step predicted."""
-    tokens: int
-    """Tokens read."""
-    learning_rate: float
-
-
-class Sequences(Protocol):
-    """Where training sequences come from; `peer.training.data.sampler.ShardSampler` in a run."""
-
-    def next(self, sequences: int) -> Tensor:
-        """Tokens (sequences, context + 1), int64."""
-        ...
-
-
-class MicroBatch:
-    """How many sequences are on the device at a time: the volunteer's own matter, whatever the spec's micro-batch is.
-
-    The gradient of a step is the same mean over the same sequences; its last bits may differ.
-    """
-
-    def __init__(self, sequences: int, told: Callable[[int], None] = lambda sequences: None) -> None:
-        assert sequences >= 1
-        self.sequences = sequences
-        self._told = told
-
-    def halve(self) -> None:
-        assert self.sequences > 1
-        self.sequences = (self.sequences + 1) // 2
-        self._told(self.sequences)
-
-
-class StepReader:
-    """Reads sequences for inner steps; what was read for a step that could not be made is read next."""
-
-    def __init__(self, source: Sequences) -> None:
-        self._source = source
-        self._unread: list[Tensor] = []
-        """The next one first."""
-
-    def next(self, sequences: int) -> Tensor:
-        """So many at most, of (sequences, context + 1)."""
-        if not self._unread:
-            return self._source.next(sequences)
-        head, *rest = self._unread
-        self._unread = [head[sequences:], *rest] if len(head) > sequences else rest
-        return head[:sequences]
-
-    def put_back(self, taken: Sequence[Tensor]) -> None:
-        self._unread = [*taken, *self._unread]
-
-    def state(self) -> dict[str, Tensor]:
-        """What nobody else reads."""
-        return {UNREAD: torch.cat(self._unread)} if self._unread else {}
-
-    def restore(self, tensors: Mapping[str, Tensor]) -> None:
-        self._unread = [tensors[UNREAD].clone()] if UNREAD in tensors else []
 
 
 class Backend(Protocol):
@@ -172,8 +107,8 @@ class Backend(Protocol):
         """Let go of all that is not this process's own."""
 
 
-class SingleDevice:
-    """Trains `model` in place, one optimizer step at a time. The optimizer's state lasts across rounds."""
+class DeviceBackend(ABC):
+    """A model, or some of its layers, on one device with its optimizers, whose state lasts across rounds."""
 
     def __init__(
         self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
@@ -182,14 +117,14 @@ class SingleDevice:
         """`folder` has room for what no memory has."""
         self._folder = folder
         self._model, self._spec, self._device = model, spec, device
-        self._reader = StepReader(batches)
-        self._fit = fit
+        self._reader, self._fit = StepReader(batches), fit
         self._optimizers = make_optimizers(model, spec, device)
         self._parameters = trained(model)
         self._steps = AtomicSteps(self._optimizers, device)
         self.residence = Offload(model, self._optimizers, device, self._beside, self._have_moved)
         self._bfloat16 = uses_bfloat16(spec, device)
         self.micro = micro or MicroBatch(spec.inner.sequences)
+        self._loop = InnerLoop(self._reader, self.micro, self._parameters, device, self._gradients, self._step)
         self.capture: Capture | None = None
 
     @cached_property
@@ -226,94 +161,32 @@ class SingleDevice:
         return self.vectors.layer(number)
 
     def step(self, round: int, position: float, stop: Callable[[], bool] = lambda: False) -> InnerStep:
-        """One inner step, at `position` (from 0) of round `round`: all micro-batches, clip, optimizer.
-
-        Of fewer of them once `stop` says so: whoever pauses a peer need not wait for all. Where a micro-batch or the
-        optimizer has no room, the micro-batch is halved and the step begins anew with the same sequences. Raises
-        MemoryFull if not even one has room, and Unreachable without data: then the step may be tried again.
-        """
+        """One inner step, at `position` (from 0) of round `round`, as `InnerLoop.step` makes it and fails."""
         assert not self.residence.is_aside, "it is on its device again before it trains"
         rate = learning_rate(self._spec, round, position)
-        while (made := self._attempt(rate, stop)) is None:
-            self._make_smaller()
-        loss, sequences = made
-        tokens = sequences * self._spec.model.context
-        return InnerStep(loss=loss.item(), tokens=tokens, learning_rate=rate)
+        loss, sequences = self._loop.step(rate, stop)
+        return InnerStep(loss=loss, tokens=sequences * self._spec.model.context, learning_rate=rate)
 
-    def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:
-        """A step: its loss, and how many sequences it was made of; None if it had no room.
+    def newest_loss(self) -> float | None:
+        return self._loop.newest_loss()
 
-        Then parameters and optimizer are as they were, and what was read for it is read next.
-        """
-        taken: list[Tensor] = []
-        loss: Tensor | None = None
-        try:
-            loss = self._gradient(taken, stop)
-        except Unreachable:
-            self._undo(taken)
-            raise
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-        # Outside of `except`: what the error's traceback holds is gone, and its memory with it.
-        if loss is not None and self._step(rate):
-            return loss, sum(map(len, taken))
-        self._undo(taken)
-        return None
+    @abstractmethod
+    def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        """As `peer.training.train.inner_loop.Gradients`."""
 
-    def _undo(self, taken: Sequence[Tensor]) -> None:
-        """As if the step had not begun."""
-        for parameter in self._parameters:
-            parameter.grad = None
-        self._reader.put_back(taken)
+    @abstractmethod
+    def gates(self, enter: Enter) -> LayerGates:
+        """Hooks that call `enter` before a forward pass reads layers."""
 
-    def _step(self, rate: float) -> bool:
+    def _before_step(self) -> None:
+        """Before parameters change, or others take their place."""
         if self.capture is not None:
             self.capture.before_step()
+
+    def _step(self, rate: float) -> bool:
+        """Whether the optimizers' step was made; False without memory for it, and then nothing has changed."""
+        self._before_step()
         return self._steps.step(rate)
-
-    def _ends(self, stop: Callable[[], bool]) -> bool:
-        """Ask `stop` when the micro-batch before has been computed, not when it has been queued on a GPU.
-
-        Else a pause would begin, and a rest would be measured, while the GPU has seconds of work left.
-        """
-        wait_for(self._device)
-        return stop()
-
-    def _gradient(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
-        """Of all micro-batches, clipped; returns their loss. `taken` gets what was read."""
-        table, done = self._spec.inner, 0
-        whole = table.sequences * table.accumulation
-        # Read once at the end: each look at a number on a GPU waits for the GPU.
-        loss = torch.zeros((), device=self._device)
-        while done < whole and not (done and self._ends(stop)):
-            taken.append(self._reader.next(min(self.micro.sequences, whole - done)))
-            loss += self._backward_one(taken[-1], whole)
-            done += len(taken[-1])
-        scale = step_scale(taken, whole)
-        if scale != 1:
-            loss *= scale
-            for parameter in self._parameters:
-                if parameter.grad is not None:
-                    parameter.grad.mul_(scale)
-        if table.clip:
-            nn.utils.clip_grad_norm_(self._parameters, table.clip)
-        return loss
-
-    def _backward_one(self, tokens: Tensor, whole: int) -> Tensor:
-        tokens_BT = upload(tokens, self._device)
-        loss, balance = self._loss(tokens_BT)
-        share = whole / len(tokens_BT)
-        torch.autograd.backward((loss if balance is None else loss + balance) / share)
-        return loss.detach() / share
-
-    def _make_smaller(self) -> None:
-        """Halve the micro-batch. Raises MemoryFull if it cannot be halved."""
-        if self._device.type == "cuda":
-            torch.cuda.empty_cache()
-        if self.micro.sequences == 1:
-            raise MemoryFull(f"the memory of {self._device} has no room for even one sequence")
-        self.micro.halve()
 
     def keep_inner(self) -> bool:
         return False
@@ -332,44 +205,6 @@ class SingleDevice:
         set_generator_states(tensors, self._device)
         self._reader.restore(tensors)
 
-    def gates(self, enter: Enter) -> LayerGates:
-        return LayerGates(self._model, self.vectors.flat, self._device, enter)
-
-    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
-        """No more at a time than in training: that has room, and whoever stops it waits for no more."""
-        with self._at_anchor():
-            sequences = min(SEQUENCES, self.micro.sequences)
-            return held_out_loss(self._model, tokens_BT, self._device, sequences, stop)
-
-    def continued(
-        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
-    ) -> Sequence[Sequence[int]]:  # fmt: skip
-        with self._at_anchor():
-            return [self._continued(ids, tokens, end, stop) for ids in beginnings]
-
-    def _continued(self, ids: Sequence[int], tokens: int, end: int, stop: Callable[[], bool]) -> Sequence[int]:
-        try:
-            found = continued(
-                self._model, ids, tokens=tokens, context=self._spec.model.context, end=end, stop=stop
-            )  # fmt: skip
-        except RuntimeError as error:
-            if not is_out_of_memory(error):
-                raise
-            raise MemoryFull(f"the memory of {self._device} has no room to continue a text") from error
-        if stop():
-            raise Stopped
-        return found
-
-    @contextlib.contextmanager
-    def _at_anchor(self) -> Iterator[None]:
-        if self.capture is not None:
-            self.capture.before_step()  # the anchor takes the place of the local parameters
-        local = self.vectors.stand_at_anchor()
-        try:
-            yield
-        finally:
-            self.vectors.stand_back(local)
-
     @property
     def is_offloaded(self) -> bool:
         return self.residence.is_aside
@@ -380,6 +215,7 @@ class SingleDevice:
 
     def close(self) -> None:
         """All of it is."""
+        return
 
     def offload(self) -> None:
         if self._device.type != "cuda":
@@ -409,12 +245,67 @@ class SingleDevice:
             self.micro.sequences = room_for(self._fit, room_bytes)
         return True
 
-    def _loss(self, tokens_BT: Tensor) -> tuple[Tensor, Tensor | None]:
-        """Of the text, and what its gradient has besides; see `training_logits`."""
-        context = torch.autocast(self._device.type, torch.bfloat16) if self._bfloat16 else contextlib.nullcontext()
-        with context:
-            logits_BTV, balance = training_logits(self._model, tokens_BT)
-        return share_of_loss(logits_BTV, tokens_BT), balance
+
+class SingleDevice(DeviceBackend):
+    """A whole model: inner steps, the held-out loss, and texts that are continued."""
+
+    def __init__(
+        self, model: nn.Module, spec: RunSpec, batches: Sequences, device: torch.device,
+        micro: MicroBatch | None = None, fit: Tuned | None = None, folder: Path | None = None,
+    ) -> None:  # fmt: skip
+        super().__init__(model, spec, batches, device, micro, fit, folder)
+        attend_without_looking(model, spec.model.context)
+        if fit is not None and fit.recomputes:
+            recompute_blocks(model)
+        if fit is not None and fit.compiled:
+            compile_blocks(model)
+        self._net = Net(model)
+        self._whole = WholeModel(
+            self._net, spec, self._reader, self.micro, self._parameters, device, bfloat16=self._bfloat16
+        )  # fmt: skip
+
+    def _gradients(self, taken: list[Tensor], stop: Callable[[], bool]) -> Tensor:
+        return self._whole.gradients(taken, stop)
+
+    def gates(self, enter: Enter) -> LayerGates:
+        probe_BT = torch.zeros((1, PROBE_TOKENS + 1), dtype=torch.int64)
+        batch = Batch.of(probe_BT).moved(lambda values: upload(values, self._device))
+        return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._net(batch), self._net)
+
+    def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
+        """No more at a time than in training: that has room, and whoever stops it waits for no more."""
+        with self._at_anchor():
+            sequences = min(SEQUENCES, self.micro.sequences)
+            return held_out_loss(self._net, tokens_BT, self._device, sequences, stop)
+
+    def continued(
+        self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
+    ) -> Sequence[Sequence[int]]:  # fmt: skip
+        with self._at_anchor():
+            return [self._continued(ids, tokens, end, stop) for ids in beginnings]
+
+    def _continued(self, ids: Sequence[int], tokens: int, end: int, stop: Callable[[], bool]) -> Sequence[int]:
+        try:
+            found = continued(
+                self._model, ids, tokens=tokens, context=self._spec.model.context, end=end, stop=stop
+            )  # fmt: skip
+        except RuntimeError as error:
+            if not is_out_of_memory(error):
+                raise
+            raise MemoryFull(f"the memory of {self._device} has no room to continue a text") from error
+        if stop():
+            raise Stopped
+        return found
+
+    @contextlib.contextmanager
+    def _at_anchor(self) -> Iterator[None]:
+        self._before_step()  # the anchor takes the place of the local parameters
+        local = self.vectors.stand_at_anchor()
+        try:
+            with plain_blocks(self._model):
+                yield
+        finally:
+            self.vectors.stand_back(local)
 
 
 SEQUENCES = 32
@@ -430,17 +321,18 @@ def held_out_loss(
     model: nn.Module, tokens_BT: Tensor, device: torch.device, sequences: int = SEQUENCES,
     stop: Callable[[], bool] = lambda: False,
 ) -> float:  # fmt: skip
-    """Mean loss of `model` on `tokens_BT` in nats per predicted token, in float32.
+    """Mean loss of a model, or a `Net`, on `tokens_BT` in main memory, in nats per predicted token, in float32.
 
     `sequences` at a time or as many as have room. Raises Stopped once `stop` says so after some
     of them, MemoryFull if not even one has room.
     """
+    net = model if isinstance(model, Net) else Net(model)
     was_training = model.training
-    model.eval()
+    net.eval()
     total, done = 0.0, 0
     try:
         while done < len(tokens_BT):
-            loss = _summed(model, tokens_BT[done : done + sequences], device)
+            loss = _summed(net, tokens_BT[done : done + sequences], device)
             if loss is None:
                 sequences = _halved(sequences, device)
                 continue
@@ -448,16 +340,15 @@ def held_out_loss(
             if stop():
                 raise Stopped
     finally:
-        model.train(was_training)
+        net.train(was_training)
     return total / predicted_tokens(tokens_BT)
 
 
-def _summed(model: nn.Module, tokens_BT: Tensor, device: torch.device) -> float | None:
+def _summed(net: Net, tokens_BT: Tensor, device: torch.device) -> float | None:
     """In nats; None without room."""
     try:
-        tokens_BT = upload(tokens_BT, device)
-        logits_BTV = next_token_logits(model, tokens_BT)
-        return summed_loss(logits_BTV, tokens_BT).item()
+        summed, _ = net(Batch.of(tokens_BT).moved(lambda values: upload(values, device)))
+        return float(summed.item())
     except RuntimeError as error:
         if not is_out_of_memory(error):
             raise

@@ -21,7 +21,8 @@ from peer.training.outer.bitwise_check import device_for
 from peer.training.outer.kernels import Kernels, TorchKernels
 from peer.training.outer.outer_state import OuterState
 from peer.training.train.autotune_result import Tuned
-from peer.training.train.backend import Backend, MicroBatch, Sequences, SingleDevice, use_attention
+from peer.training.train.backend import Backend, SingleDevice, use_attention
+from peer.training.train.inner_loop import MicroBatch, Sequences
 from peer.training.train.layerwise import Layerwise
 
 

@@ -12,6 +12,7 @@ from torch.utils._pytree import tree_leaves
 
 from peer.training.checkpoint.checkpoint import generator_states, set_generator_states
 from peer.training.model.build import next_token_logits
+from peer.training.model.compiled_blocks import plain_blocks
 from peer.training.model.flat_parameters import FlatParameters
 
 PROBE_TOKENS = 3
@@ -23,29 +24,32 @@ Enter = Callable[[Collection[int]], None]
 class LayerGates:
     """Hooks that call `enter` with the layers that the module behind them reads, in every forward pass.
 
-    A layer's own module has one, such as a block, and so has every module that holds a trained parameter itself; of a
-    tied parameter all of them. A parameter may also be read by a module that does not hold it, as in
+    A layer's own module has one, such as a block, and so has every module outside of it that holds a trained parameter
+    of the layer itself, such as a tied one. A parameter may also be read by a module that does not hold it, as in
     `F.linear(x, self.head.weight)`, before any hook of its layer runs. One small forward pass shows which layers
     those are; they are entered before the model runs at all, and so are those that this pass did not read.
     """
 
     def __init__(
         self, model: nn.Module, flat: FlatParameters, device: torch.device, enter: Enter,
-        probe_pass: Callable[[], object] | None = None,
+        probe_pass: Callable[[], object] | None = None, called: nn.Module | None = None,
     ) -> None:  # fmt: skip
-        """`probe_pass` makes a small forward pass; None: of tokens, as a whole model takes them."""
+        """`probe_pass` makes a small forward pass; None: of tokens, as a whole model takes them. `called` is the module
+        around `model` that is called in its place."""
         every_layer = frozenset(range(len(flat.layers)))
         probe = _Probe(flat)
         self._enter: Enter = probe.entered.update
-        for module, layers in _readers(model, flat):
+        whole = called or model
+        for module, layers in _readers(model, whole, flat):
             self._gate(module, layers)
         tokens_BT = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=device)
-        _run(device, probe, probe_pass or (lambda: next_token_logits(model, tokens_BT)))
+        with plain_blocks(model):  # a compiled block hides its operations from the probe
+            _run(device, probe, probe_pass or (lambda: next_token_logits(model, tokens_BT)))
         self.early = every_layer - probe.caught
         """Layers that only the model's own hook catches."""
-        self._gate(model, self.early)
+        self._gate(whole, self.early)
         # What this pass did not read must be whole, too, before the optimizer looks at it.
-        model.register_forward_hook(lambda *_: self._enter(every_layer))
+        whole.register_forward_hook(lambda *_: self._enter(every_layer))
         self._enter = enter
 
     def _gate(self, module: nn.Module, layers: Collection[int]) -> None:
@@ -53,15 +57,18 @@ class LayerGates:
         module.register_forward_pre_hook(lambda *_: self._enter(layers), prepend=True)
 
 
-def _readers(model: nn.Module, flat: FlatParameters) -> Iterator[tuple[nn.Module, frozenset[int]]]:
+def _readers(model: nn.Module, whole: nn.Module, flat: FlatParameters) -> Iterator[tuple[nn.Module, frozenset[int]]]:
     """The modules that a hook belongs on, each with the numbers of the layers that it reads."""
     layer_of = {id(parameter): number for number, members in enumerate(flat.members) for parameter in members}
-    named = {layer.name: number for number, layer in enumerate(flat.layers)}
-    for name, module in model.named_modules():
+    numbers = {layer.name: number for number, layer in enumerate(flat.layers)}
+    named = {module: numbers[name] for name, module in model.named_modules() if name in numbers}
+    inside = {each: number for module, number in named.items() for each in module.modules() if each is not module}
+    for module in whole.modules():
         own = {layer_of[id(value)] for value in module.parameters(recurse=False) if id(value) in layer_of}
-        if name in named:
-            own.add(named[name])
-        if own:
+        if module in named:
+            own.add(named[module])
+        # The hook of a block is enough for all that is inside of it; a compiled block runs none of theirs.
+        if own and own != {inside.get(module)}:
             yield module, frozenset(own)
 
 

@@ -18,7 +18,7 @@ import torch
 
 from peer.node.host.device import assert_index, raising_memory_full
 from peer.node.host.threads import threads_for
-from peer.training.train.backend import SingleDevice
+from peer.training.train.backend import DeviceBackend
 from peer.training.train.buffer_versions import BufferVersions
 
 HALF_DONE = "what this peer was at, which is half done: joined again, it goes on from what is on its disk"
@@ -30,7 +30,7 @@ APPLY_S = 600.0
 class Layerwise:
     """Applies moves in threads, and keeps every layer's modules from running before the layer is there."""
 
-    def __init__(self, backend: SingleDevice, device: torch.device) -> None:
+    def __init__(self, backend: DeviceBackend, device: torch.device) -> None:
         self._device = device
         self._layers = range(len(backend.layers))
         self.guard = BufferVersions(len(self._layers))

@@ -94,21 +94,30 @@ class RoundVectors:
     def residual(self) -> tuple[Tensor, ...]:
         return tuple(layer.residual for layer in self.layers)
 
-    def stand_at_anchor(self) -> Sequence[Sequence[Tensor]]:
-        """Have the anchor's values in the parameters; returns their own, in main memory."""
-        own = list[list[Tensor]]()
+    def stand_at_anchor(self) -> Sequence[tuple[Tensor, Tensor]]:
+        """Let the parameters have the anchor's values; returns each with its own values, for `stand_back`.
+
+        By pointer where θ lies in the same memory; elsewhere by copies, and their own values go to main memory.
+        """
+        own = list[tuple[Tensor, Tensor]]()
         for number, layer in enumerate(self.layers):
-            lying = self.flat.of_layer(number)
-            own.append([copied(values, CPU) for _, values in lying])
-            for where, values in lying:
-                copy_over(layer.theta[where], values)
+            for where, parameter in zip(self.flat.places(number), self.flat.members[number], strict=True):
+                theta = layer.theta[where].view(parameter.shape)
+                if theta.device == parameter.device:
+                    own.append((parameter, parameter.data))
+                    parameter.data = theta
+                    continue
+                own.append((parameter, copied(parameter, CPU)))
+                copy_over(theta, parameter.data)
         return own
 
-    def stand_back(self, own: Sequence[Sequence[Tensor]]) -> None:
-        """Have what that returned in the parameters again."""
-        for number, kept in enumerate(own):
-            for (_, values), before in zip(self.flat.of_layer(number), kept, strict=True):
-                copy_over(before, values)
+    def stand_back(self, own: Sequence[tuple[Tensor, Tensor]]) -> None:
+        """Let the parameters have their own values again."""
+        for parameter, values in own:
+            if values.device == parameter.device:
+                parameter.data = values
+            else:
+                copy_over(values, parameter.data)
 
     def about_to_leave(self) -> None:
         """Let go of room that is empty: a step that needs it takes it again."""

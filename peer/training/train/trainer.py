@@ -46,8 +46,8 @@ from peer.training.outer.outer_state import OuterState
 from peer.training.outer.outer_step import LoadObject
 from peer.training.train.anchor_review import AnchorReview
 from peer.training.train.autotune_result import Tuned
-from peer.training.train.backend import InnerStep
 from peer.training.train.engine import MakeEngine, one_device
+from peer.training.train.inner_loop import InnerStep
 from peer.training.train.round_vectors import VectorSlots
 
 

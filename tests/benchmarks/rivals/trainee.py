@@ -19,7 +19,8 @@ from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
-from peer.training.train.backend import InnerStep, SingleDevice
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import InnerStep
 
 ORDERS = "orders.json"
 GO = "go"

@@ -19,7 +19,8 @@ from peer.schema.spec import RunSpec, load
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters
 from peer.training.train.autotune_result import Tuned, TuneKey
-from peer.training.train.backend import MicroBatch, SingleDevice, held_out_loss
+from peer.training.train.backend import SingleDevice, held_out_loss
+from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.trainer import LocalTrainer
 from tests.stepping import loop_with
 
@@ -32,7 +33,8 @@ class Small:
     def __init__(self, model: nn.Module, most: int, *, in_backward: bool = False) -> None:
         self.most, self._in_backward = most, in_backward
         self.sizes: list[int] = []
-        model.register_forward_pre_hook(self._check, with_kwargs=True)
+        inside: Any = model.base_model
+        inside.register_forward_pre_hook(self._check, with_kwargs=True)
         if in_backward:
             # The first embedding comes last in a backward pass: all other gradients are there by then.
             next(model.parameters()).register_hook(self._check_gradient)
@@ -198,7 +200,8 @@ def test_other_errors_are_not_taken_for_it(spec: RunSpec) -> None:
     def fail(module: nn.Module, args: Any, values: Any) -> None:
         raise RuntimeError("a bug")
 
-    model.register_forward_pre_hook(fail, with_kwargs=True)
+    inside: Any = model.base_model
+    inside.register_forward_pre_hook(fail, with_kwargs=True)
     with pytest.raises(RuntimeError, match=r"^a bug$"):
         SingleDevice(model, spec, Counting(spec.model.context), CPU).step(0, 0)
 
@@ -218,6 +221,39 @@ def test_a_dry_run_finds_what_has_room(spec: RunSpec, most: int, found: int, mon
     assert result.sequences == found
     assert result.tokens_per_s == pytest.approx(16 * spec.model.context / result.step_s)
     assert result.basis.run == spec.digest().hex()
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("most", [0, 1])
+def test_a_dry_run_computes_blocks_again_where_that_finds_room(
+    spec: RunSpec, most: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A model of which `most` sequences fit as they are, and eight if the inside of blocks is not kept."""
+
+    def build_small(spec: RunSpec) -> nn.Module:
+        model: Any = build(spec)
+        small = Small(model, most)
+        for name, room in (("enable", 8), ("disable", most)):
+            change = getattr(model, f"activation_checkpointing_{name}")
+
+            def changed(*given: Any, change: Any = change, room: int = room) -> None:
+                small.most = room
+                change(*given)
+
+            monkeypatch.setattr(model, f"activation_checkpointing_{name}", changed)
+        return model  # type: ignore[no-any-return]
+
+    monkeypatch.setattr("peer.parallel.autotune.trial.build", build_small)
+    step_s = Trials._step_s
+
+    def always_as_long(trials: Trials, loop: SingleDevice) -> float | None:
+        return None if step_s(trials, loop) is None else 1.0
+
+    monkeypatch.setattr(Trials, "_step_s", always_as_long)
+    result = fit(spec, "cpu")
+    assert (result.sequences, result.recomputes) == (8, True)
+    loop = SingleDevice(build(spec), spec, Counting(spec.model.context), CPU, MicroBatch(8), result)
+    assert any(getattr(each, "gradient_checkpointing", False) for each in loop._model.modules())
 
 
 @pytest.mark.slow

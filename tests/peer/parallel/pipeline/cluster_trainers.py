@@ -17,7 +17,7 @@ from peer.parallel.cluster.home import ClusterHome
 from peer.parallel.pipeline.span_choice import Wire, choose_spans
 from peer.parallel.pipeline.stage_model import model_layers
 from peer.schema.spec import RunSpec
-from peer.training.train.backend import InnerStep
+from peer.training.train.inner_loop import InnerStep
 from peer.training.train.trainer import LocalTrainer
 from tests.decided import contribution
 from tests.peer.parallel.pipeline.stages import HOMES, MemoryFlow, unknown

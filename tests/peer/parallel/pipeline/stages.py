@@ -20,7 +20,8 @@ from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.open_source import open_source
 from peer.training.data.sampler import IdleSampler, ShardSampler
 from peer.training.model.build import build
-from peer.training.train.backend import InnerStep, MicroBatch, SingleDevice
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import InnerStep, MicroBatch
 
 CPU = torch.device("cpu")
 HOMES = ("lead", "second", "third", "fourth")

@@ -14,7 +14,7 @@ from peer.parallel.pipeline import worker_stage
 from peer.parallel.pipeline.flight_messages import EndStep, Forward, Stand, decode_flight
 from peer.parallel.pipeline.home_group import HomeGone
 from peer.schema.spec import RunSpec
-from peer.training.train.backend import InnerStep
+from peer.training.train.inner_loop import InnerStep
 from tests.peer.parallel.pipeline.stages import HOMES, Cluster, MemoryFlow, small_spec
 
 AGAIN_S = 0.02

@@ -13,7 +13,8 @@ from peer.schema.spec import RunSpec, from_mapping
 from peer.training.data.chat.token_flags import HIDDEN, share_of_loss
 from peer.training.model.build import build, next_token_logits
 from peer.training.model.expert_balance import training_logits
-from peer.training.train.backend import MicroBatch, SingleDevice, held_out_loss
+from peer.training.train.backend import SingleDevice, held_out_loss
+from peer.training.train.inner_loop import MicroBatch
 
 CPU = torch.device("cpu")
 SHAPE = {
@@ -58,7 +59,7 @@ def of_a_step(coefficient: float, micro: int, tokens_BT: Tensor) -> tuple[float,
     spec = spec_of(coefficient)
     model = build(spec)
     loop = SingleDevice(model, spec, Feed(tokens_BT), CPU, micro=MicroBatch(micro))
-    loss = loop._gradient([], lambda: False)
+    loss = loop._gradients([], lambda: False)
     return loss.item(), gradients(model)
 
 

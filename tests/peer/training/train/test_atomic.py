@@ -16,7 +16,8 @@ from peer.schema.spec import RunSpec, load
 from peer.training.model.build import build
 from peer.training.model.flat_parameters import FlatParameters, trained
 from peer.training.train.atomic import AtomicSteps
-from peer.training.train.backend import MicroBatch, SingleDevice
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.optimizers import Optimizers, make_optimizers
 from tests.saved import optimizer_state
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import dataclasses
+from collections import deque
 from pathlib import Path
 
 import pytest
@@ -20,7 +21,8 @@ from peer.training.data.open_source import open_source
 from peer.training.data.sampler import ShardSampler
 from peer.training.model.build import build, next_token_logits
 from peer.training.model.flat_parameters import FlatParameters
-from peer.training.train.backend import MicroBatch, SingleDevice, held_out_loss, uses_bfloat16
+from peer.training.train.backend import SingleDevice, held_out_loss, uses_bfloat16
+from peer.training.train.inner_loop import MicroBatch
 from peer.training.train.optimizers import learning_rate
 from tests.saved import load_optimizer_state, optimizer_state
 from tests.stepping import loop_with
@@ -234,7 +236,7 @@ def test_apples_gpu_is_waited_for_before_anybody_asks_to_stop(monkeypatch: pytes
     order: list[str] = []
     spec = specs.load("micro")
     loop = SingleDevice(build(spec), spec, Repeating(spec.model.context), CPU)
-    monkeypatch.setattr(loop, "_device", torch.device("mps:0"))
+    monkeypatch.setattr(loop._whole, "_device", torch.device("mps:0"))
     monkeypatch.setattr(torch.mps, "synchronize", lambda: order.append("waits"))
-    assert loop._ends(lambda: not order.append("asks"))  # type: ignore[func-returns-value]
+    assert loop._whole._asked_to_stop(deque(), lambda: not order.append("asks"))  # type: ignore[func-returns-value]
     assert order == ["waits", "asks"]

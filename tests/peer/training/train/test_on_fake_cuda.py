@@ -42,13 +42,10 @@ WAIT_S = 60.0
 END = _Copies.end
 ACCUMULATION = 2
 
-PER_STEP = {
-    "item in is_flagged": ACCUMULATION,
-    "item in next_token_outputs": ACCUMULATION,  # transformers looks for a padded mask
-    "synchronize in wait_for": ACCUMULATION - 1,  # before `stop` is asked
-    "item in step": 1,
-}
-"""What the host waits for in one step."""
+BATCHES = 2
+"""Of an evaluation."""
+PER_STEP = {"event in _number": 1}
+"""What the host waits for in one step: the end of the step before."""
 BESIDE = {"stream in end", "event in _arrived"}
 """For what the threads wait that apply an update, if they have not ended."""
 
@@ -78,6 +75,7 @@ class Life:
         if cuda is not None:
             torch.cuda.set_device(self.device)  # as the trainer's thread does
         self.found: list[object] = []
+        self.losses: list[float | None] = []
         self.stepped = threading.Event()
         """A step has been made beside the update, for whose end the host waits only then."""
         self.waits: dict[str, Counter[str]] = {}
@@ -100,7 +98,7 @@ class Life:
         return result
 
     def step(self, name: str) -> None:
-        self.phase(name, lambda: self.found.append(step(self.one).loss))
+        self.phase(name, lambda: self.losses.append(step(self.one).loss))
         step(self.two)
 
     def round_beside_a_step(self) -> DecidedRound:
@@ -153,7 +151,7 @@ class Life:
         with closing(self.trainer("p0")) as restored:
             restored.anchor.become(self._first(decided))
             restored.restore(found)
-            self.found.append(step(restored).loss)
+            self.found.append(_loss_of(restored, step(restored).loss))
 
     def _first(self, decided: DecidedRound) -> OuterState:
         """The anchor after the first round, from its means alone."""
@@ -168,9 +166,16 @@ class Life:
             yield from (each.clone().cpu() for each in trainer._backend.vectors.tensors())  # type: ignore[attr-defined]
 
 
+def _loss_of(trainer: LocalTrainer, told: float | None) -> float | None:
+    """Of its newest step, which has not told it if it was made on a card."""
+    newest = trainer._backend.newest_loss()  # type: ignore[attr-defined]
+    return told if newest is None else newest
+
+
 @dataclasses.dataclass(frozen=True, kw_only=True)
 class Lived:
     found: list[object]
+    losses: list[float | None]
     tensors: list[Tensor]
     places: str
     waits: dict[str, Counter[str]]
@@ -191,9 +196,10 @@ def whole_life(spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None 
         life.checkpoint_and_leave()
         life.resync(decided)
         life.restore(decided)
+        life.losses.append(_loss_of(life.one, None))
         return Lived(
-            found=life.found, tensors=list(life.tensors()), places=str(life.one.places), waits=life.waits,
-            worked_on=worked_on,
+            found=life.found, losses=life.losses, tensors=list(life.tensors()), places=str(life.one.places),
+            waits=life.waits, worked_on=worked_on,
         )  # fmt: skip
 
 
@@ -212,14 +218,17 @@ def test_a_life_on_a_card_has_the_bits_of_a_processor(
     assert there.places == "anchor and residual in device"
     assert there.worked_on == {"cuda"}, "all of a round's arithmetic is done where the model is"
     assert there.found == here.found
+    assert there.losses == [None, *here.losses[:-1]], "each is told a step later"
     for one, other in zip(there.tensors, here.tensors, strict=True):
         assert torch.equal(one, other)
 
 
 def test_the_host_waits_for_the_card_as_seldom_as_it_is_written_here(lived: tuple[Lived, NotedCard]) -> None:
     waits = lived[0].waits
-    for name in ("first step", "step", "step after it"):
+    assert waits["first step"] == {}
+    for name in ("step", "step after it"):
         assert waits[name] == PER_STEP, name
+    assert waits["evaluate"] == {"item in _summed": BATCHES}, "for the loss of each"
     beside = waits["step beside"]
     assert {what: beside[what] for what in PER_STEP} == PER_STEP
     assert BESIDE.issuperset(set(beside) - set(PER_STEP))

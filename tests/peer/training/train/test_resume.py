@@ -167,14 +167,14 @@ def test_what_was_read_for_a_step_without_room_is_trained_after_a_stop(
     lives = [Life(make_spec(), tmp_path / name) for name in ("whole", "stopped")]
     for life in lives:
         life.trainer.begin_round(("p0",))
-        backward, tries = life.trainer._backend._backward_one, iter(range(1))
+        backward, tries = life.trainer._backend._whole._backward, iter(range(1))
 
-        def backward_one(tokens: Tensor, whole: int, backward: Any = backward, tries: Iterator[int] = tries) -> Tensor:
+        def backward_once(read_BT: Tensor, backward: Any = backward, tries: Iterator[int] = tries) -> Tensor:
             if next(tries, None) is not None:
                 raise torch.OutOfMemoryError("CUDA out of memory")
-            return backward(tokens, whole)  # type: ignore[no-any-return]
+            return backward(read_BT)  # type: ignore[no-any-return]
 
-        monkeypatch.setattr(life.trainer._backend, "_backward_one", backward_one)
+        monkeypatch.setattr(life.trainer._backend._whole, "_backward", backward_once)
         assert step(life.trainer, lambda: True).tokens == 16
     whole, stopped = lives
     stopped.checkpoint()

@@ -1,0 +1,58 @@
+"""The blocks of a model compiled by torch, below the hooks that wait for their layers.
+
+Each block's own forward is compiled, with one graph for all blocks of one kind. A graph holds for one shape: whoever
+calls a compiled model keeps the number of rows. Compiled and plain blocks differ in their last bits (4e-7 of a loss).
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+from torch import nn
+
+from peer.training.model.expert_balance import balance_coefficient
+
+BACKEND = "inductor"
+
+
+def blocks_of(model: nn.Module) -> list[nn.Module]:
+    """The longest list of modules of one type."""
+    lists = (list(each) for each in model.modules() if isinstance(each, nn.ModuleList))
+    return max((each for each in lists if len(set(map(type, each))) == 1), key=len, default=[])
+
+
+def can_compile(model: nn.Module) -> bool:
+    """Not a model of experts: what its routers say is collected by hooks inside of blocks."""
+    plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
+    return not balance_coefficient(plain) and bool(blocks_of(model))
+
+
+def compile_blocks(model: nn.Module) -> None:
+    """From their next call on; the compiler runs in the first one, for some 20 s unless its cache has the graph."""
+    for block in blocks_of(model):
+        plain: Any = type(block).forward
+        forward: Any = torch.compile(plain.__get__(block), fullgraph=True, dynamic=False, backend=BACKEND)
+        block.forward = forward
+
+
+def uncompile_blocks(model: nn.Module) -> None:
+    for block in blocks_of(model):
+        vars(block).pop("forward", None)
+
+
+def is_compiled(model: nn.Module) -> bool:
+    return any("forward" in vars(block) for block in blocks_of(model))
+
+
+def plain_blocks(model: nn.Module) -> AbstractContextManager[object]:
+    """Inside, compiled blocks run as they were before: for other shapes, and without gradients."""
+    return torch.compiler.set_stance("force_eager") if is_compiled(model) else nullcontext()
+
+
+def is_of_compiler(error: BaseException) -> bool:
+    """Whether a compiler is missing, or does not take a model."""
+    exceptions = sys.modules.get("torch._dynamo.exc")  # not loaded before something is compiled
+    return exceptions is not None and isinstance(error, exceptions.TorchDynamoException)

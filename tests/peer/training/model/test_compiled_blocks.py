@@ -1,0 +1,200 @@
+"""Compiled blocks: one graph, loss and gradients of plain ones, hooks outside of them, and what a failure leaves."""
+
+from __future__ import annotations
+
+import dataclasses
+import warnings
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from peer.parallel.autotune.search import Trial
+from peer.parallel.autotune.trial import Trials
+from peer.schema import spec as specs
+from peer.schema.architectures import ARCHITECTURES
+from peer.schema.spec import RunSpec
+from peer.training.data.chat.token_flags import is_flagged
+from peer.training.model import compiled_blocks
+from peer.training.model.build import build
+from peer.training.model.compiled_blocks import (
+    blocks_of,
+    can_compile,
+    compile_blocks,
+    is_compiled,
+    plain_blocks,
+    uncompile_blocks,
+)
+from peer.training.model.flat_parameters import FlatParameters
+from peer.training.model.net import Batch, Net, attend_without_looking
+from peer.training.train.autotune_result import Tuned
+from peer.training.train.backend import SingleDevice
+from peer.training.train.inner_loop import MicroBatch
+from peer.training.train.layer_hooks import LayerGates
+from tests.peer.training.model.test_build import make_spec
+from tests.peer.training.model.test_net import gradients, packed, windows
+
+pytestmark = pytest.mark.slow
+
+CPU = torch.device("cpu")
+EXPERTS = {"mixtral", "olmoe", "qwen3_moe"}
+
+
+@pytest.fixture(autouse=True)
+def traced(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[int]]:
+    """Graphs are traced, with their gradients, and run as they are: no compiler is needed. Counts them."""
+    graphs: list[int] = []
+
+    def backend(graph: Any, inputs: Any) -> Any:
+        graphs.append(len(graphs))
+        return torch._dynamo.lookup_backend("aot_eager")(graph, inputs)
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiled_blocks, "BACKEND", backend)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # torch's own, about what it looks at
+        yield graphs
+    torch._dynamo.reset()
+
+
+def loss_and_gradients(model: nn.Module, read_BT: Tensor) -> tuple[Tensor, Mapping[str, Tensor]]:
+    loss, _ = Net(model)(Batch.of(read_BT))
+    torch.autograd.backward(loss)
+    return loss.detach(), gradients(model)
+
+
+BY_DAY = ("llama", "gpt2")
+
+
+@pytest.mark.parametrize(
+    "architecture",
+    [
+        *BY_DAY,
+        *(pytest.param(each, marks=pytest.mark.nightly) for each in sorted(ARCHITECTURES.keys() - EXPERTS - {*BY_DAY})),
+    ],
+)
+def test_compiled_blocks_compute_what_plain_ones_do(architecture: str, traced: list[int]) -> None:
+    """All of one kind in one graph, whole windows and packed ones."""
+    model = build(make_spec(architecture)).eval()
+    attend_without_looking(model, 16)
+    assert len(blocks_of(model)) > 1
+    for read_BT in (windows(), packed()):
+        if architecture == "opt" and is_flagged(read_BT):
+            continue  # it learns no conversations
+        expected, by_plain = loss_and_gradients(model, read_BT)
+        compile_blocks(model)
+        assert is_compiled(model)
+        found, by_compiled = loss_and_gradients(model, read_BT)
+        uncompile_blocks(model)
+        torch.testing.assert_close(found, expected, rtol=2e-7, atol=0)
+        for name, gradient in by_plain.items():
+            torch.testing.assert_close(by_compiled[name], gradient, rtol=1e-4, atol=1e-6, msg=name)
+    kinds = len(set(getattr(model.config, "layer_types", None) or [""]))  # type: ignore[arg-type, union-attr]
+    assert len(traced) <= 2 * 2 * kinds, "at most one for each kind of block and of windows, and one more for its rows"
+
+
+def test_a_model_of_experts_is_not_compiled() -> None:
+    """Hooks inside of its blocks collect what its routers say."""
+    assert not any(can_compile(build(make_spec(name))) for name in EXPERTS)
+
+
+def test_hooks_wait_for_each_block_and_for_nothing_inside_of_it() -> None:
+    entered: list[Collection[int]] = []
+    model = build(make_spec("llama"))
+    attend_without_looking(model, 16)
+    net, batch = Net(model), Batch.of(windows())
+    compile_blocks(model)
+    flat = FlatParameters(model)
+    gates = LayerGates(model, flat, CPU, entered.append, lambda: net(batch), net)
+    entered.clear()
+    net(batch)
+    read = [sorted(layers) for layers in entered if layers]
+    assert not gates.early
+    assert read == [[number] for number in range(len(flat.layers))] + [list(range(len(flat.layers)))]
+
+
+class Feed:
+    def __init__(self, context: int) -> None:
+        self._drawn, self._context = torch.Generator().manual_seed(0), context
+
+    def next(self, sequences: int) -> Tensor:
+        return torch.randint(0, 257, (sequences, self._context + 1), generator=self._drawn)
+
+
+def loop_of(spec: RunSpec, *, compiled: bool, micro: int) -> SingleDevice:
+    basis: Any = None
+    fit = Tuned(basis=basis, sequences=micro, step_s=1.0, tokens_per_s=1.0, compiled=compiled)
+    return SingleDevice(build(spec), spec, Feed(spec.model.context), CPU, MicroBatch(micro), fit)
+
+
+@pytest.fixture
+def spec() -> RunSpec:
+    """Of steps of five sequences."""
+    micro = specs.load("micro")
+    return dataclasses.replace(micro, inner=dataclasses.replace(micro.inner, sequences=5, accumulation=1))
+
+
+def losses(loop: SingleDevice) -> Sequence[float | None]:
+    return [loop.step(2, step).loss for step in range(4)]
+
+
+def test_a_short_micro_batch_is_padded(spec: RunSpec, traced: list[int]) -> None:
+    """Two, two and one: all in graphs of two rows; an evaluation of other shapes uses none."""
+    plain, compiled = loop_of(spec, compiled=False, micro=2), loop_of(spec, compiled=True, micro=2)
+    expected, found = losses(plain), losses(compiled)
+    assert found == pytest.approx(expected, rel=1e-6)
+    assert len(traced) == 1
+    tokens_BT = Feed(spec.model.context).next(3)
+    assert compiled.loss(tokens_BT, lambda: False) == pytest.approx(plain.loss(tokens_BT, lambda: False), rel=1e-6)
+    assert len(traced) == 1
+
+
+def test_without_a_compiler_blocks_are_plain_and_no_sequence_is_lost(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fails(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no C compiler")
+
+    expected = losses(loop_of(spec, compiled=False, micro=2))
+    monkeypatch.setattr(compiled_blocks, "BACKEND", fails)
+    loop = loop_of(spec, compiled=True, micro=2)
+    assert losses(loop) == expected
+    assert not is_compiled(loop._model)
+    assert "blocks are not compiled any more" in caplog.text
+
+
+def test_a_dry_run_takes_compiled_blocks_only_if_they_are_equal_and_faster(
+    spec: RunSpec, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = Trials(spec, CPU)
+    plain = trials.attempt(2, "")
+    assert plain is not None
+    slow, fast = (dataclasses.replace(plain, seconds=plain.seconds * times) for times in (1000.0, 0.001))
+    assert trials.compiled(slow) is not None
+    assert trials.compiled(fast) is None
+    assert not is_compiled(trials._model)
+    real = Trials._loss_and_norm
+
+    def wrong(self: Trials, trial: Trial) -> tuple[float, float]:
+        loss, norm = real(self, trial)
+        return loss * (1 + 1e-3 * is_compiled(self._model)), norm
+
+    monkeypatch.setattr(Trials, "_loss_and_norm", wrong)
+    assert trials.compiled(slow) is None
+
+    def fails(graph: Any, inputs: Any) -> Any:
+        raise RuntimeError("no C compiler")
+
+    torch._dynamo.reset()
+    monkeypatch.setattr(compiled_blocks, "BACKEND", fails)
+    assert trials.compiled(slow) is None
+    assert not is_compiled(trials._model)
+
+
+def test_plain_blocks_are_for_compiled_models_alone() -> None:
+    """A peer that compiles nothing does not load the compiler."""
+    model = build(make_spec("llama"))
+    with plain_blocks(model) as nothing:
+        assert nothing is None
