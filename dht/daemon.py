@@ -82,7 +82,7 @@ class Daemon:
 
         Nowhere if it does not listen. Raises Unreachable if the daemon is gone.
         """
-        _, addresses = await self._told(self.p2p._client.identify)
+        _, addresses = await self._query(self.p2p._client.identify)
         return tuple(f"{_text_of(address)}/p2p/{self.peer_id}" for address in addresses)
 
     async def connections(self) -> dict[str, str]:
@@ -90,11 +90,11 @@ class Daemon:
 
         Raises Unreachable if the daemon is gone.
         """
-        peers = await self._told(self.p2p._client.list_peers)
+        peers = await self._query(self.p2p._client.list_peers)
         found = [(peer.peer_id.to_base58(), _text_of(peer.addrs[0])) for peer in peers if peer.addrs]
         return dict(sorted(found, key=lambda row: CIRCUIT in row[1], reverse=True))
 
-    async def _told(self, question: Callable[[], Awaitable[Any]]) -> Any:
+    async def _query(self, question: Callable[[], Awaitable[Any]]) -> Any:
         try:
             async with asyncio.timeout(STOP_TIMEOUT_S):
                 return await question()

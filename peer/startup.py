@@ -205,7 +205,7 @@ def _say_where(
     if ranks is None and devices[0].type == "cpu":
         return
     shared = f", {ranks.strategy}" if ranks is not None else ""
-    text = f"model on {' and '.join(map(str, devices))}{shared}, {trainer.places}"
+    text = f"model on {' and '.join(map(str, devices))}{shared}, {trainer.vector_slots}"
     if ranks is not None and ranks.strategy.offloads:
         session.emit(AlertRaised(level="info", code="OFFLOAD", text=text))
     else:

@@ -79,9 +79,9 @@ class Codec:
         return self._format.sections
 
     def part_bytes(self, elements: int) -> int:
-        return self.whole(elements) // self._format.unit * sum(self._format.sections)
+        return self.padded_elements(elements) // self._format.unit * sum(self._format.sections)
 
-    def whole(self, elements: int) -> int:
+    def padded_elements(self, elements: int) -> int:
         """The elements of the whole units that hold so many."""
         return -(-elements // self._format.unit) * self._format.unit
 
@@ -134,7 +134,7 @@ class Codec:
         encoding, sections = self._format, self.rows(payload)
 
         def decode_tile(tile: slice, values: Floats | None = None) -> Floats:
-            values = np.empty(self.whole(tile.stop - tile.start), np.float32) if values is None else values
+            values = np.empty(self.padded_elements(tile.stop - tile.start), np.float32) if values is None else values
             units = slice(tile.start // encoding.unit, -(-tile.stop // encoding.unit))
             encoding.decode([section[units] for section in sections], values)
             return values

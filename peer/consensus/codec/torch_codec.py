@@ -150,7 +150,7 @@ class TorchCodec:
         sections, unit = self._sections(payload), self.codec.unit
 
         def decode(where: slice, buffer: Tensor) -> Tensor:
-            values = buffer[: self.codec.whole(where.stop - where.start)]
+            values = buffer[: self.codec.padded_elements(where.stop - where.start)]
             units = slice(where.start // unit, -(-where.stop // unit))
             self._format.decode([section[units] for section in sections], values)
             return values[: where.stop - where.start]
@@ -158,7 +158,7 @@ class TorchCodec:
         return decode
 
     def _padded(self, values: Tensor) -> Tensor:
-        whole = self.codec.whole(values.numel())
+        whole = self.codec.padded_elements(values.numel())
         return values if whole == values.numel() else torch.nn.functional.pad(values, (0, whole - values.numel()))
 
     def _sections(self, payload: Tensor) -> list[Tensor]:

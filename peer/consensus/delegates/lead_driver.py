@@ -150,9 +150,9 @@ class LeadEffects:
             return
         digest = digest_of(message.payload)
         if self._asked.pop(digest, None) is not None:
-            self._disk.store(digest, message.payload, partial(self._go_on, digest))
+            self._disk.store(digest, message.payload, partial(self._resume_effects, digest))
 
-    def _go_on(self, digest: bytes) -> None:
+    def _resume_effects(self, digest: bytes) -> None:
         for effect in self._waiting.pop(digest, ()):
             self._perform(effect)
 

@@ -51,7 +51,7 @@ from peer.consensus.protocol.encoding import (
 FETCH_MOST = 1024
 """Digests in one fetch."""
 GET_MOST = 32
-"""Anchors in one GET."""
+"""Anchors in one GetBlocks."""
 FETCH_BYTES = 16 << 20
 """What one fetch is answered with at most, so that a small question never costs the answerer a whole model."""
 
@@ -254,7 +254,7 @@ class GetObjects(Message):
 
 @dataclass(frozen=True, slots=True)
 class ObjectData(Message):
-    """BYTES: the answer to a fetch; `digest` is computed by the receiver from the payload."""
+    """The answer to GetObjects; `digest` is computed by the receiver from the payload."""
 
     code = 13
     cap_bytes = (16 << 20) + (1 << 12)
@@ -283,7 +283,7 @@ class GetBlocks(Message):
 
 @dataclass(frozen=True, slots=True)
 class Blocks(Message):
-    """CHAIN: committed updates in order, each with its certificate. Without any: the sender has no way from what it was
+    """Committed updates in order, each with its certificate. Without any: the sender has no way from what it was
     asked about to where it stands."""
 
     code = 15
@@ -320,7 +320,7 @@ class SealedBlock(Packed):
 
 @dataclass(frozen=True, slots=True)
 class SealedBlocks(Message):
-    """CHAIN as it travels: what the first block follows, and the blocks."""
+    """Blocks as they travel: what the first block follows, and the blocks."""
 
     code = Blocks.code
     cap_bytes = Blocks.cap_bytes

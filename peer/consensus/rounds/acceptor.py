@@ -29,7 +29,7 @@ VOTES_KEPT = 16
 
 
 def on_update(turn: Transition, update: Update) -> None:
-    """Its bytes came from a voter: as if its coordinator had sent it."""
+    """The bytes of a proposal came from a voter: handled as if its coordinator had sent them."""
     for (ballot, digest), votes in turn.state.checks.items():
         if digest == update.digest:
             signature = next(iter(votes.values())).proposal_signature
@@ -40,7 +40,7 @@ def on_update(turn: Transition, update: Update) -> None:
 
 
 def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote, ...]:
-    """Of an earlier ballot of the same update, if I know one."""
+    """The certificate of an earlier ballot of the same update, if I know one."""
     mine = turn.state.acceptor
     return (
         mine.certificate
@@ -53,7 +53,7 @@ def _certificate_of(turn: Transition, digest: bytes, before: int) -> tuple[Vote,
 
 
 def on_prepare(turn: Transition, sender: str, message: Prepare, *, was_due: bool = False) -> None:
-    """Promise a ballot whose turn it is, or `was_due` when it was asked for, before I was ready."""
+    """Promise a ballot if its turn has come, or had come (`was_due`) when it was asked for before I was ready."""
     if message.place.instance != turn.state.instance:
         restart.tell(turn, sender)
         return
@@ -99,7 +99,7 @@ def _postpone(turn: Transition, message: Prepare) -> None:
 
 
 def answer_postponed(turn: Transition) -> None:
-    """Follow a ballot whose turn has come meanwhile, as after one of mine that came to nothing, if its coordinator
+    """Follow a ballot whose turn has come meanwhile, for example after a ballot of mine that failed, if its coordinator
     still waits."""
     if turn.state.postponed is None:
         return
@@ -112,7 +112,7 @@ def answer_postponed(turn: Transition) -> None:
 
 
 def _freezing_first(turn: Transition) -> bool:
-    """A peer still training submits if half the round is over, and answers then; the coordinator waits `ack_s`."""
+    """A peer that still trains submits if half of its round is done, and answers then; the coordinator waits `ack_s`."""
     state = turn.state
     if state.header is not None or state.progress < HALF:
         return False
@@ -168,7 +168,7 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
 
 
 def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: BallotId, update: Update) -> bool:
-    """Whether a proposal may follow my head; one that is not as everybody computes it is held against its author."""
+    """Whether a proposal may follow my head. One that differs from what everybody computes is held against its author."""
     rules, head = turn.rules, turn.state.head
     misplaced = validation.fault_of_place(rules, head, update)
     if misplaced:
@@ -224,7 +224,7 @@ def poll(turn: Transition) -> None:
 
 
 def _room(state: State) -> dict[bytes, Proposal]:
-    """The proposals that must stay, and of the others those next in turn: a new one always finds room."""
+    """The proposals that must stay, and those of the others that are next in turn: a new one always finds room."""
     named = (state.acceptor.accepted, state.decided)
     keep = {state.lead.update} if state.lead else set()
     keep |= {name[1] for name in named if name is not None}
@@ -266,14 +266,14 @@ def _vote_if_held(turn: Transition, proposal: Proposal) -> None:
 
 
 def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
-    """Whom I know a quorum to have checked, that I follow, unless one has checked another since."""
+    """I follow the update that a quorum has checked as far as I know, unless a quorum has checked another one since."""
     if mine.accepted is None or mine.accepted[1] == proposal.update.digest:
         return True
     return bool(proposal.certificate) and proposal.certificate[0].ballot > mine.accepted[0]
 
 
 def _is_of_my_state(turn: Transition, proposal: Proposal) -> bool:
-    """Whether it was made by somebody with my bits; whoever has not computed its own yet votes once it has."""
+    """Whether an update was made by a peer with my digest. A voter that has not computed its own yet votes once it has."""
     if proposal.certificate:
         return True
     mine, theirs = turn.state.state_digest, proposal.update.state
@@ -292,7 +292,7 @@ def _cast(turn: Transition, proposal: Proposal, phase: int) -> None:
 
 
 def _is_sound(turn: Transition, proposal: Proposal) -> bool:
-    """Whether all means have been compared with their rows, and what they say of me with my own bytes."""
+    """Whether all means were compared with their rows, and what they say about me with my own bytes."""
     if not turn.rules.row_bytes or proposal.certificate:
         return True  # a quorum has found it so: whoever objects now is too late
     update, faults = proposal.update, turn.state.faults
@@ -348,8 +348,9 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
 
 
 def fetch_unseen(turn: Transition) -> None:
-    """A coordinator may keep from me what the others vote for. Of the ballot that I promised I fetch one such update,
-    and never in place of something else: else any voter could keep me busy with what does not exist."""
+    """Fetch an update that the others vote for and my coordinator keeps from me. I fetch one in the ballot that I
+    promised, and never in place of something else; otherwise any voter could keep me busy with updates that do not
+    exist."""
     state = turn.state
     if state.unseen is None or state.unseen[0] != state.acceptor.promised or state.header is None:
         return
@@ -358,7 +359,7 @@ def fetch_unseen(turn: Transition) -> None:
 
 
 def _checked(turn: Transition) -> Proposal | None:
-    """What I have checked in the ballot that goes on, and may still vote for."""
+    """The update that I have checked in the present ballot and may still vote for."""
     state, mine = turn.state, turn.state.acceptor
     if mine.checked is None or mine.checked[0] != mine.promised or state.decided is not None or mine.stuck is not None:
         return None
@@ -368,7 +369,7 @@ def _checked(turn: Transition) -> Proposal | None:
 
 
 def prepare_if_checked(turn: Transition) -> None:
-    """Everybody who is behind it has checked it, or has had time to object."""
+    """Vote in phase 1 once all contributors have checked the update, or had time to object."""
     state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
     if proposal is None or key is None or turn.me in state.prepared.get(key, {}):
         return
@@ -388,7 +389,8 @@ def prepare_if_checked(turn: Transition) -> None:
 
 
 def _accept_if_prepared(turn: Transition) -> None:
-    """A quorum stands behind it: from now on I follow nothing else, unless a later quorum does."""
+    """Vote in phase 2 once a quorum stands behind the update: from now on I follow nothing else, unless a later quorum
+    does."""
     state, proposal, key = turn.state, _checked(turn), turn.state.acceptor.checked
     if proposal is None or key is None or state.acceptor.accepted == key:
         return
@@ -403,10 +405,8 @@ def _accept_if_prepared(turn: Transition) -> None:
 def _without_oldest(
     known: Mapping[tuple[int, bytes], Mapping[str, Vote]], voter: str, state: State
 ) -> dict[tuple[int, bytes], Mapping[str, Vote]]:
-    """The votes, less the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots.
-
-    That in the ballot that I promised stays: nobody can cast it twice.
-    """
+    """The votes without the oldest of a voter that has VOTES_KEPT of them: honest ones vote once in a few ballots. Its
+    vote in the ballot that I promised stays, so that nobody can cast it twice."""
     votes = dict(known)
     mine = sorted(key for key, voters in votes.items() if voter in voters and key[0] != state.acceptor.promised)
     if len(mine) >= VOTES_KEPT - 1 and mine[0] != state.decided:
@@ -433,7 +433,7 @@ def _commit_if_held(turn: Transition) -> None:
 
 
 def advance(turn: Transition, block: Block) -> None:
-    """Move to the next anchor: on disk first, then to the trainer, then say so."""
+    """Move to the next anchor: first on disk, then in the trainer, then tell the others."""
     state, update = turn.state, block.update
     head = state.head.after(update)
     awaited = frozenset(part for later in state.blocks for part in later.update.parts)

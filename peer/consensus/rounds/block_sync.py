@@ -1,5 +1,5 @@
 """Catching up. One rule serves late arrivals, returning peers and newcomers: a frame whose anchor is not my head is
-answered with CHAIN if that anchor is behind me, and with GET otherwise.
+answered with Blocks if that anchor is behind me, and with GetBlocks otherwise.
 
 Blocks are checked as they arrive, each against the electorate of the one before, and queue until their parts are here.
 While some are applied, the next blocks and the parts of queued blocks are already requested, so that no wait for the
@@ -59,7 +59,7 @@ MAX_HEARD = 256
 
 
 def poll(turn: Transition) -> None:
-    """Repeat HEAD, unanswered fetches and unanswered questions."""
+    """Repeat the Heartbeat, unanswered fetches and unanswered questions."""
     every_s = READY_EVERY_S if turn.state.header is not None else HEAD_EVERY_S
     if turn.now >= turn.state.said_at + every_s:
         turn.say_head()
@@ -68,7 +68,7 @@ def poll(turn: Transition) -> None:
     _resync_if_lost(turn)
 
 
-# ---- HEAD ----
+# ---- Heartbeat ----
 
 
 def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
@@ -102,14 +102,15 @@ def on_head(turn: Transition, sender: str, head: Heartbeat) -> None:
 
 
 def _note_way_back(turn: Transition, sender: str, head: Heartbeat) -> None:
-    """Who stands at an anchor of mine has not lost my chain."""
+    """A peer that stands at an anchor of mine has not lost my chain."""
     state = turn.state
     if sender in state.strangers and head.anchor in state.ancestors:
         turn.set(strangers={peer: said for peer, said in state.strangers.items() if peer != sender})
 
 
 def _note_no_way(turn: Transition, sender: str) -> None:
-    """Whom I asked knows none of my anchors, has no block any more that follows them, or left my chain too early."""
+    """The peer that I asked knows none of my anchors, has no block any more that follows them, or left my chain too
+    early."""
     strangers = turn.state.strangers
     if sender not in turn.state.asked or (sender not in strangers and len(strangers) >= MAX_HEARD):
         return
@@ -118,10 +119,8 @@ def _note_no_way(turn: Transition, sender: str) -> None:
 
 
 def _resync_if_lost(turn: Transition) -> None:
-    """Those who are further say for a while that they have no way from my chain: give the chain up, not the work.
-
-    Silence says nothing: answers get lost as long as lines are bad.
-    """
+    """Give the chain up, but not the work, if peers that are further say for a while that they have no way from my
+    chain. Silence says nothing: answers get lost as long as lines are bad."""
     state, now = turn.state, turn.now
     weight = state.tip.weight
     apart = [
@@ -142,7 +141,7 @@ def _resync_if_lost(turn: Transition) -> None:
 
 
 def _bounded(turn: Transition, heard: dict[str, tuple[Heartbeat, float]]) -> dict[str, tuple[Heartbeat, float]]:
-    """At most MAX_HEARD peers: ids cost nothing, so the stranger heard longest ago makes room."""
+    """At most MAX_HEARD peers: ids cost nothing, so the stranger that was heard longest ago makes room."""
     if len(heard) > MAX_HEARD:
         strangers = set(heard).difference(turn.state.head.electorate)
         del heard[min(strangers, key=lambda peer: (heard[peer][1], peer))]
@@ -171,13 +170,13 @@ def _elsewhere(turn: Transition, sender: str, anchor: bytes) -> None:
 
 
 def _is_lighter(turn: Transition, peer: str) -> bool:
-    """Whether it stands on a branch that loses against mine: it will ask me."""
+    """Whether a peer stands on a branch that loses against mine: then it will ask me."""
     said, _ = turn.state.heard.get(peer, (None, 0.0))
     return said is not None and said.weight < turn.state.head.weight and said.round <= turn.state.head.round
 
 
 def ask(turn: Transition, peer: str) -> None:
-    """Ask what follows the last block that I know of; a peer that has nothing more answers with its HEAD."""
+    """Ask what follows the last block that I know of; a peer that has nothing more answers with its Heartbeat."""
     state, anchor = turn.state, turn.state.tip.anchor
     lately, before = _lately(turn, state.asked), _since(turn, state.asked, LOST_S)
     same = [other for other, (asked, _) in lately.items() if asked == anchor]
@@ -189,10 +188,8 @@ def ask(turn: Transition, peer: str) -> None:
 
 
 def _ask_next(turn: Transition) -> None:
-    """Somebody is ahead of all that I know of, and nobody has answered: ask the next who may know.
-
-    Whoever was asked longest ago: of several branches that went apart from mine each has its turn.
-    """
+    """Ask the next peer if somebody is ahead of all that I know of and nobody has answered. The one asked longest ago
+    is next, so that of several branches each has its turn."""
     state, tip = turn.state, turn.state.tip
     doubted = {peer: until for peer, until in state.doubted.items() if turn.now < until}
     if len(doubted) < len(state.doubted):
@@ -206,13 +203,13 @@ def _ask_next(turn: Transition) -> None:
 
 
 def awaits_answer(turn: Transition) -> bool:
-    """Whether somebody was asked what follows so lately that the answer may be under way."""
+    """Whether a peer was asked what follows so lately that its answer may be under way."""
     tip = turn.state.tip.anchor
     return any(anchor == tip and turn.now - at < ASK_ANOTHER_S for anchor, at in turn.state.asked.values())
 
 
 def _ahead_of(turn: Transition, head: ChainHead) -> list[str]:
-    """Peers heard lately that say they are further than `head`, or did more: the last source first, then voters."""
+    """Peers heard lately that report a later round, or more work, than `head`: the last source first, then voters."""
     state = turn.state
     further = [
         peer
@@ -223,7 +220,8 @@ def _ahead_of(turn: Transition, head: ChainHead) -> list[str]:
 
 
 def on_get(turn: Transition, sender: str, anchors: tuple[bytes, ...]) -> None:
-    """What follows the newest anchor that we share: the next blocks; HEAD if there are none, or that we share none."""
+    """Answer with the blocks after the newest anchor that we share; with a Heartbeat if there are none, and without any
+    block if we share no anchor."""
     ancestors = turn.state.ancestors
     shared = next((anchor for anchor in anchors if anchor in ancestors), b"")
     last, _ = turn.state.told.get(sender, (b"", 0.0))
@@ -231,7 +229,7 @@ def on_get(turn: Transition, sender: str, anchors: tuple[bytes, ...]) -> None:
 
 
 def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None:
-    """Answer at once who has got on since the last answer, others once in ASK_EVERY_S."""
+    """Answer at once a peer that has advanced since the last answer, others once in ASK_EVERY_S."""
     lately = _lately(turn, turn.state.told)
     if (sender in lately and not got_on) or len({*lately, sender}) > MAX_HEARD:
         return
@@ -250,11 +248,12 @@ def _since(turn: Transition, done: Mapping[str, tuple[bytes, float]], seconds: f
     return {peer: (anchor, at) for peer, (anchor, at) in done.items() if turn.now - at < seconds}
 
 
-# ---- CHAIN ----
+# ---- Blocks ----
 
 
 def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
-    """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each. No blocks: no way."""
+    """Queue the blocks that follow the last one I know of, as far as a quorum stands behind each. No block in the
+    answer means that the peer has no way from here."""
     state, tip = turn.state, turn.state.tip
     if _refused(turn, sender):
         return
@@ -291,7 +290,7 @@ def on_chain(turn: Transition, sender: str, blocks: tuple[Block, ...]) -> None:
 
 
 def on_unsigned(turn: Transition, sender: str) -> None:
-    """It gives blocks that none of those who decide stands behind."""
+    """The peer gives blocks that no voter stands behind."""
     if not _refused(turn, sender):
         turn.refuse(sender, BLOCK, "no quorum stands behind a block that it gives")
         round = turn.state.tip.round + 1
@@ -322,8 +321,8 @@ def apply_blocks(turn: Transition) -> None:
 
 
 def _fetch_ahead(turn: Transition) -> None:
-    """Parts of the blocks in the queue, those that are needed first at first, FETCH_BYTES at most unless one block
-    has more."""
+    """Fetch parts of the blocks in the queue, those needed first at first, FETCH_BYTES at most unless one block has
+    more."""
     state, source = turn.state, turn.state.block_source
     missing: dict[bytes, None] = {}
     size_bytes = 0
@@ -343,13 +342,13 @@ def _fetch_ahead(turn: Transition) -> None:
 
 
 def _refused(turn: Transition, peer: str) -> bool:
-    """Whether nothing is taken from this peer: it gave a bad block lately, and somebody else is ahead who did not."""
+    """Whether nothing is accepted from this peer: it gave a bad block lately, and a peer that did not is ahead, too."""
     doubted = turn.state.doubted
     return peer in doubted and any(other not in doubted for other in _ahead_of(turn, turn.state.tip))
 
 
 def _doubt(turn: Transition, source: str, why: str) -> None:
-    """Take nothing from `source` for a while if there are others, say so, and ask one of them at once."""
+    """Accept nothing from `source` for a while if there are others, say so, and ask one of them at once."""
     state = turn.state
     if len(state.doubted) < MAX_HEARD:
         turn.set(doubted={**state.doubted, source: turn.now + DOUBT_S})
@@ -361,7 +360,7 @@ def _doubt(turn: Transition, source: str, why: str) -> None:
         ask(turn, other)
 
 
-# ---- BYTES ----
+# ---- ObjectData ----
 
 
 def on_bytes(turn: Transition, message: ObjectData) -> None:
@@ -397,5 +396,5 @@ def _is_update(turn: Transition, digest: bytes) -> bool:
 
 
 def seen_again(update: Update) -> Proposal:
-    """An update known by its digest alone is no proposal to vote on; ballot -1 keeps it from being one."""
+    """An update known only by its digest is no proposal to vote on; ballot -1 keeps it from being one."""
     return Proposal(-1, update, b"")

@@ -1,4 +1,4 @@
-"""The coordinator from START to PROPOSE: it collects means, has them checked and repaired, and voids parts that nobody
+"""The coordinator from Start to Propose: it collects means, has them checked and repaired, and voids parts that nobody
 has.
 """
 

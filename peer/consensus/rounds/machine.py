@@ -3,7 +3,7 @@
 Read this file first. It says who handles what; the roles are in the files beside it:
 
     coordinator.py      the coordinator of a ballot: ask, choose, start
-    collector.py        the coordinator from START to PROPOSE: means, their checks and repairs, the proposal
+    collector.py        the coordinator from Start to Propose: means, their checks and repairs, the proposal
     member.py           a member: send parts, reduce parts, send means
     reassignment.py     parts that are reduced a second time
     soundness.py        whether a mean equals the sum of its rows, and what happens if it does not

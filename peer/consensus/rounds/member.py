@@ -303,7 +303,7 @@ def _is_as_declared(turn: Transition, exchange: MemberState, index: int, part: i
 
 
 def replay_early(turn: Transition) -> None:
-    """Take what overtook a START or REDO that is here now; what it is still too early for is kept on."""
+    """Take what overtook a Start or Reassign that is here now; what it is still too early for is kept on."""
     early = turn.state.early
     turn.set(early=())
     for sender, message in early:

@@ -100,7 +100,7 @@ def _is_left_alone(turn: Transition) -> bool:
 
 
 def _ask_voters(turn: Transition) -> None:
-    """Whoever has nothing that follows my anchor answers with its HEAD, and so with its bits."""
+    """Whoever has nothing that follows my anchor answers with its Heartbeat, and so with its bits."""
     if not block_sync.awaits_answer(turn):
         for peer in turn.state.head.electorate:
             if peer != turn.me:

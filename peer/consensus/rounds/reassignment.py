@@ -83,7 +83,7 @@ def missing_weight(
 
 
 def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> None:
-    """Streams of different peers are not ordered among each other: a part may overtake its START or its REDO.
+    """Streams of different peers are not ordered among each other: a part may overtake its Start or its Reassign.
 
     What is kept is bounded by the bytes of two contributions, whoever sends it.
     """

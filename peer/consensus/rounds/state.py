@@ -47,7 +47,7 @@ from peer.consensus.rounds.timeouts import Deadlines
 
 @dataclass(frozen=True, slots=True)
 class Acceptor(Packed):
-    """A voter's memory for one instance (Paxos): never promise less, never forget what was accepted."""
+    """A voter's memory for one instance (Paxos): it never promises less and never forgets what it accepted."""
 
     readers = (
         DIGEST, DIGEST, partial(integer, low=-1), optional(fields(COUNT, DIGEST)), optional(fields(COUNT, DIGEST)),
@@ -58,15 +58,15 @@ class Acceptor(Packed):
     instance: bytes
     promised: int = -1
     checked: tuple[int, bytes] | None = None
-    """The one update of a ballot that it has said it checked."""
+    """The ballot in which this voter said that it checked an update, and that update."""
     accepted: tuple[int, bytes] | None = None
-    """The newest update of which it knows that a quorum has checked it."""
+    """The newest update of which this voter knows that a quorum has checked it."""
     certificate: tuple[Vote, ...] = ()
-    """Their votes."""
+    """The votes of that quorum."""
     stuck: Stuck | None = None
-    """Once this is said it votes no more here."""
+    """Once this is sent the voter votes no more in this instance."""
     restarts: tuple[Restart, ...] = ()
-    """Of this anchor, those by which this instance came to be, and the one that decided something in it."""
+    """The restarts at this anchor that led to this instance, and the one that decided something in it."""
 
 
 # ---- roles inside a ballot ----
@@ -94,18 +94,18 @@ class CoordinatorState:
     promises: Mapping[str, Promise] = field(default_factory=dict)
     promised_at: Mapping[str, float] = field(default_factory=dict)
     unfit: frozenset[str] = frozenset()
-    """Whose header cannot be counted: nobody waits for another."""
+    """Members whose header cannot be counted; nobody waits for them."""
     expected: frozenset[int] | None = None
-    """Parts of which a mean may come; None before START."""
+    """Parts whose mean may still come; None before Start."""
     wanted: bool = False
     repaired: frozenset[int] = frozenset()
     """Parts that were given to other reducers."""
     update: bytes = b""
-    """Digest of what is adopted or proposed."""
+    """Digest of the adopted or proposed update."""
     nacked: frozenset[str] = frozenset()
-    """Voters who say that they promised a later ballot."""
+    """Voters that say they promised a later ballot."""
     refused: frozenset[bytes] = frozenset()
-    """Updates of other instances whose bytes nobody gave."""
+    """Updates of other instances whose bytes no peer gave."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -113,11 +113,11 @@ class ReassignmentState:
     """A member's side of second attempts: parts that are reduced again."""
 
     redo: Mapping[int, str] = field(default_factory=dict)
-    """For each part to repair who reduces it now."""
+    """For each part to repair, its new reducer."""
     orders: int = 0
-    """Redo messages so far."""
+    """Reassign messages so far."""
     suspects: frozenset[str] = frozenset()
-    """Reducers in whose place others reduce: probably dead."""
+    """Reducers that are replaced: probably dead."""
     received: Mapping[int, int] = field(default_factory=dict)
     """For each part that I may reduce again, bits over the members whose bytes I hold."""
     closes_at: float = 0.0
@@ -125,26 +125,26 @@ class ReassignmentState:
     started: frozenset[int] = frozenset()
     """Parts whose second reduction has begun."""
     means: Mapping[int, MeanData] = field(default_factory=dict)
-    """What my second reductions came to."""
+    """The means of my second reductions."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberState:
-    """A member's side of a ballot: who is in, who reduces what, what has arrived."""
+    """A member's side of a ballot: the members, the reducer of each part, and what has arrived."""
 
     place: BallotId
     round: int = 0
-    """Of the anchor: it says which fragment is averaged."""
+    """The round of the anchor, which decides the fragment to average."""
     members: tuple[ContributionHeader, ...]
     reducers: tuple[str, ...]
     received: Mapping[int, int]
     """For each part that I reduce, bits over the members whose bytes I hold and have measured."""
     taken: Mapping[int, int] = field(default_factory=dict)
-    """The same of all who have sent it."""
+    """The same for all members that have sent the part."""
     refused: Mapping[int, int] = field(default_factory=dict)
-    """Of these, who sent what is not the part that they pledged."""
+    """Those of them that sent something else than the part they pledged."""
     figures: Mapping[int, Mapping[int, float]] = field(default_factory=dict)
-    """Squares of their norms, by part and member."""
+    """Squared norms of the contributions, by part and member."""
     closes_at: float
     began_at: float = 0.0
     part_at: Mapping[str, float] = field(default_factory=dict)
@@ -154,9 +154,9 @@ class MemberState:
     mean_at: Mapping[str, float] = field(default_factory=dict)
     """When the newest mean of each reducer came."""
     basis: bytes = b""
-    """Digest of the headers: what means are computed from."""
+    """Digest of the headers from which means are computed."""
     judgement: AggregationResult
-    """What comes of them."""
+    """The result of judging those headers."""
     again: ReassignmentState = ReassignmentState()
 
     @property
@@ -164,11 +164,11 @@ class MemberState:
         return tuple(header.peer for header in self.members)
 
     def index_of(self, peer: str) -> int | None:
-        """Which member this is; None for a stranger."""
+        """The index of a member; None for a stranger."""
         return self.names.index(peer) if peer in self.names else None
 
     def spoken_for(self, rules: Rules, sender: str, part: int) -> tuple[int, ...]:
-        """Members whose bytes of a part this peer may send: its own, and those whose delegate for that layer it is."""
+        """Members whose bytes of a part this peer may send: itself, and those whose delegate for that layer it is."""
         parts = rules.fragment(self.round).parts
         if part >= len(parts):
             return ()
@@ -179,7 +179,7 @@ class MemberState:
         )  # fmt: skip
 
     def giver_of(self, rules: Rules, sender: str, message: PartData) -> int | None:
-        """Index of the member that pledged these bytes as this part; None if nobody did for whom `sender` speaks."""
+        """Index of the member that pledged these bytes as this part; None if no member did for which `sender` speaks."""
         sizes = rules.bytes_in(self.round)
         if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
             return None
@@ -192,18 +192,18 @@ class MemberState:
         return next(proven, None)
 
     def holder_of(self, rules: Rules, index: int, part: int) -> str:
-        """Who sends and receives a part for this member: itself, or a delegate."""
+        """The peer that sends and receives a part for this member: itself, or a delegate."""
         return self.members[index].holder_of(rules.fragment(self.round).parts[part].layer)
 
     def holders_of(self, rules: Rules, part: int) -> tuple[str, ...]:
-        """Who gets the mean of a part, each once: the members, or their delegates."""
+        """The peers that get the mean of a part, each once: the members, or their delegates."""
         layer = rules.fragment(self.round).parts[part].layer
         return tuple(dict.fromkeys(header.holder_of(layer) for header in self.members))
 
 
 @dataclass(frozen=True, slots=True)
 class Misconduct:
-    """In which round I caught a peer lying, and at what."""
+    """In which round I caught a peer lying, and how."""
 
     round: int
     evidence: str
@@ -226,7 +226,7 @@ class FetchRequest:
     source: str
     digests: frozenset[bytes]
     until: float
-    """When it is taken for silent; each answer moves it on."""
+    """When the source is taken for silent; each answer moves this on."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -239,14 +239,14 @@ class FetchState:
     lanes: int = 1
     """How many sources may be asked at a time, each for something else."""
     from_at: float = float("-inf")
-    """Nobody is asked before; the bytes may come by themselves."""
+    """No source is asked before this time; the bytes may arrive unasked."""
     asked: tuple[FetchRequest, ...] = ()
-    """What is under way. Of it, what is not among `digests` any more is taken all the same: it may be needed again."""
+    """Requests under way. Bytes that are no longer among `digests` are still accepted: they may be needed again."""
     silent: frozenset[str] = frozenset()
-    """Sources that did not answer; they are asked again when all others failed too."""
+    """Sources that did not answer; they are asked again when all others have failed, too."""
 
     def only(self, digests: frozenset[bytes]) -> FetchState:
-        """What of this is among `digests`."""
+        """The same for those that are among `digests`."""
         left = tuple(digest for digest in self.digests if digest in digests)
         cut = (replace(item, digests=item.digests & digests) for item in self.asked)
         asked = tuple(item for item in cut if item.digests)
@@ -257,13 +257,13 @@ class FetchState:
         return digest in self.digests or any(digest in item.digests for item in self.asked)
 
     def awaited(self) -> tuple[FetchRequest, ...]:
-        """What is under way and still wanted."""
+        """Digests under way that are still wanted."""
         return tuple(item for item in self.asked if not item.digests.isdisjoint(self.digests))
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncProgress:
-    """How a peer that is not in step gets on."""
+    """The progress of a peer that is not in step."""
 
     began_at: float
     first_round: int
@@ -272,12 +272,12 @@ class SyncProgress:
     said_at: float = float("-inf")
     said: str = ""
     alerted: bytes = b""
-    """The anchor at which the people were told that the others have other bits."""
+    """The anchor at which people were told that the others have another digest."""
 
 
 @dataclass(frozen=True, slots=True)
 class Refusal:
-    """What a peer sent breaks a rule, one of `peer.consensus.protocol.refusals`; `why` in words."""
+    """A message broke a rule, one of `peer.consensus.protocol.refusals`; `why` says so in words."""
 
     peer: str
     rule: str
@@ -286,18 +286,18 @@ class Refusal:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Attempts:
-    """How the ballots of one anchor went, as far as this peer saw: what people are told if none comes to anything."""
+    """How the ballots of one anchor went, as far as this peer saw: people are told if none succeeds."""
 
     over: int = 0
-    """Ballots that this peer began or promised, and that ended: by a later one, or, as their coordinator, by itself."""
+    """Ballots that this peer began or promised and that have ended, by a later one or by their coordinator."""
     under_way: bool = False
-    """Whether the last one that it began or promised has not ended."""
+    """Whether the last ballot that it began or promised has not ended yet."""
     failure: str = ""
-    """Why the last one that it led came to nothing."""
+    """Why the last ballot that it led failed."""
     refusals: tuple[Refusal, ...] = ()
-    """One for each peer and rule, the newest last."""
+    """The newest refusals, one for each peer and rule, the newest last."""
     alerted: bool = False
-    """Whether people were told that this anchor stands still."""
+    """Whether people were told that the run stands still at this anchor."""
 
 
 @dataclass(frozen=True, kw_only=True)  # without slots: a copy is eight times as fast, and each step makes one
@@ -309,96 +309,96 @@ class State:
     ancestors: Mapping[bytes, int]
     """Every anchor on my chain, the head included, to its round."""
     acceptor: Acceptor
-    """Of the instance in which this peer takes part now."""
+    """The voter's memory of the present instance."""
     trail: tuple[ChainEntry, ...] = ()
-    """My newest blocks, oldest first: as many as I give to others who are behind."""
+    """My newest blocks, oldest first: those that I give to peers that are behind."""
     deadlines: Deadlines
     """How long a first ballot waits, learned from `trail`."""
     ready_at: Mapping[str, float] = field(default_factory=dict)
-    """When I first heard that a peer is ready for the round from this anchor; not of those who sit out."""
+    """When I first heard that each peer is ready for the round from this anchor; without peers that sit out."""
     header: ContributionHeader | None = None
-    """What I froze for this anchor; None while training."""
+    """The header that I fixed for this anchor; None while training."""
     sits_out: bool = False
-    """My owner paused me before I was ready for this anchor: I am whenever the others are."""
+    """My owner paused me before I was ready for this anchor, so I am ready whenever the others are."""
     resumed_at: float = float("inf")
-    """When I trained again after a pause in which I gave what I had: from then on I wait like anybody."""
+    """When I resumed training after a pause in which I contributed what I had: from then on I wait like everybody."""
     progress: float = 0.0
     """Share of this round's inner steps (or time) that is done."""
     first_progress: tuple[float, float] | None = None
-    """When I heard of that first, and how much it was."""
+    """When I first heard of that progress, and how large it was."""
     train_s: int = 0
-    """How long all of it takes at that rate; 0 while it is not known."""
+    """How long all of the round's training takes at that rate; 0 while that is not known."""
     expected_by: Mapping[str, float] = field(default_factory=dict)
-    """By when each voter must be ready, by its own first word of that and with slack."""
+    """When each voter must be ready: by its own first report, with slack."""
     freeze_asked_at: float | None = None
     unanswered: Prepare | None = None
-    """What waits for my submission."""
+    """A request that waits for my submission."""
     postponed: tuple[Prepare, float] | None = None
-    """What waits for its turn, and when it came: of several the first in order."""
+    """A request that waits for its turn, and when it came; of several, the first in order."""
     leaving: bool = False
     offered: ContributionHeader | None = None
-    """What the trainer has submitted for this anchor, not signed before what it comes to is measured."""
+    """What the trainer has submitted for this anchor; it is signed once its norms are measured."""
     own: Mapping[int, PartNorms] = field(default_factory=dict)
-    """What was measured of it so far, by part."""
+    """The norms measured so far, by part."""
     measured_at: float = float("-inf")
-    """When that was asked for last."""
+    """When that measurement was last asked for."""
     submitted_at: float = 0.0
     began_at: float = 0.0
-    """When this life of mine began."""
+    """When this process began."""
     stood_at: float = 0.0
     """When I came to this anchor."""
     last_progress_at: float = 0.0
     """When something of this instance last moved."""
     ballot_at: float = float("-inf")
-    """When the ballot that I promised last moved: its coordinator's turn ends some time after that. So long ago that it
-    is over if its coordinator has stepped back; −∞ if it began before this peer started."""
+    """When the ballot that I promised last made progress; its coordinator's turn ends some time after that. Far in the
+    past if its coordinator has stepped back; −∞ if the ballot began before this process."""
     said_at: float = float("-inf")
     state_digest: bytes = b""
     """H(θ, m) of the head, once the trainer has computed it."""
     lead: CoordinatorState | None = None
     exchange: MemberState | None = None
     past: MemberState | None = None
-    """The last one that was committed: evidence may come late."""
+    """The exchange of the last committed round: evidence may come late."""
     silent: tuple[str, ...] = ()
-    """Newcomers that did not answer, or did not give what they had pledged, when I last waited for it."""
+    """Newcomers that did not answer, or did not give what they had pledged, when I last waited for them."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
-    """Whom I have caught, in this life of mine."""
+    """Peers that I have caught lying since this process began."""
     early: tuple[tuple[str, PartData | MeanData], ...] = ()
-    """Parts and means that overtook their START."""
+    """Parts and means that arrived before their Start."""
     proposals: Mapping[bytes, Proposal] = field(default_factory=dict)
     votes: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
     checks: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
-    """The votes of the first phase."""
+    """The votes of phase 0."""
     prepared: Mapping[tuple[int, bytes], Mapping[str, Vote]] = field(default_factory=dict)
-    """Those of the second."""
+    """The votes of phase 1."""
     checked_at: float = float("-inf")
-    """When I voted in that."""
+    """When I voted in phase 0."""
     faults: Mapping[tuple[bytes, int, int], str] = field(default_factory=dict)
-    """What is wrong with a mean, by its digest, part and contributors; empty of those that are right."""
+    """The fault of a mean, by its digest, part and contributors; empty for a correct one."""
     checking: Mapping[tuple[bytes, int, int], float] = field(default_factory=dict)
-    """Which means are being compared with their rows, and when that was asked for."""
+    """Means that are being compared with their rows, and when that was asked for."""
     shown: Mapping[tuple[str, tuple[bytes, int, int]], tuple[str, RowDispute]] = field(default_factory=dict)
-    """By giver and mean what was shown here for this anchor, and by whom."""
+    """By contributor and mean: what was shown here for this anchor, and by which peer."""
     wrong: frozenset[str] = frozenset()
-    """Who showed, for this anchor, what proves nothing."""
+    """Peers whose evidence for this anchor proved nothing."""
     forwarded: frozenset[tuple[int, str]] = frozenset()
-    """In which ballot, and about whom, I have passed on what was shown to me."""
+    """In which ballot, and about which contributor, I have passed evidence on."""
     objections: Mapping[str, tuple[tuple[bytes, int, int], float]] = field(default_factory=dict)
-    """Who said for this anchor that its row of a mean is false, and when I heard that."""
+    """Peers that object to their row of a mean at this anchor, and when I heard that."""
     unproven: Mapping[str, int] = field(default_factory=dict)
-    """In which round a voter said that and did not prove it."""
+    """The round in which a voter objected and did not prove it."""
     unseen: tuple[int, bytes] | None = None
     """What others say they have checked in the ballot that I promised, and I have not seen."""
     roster: Roster = NO_ROSTER
-    """The newest that the organiser has signed, as far as I have heard."""
+    """The newest list that the organiser has signed, as far as I have heard."""
     alone_since: float = float("inf")
-    """Since when I have not heard a quorum."""
+    """Since when I have heard no quorum."""
     stucks: Mapping[str, Stuck] = field(default_factory=dict)
-    """Who votes no more in this instance."""
+    """Voters that vote no more in this instance."""
     stuck_said_at: float = float("-inf")
-    """When I asked the organiser last."""
+    """When I last asked the organiser's node."""
     organiser_at: float = float("-inf")
-    """When it answered last."""
+    """When it last answered."""
     spoke_at: Mapping[str, float] = field(default_factory=dict)
     """When each voter last led a ballot of this anchor, answered one or voted in it."""
     decided: tuple[int, bytes] | None = None
@@ -406,14 +406,14 @@ class State:
     dead_ballots: frozenset[int] = frozenset()
     """Ballots of this instance whose coordinator proposed two updates."""
     banned: frozenset[str] = frozenset()
-    """Who did that, in this life of mine: asked for nothing, elected to nothing."""
+    """Peers that proposed two updates since this process began: they are asked for nothing and not elected."""
     quarantined: frozenset[str] = frozenset()
-    """Whom the organiser keeps out: they lead nothing, are no members where a quorum is left without them, and are
-    not elected again. A vote of theirs counts while they are in the electorate."""
+    """Peers in quarantine: they lead nothing, are no members where a quorum is left without them, and are not elected
+    again. Their votes count while they are in the electorate."""
     held: Mapping[bytes, int] = field(default_factory=dict)
     """Digests whose bytes are on my disk, with their sizes: of this anchor's proposals and of blocks to apply."""
     afar: frozenset[bytes] = frozenset()
-    """Those of them that lie with delegates of mine alone."""
+    """Those of them that only delegates of mine hold."""
     wanted: FetchState = FetchState()
     blocks: tuple[Block, ...] = ()
     """Committed updates that I must still apply, in order, each with a valid certificate."""
@@ -421,37 +421,38 @@ class State:
     """The head after all of `blocks`."""
     block_source: str = ""
     voters: frozenset[str] = frozenset()
-    """Everybody who has ever been elected on my chain, as far as it is here."""
+    """All peers that were ever elected on my chain, as far as it is here."""
     strangers: Mapping[str, tuple[float, float]] = field(default_factory=dict)
-    """Who says that it has no way from my chain to where it is, since when, and when it said so last."""
+    """Peers that say they have no way from my chain to theirs: since when, and when they last said so."""
     heard: Mapping[str, tuple[Heartbeat, float]] = field(default_factory=dict)
     unreachable: Mapping[str, float] = field(default_factory=dict)
-    """To whom my streams have no way, and since when."""
+    """Peers that my streams cannot reach, and since when."""
     alerted_at: float = float("-inf")
     asked: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
-    """Who was asked lately what follows which anchor, and when."""
+    """Which peer was asked lately what follows which anchor, and when."""
     told: Mapping[str, tuple[bytes, float]] = field(default_factory=dict)
-    """Who was told lately what follows which anchor, and when."""
+    """Which peer was told lately what follows which anchor, and when."""
     doubted: Mapping[str, float] = field(default_factory=dict)
-    """Who gave blocks without a valid certificate, and until when nothing is taken from it."""
+    """Peers that gave blocks without a valid certificate, and until when nothing is accepted from them."""
     skipped: int = 0
-    """Ballots of this instance that nobody led. They lengthen no later wait: else who skips ballots could."""
+    """Ballots of this instance that nobody led. They lengthen no later wait; otherwise a peer could lengthen waits by
+    skipping ballots."""
     delegates: tuple[Delegate, ...] = ()
-    """Which homes of mine keep which layers now. What they hold I hold."""
+    """Which homes of mine keep which layers now. What they hold counts as held by me."""
     in_step: bool = False
-    """Whether this peer stands where the electorate stands, with the same bits."""
+    """Whether this peer's head and digest are those of the electorate."""
     applied_round: int = 0
     """The newest round that the trainer has computed."""
     catch_up: SyncProgress | None = None
 
     @property
     def tip(self) -> ChainHead:
-        """The newest head that I know of with its certificate: mine, or the one after the blocks to apply."""
+        """The newest head that I know with its certificate: mine, or the one after the blocks to apply."""
         return self.last if self.blocks and self.last is not None else self.head
 
     def has_a_part(self, peer: str) -> bool:
-        """Whether the chain names a peer, or the round that is being made does: it votes or has voted, is a member or a
-        home of one, or its work was counted."""
+        """Whether the chain, or the present round, names a peer: it votes or has voted, is a member or a home of one,
+        or its work was counted."""
         head = self.head
         if peer in head.electorate or peer in head.members or peer in self.voters:
             return True
@@ -461,16 +462,14 @@ class State:
         return peer in named or any(peer == home for header in headers for _, _, home in header.delegates)
 
     def updates(self) -> Iterator[Update]:
-        """All that are known here: proposed, decided, waiting, and the newest of my chain."""
+        """All updates that are known here: proposed, decided, waiting, and the newest of my chain."""
         yield from (proposal.update for proposal in self.proposals.values())
         yield from (block.update for block in self.blocks)
         yield from (step.block.update for step in reversed(self.trail))
 
     def named_as(self, digest: bytes) -> frozenset[tuple[int, int]]:
-        """Of which layers the updates that are known here say that this is a mean, each with its encoded size.
-
-        Of none if nobody names it; of several where their bytes are the same, as those of parts that nothing moves.
-        """
+        """The layers whose mean this is according to the updates known here, each with its encoded size. None if no
+        update names it; several where means have the same bytes, such as those of parts that nothing moves."""
         return frozenset(
             (
                 self.rules.fragment(update.round - 1).parts[part].layer,
@@ -486,7 +485,7 @@ class State:
 
     @property
     def electorate(self) -> tuple[str, ...]:
-        """Who decides what follows."""
+        """The electorate that decides what follows."""
         return self.head.electorate
 
     @property

@@ -47,7 +47,7 @@ CONTROL_FLOOR_S = 2.0
 DATA_FLOOR_S = 3.0
 DOUBLINGS = 16
 HEARD_S = 20.0
-"""Whoever was silent for longer is out of sight; a peer that trains says HEAD every 15 s."""
+"""Whoever was silent for longer is out of sight; a peer that trains says Heartbeat every 15 s."""
 SILENT_S = 45.0
 """Whoever missed three of them is as good as out of reach: stopped, asleep, or behind a line that swallows all."""
 
@@ -57,26 +57,26 @@ class Deadlines:
     """Seconds, in the order of `Update.took`."""
 
     gather_s: float
-    """From the first peer that was ready until the coordinator asks the others for what they have."""
+    """From the first peer that is ready until the coordinator asks the others for what they have."""
     ack_s: float
-    """From a question to its answer, by a peer that is ready."""
+    """From a request to its answer, by a peer that is ready."""
     exchange_s: float
-    """From START to the last part."""
+    """From Start to the last part."""
     means_s: float
-    """From START to the last mean."""
+    """From Start to the last mean."""
 
     def packed(self) -> Times:
-        """As `Update.waited` has it."""
+        """In the form of `Update.waited`."""
         return (_ms(self.gather_s), _ms(self.ack_s), _ms(self.exchange_s), _ms(self.means_s))
 
 
 def caps(rules: Rules) -> Deadlines:
-    """What the spec allows at most."""
+    """The upper bounds of the spec."""
     return Deadlines(rules.gather_s, rules.ack_s, rules.exchange_s, 2 * rules.exchange_s)
 
 
 def learn(updates: Sequence[Update], rules: Rules) -> Deadlines:
-    """The deadlines of a first ballot that follows these updates, the newest of them last."""
+    """The deadlines of a first ballot after these updates, the newest of them last."""
     if rules.shared is None or not updates:
         return _learn(updates, rules)
     key = ("deadlines", len(updates), updates[-1].digest)
@@ -119,11 +119,9 @@ def _capped(waits: Deadlines, most: Deadlines) -> Deadlines:
 
 
 def by_lines(state: State, headers: Sequence[ContributionHeader]) -> Deadlines:
-    """The deadlines of a ballot with these members: before anything was learned, what they declare of their lines.
-
-    The slowest sends all that it gives; as a reducer it sends its share of the means, rounded up to a part, to all. The
-    cap holds if one does not know its line.
-    """
+    """The deadlines of a ballot with these members before anything was learned, from the bandwidths that they declare.
+    The slowest sends all of its contribution; as a reducer it sends its share of the means, rounded up to a part, to
+    all. If one member does not know its bandwidth, the upper bound holds."""
     first, rules = state.deadlines, state.rules
     slowest_bps = min(header.bandwidth_bps for header in headers)
     if first != caps(rules) or not slowest_bps:
@@ -141,7 +139,7 @@ def train_s(first: tuple[float, float], now: tuple[float, float]) -> int:
 
 
 def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: float) -> float:
-    """From seconds of arrival by round to seconds to wait."""
+    """From arrival times by round, in seconds, to a deadline in seconds."""
     awaited = [arrivals for arrivals in rounds if arrivals]
     if not awaited:
         return cap_s
@@ -153,8 +151,8 @@ def deadline(rounds: list[list[float]], floor_s: float, cap_s: float, patience: 
 
 
 def _arrivals(update: Update, wait: int, factor: float) -> list[float]:
-    """Seconds after which each peer came in one round, times `factor`; who did not answer at all missed the wait for
-    answers. Newcomers, whose names cost nothing, make no wait longer."""
+    """Seconds after which each peer came in one round, times `factor`; a peer that did not answer at all missed the
+    wait for answers. Newcomers, whose ids cost nothing, make no wait longer."""
     voters = {*update.elect, *(header.peer for header in update.members if header.leaving)}
     times = [row[wait] for header, row in zip(update.members, update.took, strict=True) if header.peer in voters]
     if wait == 1:
@@ -164,10 +162,8 @@ def _arrivals(update: Update, wait: int, factor: float) -> list[float]:
 
 
 def ready_after_others_s(update: Update, peer: str) -> float:
-    """How much later than half of all members that came a member was ready; 0.0 if it was not.
-
-    Half of them, not the first, so that nobody who is early makes all others hurry.
-    """
+    """How much later than half of all members that came a member was ready; 0.0 if it was not later. Half of them and
+    not the first, so that no early peer hurries all others."""
     came = sorted(row[0] for row in update.took if row[0] not in (NEVER, NOT_AWAITED))
     if not came:
         return 0.0
@@ -186,7 +182,7 @@ def ready_after_s(update: Update, peer: str) -> float:
 
 
 def at(state: State, ballot: int) -> Deadlines:
-    """The deadlines of a ballot: twice as long in each further one that was led, up to the caps."""
+    """The deadlines of a ballot: twice as long in each further one that was led, up to the upper bounds."""
     factor = 2 ** min(max(ballot - state.skipped, 0), DOUBLINGS)
     first, most = state.deadlines, caps(state.rules)
     longer = (factor * first.gather_s, factor * first.ack_s, factor * first.exchange_s, factor * first.means_s)
@@ -194,12 +190,12 @@ def at(state: State, ballot: int) -> Deadlines:
 
 
 def asks_at(state: State) -> float:
-    """When the first coordinator asks, though not all are ready; never while all who are sit out.
+    """When the first coordinator asks although not all are ready; never while all ready peers sit out.
 
-    Counted from the first that was ready, whoever that was: a fast coordinator must not hurry the others. Before a
-    quorum is ready, or while they have made too few steps together, it waits for the cap, which counts from its own
-    submission: too few steps stop nothing. Who sits out is ready before others can
-    be, and hurries nobody; once it trains again the cap counts for it as well, since the others may be gone.
+    Counted from the first peer that was ready, whichever it was: a fast coordinator must not hurry the others. Before a
+    quorum is ready, or while the ready peers have made too few steps together, it waits for the upper bound, which
+    counts from its own submission: too few steps stop nothing. Peers that sit out are ready before others can be, and
+    hurry nobody. Once they train again the upper bound counts for them, too, since the others may be gone.
     """
     first_at = _first_ready_at(state)
     mine_at = min(first_at, state.resumed_at) if sits_out(state, state.rules.me) else state.submitted_at
@@ -218,10 +214,9 @@ def asks_at(state: State) -> float:
 
 
 def begins_at(state: State) -> float:
-    """When a voter follows a first ballot though not all are ready: by the same rule, from what it has heard itself.
-
-    Who still trains counts from the first that was ready, as nobody asks earlier; it need not be ready itself.
-    """
+    """When a voter follows a first ballot although not all are ready: by the same rule, from what it has heard itself.
+    A voter that still trains counts from the first that was ready, since nobody asks earlier; it need not be ready
+    itself."""
     if state.header is not None:
         return asks_at(state)
     first_at = min(state.ready_at.values(), default=state.stood_at)
@@ -230,7 +225,7 @@ def begins_at(state: State) -> float:
 
 
 def steps_ready(state: State) -> int:
-    """Inner steps that the voters who are ready for this anchor made together, as they say; of each what counts."""
+    """Inner steps that the voters ready for this anchor report together, up to what counts of each."""
     mine = state.header.steps if state.header is not None else 0
     others = (
         said.steps
@@ -241,7 +236,7 @@ def steps_ready(state: State) -> int:
 
 
 def sits_out(state: State, peer: str) -> bool:
-    """Whether its owner has paused a peer before it was ready for this anchor: it is whenever the others are."""
+    """Whether its owner paused a peer before it was ready for this anchor: then it is ready whenever the others are."""
     if peer == state.rules.me:
         return state.sits_out
     said, _ = state.heard.get(peer, (None, 0.0))
@@ -249,13 +244,13 @@ def sits_out(state: State, peer: str) -> bool:
 
 
 def _first_ready_at(state: State) -> float:
-    """Of the voters who do not sit out; infinity if there is none."""
+    """Among the voters that do not sit out; infinity if there is none."""
     mine = () if sits_out(state, state.rules.me) else (state.submitted_at,)
     return min((*mine, *state.ready_at.values()), default=inf)
 
 
 def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
-    """How long promises are awaited: up to the cap if somebody who was heard lately must still encode what it has."""
+    """How long promises are awaited: up to the upper bound if a peer heard lately must still encode its contribution."""
     waiting = any(
         not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
         for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and not was_silent(state, peer))
@@ -264,7 +259,7 @@ def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> fl
 
 
 def reduced_s(waits: Deadlines) -> float:
-    """How long after START the means are awaited: reducers wait for parts for `exchange_s` of it."""
+    """How long after Start means are awaited: reducers wait `exchange_s` of it for parts."""
     return max(waits.means_s, waits.exchange_s + min(waits.exchange_s, DATA_FLOOR_S))
 
 
@@ -282,35 +277,31 @@ SILENT_MOST = 256
 
 
 def was_silent(state: State, peer: str) -> bool:
-    """A newcomer that was waited for in vain the last time: it is asked, taken if it comes, and not waited for."""
+    """A newcomer that was waited for in vain the last time: it is asked, accepted if it comes, and not waited for."""
     return peer in state.silent and peer not in trusted(state.head)
 
 
 def newcomers_until(began_at: float, voters_at: Sequence[float]) -> float:
-    """Until when newcomers are waited for, once all voters have come: as long again, and GRACE_S. Names cost nothing.
-
-    Where no voter was waited for nothing is known.
-    """
+    """Until when newcomers are waited for once all voters have come: as long again, and GRACE_S, since ids cost
+    nothing. Where no voter was waited for nothing is known."""
     return 2 * max(voters_at) - began_at + GRACE_S if voters_at else inf
 
 
 def silent_after(state: State, awaited: Iterable[str], came: Collection[str]) -> tuple[str, ...]:
-    """`State.silent` after a wait for these, of whom some came."""
+    """`State.silent` after a wait for these peers, some of which came."""
     asked = tuple(awaited)
     before = [peer for peer in state.silent if peer not in asked]
     return (*before, *(peer for peer in asked if peer not in came))[-SILENT_MOST:]
 
 
 def silent_bits(state: State, members: Sequence[str]) -> int:
-    """Who of these was silent, as bits over them."""
+    """The silent ones among these peers, as bits over them."""
     return sum(1 << index for index, peer in enumerate(members) if was_silent(state, peer))
 
 
 def is_gone(state: State, peer: str, now: float) -> bool:
-    """Whether nobody in sight reaches a voter: neither I nor any other voter that I reach, each by its own word.
-
-    Where those are no majority it is I who may be cut off, and nobody is gone.
-    """
+    """Whether no peer in sight reaches a voter: neither I nor any other voter that I reach, each by its own report. If
+    those are no majority I may be the one that is cut off, and nobody is gone."""
     voters, me = state.head.electorate, state.rules.me
     if peer not in voters or lost_at(state, peer) > now:
         return False
@@ -323,28 +314,26 @@ def is_gone(state: State, peer: str, now: float) -> bool:
 
 
 def gone_bits(state: State, members: Sequence[str], now: float) -> int:
-    """Who of these is gone, as bits over them."""
+    """The gone ones among these peers, as bits over them."""
     return sum(1 << index for index, peer in enumerate(members) if is_gone(state, peer, now))
 
 
 def unreachable_bits(state: State, now: float) -> int:
-    """My own word, as `Heartbeat.unreachable` has it."""
+    """My own report, as in `Heartbeat.unreachable`."""
     voters = enumerate(state.head.electorate)
     return sum(1 << bit for bit, peer in voters if peer != state.rules.me and lost_at(state, peer) <= now)
 
 
 def lost_at(state: State, peer: str) -> float:
-    """Since when its connection is gone, or from when on I take it for lost if it stays silent on one that is not.
-
-    Of whom nothing was ever heard silence says nothing.
-    """
+    """Since when a peer's connection is gone, or when I take it for lost if it stays silent on a working one. Silence
+    says nothing about a peer that was never heard."""
     _, heard_at = state.heard.get(peer, (None, inf))
     return min(heard_at + SILENT_S, state.unreachable.get(peer, inf))
 
 
 def away(state: State, now: float) -> tuple[str, ...]:
-    """The voters that I, if I am one, have not heard for SILENT_S, or that said to me that they leave; of who was never
-    heard silence counts from my start."""
+    """The voters that I, if I am one, have not heard for SILENT_S, or that told me that they leave. For a voter that
+    was never heard silence counts from my start."""
     if state.rules.me not in state.head.electorate:
         return ()
     silent = silent_voters(state, now)
@@ -360,7 +349,7 @@ def silent_voters(state: State, now: float) -> tuple[str, ...]:
 
 def out_of_sight(state: State, now: float) -> frozenset[str]:
     """Voters that will hardly decide this round: silent, gone with a goodbye, or ready for `restart_s` without taking
-    part in any ballot. Heartbeats alone would let a liar keep the others from a restart."""
+    part in any ballot. If Heartbeats counted alone, a liar could keep the others from a restart."""
     late_s = state.rules.restart_s or inf
     mute = {
         peer for peer, ready_at in state.ready_at.items()
@@ -376,7 +365,7 @@ def lacks_quorum(state: State, now: float) -> bool:
 
 
 def leavers(state: State) -> frozenset[str]:
-    """Who said at last that it leaves."""
+    """Voters whose last word was that they leave."""
     return frozenset(peer for peer, (said, _) in state.heard.items() if said.leaving)
 
 
@@ -402,7 +391,7 @@ def _was_ready(state: State, lead: CoordinatorState, peer: str) -> bool:
 
 
 def _ready(state: State, lead: CoordinatorState, peer: str) -> int:
-    """From the first that was. Who is new, or sits out, is not waited for."""
+    """From the first peer that was ready. Newcomers and peers that sit out are not waited for."""
     if sits_out(state, peer):
         return NOT_AWAITED
     if peer == state.rules.me:
@@ -413,7 +402,7 @@ def _ready(state: State, lead: CoordinatorState, peer: str) -> int:
 
 
 def _answered(state: State, lead: CoordinatorState, peer: str) -> int:
-    """From PREPARE. Who had to encode first says nothing about messages."""
+    """From Prepare. A peer that had to encode first says nothing about the time of messages."""
     if peer == state.rules.me:
         return 0
     if not _was_ready(state, lead, peer) or peer not in lead.promised_at:
@@ -422,7 +411,7 @@ def _answered(state: State, lead: CoordinatorState, peer: str) -> int:
 
 
 def _gave(state: State, exchange: MemberState, index: int) -> int:
-    """From START until all its parts for me were here."""
+    """From Start until all its parts for me were here."""
     member = exchange.members[index]
     if not exchange.received or not member.root:
         return NOT_AWAITED
@@ -434,7 +423,7 @@ def _gave(state: State, exchange: MemberState, index: int) -> int:
 
 
 def _reduced(state: State, lead: CoordinatorState, exchange: MemberState, peer: str) -> int:
-    """From START until all its means were here."""
+    """From Start until all its means were here."""
     expected = [part for part in lead.expected or () if exchange.reducers[part] == peer]
     if not expected:
         return NOT_AWAITED

@@ -115,7 +115,7 @@ class Transition:
         return self.state.head.leader(ballot)
 
     def has_left(self, peer: str) -> bool:
-        """It said so in its last HEAD, proposed two updates, or is kept out: nobody waits for it, or counts on it."""
+        """It said so, proposed two updates, or is in quarantine: nobody waits for it or counts on it."""
         return peer in self.state.quarantined or self.says_nothing(peer)
 
     def says_nothing(self, peer: str) -> bool:

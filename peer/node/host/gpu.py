@@ -41,17 +41,17 @@ class Gpus:
         if is_rocm():
             return _torch_figures(handle)
         nvml = self._nvml
-        memory = self._told(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
+        memory = self._query(lambda: nvml.nvmlDeviceGetMemoryInfo(handle))
         return {
-            "gpu_percent": self._told(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
+            "gpu_percent": self._query(lambda: float(nvml.nvmlDeviceGetUtilizationRates(handle).gpu)),
             "vram_used_bytes": None if memory is None else int(memory.used),
             "vram_bytes": None if memory is None else int(memory.total),
-            "temperature_c": self._told(
+            "temperature_c": self._query(
                 lambda: float(nvml.nvmlDeviceGetTemperature(handle, nvml.NVML_TEMPERATURE_GPU))
             ),
-            "power_w": self._told(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
-            "power_limit_w": self._told(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
-            "fan_percent": self._told(lambda: float(nvml.nvmlDeviceGetFanSpeed(handle))),
+            "power_w": self._query(lambda: nvml.nvmlDeviceGetPowerUsage(handle) / 1000),
+            "power_limit_w": self._query(lambda: nvml.nvmlDeviceGetEnforcedPowerLimit(handle) / 1000),
+            "fan_percent": self._query(lambda: float(nvml.nvmlDeviceGetFanSpeed(handle))),
             "throttled": self._throttled(handle),
         }
 
@@ -74,7 +74,7 @@ class Gpus:
             self._is_lost = True
         return not self._is_lost
 
-    def _told(self, ask: Callable[[], Any]) -> Any:
+    def _query(self, ask: Callable[[], Any]) -> Any:
         """What the driver answers; None for what this GPU does not tell."""
         try:
             return ask()
@@ -82,7 +82,7 @@ class Gpus:
             return None
 
     def _throttled(self, handle: Any) -> str:
-        bits = self._told(lambda: self._nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
+        bits = self._query(lambda: self._nvml.nvmlDeviceGetCurrentClocksEventReasons(handle)) or 0
         reasons = [
             words for name, words in _THROTTLED.items() if bits & getattr(self._nvml, f"nvmlClocksEventReason{name}")
         ]

@@ -53,13 +53,13 @@ def _desktop_sleeps_after_s() -> float | None:
     program = shutil.which("gsettings")
     if program is None:
         return None
-    kind, after = (_told(program, "get", GNOME_POWER, key) for key in (SLEEP_TYPE, SLEEP_AFTER))
+    kind, after = (_query(program, "get", GNOME_POWER, key) for key in (SLEEP_TYPE, SLEEP_AFTER))
     if kind == "'nothing'":
         return 0.0
     return float(after) if kind and after.isdigit() else None
 
 
-def _told(*command: str) -> str:
+def _query(*command: str) -> str:
     """What a program prints; empty if it fails or takes long."""
     try:
         run = subprocess.run(

@@ -216,7 +216,7 @@ def _next(turn: Turn) -> None:
     if life.sits_out:
         return _sit_out(turn)
     if life.round.pause_told:
-        _go_on(turn)
+        _next_duty(turn)
     return _train(turn)
 
 
@@ -292,7 +292,7 @@ def _sit_out(turn: Turn) -> None:
     return None
 
 
-def _go_on(turn: Turn) -> None:
+def _next_duty(turn: Turn) -> None:
     """Train again after a pause: whoever gave nothing for this anchor may still do so."""
     life = turn.life
     if isinstance(life.round.submission, Open):

@@ -85,7 +85,7 @@ class RankKernels:
 
     def _encode(self, work: LayerWork) -> float:
         """Into the arena. What other ranks own of a unit that begins here is in the shared residual."""
-        (part,), whole = work.parts, self._shards.whole(work.layer)
+        (part,), whole = work.parts, self._shards.gathered(work.layer)
         assert part.mine is not None
         for tensors in self._owned(work):
             units = self._beginning(part, tensors)

@@ -69,7 +69,7 @@ class RankShards:
             tensors.start = origin
         return self._owned[layer]
 
-    def whole(self, layer: int) -> LayerTensors:
+    def gathered(self, layer: int) -> LayerTensors:
         """A layer as all ranks have it, to be read: what no rank but this one would change lies elsewhere."""
         arena = self._arena
         return LayerTensors(

@@ -74,7 +74,7 @@ def lie_in(model: nn.Module, vectors: Sequence[Tensor]) -> None:
     places = {
         id(parameter): vectors[number][where].view(parameter.shape)
         for number, members in enumerate(flat.members)
-        for where, parameter in zip(flat.places(number), members, strict=True)
+        for where, parameter in zip(flat.layer_slices(number), members, strict=True)
     }
 
     def moved(parameter: Tensor) -> Tensor:

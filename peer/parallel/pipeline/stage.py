@@ -27,7 +27,7 @@ from peer.training.train.backend import DeviceBackend, training_bytes
 from peer.training.train.inner_loop import MicroBatch, Sequences
 from peer.training.train.layer_hooks import PROBE_TOKENS, Enter, LayerGates
 from peer.training.train.offload import empty_device_cache
-from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_places
+from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_slots
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,17 +89,17 @@ class StageDevice(DeviceBackend):
 
     @cached_property
     def vectors(self) -> RoundVectors:
-        return RoundVectors.at(self._flat, self.places, self._device, self._folder)
+        return RoundVectors.at(self._flat, self.vector_slots, self._device, self._folder)
 
     @cached_property
-    def places(self) -> VectorSlots:
+    def vector_slots(self) -> VectorSlots:
         parameters = self._flat.size
         spare_bytes = 0
         if self._device.type != "cpu":
             share = parameters / sum(layer.size for layer in model_layers(self._spec))
             taken = share * training_bytes(self._spec, None, self.micro.sequences)
             spare_bytes = free_bytes(self._device) - round(taken)
-        return choose_places(parameters, self._device, spare_bytes, available_bytes())
+        return choose_slots(parameters, self._device, spare_bytes, available_bytes())
 
     def gates(self, enter: Enter) -> LayerGates:
         entering = torch.zeros((1, PROBE_TOKENS), dtype=torch.int64, device=self._device)

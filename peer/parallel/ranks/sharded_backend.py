@@ -107,9 +107,11 @@ class ShardedBackend:
         self._flat = FlatParameters(build_meta(spec))
         self.layers: tuple[Layer, ...] = self._flat.layers
         sizes = tuple(layer.size for layer in self.layers)
-        self.places = _places(sum(sizes))
+        self.vector_slots = _slots_for(sum(sizes))
         payload_bytes = _payload_bytes(sizes, spec)
-        self._arena = arena = Arena.create(sizes, payload_bytes, folder if self.places.outer is Place.FILE else None)
+        self._arena = arena = Arena.create(
+            sizes, payload_bytes, folder if self.vector_slots.outer is Place.FILE else None
+        )
         FlatParameters(first := build(spec)).into(arena.theta)
         del first
         self.anchor = OuterState(arena.theta, arena.momentum, 0, {})
@@ -339,7 +341,7 @@ class ShardedBackend:
             return torch.empty(0) if moment.value is None else torch.tensor(moment.value)
         position = int(moment.name.split(".")[1])
         vector: Tensor = getattr(self._arena, moment.slot)[number]
-        return vector[self._flat.places(number)[position]].view(self._flat.members[number][position].shape)
+        return vector[self._flat.layer_slices(number)[position]].view(self._flat.members[number][position].shape)
 
     def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
         memory = _named(state)
@@ -430,7 +432,7 @@ def _octets(tokens_BT: Tensor) -> bytes:
     return tokens_BT.numpy().astype(np.int32).tobytes()
 
 
-def _places(parameters: int) -> VectorSlots:
+def _slots_for(parameters: int) -> VectorSlots:
     """Main memory where half of what is available holds all four vectors and the copies of three."""
     fits = MEMORY_SHARE * available_bytes() >= 7 * FLOAT32_BYTES * parameters
     place = Place.MEMORY if fits else Place.FILE

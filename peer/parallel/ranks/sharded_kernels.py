@@ -40,8 +40,8 @@ class ShardedKernels:
     def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
         works, at = [], 0
         for update in updates:
-            mean, at = self._put(update.mean, at)
-            mine, at = self._put(update.mine, at)
+            mean, at = self._store_payload(update.mean, at)
+            mine, at = self._store_payload(update.mine, at)
             works.append(PartWork(
                 start=update.part.start, size=update.part.size, outer=update.outer, mean=mean, mine=mine,
                 kept=update.kept, gives_up=update.gives_up, own=update.own,
@@ -73,7 +73,7 @@ class ShardedKernels:
 
     def _settle(self, call: str, t: LayerTensors, part: Part, payload: bytes) -> list[float]:
         self.keep_start(t)
-        mine, _ = self._put(payload, 0)
+        mine, _ = self._store_payload(payload, 0)
         return self._do(call, t, [PartWork(start=part.start, size=part.size, mine=mine)])
 
     def _follow(self, t: LayerTensors) -> None:
@@ -82,7 +82,7 @@ class ShardedKernels:
         if self._has_copies:
             self._ask(FollowLayer(layer=_number(t)))
 
-    def _put(self, payload: bytes | None, at: int) -> tuple[tuple[int, int] | None, int]:
+    def _store_payload(self, payload: bytes | None, at: int) -> tuple[tuple[int, int] | None, int]:
         """Have it where all ranks find it; where that is, and where the next one may begin."""
         if payload is None:
             return None, at

@@ -126,7 +126,7 @@ def place(
     def of(count: int | None, effort: Effort | None) -> tuple[PlacementProblem, Placement]:
         problem = problem_of(network, work, memory_bytes=memory_bytes, speeds=speeds, pipelines=count)
         best, evaluations = _searched(problem, effort or usual(problem), seed, tell)
-        return problem, replace(_told(problem, network, best, evaluations), asked=count)
+        return problem, replace(_placement_of(problem, network, best, evaluations), asked=count)
 
     problem, most = of(pipelines, effort)
     if not fewer or pipelines is not None:
@@ -171,10 +171,10 @@ def _least_s(problem: PlacementProblem) -> float:
 def in_order(problem: PlacementProblem, network: Network, stages_KM: Indices) -> Placement:
     """The pipelines of groups whose stages are decided, matched with their neighbours: row k holds the devices of stage
     k."""
-    return _told(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), 1)
+    return _placement_of(problem, network, composed(CommunicationCost(problem), stages_KM, ordered=True), 1)
 
 
-def _told(problem: PlacementProblem, network: Network, found: PipelineLayout, evaluations: int) -> Placement:
+def _placement_of(problem: PlacementProblem, network: Network, found: PipelineLayout, evaluations: int) -> Placement:
     scorer, stages_KM = CommunicationCost(problem), np.sort(found.stages_KM, axis=1)
     pipelines_MK = found.stages_KM.T
     exchanges_K = scorer.exchanges(stages_KM[None])[0]

@@ -44,7 +44,7 @@ class DiskFootprint:
         return kept + self.contributions + self.chain
 
     @property
-    def most(self) -> int:
+    def peak(self) -> int:
         """While both are written."""
         return self.at_rest + self.snapshot + self.checkpoint
 

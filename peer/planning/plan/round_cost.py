@@ -4,10 +4,10 @@ Formulas from papers name them; the others follow `peer/consensus/rounds/README.
 
     train    every peer makes its part: H steps, its share of them, or what fits into the time
     submit   the last peer that is ready encodes what it learned and writes it; one delay until the coordinator knows
-    prepare  PREPARE, PROMISE, START: three delays
+    prepare  Prepare, Promise, Start: three delays
     exchange parts over the slowest line, one delay; measured as they come
     reduce   means over the slowest line, one delay
-    commit   PROPOSE, and votes in three phases: four delays
+    commit   Propose, and votes in three phases: four delays
     apply    the outer step, the residual, the digest
 
 `none` waits from submit to apply. `layerwise` applies beside the next step. `streaming` makes inner steps meanwhile.

@@ -55,7 +55,7 @@ def needs_of(spec: RunSpec, chain_bytes: int) -> RunNeeds:
         device=memory.device_bytes,
         least_device=memory.device_bytes - round(memory.activation_bytes * (1 - 1 / spec.inner.sequences)),
         main=PROCESS_BYTES + memory.anchor_bytes + memory.encoded_bytes,
-        least_disk=disk.least + start, disk=disk.most + start,
+        least_disk=disk.least + start, disk=disk.peak + start,
     )  # fmt: skip
 
 

@@ -105,7 +105,7 @@ class ShardPack:
     def read(self, start: int, count: int) -> Tokens:
         """`count` tokens from the `start`-th on. Raises Unreachable, DiskFull, BadSpec for a pass of less."""
         while not self._ended and self._size < start + count:
-            self._go_on()
+            self._read_next()
         if self._ended and self._size < count:
             raise BadSpec(f"{self._place.name} of {self._name} holds too little text; take a larger data set")
         if start + count <= self._size:
@@ -118,7 +118,7 @@ class ShardPack:
         width = self._item.itemsize
         return np.frombuffer(os.pread(self._file, count * width, start * width), self._item).astype(np.int32)
 
-    def _go_on(self) -> None:
+    def _read_next(self) -> None:
         """By one row; where the disk is full the next call writes what has come."""
         if self._unwritten is None:
             number, row = self._stream.place.number, self._stream.next()

@@ -93,7 +93,7 @@ def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
     places: dict[str, tuple[int, slice]] = {}
     of_meta = _names(meta)
     for number, members in enumerate(flat.members):
-        for where, parameter in zip(flat.places(number), members, strict=True):
+        for where, parameter in zip(flat.layer_slices(number), members, strict=True):
             places[of_meta[id(parameter)]] = number, where
     for parameter in model.parameters():
         number, where = places[names[id(parameter)]]

@@ -90,7 +90,7 @@ class FlatParameters:
             for where, parameter in self.of_layer(number):
                 vector[where] = parameter
 
-    def places(self, layer: int) -> tuple[slice, ...]:
+    def layer_slices(self, layer: int) -> tuple[slice, ...]:
         """Where each parameter of a layer lies there, in their order."""
         ends = list(accumulate(parameter.numel() for parameter in self.members[layer]))
         return tuple(slice(first, last) for first, last in zip([0, *ends], ends, strict=False))

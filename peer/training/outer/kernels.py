@@ -160,7 +160,7 @@ def _opened_on_host(codec: Codec, payload: bytes) -> DecodeSlice:
     decode_tile = codec.opened(payload)
 
     def decode(where: slice, buffer: Tensor) -> Tensor:
-        values, elements = buffer[: codec.whole(where.stop - where.start)], where.stop - where.start
+        values, elements = buffer[: codec.padded_elements(where.stop - where.start)], where.stop - where.start
         if values.device == CPU:
             decode_tile(where, values.numpy())
         else:
@@ -231,7 +231,7 @@ class TorchKernels:
                 residual.add_(since)
             else:
                 self._interpolate(t, where, theta, residual, update.own or 0.0, scratch)
-            self._go_on(t, where, theta, residual, scratch)
+            self._continue_theta(t, where, theta, residual, scratch)
             for changed, vector in ((theta, t.theta), (momentum, t.momentum), (residual, t.residual)):
                 _put(changed, vector[where])
         return math.hypot(*given_up)
@@ -260,7 +260,7 @@ class TorchKernels:
             now = scratch.here(values).to(torch.float32)
             interpolate(residual[some], theta[some], now, own, scratch.other_N)
 
-    def _go_on(self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, scratch: Scratch) -> None:
+    def _continue_theta(self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, scratch: Scratch) -> None:
         """Have the parameters where the next steps begin, rounded to their dtype."""
         start = self._beginning(theta, residual, scratch.other_N[: theta.numel()])
         for some, values in _within(t.local, where):
@@ -270,7 +270,7 @@ class TorchKernels:
     def begin(self, t: LayerTensors) -> None:
         with self._scratch(t) as scratch:
             for tile in tiles(t.elements, scratch.device):
-                self._go_on(t, tile, scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), scratch)
+                self._continue_theta(t, tile, scratch.here(t.theta[tile]), scratch.here(t.residual[tile]), scratch)
         t.start = Origin.AT_ANCHOR
 
     @torch.no_grad()

@@ -34,7 +34,7 @@ from peer.training.train.inner_loop import InnerLoop, InnerStep, MicroBatch, Seq
 from peer.training.train.layer_hooks import PROBE_TOKENS, Enter, LayerGates
 from peer.training.train.offload import Offload, empty_device_cache
 from peer.training.train.optimizers import learning_rate, make_optimizers
-from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_places
+from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_slots
 
 
 class Backend(Protocol):
@@ -50,7 +50,7 @@ class Backend(Protocol):
     def is_offloaded(self) -> bool: ...
 
     @property
-    def places(self) -> VectorSlots:
+    def vector_slots(self) -> VectorSlots:
         """Where what a round needs beside the model lies; decided once."""
 
     def layer(self, number: int) -> LayerTensors:
@@ -130,16 +130,16 @@ class DeviceBackend(ABC):
     @cached_property
     def vectors(self) -> RoundVectors:
         """Made when first asked for, at the parameters of that moment: a loop that only trains needs none."""
-        return RoundVectors.at(FlatParameters(self._model), self.places, self._device, self._folder)
+        return RoundVectors.at(FlatParameters(self._model), self.vector_slots, self._device, self._folder)
 
     @cached_property
-    def places(self) -> VectorSlots:
+    def vector_slots(self) -> VectorSlots:
         """Where the vectors lie, decided once."""
         parameters = sum(parameter.numel() for parameter in self._parameters)
         spare_bytes = 0
         if self._device.type != "cpu":
             spare_bytes = free_bytes(self._device) - training_bytes(self._spec, self._fit, self.micro.sequences)
-        return choose_places(parameters, self._device, spare_bytes, available_bytes())
+        return choose_slots(parameters, self._device, spare_bytes, available_bytes())
 
     def _beside(self) -> Iterator[Tensor]:
         """Of the vectors, those that lie on the device when they are not aside."""

@@ -43,7 +43,7 @@ class VectorSlots:
         return f"anchor in {self.outer}, residual in {self.own}"
 
 
-def choose_places(parameters: int, device: torch.device, spare_bytes: int, available_bytes: int) -> VectorSlots:
+def choose_slots(parameters: int, device: torch.device, spare_bytes: int, available_bytes: int) -> VectorSlots:
     """Where there is room for them.
 
     `spare_bytes` are those of the device beyond what training takes; `available_bytes` are of main memory. What is
@@ -101,7 +101,7 @@ class RoundVectors:
         """
         own = list[tuple[Tensor, Tensor]]()
         for number, layer in enumerate(self.layers):
-            for where, parameter in zip(self.flat.places(number), self.flat.members[number], strict=True):
+            for where, parameter in zip(self.flat.layer_slices(number), self.flat.members[number], strict=True):
                 theta = layer.theta[where].view(parameter.shape)
                 if theta.device == parameter.device:
                     own.append((parameter, parameter.data))

@@ -99,9 +99,9 @@ class LocalTrainer:
         return sum(self.layer_sizes)
 
     @property
-    def places(self) -> VectorSlots:
+    def vector_slots(self) -> VectorSlots:
         """Where what a round needs beside the model lies."""
-        return self._backend.places
+        return self._backend.vector_slots
 
     @property
     def status(self) -> TrainerStatus:
@@ -144,7 +144,7 @@ class LocalTrainer:
         assert self.progress.offered is None, "one contribution per anchor"
         self._about_to_change()
         self._collect_progress()
-        if self._find(anchor) is None:
+        if self._current_contribution(anchor) is None:
             effort = self.progress.offer(anchor, self._batches.ranges())
             self._batches.mark()
             if self.span is not None:
@@ -164,7 +164,7 @@ class LocalTrainer:
         self._batches.put_back(self.progress.take_back())
 
     def _write_contribution(self, anchor: bytes, effort: WorkStats) -> None:
-        payloads = (self._kernels.encode(tensors, part) for part, tensors in self._lying(self.progress.round))
+        payloads = (self._kernels.encode(tensors, part) for part, tensors in self._local_parts(self.progress.round))
         with on_copy_stream(self.device):
             write_contribution(self._folder, anchor, payloads, effort, self._shared(anchor))
         # Twice: whoever goes on from the older of its checkpoints settles what was offered since once more.
@@ -181,8 +181,8 @@ class LocalTrainer:
             gather=lambda leaves: homes.gather_leaves(anchor, parts, leaves),
         )
 
-    def _find(self, anchor: bytes) -> Contribution | None:
-        return self._found(anchor, self.progress.round)
+    def _current_contribution(self, anchor: bytes) -> Contribution | None:
+        return self._contribution_for(anchor, self.progress.round)
 
     def _require_layers(self) -> None:
         """Before anything looks at more than one layer. Raises what an update failed with beside training."""
@@ -224,7 +224,7 @@ class LocalTrainer:
         BadInput, and then nothing has changed.
         """
         self._about_to_change()
-        mine = self._find(update.parent)
+        mine = self._current_contribution(update.parent)
         parts, own = self.progress.turns.parts(self.progress.round), self._interpolates
         here = [(part, name) for part, name in zip(parts, update.parts, strict=True) if part.layer in self.held]
         wire = Codec(self.spec.codec.wire)
@@ -278,14 +278,17 @@ class LocalTrainer:
         """
         self.resume(name)
         squared, round = 0.0, self.progress.round
-        if self.progress.offered is not None and (mine := self._find(self.progress.offered)) is not None:
-            for number, part, tensors in self._numbered(round):
+        if (
+            self.progress.offered is not None
+            and (mine := self._current_contribution(self.progress.offered)) is not None
+        ):
+            for number, part, tensors in self._numbered_parts(round):
                 squared += self._kernels.counted(tensors, part, mine.payload(number))
             self.progress.turns.work(round).age.counted()
         self._stand_at(restored)
         too_old = self.progress.forget_too_old()
         self._drop(too_old)
-        norms = (self._kernels.give_up(tensors, part) for part, tensors in self._lying(*too_old.fragments))
+        norms = (self._kernels.give_up(tensors, part) for part, tensors in self._local_parts(*too_old.fragments))
         given_up = math.sqrt(squared) + math.hypot(*norms)
         self._collect_progress()
         self._begin_at_anchor(self.progress.turns.everything)
@@ -294,7 +297,7 @@ class LocalTrainer:
     def resume(self, anchor: bytes) -> None:
         """Stand at `anchor` again: what was offered to it before a crash, and is not remembered, is offered again."""
         self._about_to_change()
-        if self.progress.offered == anchor or (mine := self._find(anchor)) is None:
+        if self.progress.offered == anchor or (mine := self._current_contribution(anchor)) is None:
             return
         if anchor not in self.progress.covered:
             self._owe_again(mine)
@@ -309,7 +312,7 @@ class LocalTrainer:
         """Owe what was offered: all of it was written but what encoding lost or a sparse codec left out."""
         round = self.progress.round
         self._collect_progress()
-        for number, part, tensors in self._numbered(round):
+        for number, part, tensors in self._numbered_parts(round):
             self._kernels.restored(tensors, part, mine.payload(number))
         self.progress.turns.restored(round, mine.effort.staleness)
         self.progress.covered.add(mine.anchor)
@@ -361,17 +364,17 @@ class LocalTrainer:
         for number in sorted({part.layer for part in self.progress.turns.parts(*rounds)}.intersection(self.held)):
             self._kernels.begin(self._layer(number))
 
-    def _lying(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
+    def _local_parts(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
         """What these rounds average of what is here, each part once, and the layer in which it lies."""
-        return ((part, tensors) for _, part, tensors in self._numbered(*rounds))
+        return ((part, tensors) for _, part, tensors in self._numbered_parts(*rounds))
 
-    def _numbered(self, *rounds: int) -> Iterator[tuple[int, Part, LayerTensors]]:
+    def _numbered_parts(self, *rounds: int) -> Iterator[tuple[int, Part, LayerTensors]]:
         """The same, each part with its place among all parts that these rounds average."""
         for number, part in enumerate(self.progress.turns.parts(*rounds)):
             if part.layer in self.held:
                 yield number, part, self._layer(part.layer)
 
-    def _found(self, anchor: bytes, round: int) -> Contribution | None:
+    def _contribution_for(self, anchor: bytes, round: int) -> Contribution | None:
         """What was offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
         mine = Contribution.find(self._folder, anchor, self.progress.turns.parts(round), self._codec)
         if mine is not None:

@@ -236,17 +236,17 @@ def add_devices(sheet: FactSheet, view: View, peer: PeerView) -> None:
     if measured is None:
         return
     memory = f"memory {format_bytes(measured.memory_bytes)}" if measured.memory_bytes is not None else ""
-    sheet.flow("processor", _told(measured.cpu_percent, "%"), memory)
+    sheet.flow("processor", _figure(measured.cpu_percent, "%"), memory)
     most_c = peer.settings.get("max_temperature_c")
     for gpu in measured.gpus or [{"device": "GPU", **vars(measured)}]:
         use, used, whole = gpu["gpu_percent"], gpu["vram_used_bytes"], gpu["vram_bytes"]
         vram = " of ".join(format_bytes(number) for number in (used, whole) if number is not None)
         throttled = (f"throttled: {gpu['throttled']}", view.ink.warn) if gpu["throttled"] else ""
         sheet.flow(
-            gpu["device"], _gauge(sheet, view, use and use / 100, _told(use, "%")),
+            gpu["device"], _gauge(sheet, view, use and use / 100, _figure(use, "%")),
             _gauge(sheet, view, used / whole if used is not None and whole else None, vram),
             _limited(gpu["temperature_c"], most_c, "°C"), _limited(gpu["power_w"], gpu["power_limit_w"], "W"),
-            throttled, f"fan {fan}" if (fan := _told(gpu["fan_percent"], "%")) and sheet.room >= ROOMY_CELLS else "",
+            throttled, f"fan {fan}" if (fan := _figure(gpu["fan_percent"], "%")) and sheet.room >= ROOMY_CELLS else "",
         )  # fmt: skip
 
 
@@ -261,10 +261,10 @@ def _gauge(sheet: FactSheet, view: View, share: float | None, told: str) -> Piec
 
 def _limited(value: float | None, most: float | None, unit: str) -> str:
     """181 of 220 W; without the limit where the machine has none."""
-    return _told(value, unit) if value is None or most is None else f"{value:.0f} of {most:.0f} {unit}"
+    return _figure(value, unit) if value is None or most is None else f"{value:.0f} of {most:.0f} {unit}"
 
 
-def _told(value: float | None, unit: str) -> str:
+def _figure(value: float | None, unit: str) -> str:
     """Nothing where the machine does not tell."""
     return "" if value is None else f"{value:.0f} {unit}"
 

@@ -138,7 +138,7 @@ class Waterfall(LineView, ViewWidget, can_focus=True):
         if not order:
             return [*heading, [("  nobody is known yet", view.ink.muted)]]
         chosen = self._chosen_of(order)
-        told = self._told(view, chosen, axis)
+        told = self._line_of(view, chosen, axis)
         if height == 1:
             return [told]
         window = self._window(order, chosen, max(1, height - (AROUND_LANES if roomy else 2)))
@@ -184,7 +184,7 @@ class Waterfall(LineView, ViewWidget, can_focus=True):
             pieces.append((f" {state.plain:<12}", str(state.style)))
         return pieces
 
-    def _told(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
+    def _line_of(self, view: View, peer: PeerView, axis: Axis) -> StyledLine:
         held = self._held is not None
         column = self._cursor if held else min(axis.column_of(view.now), axis.columns - 1)
         stay = lanes.showing(peer.spans, axis, column, view.now)

@@ -30,7 +30,7 @@ def test_a_checkpoint_is_what_does_not_follow() -> None:
     assert 12 * parameters < of("gpt2-small", "muon")[1].checkpoint < 16 * parameters
     assert disk.checkpoints_kept == 2
     assert disk.least == (3 * 8 + 3 * 16) * parameters
-    assert disk.most - disk.at_rest == 24 * parameters
+    assert disk.peak - disk.at_rest == 24 * parameters
 
 
 @pytest.mark.slow

@@ -198,7 +198,7 @@ def whole_life(spec: RunSpec, wanted: str, folder: Path, cuda: NotedCard | None 
         life.restore(decided)
         life.losses.append(_loss_of(life.one, None))
         return Lived(
-            found=life.found, losses=life.losses, tensors=list(life.tensors()), places=str(life.one.places),
+            found=life.found, losses=life.losses, tensors=list(life.tensors()), places=str(life.one.vector_slots),
             waits=life.waits, worked_on=worked_on,
         )  # fmt: skip
 
