@@ -24,20 +24,20 @@ VOTES_S = 8.0
 
 
 def expected_parts(turn: Transition, exchange: MemberState) -> frozenset[int]:
-    """The parts of which a mean may come, all but those that are rolled back."""
+    """The parts whose mean may come: all but those of layers that are rolled back."""
     everybody = givers(exchange.members)
     parts = range(len(exchange.reducers))
     return frozenset(part for part in parts if any(reassignment.weights(turn, exchange, part, everybody)))
 
 
 def is_trained_on(turn: Transition, headers: Iterable[ContributionHeader]) -> bool:
-    """Whether somebody gives something that it trained on."""
+    """Whether any member gives work that it trained."""
     rules = turn.rules
     return any(token_share(header, rules.tokens_cap, rules.max_staleness) for header in headers)
 
 
 def poll_means(turn: Transition, lead: CoordinatorState) -> None:
-    """Propose as soon as every mean is here that may come, and is what its rows come to."""
+    """Propose as soon as every mean that may come is here and equals the sum of its rows."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place.ballot != lead.ballot:
         return
@@ -72,7 +72,7 @@ def _key(part: int, mean: MeanData) -> tuple[bytes, int, int]:
 
 
 def _have_checked(turn: Transition, exchange: MemberState) -> None:
-    """Every mean is compared with its rows before it is proposed; a wrong one is as good as none."""
+    """Every mean is compared with its rows before it is proposed; a wrong one counts as missing."""
     if not turn.rules.row_bytes:
         return
     table, right = norms.table_of(exchange.judgement), {}
@@ -89,7 +89,7 @@ def _have_checked(turn: Transition, exchange: MemberState) -> None:
 
 
 def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, missing: set[int]) -> bool:
-    """Ask who has what is missing; then have it reduced again; then it is void."""
+    """Parts without a mean: first ask for it, then have it reduced again, then declare the part void."""
     reducers = {exchange.reducers[part] for part in missing}
     in_vain = not lead.wanted and all(timeouts.is_gone(turn.state, peer, turn.now) for peer in reducers)
     if turn.now < lead.until and not in_vain:
@@ -105,7 +105,7 @@ def _given_up(turn: Transition, lead: CoordinatorState, exchange: MemberState, m
 
 
 def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects: set[str]) -> None:
-    """Have parts reduced again, each by the next in order that is not its reducer and has shown life."""
+    """Have parts reduced again, each by the next member in order that is not its reducer and has shown life."""
     lead = turn.state.lead
     assert lead is not None
     until = turn.now + timeouts.at(turn.state, lead.ballot).exchange_s
@@ -126,7 +126,7 @@ def _repair(turn: Transition, exchange: MemberState, orphans: set[int], suspects
 
 
 def abort(turn: Transition, why: str) -> None:
-    """Step back. The ballot is spent; whatever was accepted stays accepted."""
+    """Step back. The ballot is spent; what was accepted in it stays accepted."""
     lead = turn.state.lead
     assert lead is not None
     turn.set(lead=None)
@@ -139,7 +139,7 @@ def abort(turn: Transition, why: str) -> None:
 
 
 def make_update(turn: Transition, lead: CoordinatorState, exchange: MemberState) -> Update:
-    """The update from the means whose bytes I hold; the rest is void."""
+    """The update from the means whose bytes I hold; other parts are void."""
     head = turn.state.head
     means = {
         part: mean

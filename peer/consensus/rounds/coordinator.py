@@ -28,7 +28,7 @@ ASKED_FOR = 4
 
 
 def poll(turn: Transition) -> None:
-    """Whatever the coordinator's clock, or its own bytes, allow now."""
+    """Do whatever the coordinator's clock, or the bytes that it holds, allow now."""
     lead = turn.state.lead
     if lead is not None and lead.ballot < turn.state.acceptor.promised:
         turn.set(lead=None)
@@ -77,11 +77,9 @@ def _begin_if_due(turn: Transition) -> None:
 
 
 def is_in_turn(turn: Transition, ballot: int) -> bool:
-    """Whether I follow a ballot after the one that I promised: not while that one moves, and not before those whose
-    turn comes first. Else one member that asks for ballots of its own, in between those of others, stops the round.
-
-    Half a turn early is in time: clocks differ.
-    """
+    """Whether I follow a ballot after the one that I promised: not while that one makes progress, and not before those
+    whose turn comes first. Otherwise one member that starts ballots in between those of others could stop the round.
+    Half a turn early is accepted, since clocks differ."""
     state, early_s = turn.state, turn.rules.stagger_s / 2
     if state.acceptor.promised < 0:
         skipped_s = _skipped_s(turn, ballot)
@@ -93,8 +91,8 @@ def is_in_turn(turn: Transition, ballot: int) -> bool:
 
 
 def _given_up_at(turn: Transition, moved_at: float) -> float:
-    """When the next in order takes over from the ballot that I promised, which last moved at `moved_at`. What a
-    coordinator that is gone has said came before, or never will."""
+    """When the next coordinator in order takes over from the ballot that I promised, which last made progress at
+    `moved_at`. Messages of a coordinator that is gone came before, or never will."""
     state, promised = turn.state, turn.state.acceptor.promised
     if promised >= 0 and timeouts.is_gone(state, turn.owner(promised), turn.now):
         return timeouts.lost_at(state, turn.owner(promised))
@@ -103,21 +101,21 @@ def _given_up_at(turn: Transition, moved_at: float) -> float:
 
 
 def _skipped_s(turn: Transition, ballot: int) -> float:
-    """How long a ballot leaves to the coordinators between it and the one that I promised, each of them once."""
+    """The time that a ballot leaves to the coordinators between it and the ballot that I promised, each counted once."""
     first = turn.state.acceptor.promised + 1
     owners = {turn.owner(other) for other in range(first, min(ballot, first + len(turn.state.electorate)))}
     return turn.rules.stagger_s * sum(_may_lead(turn, owner) for owner in owners)
 
 
 def _may_lead(turn: Transition, peer: str) -> bool:
-    """Whether its ballots are waited for: not those of a peer that has left or is gone, or that was caught lying."""
+    """Whether ballots of this coordinator are waited for: not if it has left, is gone, or was caught lying."""
     if turn.has_left(peer) or timeouts.is_gone(turn.state, peer, turn.now):
         return False
     return all(peer != liar for liar, *_ in turn.state.head.caught)
 
 
 def _all_ready(turn: Transition, *, but_the_lost: bool = False) -> bool:
-    """Whether all voters are, by what I hear; `but_the_lost`, of whom I hear nothing, for which others have to wait."""
+    """Whether all voters are ready, by what I hear; `but_the_lost` leaves out those of which I hear nothing."""
     heard, anchor = turn.state.heard, turn.state.head.anchor
     return all(
         peer == turn.me
@@ -130,10 +128,8 @@ def _all_ready(turn: Transition, *, but_the_lost: bool = False) -> bool:
 
 
 def _is_something_given(turn: Transition) -> bool:
-    """Whether a ballot can come to anything: while all who are there sit out, none begins.
-
-    I give something, I have accepted an update that must be finished, or somebody who was heard lately gives something.
-    """
+    """Whether a ballot can succeed: while all peers that are here sit out, none begins. Either I give something, or I
+    have accepted an update that must be finished, or a peer that was heard lately gives something."""
     state = turn.state
     if turn.my_root or state.acceptor.accepted is not None:
         return True
@@ -171,13 +167,13 @@ def _begin(turn: Transition, ballot: int) -> None:
 
 
 def _same_bits(turn: Transition, head: Heartbeat) -> bool:
-    """Whether a peer stands where I stand and has computed the same tensors."""
+    """Whether a peer stands at my anchor and has computed the same digest."""
     mine = turn.state.state_digest
     return head.anchor == turn.state.head.anchor and head.state == mine != b""
 
 
 def _repeat(turn: Transition, lead: CoordinatorState) -> None:
-    """Say again what may have been lost."""
+    """Send again what may have been lost."""
     turn.set(lead=replace(lead, repeat_at=turn.now + REPEAT_S))
     place = turn.place(lead.ballot)
     if lead.stage is BallotPhase.PREPARING:
@@ -246,7 +242,7 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
 
 
 def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
-    """A voter; a newcomer that must still encode what it has; and one that is ready, for a while after the voters."""
+    """A voter; a newcomer that must still encode its contribution; and a ready newcomer, for a while after the voters."""
     believed = trusted(turn.state.head)
     if peer in lead.unfit:
         return False
@@ -282,14 +278,14 @@ def _choose(turn: Transition, lead: CoordinatorState) -> None:
 
 
 def _taken(turn: Transition, lead: CoordinatorState) -> Mapping[str, Promise]:
-    """Who promised, less those whom the organiser keeps out, unless too few of the voters are left without them."""
+    """The peers that promised, without those in quarantine unless too few voters are left without them."""
     voters, kept_out = turn.state.electorate, turn.state.quarantined
     others = {peer: promise for peer, promise in lead.promises.items() if peer not in kept_out}
     return others if turn.are_enough(sum(peer in others for peer in voters)) else lead.promises
 
 
 def _adopt(turn: Transition, lead: CoordinatorState, _: int, update: bytes, reporter: str) -> None:
-    """Finish what may already be decided, unchanged."""
+    """Finish, unchanged, an update that may already be decided."""
     known = update in turn.state.proposals
     limits = timeouts.at(turn.state, lead.ballot)
     until = turn.now + (limits.exchange_s if known else limits.ack_s)

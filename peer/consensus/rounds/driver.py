@@ -80,10 +80,10 @@ Done = Callable[[], None]
 
 
 class ChainPort(Protocol):
-    """What must survive a crash. Small writes are on disk when the call returns; `store` says when."""
+    """What must survive a crash. Small writes are on disk when the call returns; `store` calls back when it is done."""
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        """Replace the one of its instance; those of the newest `keep_rounds` anchors stay."""
+        """Replace the voter's memory of its instance; those of the newest `keep_rounds` anchors are kept."""
 
     def save_object(self, digest: bytes, payload: bytes) -> None: ...
     def store(self, digest: bytes, payload: bytes, done: Done) -> None: ...
@@ -91,15 +91,15 @@ class ChainPort(Protocol):
     def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None: ...
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        """Some of the blocks that follow an anchor; none if they are not here any more."""
+        """Some of the blocks after an anchor; none if they are no longer here."""
 
     def my_part(self, anchor: bytes, part: int) -> tuple[tuple[bytes, ...], bytes] | None:
-        """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None without one, or if another home
-        has these bytes. A home that is not told the leaves of the others has no path: it is empty."""
+        """(Merkle path, encoded bytes) of a part of my contribution for `anchor`; None if there is none, or if another
+        home has these bytes. A home that is not told the leaves of the others has an empty path."""
 
 
 class ReductionPort(Protocol):
-    """Averages parts. Kept payloads of an anchor are forgotten when the next one is committed."""
+    """Averages parts. Kept payloads of an anchor are dropped when the next one is committed."""
 
     def keep(self, effect: BufferPart) -> None: ...
     def measure(self, payload: bytes, direction: bytes, done: Callable[[PartNorms], None]) -> None:
@@ -112,32 +112,34 @@ class ReductionPort(Protocol):
         """
 
     def check(self, effect: CheckMean, me: str, whole: bytes, mine: bytes | None, done: Callable[[str], None]) -> None:
-        """Compare a mean with its rows, and that about `me` with what I gave; `done` with what is wrong, or nothing."""
+        """Compare a mean with its rows, and the row about `me` with what I gave; call `done` with the fault, or with
+        nothing."""
 
     def check_row(self, effect: CheckRow, whole: bytes, done: Callable[[bool], None]) -> None:
-        """Whether a row of a mean is that of these bytes."""
+        """Whether a row of a mean is the sketch of these bytes."""
 
     def forget(self) -> None: ...
 
 
 class OrganiserPort(Protocol):
-    """The way to the organiser's node."""
+    """The connection to the organiser's node."""
 
     def ask(self, stuck: Stuck | None, answered: Callable[[Restart | None], None]) -> None:
-        """Show it that this peer is stuck, or ask whether it is there; `answered` if it answers, with its Restart."""
+        """Show the node that this peer is stuck, or ask whether it is there; `answered` is called with its answer, and
+        its Restart if there is one."""
 
 
 class HomesPort(Protocol):
-    """Of a peer of several homes: what the others do. `peer.consensus.delegates.lead_driver` has it."""
+    """The other homes of a peer that consists of several. `peer.consensus.delegates.lead_driver` implements it."""
 
     def begin(self, perform: Callable[[Effect], None]) -> None:
-        """`perform` what had to wait for another home."""
+        """`perform` is called for effects that had to wait for another home."""
 
     def own(self, effect: Effect, state: State) -> tuple[Effect, ...]:
-        """Have the other homes do their share of an effect; returns what this home does itself, and now."""
+        """Have the other homes do their share of an effect; returns the share that this home performs itself, now."""
 
     def on_message(self, message: Message) -> None:
-        """Look at what comes before the machine does."""
+        """See a message before the machine does."""
 
     def on_tick(self) -> None:
         """Time passed."""
@@ -154,10 +156,8 @@ class TrainerPort(Protocol):
 
 
 def trainer_input(message: ipc.AnyToLink, now: float, header_of: Callable[[bytes], ContributionHeader]) -> Input | None:
-    """What the trainer says, as the machine hears it; None for what does not concern a round.
-
-    `header_of` an anchor: what is on disk for it, with an empty root if that is nothing.
-    """
+    """A message of the trainer as an input of the machine; None for one that does not concern a round. `header_of` an
+    anchor is what is on disk for it, with an empty root if there is nothing."""
     match message:
         case ipc.ReportProgress(share=share):
             return TrainingProgress(now, share)
@@ -179,7 +179,7 @@ def trainer_input(message: ipc.AnyToLink, now: float, header_of: Callable[[bytes
 
 
 class Driver:
-    """One peer's round machine with its hands."""
+    """Performs the effects of one peer's round machine, and gives it its inputs."""
 
     def __init__(
         self,
@@ -226,11 +226,9 @@ class Driver:
         self.deliver(Received(self.clock(), sender, message))
 
     def deliver(self, event: Input) -> None:
-        """Step the machine; events that arise while effects are performed wait their turn.
-
-        Once an effect has failed nothing is done any more: what is not on disk must not be told. With each tick the
-        machine hears whom the streams cannot reach, where that has changed.
-        """
+        """Step the machine; events that arise while effects are performed wait their turn. Once an effect has failed
+        nothing more is done, since what is not on disk must not be sent. With each tick the machine is told which peers
+        the streams cannot reach, if that has changed."""
         self._events.append(event)
         if isinstance(event, Tick) and (lost := self._streams.unreachable) != self.state.unreachable.keys():
             self._events.append(PeersUnreachable(event.now, lost))
@@ -341,7 +339,7 @@ class Driver:
         return self._framing.encode(PartData(place, attempt, part, path, payload))
 
     def _measure_part(self, effect: MeasurePart) -> None:
-        """A part that came, or my own of what I reduce."""
+        """Measure a part that arrived, or my own part of what I reduce."""
         place, giver, part = effect.place, effect.giver, effect.part
         found = (b"", effect.payload) if effect.payload else self._disk.my_part(place.anchor, part)
         if found is not None:
@@ -379,12 +377,12 @@ class Driver:
         )  # fmt: skip
 
     def _mean_frame(self, mean: MeanData) -> bytes | None:
-        """A mean with its bytes, unless a commit has swept them away."""
+        """A mean with its bytes, unless a commit has removed them."""
         payload = self._disk.load(mean.digest)
         return None if payload is None else self._framing.encode(replace(mean, payload=payload))
 
     def _send_chain(self, effect: SendBlocks) -> None:
-        """The machine remembers anchors longer than the disk has room for blocks."""
+        """The machine remembers more anchors than the disk keeps blocks for."""
         if not self.budget.has_room_for(effect.to):
             return
         blocks = self._disk.blocks_after(effect.after)
@@ -410,13 +408,13 @@ WAITING_MOST = 2 * FETCH_MOST
 
 
 class ObjectReader(Protocol):
-    """Where they lie."""
+    """Reads objects from where they lie."""
 
     def load(self, digest: bytes) -> bytes | None: ...
 
 
 class ObjectServer:
-    """Answers questions for objects, at most FETCH_BYTES each."""
+    """Answers requests for objects, with at most FETCH_BYTES each."""
 
     def __init__(
         self, objects: ObjectReader, streams: Streams, encode: Callable[[Message], bytes] = encode,
@@ -427,7 +425,7 @@ class ObjectServer:
         self._waiting: dict[str, WeakValueDictionary[bytes, _Asked]] = {}
 
     def answer(self, to: str, digests: tuple[bytes, ...]) -> None:
-        """Queue these objects for a peer, but those that wait for it already."""
+        """Queue these objects for a peer, except those that already wait for it."""
         self._waiting = {peer: waiting for peer, waiting in self._waiting.items() if waiting}
         waiting = self._waiting.setdefault(to, WeakValueDictionary())
         question = _Question()
@@ -440,7 +438,7 @@ class ObjectServer:
                 self._streams.send_bulk(to, asked.frame)
 
     def frame(self, to: str, digest: bytes, question: _Question) -> bytes | None:
-        """An object with its bytes; None if it is not here, or question or asker has cost enough."""
+        """An object with its bytes; None if it is not here, or if the request or the asker has cost enough."""
         if question.is_answered or (self._budget is not None and not self._budget.has_room_for(to)):
             return None
         payload = self._objects.load(digest)
@@ -452,14 +450,14 @@ class ObjectServer:
 
 
 class _Question:
-    """What one question has cost so far."""
+    """The bytes that one request has cost so far."""
 
     def __init__(self) -> None:
         self.is_answered = False
         self._sent_bytes = 0
 
     def allows(self, size_bytes: int) -> bool:
-        """Whether so many bytes more may be sent; the first object may be of any size."""
+        """Whether so many more bytes may be sent; the first object may be of any size."""
         self._sent_bytes += size_bytes
         self.is_answered = self._sent_bytes > max(FETCH_BYTES, size_bytes)
         return not self.is_answered
@@ -470,7 +468,7 @@ class _Asked:
 
     def __init__(self, server: ObjectServer, to: str, digest: bytes, question: _Question) -> None:
         self.question = question
-        """The newest in which it was asked for."""
+        """The newest request for it."""
         self._server, self._to, self._digest = server, to, digest
 
     def frame(self) -> bytes | None:

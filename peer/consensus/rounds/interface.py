@@ -62,7 +62,8 @@ class Submitted(Input):
 
 @dataclass(frozen=True, slots=True)
 class Paused(Input):
-    """The trainer makes no more steps. It gives what it froze for this anchor so far, or nothing: an empty root."""
+    """The trainer makes no more steps. It contributes what it has made for this anchor so far, or nothing: an empty
+    root."""
 
     header: ContributionHeader
 
@@ -95,7 +96,7 @@ class PartMeasured(Input):
 
 @dataclass(frozen=True, slots=True)
 class OwnMeasured(Input):
-    """What a part of my own contribution comes to, which `MeasureOwn` asked for."""
+    """The norms of a part of my own contribution, which `MeasureOwn` asked for."""
 
     anchor: bytes
     part: int
@@ -112,7 +113,7 @@ class ObjectStored(Input):
 
 @dataclass(frozen=True, slots=True)
 class DelegatesChanged(Input):
-    """From now on these homes of mine keep these layers; nobody else does. What round machines of others know of it
+    """From now on these homes of mine keep these layers, and no other home does. What other round machines know of it
     stands in my headers."""
 
     delegates: tuple[Delegate, ...]
@@ -141,7 +142,7 @@ class Applied(Input):
 
 @dataclass(frozen=True, slots=True)
 class PeersUnreachable(Input):
-    """These peers cannot be reached from here any more, as the streams have found; nobody else."""
+    """From now on exactly these peers cannot be reached from here, as the streams have found."""
 
     peers: frozenset[str]
 
@@ -160,18 +161,15 @@ class OrganiserAnswered(Input):
 
 @dataclass(frozen=True, slots=True)
 class RosterHeard(Input):
-    """A list of the organiser, whoever gave it: its signature is checked here."""
+    """A list of the organiser, from any source: its signature is checked here."""
 
     roster: Roster
 
 
 @dataclass(frozen=True, slots=True)
 class Quarantined(Input):
-    """The organiser has these peers kept out from now on; nobody else.
-
-    They are asked for nothing new and follow no more: what has begun with them ends as it must, and while they are in
-    the electorate their votes count.
-    """
+    """From now on exactly these peers are in quarantine. They are asked for nothing new and are not followed any more.
+    What has begun with them ends as usual, and their votes count while they are in the electorate."""
 
     peers: frozenset[str]
 
@@ -188,7 +186,7 @@ class MeanChecked(Input):
 
 @dataclass(frozen=True, slots=True)
 class RowChecked(Input):
-    """Whether a row of a mean is what the bytes come to that its giver showed."""
+    """Whether a row of a mean is the sketch of the bytes that its contributor showed."""
 
     giver: str
     digest: bytes
@@ -246,10 +244,8 @@ class SendObjects(Effect):
 
 @dataclass(frozen=True, slots=True)
 class SendBlocks(Effect):
-    """Send the blocks that follow this anchor; if the disk has none, that there are none, and where I am.
-
-    `after` is empty if we share no anchor.
-    """
+    """Send the blocks after this anchor; if the disk has none, say so and where I am. `after` is empty if we share no
+    anchor."""
 
     to: str
     after: bytes
@@ -266,7 +262,7 @@ class PersistAcceptor(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AskOrganiser(Effect):
-    """Show the organiser's node that I am stuck, or ask whether it is there; then `OrganiserAnswered`, if it is."""
+    """Show the organiser's node that I am stuck, or ask whether it is there; `OrganiserAnswered` follows if it answers."""
 
     stuck: Stuck | None
 
@@ -305,11 +301,9 @@ class MeasureOwn(Effect):
 @dataclass(frozen=True, slots=True)
 class ReducePart(Effect):
     """Average the kept parts of these members with these integer weights, encode once, store; then `PartReduced`.
-
-    `missing` is the weight of the members who offered this part and are not among them; `pull` is the weight of the
-    last committed mean, whose digest is `direction`; all is multiplied by `scale` over 65,536 in the end. What is not
-    finite does not count; if nothing is, nothing follows.
-    """
+    `missing` is the weight of members that offered this part and are not among them; `pull` is the weight of the last
+    committed mean, whose digest is `direction`; everything is multiplied by `scale` over 65,536 in the end.
+    Contributions that are not finite do not count; if all are, nothing follows."""
 
     place: BallotId
     part: int
@@ -324,7 +318,7 @@ class ReducePart(Effect):
     rows: tuple[str, ...] = ()
     """All contributors, in the order of their rows."""
     declared: tuple[float, ...] = ()
-    """What each of them declared of the layer: the norm."""
+    """The norm that each of them declared for the layer."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -338,12 +332,13 @@ class CheckMean(Effect):
     """Of the contributors, in the order of their rows."""
     weights: tuple[int, ...]
     declared: tuple[float, ...]
-    """The norm that each declared of the layer: no row of a part may be larger."""
+    """The norm that each declared for the layer: no row of a part may be larger."""
     anchor: bytes
     missing: int = 0
     scale: int = WEIGHT_ONE
     pull: int = 0
-    """As in `ReducePart`; -1 if the last committed mean is pulled to, and not known here: the sum is not looked at."""
+    """As in `ReducePart`; -1 if the mean is pulled to the last committed one and that is unknown here: then the sum is
+    not checked."""
     direction: bytes = VOID
 
 
@@ -358,7 +353,7 @@ class CheckRow(Effect):
     rank: int
     payload: bytes
     declared: float
-    """The norm that its giver declared of the layer."""
+    """The norm that its contributor declared for the layer."""
     anchor: bytes
 
 
@@ -383,10 +378,8 @@ class StoreObject(Effect):
 
 @dataclass(frozen=True, slots=True)
 class CommitBlock(Effect):
-    """Append a block to the chain on disk and hand it to the trainer.
-
-    `awaited` names bytes of later blocks that are on disk already: they must stay.
-    """
+    """Append a block to the chain on disk and hand it to the trainer. `awaited` names bytes of later blocks that are
+    already on disk and must stay."""
 
     block: Block
     head: ChainHead
@@ -395,7 +388,7 @@ class CommitBlock(Effect):
 
 @dataclass(frozen=True, slots=True)
 class NeedSnapshot(Effect):
-    """My chain is not theirs any more and nobody has the blocks between: start from a snapshot."""
+    """The others left my chain and no peer has the blocks in between: start from a snapshot."""
 
     why: str
 

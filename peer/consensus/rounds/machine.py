@@ -116,11 +116,9 @@ def begin(
     header: ContributionHeader | None = None,
     held: Mapping[bytes, int] | None = None,
 ) -> State:
-    """The state of a peer that starts, or starts again from what it finds on its disk.
-
-    `voters` is everybody whom its chain ever elected, `acceptors` are its votes by instance, `accepted` is the update
-    that the one of `head` names, `trail` its newest blocks, `held` the digests whose bytes are on disk, with sizes.
-    """
+    """The state of a peer that starts, or starts again from what is on its disk. `voters` are all peers that its chain
+    ever elected, `acceptors` its votes by instance, `accepted` the update that the acceptor of `head` names, `trail`
+    its newest blocks, `held` the digests whose bytes are on disk, with sizes."""
     head, promised = standing(head, acceptors or {})
     if header is not None and header.anchor != head.anchor:
         header = None
@@ -136,7 +134,7 @@ def begin(
 
 
 def standing(head: ChainHead, acceptors: Mapping[bytes, Acceptor]) -> tuple[ChainHead, Acceptor]:
-    """Where a peer stands by what is on its disk: perhaps those who were left went on from this anchor."""
+    """A peer's position by what is on its disk: perhaps the remaining voters went on from this anchor by a Restart."""
     here = (item for item in acceptors.values() if item.anchor == head.anchor)
     newest = max(here, key=lambda item: len(item.restarts), default=None)
     for item in newest.restarts if newest is not None else ():
@@ -145,7 +143,7 @@ def standing(head: ChainHead, acceptors: Mapping[bytes, Acceptor]) -> tuple[Chai
 
 
 def step(state: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
-    """What this event changes, and what the driver must do about it, in order."""
+    """The state after this event, and the effects that the driver must perform, in order."""
     turn = Transition(state, event.now)
     try:
         _take(turn, event)
@@ -162,7 +160,7 @@ def step(state: State, event: Input) -> tuple[State, tuple[Effect, ...]]:
 
 
 def _author(event: Input) -> str:
-    """Whose message an event is, or comes of."""
+    """The author of the message behind an event."""
     match event:
         case Received(sender=peer) | PartMeasured(giver=peer) | DelegateHolds(worker=peer) | RowChecked(giver=peer):
             return peer
@@ -229,7 +227,7 @@ def _take(turn: Transition, event: Input) -> None:
 
 
 def _unreachable(turn: Transition, peers: frozenset[str]) -> None:
-    """The others wait for my word before they do without a voter."""
+    """The others wait for my report before they stop waiting for a voter."""
     before = turn.state.unreachable
     turn.set(unreachable={peer: before.get(peer, turn.now) for peer in peers})
     if not (before.keys() ^ peers).isdisjoint(turn.state.head.electorate):
@@ -238,7 +236,7 @@ def _unreachable(turn: Transition, peers: frozenset[str]) -> None:
 
 
 def _applied(turn: Transition, anchor: bytes, digest: bytes) -> None:
-    """The others compare their bits with mine as soon as I have them."""
+    """The others compare my digest with theirs as soon as I have one."""
     if anchor not in turn.state.ancestors:
         return  # of a chain that was given up for a snapshot
     turn.set(applied_round=turn.state.ancestors[anchor])
@@ -277,7 +275,7 @@ def _hold(turn: Transition, digest: bytes, size: int) -> None:
 
 
 def _delegate_holds(turn: Transition, event: DelegateHolds) -> None:
-    """As if the mean, or the bytes, had come to me: of its own layers, and what somebody has named."""
+    """Handled as if the mean, or the bytes, had come to me: for its own layers, and for what an update or a mean names."""
     if event.mean is not None:
         member.on_delegates_mean(turn, event.worker, event.digest, event.size, event.mean)
         coordinator.poll(turn)
@@ -292,7 +290,7 @@ def _delegate_holds(turn: Transition, event: DelegateHolds) -> None:
 
 
 def _receive(turn: Transition, sender: str, message: Message) -> None:
-    """Messages that name an anchor other than my head go to catch-up; so do those about the chain."""
+    """Messages that name an anchor other than my head go to catch-up, and so do messages about the chain."""
     match message:
         case Heartbeat():
             block_sync.on_head(turn, sender, message)

@@ -51,7 +51,7 @@ def poll(turn: Transition) -> None:
 
 
 def on_submitted(turn: Transition, header: ContributionHeader) -> None:
-    """The trainer's contribution for this anchor is on disk; I am ready once I know what it comes to."""
+    """The trainer's contribution for this anchor is on disk; I am ready once its norms are measured."""
     state = turn.state
     if header.anchor != state.head.anchor or state.header is not None or turn.rules.holds is not None:
         return
@@ -71,7 +71,8 @@ def _measure(turn: Transition, parts: Iterable[int]) -> None:
 
 
 def measure_again(turn: Transition) -> None:
-    """What was found on disk at the start; and what lies with other homes of mine, which may not have heard."""
+    """Measure again what was found on disk at the start, and what lies with other homes of mine, which may not have
+    heard."""
     state, offered = turn.state, turn.state.offered
     if offered is None or not offered.root or state.header is not None or turn.now < state.measured_at + MEASURE_S:
         return
@@ -126,7 +127,7 @@ def on_paused(turn: Transition, header: ContributionHeader) -> None:
 
 
 def on_resumed(turn: Transition) -> None:
-    """I train again. What I gave for this anchor stays; who gave nothing may still give something."""
+    """I train again. What I gave for this anchor stays; if I gave nothing I may still do so."""
     state = turn.state
     if not state.sits_out or state.header is None:
         return
@@ -171,7 +172,7 @@ def on_start(turn: Transition, sender: str, message: Start) -> None:
 
 
 def _sound(turn: Transition, coordinator: str, headers: tuple[ContributionHeader, ...]) -> bool:
-    """Genuine headers for this anchor, sorted, each peer once, mine among them as I signed it."""
+    """Genuine headers for this anchor, sorted, each peer once, with mine as I signed it."""
     names = [header.peer for header in headers]
     if names != sorted(set(names)) or turn.me not in names:
         turn.refuse(coordinator, MEMBERS, "its members are not in order, or this peer is none of them")
@@ -189,7 +190,7 @@ def _sound(turn: Transition, coordinator: str, headers: tuple[ContributionHeader
 
 
 def _first_fault(turn: Transition, headers: tuple[ContributionHeader, ...]) -> tuple[str, str, str]:
-    """Whose header cannot be counted, the rule that it breaks, and how; empty if all can."""
+    """The first peer whose header cannot be counted, the rule that it breaks, and how; empty if all can be."""
 
     def find() -> tuple[str, str, str]:
         for header in headers:
@@ -229,7 +230,8 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
 
 
 def _take_part(turn: Transition, exchange: MemberState, sender: str, message: PartData) -> None:
-    """Keep it and have it measured; of what is not what its sender pledged, nothing else is waited for."""
+    """Keep a part and have it measured. If it is not what its sender pledged, no other bytes are waited for in its
+    place."""
     part, taken = message.part, exchange.taken.get(message.part, 0)
     awaited = [index for index in exchange.spoken_for(turn.rules, sender, part) if not taken >> index & 1]
     if not awaited:
@@ -251,7 +253,7 @@ def _take_part(turn: Transition, exchange: MemberState, sender: str, message: Pa
 
 
 def on_measured(turn: Transition, event: PartMeasured) -> None:
-    """A part that I reduce counts from now on, unless its giver has declared less of its layer."""
+    """A part that I reduce counts from now on, unless its contributor declared a smaller norm for its layer."""
     exchange, part = turn.state.exchange, event.part
     if exchange is None or exchange.place != event.place:
         return
@@ -281,10 +283,8 @@ def on_measured(turn: Transition, event: PartMeasured) -> None:
 
 
 def _is_as_declared(turn: Transition, exchange: MemberState, index: int, part: int) -> bool:
-    """Whether what I hold of a layer is no more than its giver declared, and no less if I hold all of it.
-
-    A contribution that is not finite is declared so, and weighs nothing.
-    """
+    """Whether what I hold of a layer has at most the declared norm, and exactly that norm if I hold all of it. A
+    contribution that is not finite is declared as such, and weighs nothing."""
     fragment = turn.rules.fragment(exchange.round)
     row = fragment.rows[part]
     behind = [other for other, number in enumerate(fragment.rows) if number == row]
@@ -303,7 +303,7 @@ def _is_as_declared(turn: Transition, exchange: MemberState, index: int, part: i
 
 
 def replay_early(turn: Transition) -> None:
-    """Take what overtook a Start or Reassign that is here now; what it is still too early for is kept on."""
+    """Handle what arrived before a Start or Reassign that is here now; keep what is still too early."""
     early = turn.state.early
     turn.set(early=())
     for sender, message in early:
@@ -343,7 +343,7 @@ def _has_come(exchange: MemberState, wanted: int) -> bool:
 
 
 def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
-    """When nothing is waited for any more once all voters' parts are here."""
+    """When newcomers' parts are no longer waited for once all voters' parts are here."""
     believed = trusted(turn.state.head)
     voters = [(index, header.peer) for index, header in enumerate(exchange.members) if header.peer in believed]
     wanted = givers(exchange.members) & sum(1 << index for index, _ in voters)
@@ -354,7 +354,7 @@ def _done_with_newcomers_at(turn: Transition, exchange: MemberState) -> float:
 
 
 def _close(turn: Transition, exchange: MemberState) -> None:
-    """No more parts: what is not here now is not in the mean."""
+    """Accept no more parts: what is not here now is not in the mean."""
     turn.set(exchange=replace(exchange, closed=True))
     if exchange.received:
         _remember_who_gave(turn, exchange)
@@ -394,7 +394,7 @@ def on_reduced(turn: Transition, event: PartReduced) -> None:
 
 
 def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
-    """The first mean of a part that comes is taken, but for one of a repair, which the coordinator asked for."""
+    """Accept the first mean of a part, or the one of a repair that the coordinator asked for."""
     exchange, part = _awaiting(turn, sender, message), message.part
     if exchange is None:
         return
@@ -410,7 +410,7 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
 
 
 def _awaiting(turn: Transition, sender: str, message: MeanData) -> MemberState | None:
-    """The exchange that this mean is for, if its reducer's signed word is taken; what comes early is kept."""
+    """The exchange to which this mean belongs, if its reducer's signature is right; a mean that is too early is kept."""
     exchange, part = turn.state.exchange, message.part
     if exchange is None or exchange.place != message.place:
         reassignment.keep_early(turn, sender, message)
@@ -451,7 +451,7 @@ def on_delegates_mean(turn: Transition, worker: str, digest: bytes, size: int, m
 
 
 def keeps_for_me(turn: Transition, worker: str, layer: int) -> bool:
-    """Whether it is the home of mine with this layer, now or in the round that goes on."""
+    """Whether it is the home of mine with this layer, now or in the present round."""
     exchange = turn.state.exchange
     index = exchange.index_of(turn.me) if exchange is not None else None
     now_and_then = (
@@ -462,14 +462,14 @@ def keeps_for_me(turn: Transition, worker: str, layer: int) -> bool:
 
 
 def _refuse_mean(turn: Transition, mean: MeanData) -> None:
-    """An honest reducer leaves out what is not finite; without this one the part is reduced again."""
+    """Refuse a mean that is not finite: an honest reducer leaves such contributions out. The part is reduced again."""
     if mean.reducer not in turn.state.seen_lying:
         layer = turn.fragment.parts[mean.part].layer
         misconduct.catch(turn, mean.reducer, layer, f"its mean of part {mean.part} has numbers that are not finite")
 
 
 def _agrees(exchange: MemberState, mean: MeanData) -> bool:
-    """Members gave what is in it."""
+    """Whether the contributors of the mean are members that gave the part."""
     return mean.contributors != 0 and mean.contributors & ~givers(exchange.members) == 0
 
 

@@ -15,7 +15,7 @@ from peer.schema.events import PenaltyImposed
 
 
 def catch(turn: Transition, peer: str, layer: int, evidence: str) -> None:
-    """Remember that a peer lied, and say so once a round."""
+    """Remember that a peer lied, and report it once a round."""
     state = turn.state
     round = state.head.round
     if peer in state.seen_lying and state.seen_lying[peer].round == round:
@@ -51,7 +51,7 @@ def look_for_another(turn: Transition, place: BallotId, update: bytes, signature
 
 
 def on_proof(turn: Transition, proof: EquivocationProof) -> None:
-    """Believe two signatures, whoever sends them."""
+    """Two signatures convict, whoever sends them."""
     (first, _), (second, _) = proof.first, proof.second
     dead = proof.place.ballot in turn.state.dead_ballots
     if not dead and first != second and all(signed(turn, proof.place, *one) for one in (proof.first, proof.second)):

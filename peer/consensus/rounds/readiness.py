@@ -22,7 +22,7 @@ BEHIND = 4
 
 
 def starts_in_step(rules: Rules, head: ChainHead) -> bool:
-    """A founder at the very start has nothing to compare with; nor has a peer that is its own electorate."""
+    """A founder at the very start has nothing to compare with, and neither has a peer that is its own electorate."""
     return head.electorate == (rules.me,) or (head.round == 0 and rules.me in head.electorate)
 
 
@@ -42,7 +42,7 @@ def count(turn: Transition, received_bytes: int) -> None:
 
 
 def poll(turn: Transition) -> None:
-    """Compare my bits with those of the voters at my anchor; ask those who have not said theirs."""
+    """Compare my digest with those of the voters at my anchor; ask voters that have not reported theirs."""
     if turn.state.in_step and len(turn.state.blocks) >= BEHIND:
         turn.set(in_step=False)
     if turn.rules.holds is not None:
@@ -75,7 +75,8 @@ def poll(turn: Transition) -> None:
 
 
 def _follow(turn: Transition) -> None:
-    """A home that keeps some layers has no bits to compare: it is in step where a voter says that it stands."""
+    """A home that keeps some layers has no digest of the state to compare: it is in step where a voter says that it
+    stands."""
     state, anchor = turn.state, turn.state.head.anchor
     if state.in_step:
         return
@@ -91,7 +92,7 @@ def _follow(turn: Transition) -> None:
 
 
 def _is_left_alone(turn: Transition) -> bool:
-    """A voter whom nobody answers has nobody to compare with; it trains, and may be let go on by the organiser."""
+    """A voter that gets no answer has nobody to compare with; it trains, and the organiser may let it go on."""
     state, wait_s = turn.state, turn.rules.restart_s
     if wait_s == 0 or turn.me not in state.head.electorate or turn.now - _begin(turn).began_at < wait_s:
         return False
@@ -100,7 +101,7 @@ def _is_left_alone(turn: Transition) -> bool:
 
 
 def _ask_voters(turn: Transition) -> None:
-    """Whoever has nothing that follows my anchor answers with its Heartbeat, and so with its bits."""
+    """A peer that has nothing after my anchor answers with its Heartbeat, and so with its digest."""
     if not block_sync.awaits_answer(turn):
         for peer in turn.state.head.electorate:
             if peer != turn.me:
@@ -119,7 +120,7 @@ def _enter(turn: Transition) -> None:
 
 
 def _refuse(turn: Transition, others: list[str], theirs: bytes) -> None:
-    """Most voters have computed something else from the same updates: what this machine gives would be garbage."""
+    """Most voters have computed another state from the same updates: contributions of this machine would be garbage."""
     state, found = turn.state, _begin(turn)
     bits = f"{state.state_digest.hex()[:12]}; {_called(turn, others[0])} has {theirs.hex()[:12]}"
     why = f"this machine has other bits than the others at round {state.head.round}: {bits}"
@@ -142,7 +143,7 @@ def _how_far(turn: Transition) -> str:
 
 
 def _goal(turn: Transition) -> int:
-    """The round that two others say they have reached, so that one liar does not make it absurd."""
+    """The round that two other peers report, so that one liar cannot make it absurd."""
     said = sorted((head.round for head, _ in turn.state.heard.values()), reverse=True)
     return max(turn.state.tip.round, said[min(1, len(said) - 1)] if said else 0)
 

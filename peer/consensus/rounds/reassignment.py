@@ -29,7 +29,7 @@ ROOM_BYTES = 16 << 20
 
 
 def weights(turn: Transition, exchange: MemberState, part: int, contributors: int) -> tuple[int, ...]:
-    """What each member weighs in a mean of these contributors: 0 for the others. Not all 0 if there is a mean."""
+    """What each member weighs in a mean of these contributors, and 0 for the others. Not all are 0 if there is a mean."""
     row = _row(turn, exchange, part)
     return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(row))
 
@@ -39,16 +39,14 @@ def _row(turn: Transition, exchange: MemberState, part: int) -> tuple[int, ...]:
 
 
 def direction(turn: Transition, part: int) -> bytes:
-    """Digest of the last committed mean of a part; void if there is none, or I came later.
-
-    It is that of the newest round that averaged the same fragment.
-    """
+    """Digest of the last committed mean of a part, from the newest round that averaged the same fragment; void if there
+    is none, or if I came later."""
     trail, fragments = turn.state.trail, turn.rules.fragments
     return trail[-fragments].block.update.parts[part] if len(trail) >= fragments else VOID
 
 
 def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int, attempt: int = 0) -> None:
-    """Average this part, unless nothing of what is here counts: then it becomes void, or is rolled back."""
+    """Average this part; if nothing that is here counts, it becomes void, or is rolled back."""
     table = weights(turn, exchange, part, contributors)
     if not any(table):
         return
@@ -72,8 +70,8 @@ def reduce(turn: Transition, exchange: MemberState, part: int, contributors: int
 def missing_weight(
     turn: Transition, members: Sequence[ContributionHeader], weights: Sequence[int], contributors: int
 ) -> int:
-    """The weight of those who offered a part and are not behind its mean. Of a newcomer nothing is owed: who pledges
-    and gives nothing would make every mean smaller."""
+    """The weight of members that offered a part and are not behind its mean. Newcomers do not count: otherwise one that
+    pledges and gives nothing would make every mean smaller."""
     believed = trusted(turn.state.head)
     return sum(
         weight
@@ -83,10 +81,8 @@ def missing_weight(
 
 
 def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> None:
-    """Streams of different peers are not ordered among each other: a part may overtake its Start or its Reassign.
-
-    What is kept is bounded by the bytes of two contributions, whoever sends it.
-    """
+    """Streams of different peers are not ordered among each other: a part may arrive before its Start or its Reassign.
+    What is kept is bounded by the bytes of two contributions, whoever sends it."""
     state, sizes = turn.state, turn.part_bytes if isinstance(message, PartData) else turn.mean_bytes
     known = sender in state.electorate or sender in state.heard or sender in _delegates_lately(turn)
     row_bytes = 0 if isinstance(message, PartData) else turn.rules.row_bytes * message.contributors.bit_count()
@@ -100,7 +96,7 @@ def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> N
 
 
 def _delegates_lately(turn: Transition) -> frozenset[str]:
-    """Whom the members of the last round named."""
+    """The delegates that the members of the last round named."""
     if not turn.state.trail:
         return frozenset()
     return frozenset(
@@ -124,7 +120,7 @@ def poll(turn: Transition) -> None:
 
 
 def reassignment_order(place: BallotId, part: int, names: Iterable[str]) -> list[str]:
-    """Who is next to reduce a part, in an order that all compute alike."""
+    """The order in which members reduce a part again, which all peers compute alike."""
     return sorted(names, key=lambda peer: digest(place.anchor, place.ballot, part, peer))
 
 
@@ -150,7 +146,8 @@ def send_parts(turn: Transition, reducers: Mapping[int, str]) -> None:
 
 
 def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
-    """Give parts to whoever reduces them in another's place; it may be me. Returns whether this was an order."""
+    """Give parts to the peers that reduce them in another's place, which may include me. Returns whether this was an
+    order."""
     exchange = turn.state.exchange
     if exchange is None or exchange.place != message.place or sender != turn.owner(message.place.ballot):
         return False
@@ -178,7 +175,7 @@ def on_redo(turn: Transition, sender: str, message: Reassign) -> bool:
 
 
 def _new_orders(turn: Transition, exchange: MemberState, message: Reassign) -> dict[int, str]:
-    """Each part once in a ballot, and to another member than before; to me no more than there is room for."""
+    """Each part once in a ballot, and to another member than before; to me only as many as there is memory for."""
     again, sizes = exchange.again, turn.part_bytes
     names = {header.peer for header in exchange.members}
     room_bytes = max(ROOM_BYTES, 2 * sum(sizes))
@@ -216,7 +213,7 @@ def on_part(turn: Transition, sender: str, message: PartData) -> None:
 
 
 def on_measured(turn: Transition, part: int, index: int, *, is_as_declared: bool) -> None:
-    """Else its mean, with a row larger than was declared, would be held against me."""
+    """Without this check its mean, with a row larger than was declared, would be held against me."""
     exchange = _exchange(turn)
     again = exchange.again
     if part in again.started or not exchange.taken.get(part, 0) >> index & 1:
@@ -241,7 +238,8 @@ def _reduce_if_ready(turn: Transition, part: int) -> None:
 
 
 def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bool:
-    """Whoever gives; those whom others replace not as long, for they are dead or late, and not if they have left."""
+    """Whether to wait for others that give. Members that were replaced are not waited for as long, since they are dead
+    or late; members that have left are not waited for at all."""
     again = exchange.again
     unlikely = again.suspects
     if turn.now < again.suspects_until:
@@ -255,7 +253,7 @@ def _awaits_others(turn: Transition, exchange: MemberState, received: int) -> bo
 
 
 def on_reduced(turn: Transition, event: PartReduced) -> None:
-    """A repaired part goes to all."""
+    """A repaired part goes to all members."""
     exchange = _exchange(turn)
     again = exchange.again
     mean = MeanData(

@@ -30,7 +30,7 @@ REPEAT_S = 5.0
 
 
 def poll(turn: Transition) -> None:
-    """Ask whether the organiser is there, seal, and show the seal until there is an answer."""
+    """Ask whether the organiser's node is there, sign, and show the signature until there is an answer."""
     state, rules = turn.state, turn.rules
     if not rules.restart_s or not rules.organiser or rules.holds is not None or turn.me not in state.electorate:
         return
@@ -50,7 +50,7 @@ def poll(turn: Transition) -> None:
 
 
 def _patience_s(turn: Transition, missing: frozenset[str]) -> float:
-    """How long a voter waits for those who are missing: hardly at all if all of them have said that they leave."""
+    """How long a voter waits for those that are missing: hardly at all if all of them have said that they leave."""
     state, rules = turn.state, turn.rules
     if missing <= timeouts.leavers(state):
         return min(LEFT_S, rules.restart_s)
@@ -63,7 +63,7 @@ def _is_decided_by_restart(acceptor: Acceptor) -> bool:
 
 
 def _hears_the_organiser(turn: Transition) -> bool:
-    """Who seals must be able to go on: without the organiser nobody could, though all came back."""
+    """A voter that signs must be able to go on: without the organiser's node nobody could, even if all came back."""
     return turn.now - turn.state.organiser_at < 3 * REPEAT_S
 
 
@@ -87,14 +87,14 @@ def _say(turn: Transition) -> None:
 
 
 def on_answer(turn: Transition, restart: Restart | None) -> None:
-    """The organiser's node is there, and may have let somebody go on."""
+    """The organiser's node is there, and may have let the remaining voters go on."""
     turn.set(organiser_at=turn.now)
     if restart is not None:
         on_restart(turn, turn.rules.organiser, Restarted(restart))
 
 
 def on_stuck(turn: Transition, sender: str, message: StuckSaid) -> None:
-    """Known by its signature, whoever passes it on; who is behind is told how it went on."""
+    """Accepted for its signature, whoever passes it on; a peer that is behind is told how the run went on."""
     stuck, state = message.stuck, turn.state
     if stuck.anchor != state.head.anchor:
         return
@@ -110,13 +110,13 @@ def on_stuck(turn: Transition, sender: str, message: StuckSaid) -> None:
 
 
 def tell(turn: Transition, peer: str) -> None:
-    """How those went on who stand at my anchor."""
+    """Tell those that stand at my anchor how the run went on."""
     for restart in turn.state.acceptor.restarts:
         turn.send((peer,), Restarted(restart))
 
 
 def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
-    """On disk before anybody acts on it."""
+    """Written to disk before anybody acts on it."""
     restart, state = message.restart, turn.state
     known = state.acceptor.restarts
     entry = next((item for item in state.trail if item.before.anchor == restart.anchor), None)
@@ -148,8 +148,8 @@ def on_restart(turn: Transition, sender: str, message: Restarted) -> None:
 
 
 def on_other_branch(turn: Transition, block: Block) -> None:
-    """A block that follows an earlier anchor of mine, and is not mine: those who decided it went on by a Restart, or
-    more voters lie than may."""
+    """A block that follows an earlier anchor of mine and is not on my chain: its voters went on by a Restart, or more
+    than f voters lie."""
     entry = next((item for item in turn.state.trail if item.before.anchor == block.update.parent), None)
     if entry is None or entry.block.update.digest == block.update.digest:
         return
@@ -167,8 +167,8 @@ def on_other_branch(turn: Transition, block: Block) -> None:
 
 
 def _yield_to(turn: Transition, entry: ChainEntry, restart: Restart) -> None:
-    """A Restart outranks a certificate at its anchor that it does not carry: it was made where a quorum was gone for
-    long, and who held the certificate did not show it. What was learned since is kept, and given again."""
+    """A Restart outranks a certificate at its anchor that it does not carry: it was made when a quorum was gone for
+    long, and the holder of the certificate did not show it. What was learned since is kept and contributed again."""
     made = entry.block
     if restart in made.restarts or (restart.value is not None and restart.value[1] == made.update.digest):
         return
@@ -182,7 +182,7 @@ def _yield_to(turn: Transition, entry: ChainEntry, restart: Restart) -> None:
 
 
 def block_if_decided(turn: Transition) -> Block | None:
-    """What a Restart has decided, as soon as its bytes are here."""
+    """Commit what a Restart has decided, as soon as its bytes are here."""
     state = turn.state
     restarts = state.acceptor.restarts
     if not restarts or restarts[-1].value is None:

@@ -42,7 +42,7 @@ def certified(turn: Transition, accepted: tuple[int, bytes], votes: tuple[Vote, 
 
 
 def means_of(update: Update) -> Iterator[Key]:
-    """Those that are not void."""
+    """The means of an update that are not void."""
     for part, (digest, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         if digest != VOID:
             yield digest, part, bits
@@ -55,7 +55,7 @@ Table = tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]
 def check_of(
     turn: Transition, members: tuple[ContributionHeader, ...], table: Table, digest: bytes, part: int, bits: int
 ) -> CheckMean:
-    """What the driver is to compare of one mean."""
+    """The comparison of one mean that the driver is asked for."""
     (weights, scales, pulls), number, head = table, turn.fragment.rows[part], turn.state.head
     row, chosen = norms.row_for(weights, number), [index for index in range(len(members)) if bits >> index & 1]
     pull = pulls[number] if pulls else 0
@@ -69,7 +69,7 @@ def check_of(
 
 
 def have_checked(turn: Transition, members: tuple[ContributionHeader, ...], table: Table, key: Key) -> bool:
-    """Whether a mean has been compared with its rows; else that is asked for, once, or again of another home."""
+    """Whether a mean has been compared with its rows; otherwise that is asked for, once, or again at another home."""
     state, (digest, _, _) = turn.state, key
     if key in state.faults:
         return True
@@ -85,8 +85,8 @@ def table_of(update: Update) -> Table:
 
 
 def check_replaced(turn: Transition, order: Reassign) -> None:
-    """What is reduced again may be false, not missing: who has it compares it, so that not its coordinator alone knows
-    who made it."""
+    """A mean that is reduced again may be false and not missing: every peer that has it compares it, so that not only
+    the coordinator knows who made it."""
     exchange = turn.state.exchange
     if not turn.rules.row_bytes or exchange is None:
         return
@@ -98,7 +98,7 @@ def check_replaced(turn: Transition, order: Reassign) -> None:
 
 
 def check_late(turn: Transition, update: Update) -> None:
-    """The others have decided before I could compare: what a mean says of me I look at all the same."""
+    """The others have decided before I could compare: I still check what a mean says about me."""
     if not turn.rules.row_bytes or turn.rules.holds is not None:
         return
     index = next((index for index, header in enumerate(update.members) if header.peer == turn.me and header.root), None)
@@ -108,7 +108,7 @@ def check_late(turn: Transition, update: Update) -> None:
 
 
 def on_checked(turn: Transition, event: MeanChecked) -> None:
-    """Of a wrong row about me I show others what I gave; what is wrong by itself everybody sees as I do."""
+    """If a row about me is wrong I show others what I gave; what is wrong in itself everybody sees as I do."""
     key = (event.digest, event.part, event.contributors)
     turn.set(faults={**turn.state.faults, key: event.fault})
     found = _where(turn, key)
@@ -129,7 +129,7 @@ def on_checked(turn: Transition, event: MeanChecked) -> None:
 
 
 def on_row_dispute(turn: Transition, sender: str, message: RowDispute) -> None:
-    """Somebody shows the bytes that a member pledged, and a mean that says they are others."""
+    """A peer shows the bytes that a member pledged, and a mean whose row about them is false."""
     key, giver = (message.digest, message.part, message.contributors), message.giver or sender
     found, state = _where(turn, key), turn.state
     if found is None or sender in state.wrong or (giver, key) in state.shown:
@@ -149,14 +149,14 @@ def on_row_dispute(turn: Transition, sender: str, message: RowDispute) -> None:
 
 
 def check_shown(turn: Transition, digest: bytes) -> None:
-    """The mean has come of which somebody has shown something."""
+    """The mean has arrived about which somebody has shown evidence."""
     for (giver, key), (_, message) in turn.state.shown.items():
         if key[0] == digest and not turn.state.faults.get(key):
             _check_row(turn, giver, message)
 
 
 def _check_row(turn: Transition, giver: str, message: RowDispute) -> None:
-    """Without the mean nothing happens: it is checked once that is here."""
+    """Nothing happens without the mean: the row is checked once the mean is here."""
     found = _where(turn, (message.digest, message.part, message.contributors))
     if found is None:
         return
@@ -172,7 +172,7 @@ def _check_row(turn: Transition, giver: str, message: RowDispute) -> None:
 
 
 def on_row_checked(turn: Transition, event: RowChecked) -> None:
-    """The row is false: nobody takes this mean any more, everybody knows who made it, and I see to it that they do."""
+    """The row is false: no peer accepts this mean any more, everybody knows its author, and I pass the evidence on."""
     key = (event.digest, event.part, event.contributors)
     sender, message = turn.state.shown.get((event.giver, key), ("", None))
     if event.right:
@@ -192,7 +192,7 @@ def on_row_checked(turn: Transition, event: RowChecked) -> None:
 
 
 def on_objection(turn: Transition, sender: str, message: Objection) -> None:
-    """One for an anchor, of a voter that has not cried wolf."""
+    """Accept one objection per anchor from a voter that has not objected without proof."""
     state = turn.state
     lately = state.head.round - state.unproven.get(sender, -OBJECTS_AGAIN_AFTER) < OBJECTS_AGAIN_AFTER
     if (
@@ -208,7 +208,7 @@ def on_objection(turn: Transition, sender: str, message: Objection) -> None:
 
 
 def is_objected_to(turn: Transition, update: Update) -> bool:
-    """Whether somebody whom it counts may still prove that a mean misquotes it."""
+    """Whether a contributor of the mean may still prove that the mean misquotes it."""
     state, waits = turn.state, False
     for peer, (key, at) in state.objections.items():
         digest, part, bits = key
@@ -228,7 +228,7 @@ def is_objected_to(turn: Transition, update: Update) -> bool:
 
 
 def _proof_s(turn: Transition, header: ContributionHeader, part: int) -> float:
-    """How long its proof may take: two of its parts on its way, and two on theirs who pass it on."""
+    """How long its proof may take: two of its parts on its own line, and two on the lines of those that pass it on."""
     waits = timeouts.at(turn.state, max(0, turn.state.acceptor.promised))
     if not header.bandwidth_bps:
         return waits.exchange_s
@@ -237,16 +237,16 @@ def _proof_s(turn: Transition, header: ContributionHeader, part: int) -> float:
 
 @dataclass(frozen=True, slots=True)
 class MeanOrigin:
-    """Where a mean is from."""
+    """Where a mean comes from."""
 
     members: tuple[ContributionHeader, ...]
     anchor: bytes
     round: int
-    """Of that anchor."""
+    """The round of that anchor."""
 
 
 def _where(turn: Transition, key: tuple[bytes, int, int]) -> MeanOrigin | None:
-    """The proposal, the update that was decided last, or the exchange, in which this mean is."""
+    """The proposal, the last decided update, or the exchange, in which this mean is."""
     state, (digest, part, bits) = turn.state, key
     decided = (step.block.update for step in state.trail[-1:])
     for update in (*(proposal.update for proposal in state.proposals.values()), *decided):
@@ -258,7 +258,7 @@ def _where(turn: Transition, key: tuple[bytes, int, int]) -> MeanOrigin | None:
 
 
 def _mean(turn: Transition, key: tuple[bytes, int, int]) -> MeanData | None:
-    """What somebody has signed of it."""
+    """What a peer has signed about it."""
     digest, part, bits = key
     for exchange in (turn.state.exchange, turn.state.past):
         mean = exchange.means.get(part) if exchange is not None else None
@@ -273,12 +273,12 @@ def _author(turn: Transition, key: tuple[bytes, int, int]) -> str:
 
 
 def _liar_or_mean(turn: Transition, key: Key) -> str:
-    """One proof in a ballot is enough for each liar, and one for each mean that nobody has signed to me."""
+    """In one ballot one proof is enough for each liar, and one for each mean that nobody has signed to me."""
     return _author(turn, key) or key[0].hex()
 
 
 def _blame(turn: Transition, key: tuple[bytes, int, int], fault: str) -> None:
-    """Whoever has signed the mean; of one that nobody has signed to me, nobody: its proposal is refused."""
+    """Name the peer that signed the mean. If nobody has signed it to me, no peer is named: its proposal is refused."""
     mean, (_, part, _) = _mean(turn, key), key
     if mean is None:
         return

@@ -42,11 +42,9 @@ REPORT_ROUNDS = 4
 
 
 class Transition:
-    """Collects what one event changes. Messages to myself are handled within the same step.
-
-    `state` is a copy that belongs to this turn until the step ends: nobody else sees it change,
-    and setting its fields in place spares a copy per change.
-    """
+    """Collects what one event changes. Messages to myself are handled within the same step. `state` is a copy that
+    belongs to this step until it ends: nobody else sees it change, and setting its fields in place saves a copy per
+    change."""
 
     def __init__(self, state: State, now: float) -> None:
         self.state = object.__new__(State)
@@ -88,12 +86,12 @@ class Transition:
 
     @property
     def fragment(self) -> Fragment:
-        """What the round from my head averages."""
+        """The fragment that the round from my head averages."""
         return self.rules.fragment(self.state.head.round)
 
     @property
     def part_bytes(self) -> tuple[int, ...]:
-        """Encoded sizes of the parts of that, as one peer gives them."""
+        """Encoded sizes of that fragment's parts, as one peer gives them."""
         return self.rules.bytes_in(self.state.head.round)
 
     @property
@@ -119,32 +117,33 @@ class Transition:
         return peer in self.state.quarantined or self.says_nothing(peer)
 
     def says_nothing(self, peer: str) -> bool:
-        """The same of those who are not even asked for their vote."""
+        """The same for peers that are not even asked for their vote."""
         state = self.state
         return peer in state.banned or (peer in state.heard and state.heard[peer][0].leaving)
 
     def are_enough(self, count: int) -> bool:
-        """Of the electorate, to go on with."""
+        """Whether these are enough of the electorate to go on with."""
         return count >= quorum(self.state.electorate)
 
     @property
     def roster(self) -> Roster:
-        """The organiser's newest list that I know of; of two alike the chain's, which may be the founders alone."""
+        """The organiser's newest list that I know of; of two equal numbers the chain's, which may be the founders
+        alone."""
         return max(self.state.head.roster, self.state.roster, key=lambda item: item.number)
 
     def skip_to(self, ballot: int) -> None:
-        """Nobody leads those between this one and the last that I promised."""
+        """Nobody leads the ballots between this one and the last that I promised."""
         self.set(skipped=self.state.skipped + ballot - self.state.acceptor.promised - 1)
 
     def stuck_s(self) -> float:
-        """For how long I have been ready for this anchor without a decision; who sits out waits for nobody."""
+        """For how long I have been ready for this anchor without a decision; a peer that sits out waits for nobody."""
         state = self.state
         if state.header is None or state.decided is not None:
             return 0.0
         return max(0.0, self.now - (state.resumed_at if state.sits_out else state.submitted_at))
 
     def begin_instance(self, head: ChainHead, acceptor: Acceptor) -> None:
-        """Vote on what follows this head. What was said of another instance holds no more: ballots begin at 0 again."""
+        """Vote on what follows this head. Messages of other instances no longer hold: ballots begin at 0 again."""
         self.set(
             head=head, acceptor=acceptor, voters=self.state.voters.union(head.electorate), lead=None, exchange=None,
             early=(), checks={}, prepared={}, votes={}, proposals={}, decided=None, dead_ballots=frozenset(), skipped=0,
@@ -154,24 +153,24 @@ class Transition:
         self.moved()
 
     def moved(self) -> None:
-        """Something of this instance went on: the next coordinator's patience starts anew."""
+        """This instance made progress: the next coordinator's patience starts anew."""
         self.set(last_progress_at=self.now)
 
     def ballot_moved(self) -> None:
-        """The same of the ballot that I promised: nobody else's turn comes before that patience is over."""
+        """The ballot that I promised made progress: no other turn comes before that patience is over."""
         self.set(last_progress_at=self.now, ballot_at=self.now)
 
     def ballot_over(self) -> None:
-        """Nobody waits any longer for the ballot that I promised: from now on it is the turn of those after it."""
+        """Nobody waits any longer for the ballot that I promised: now it is the turn of those after it."""
         self.set(ballot_at=self.now - timeouts.patience_s(self.state))
 
     @property
     def my_root(self) -> bytes:
-        """What I have pledged for this anchor; empty if that is nothing, or not yet said."""
+        """What I have pledged for this anchor; empty if that is nothing, or not yet sent."""
         return self.state.header.root if self.state.header is not None else b""
 
     def my_header(self) -> ContributionHeader:
-        """What I froze, or a header that gives nothing but keeps my vote; what it says of others is as of now."""
+        """The header that I fixed, or one that gives nothing but keeps my vote; what it says about others is as of now."""
         state, before = self.state, self.state.header
         header = before or ContributionHeader(self.me, state.head.anchor, b"", 0, 0, 0, state.leaving)
         header = replace(header, reports=self.caught_lately(), away=timeouts.away(state, self.now))
@@ -191,10 +190,8 @@ class Transition:
     def fetch(
         self, digests: Iterable[bytes], sources: Iterable[str], lanes: int = 1, *, on_their_way: bool = False
     ) -> None:
-        """Keep asking `sources`, `lanes` of them at a time, until these digests are held, the first ones first.
-
-        What is probably `on_their_way`, or being written here, is waited for `ON_THEIR_WAY_S` before.
-        """
+        """Keep asking `sources`, `lanes` of them at a time, until these digests are held, the first ones first. Bytes
+        that are probably `on_their_way`, or being written here, are waited for `ON_THEIR_WAY_S` before."""
         missing = tuple(dict.fromkeys(digests))
         if not missing:
             return
@@ -210,13 +207,13 @@ class Transition:
         self.ask()
 
     def drop_fetch(self) -> None:
-        """A new ballot begins: what is missing of the ones before may never come, and is asked for again if needed."""
+        """A new ballot begins: missing bytes of earlier ones may never come, and are asked for again if needed."""
         state = self.state
         if state.wanted.digests and state.decided is None and not state.blocks:
             self.set(wanted=FetchState(asked=state.wanted.asked))
 
     def ask(self) -> None:
-        """Give every source that is free something to do, no more than it will answer at once."""
+        """Give every free source something to do, but no more than it will answer at once."""
         wanted = self.state.wanted
         if self.now < wanted.from_at:
             return
@@ -242,7 +239,7 @@ class Transition:
         return self.now + FETCH_RETRY_S + max(self.rules.bytes_of_means) / SLOWEST_BYTES_PER_S
 
     def ask_others(self) -> None:
-        """Sources that gave nothing for a while: what they were asked for is asked of others."""
+        """Sources that gave nothing for a while: ask others for the same."""
         wanted = self.state.wanted
         if not wanted.digests and not wanted.asked:
             return
@@ -256,7 +253,7 @@ class Transition:
             self.ask()
 
     def arrived(self, digest: bytes) -> None:
-        """One of the bytes that are fetched is here: its source is alive, and goes on when it has given all."""
+        """Fetched bytes are here: their source is alive, and is asked for more when it has given all."""
         wanted = self.state.wanted
         if not wanted.is_expected(digest):
             return
@@ -271,7 +268,7 @@ class Transition:
             self.ask()
 
     def say_head(self) -> None:
-        """Tell the electorate, and whoever was heard lately, where I am and whether I am ready."""
+        """Tell the electorate, and peers that were heard lately, where I am and whether I am ready."""
         state = self.state
         lately = (peer for peer, (_, at) in state.heard.items() if self.now - at < FORGET_S)
         to = dict.fromkeys((*state.head.electorate, *lately))
@@ -307,7 +304,7 @@ class Transition:
     # ---- what people are told if nothing moves ----
 
     def refuse(self, peer: str, rule: str, why: str) -> None:
-        """What `peer` sent breaks `rule`, one of `peer.consensus.protocol.refusals`, in words `why`: people are told
+        """A message of `peer` breaks `rule`, one of `peer.consensus.protocol.refusals`, in words `why`: people are told
         once per anchor, and again if this anchor stands still."""
         assert rule in RULES, rule
         attempts = self.state.attempts
@@ -324,14 +321,14 @@ class Transition:
             self._tell_if_stalled()
 
     def ballot_begins(self) -> None:
-        """I begin or promise a ballot of this anchor, so the one before came to nothing."""
+        """I begin or promise a ballot of this anchor, so the one before has failed."""
         attempts = self.state.attempts
         self.set(attempts=replace(attempts, over=attempts.over + attempts.under_way, under_way=True))
         if attempts.under_way:
             self._tell_if_stalled()
 
     def ballot_fails(self, why: str) -> None:
-        """The ballot that I led came to nothing."""
+        """The ballot that I led has failed."""
         attempts = self.state.attempts
         self.set(attempts=replace(attempts, over=attempts.over + attempts.under_way, under_way=False, failure=why))
         self._tell_if_stalled()
@@ -369,11 +366,11 @@ class Transition:
 
     @property
     def _head_author(self) -> str:
-        """Who made the last update; empty if that is not known, as after a snapshot."""
+        """The author of the last update; empty if that is unknown, as after a snapshot."""
         return self.state.trail[-1].block.update.coordinator if self.state.trail else ""
 
     def _why_still(self, refused: Refusal | None) -> str:
-        """What was refused, or how my last ballot failed and how many voters are heard; and who is not."""
+        """What was refused, or how my last ballot failed and how many voters are heard; and which are not."""
         state = self.state
         silent = [peer for peer in state.electorate if peer != self.me and not self._is_heard(peer)]
         if refused is not None:
@@ -384,7 +381,7 @@ class Transition:
         return "; ".join(filter(None, (*parts, f"not heard: {self.named(silent)}" if silent else "")))
 
     def named(self, peers: Sequence[str]) -> str:
-        """As people know them, the first few."""
+        """The first few by the names that people know."""
         names = ", ".join(map(self._called, peers[:NAMED_MOST]))
         return names + (f" and {len(peers) - NAMED_MOST} more" if len(peers) > NAMED_MOST else "")
 
