@@ -112,7 +112,8 @@ def answer_postponed(turn: Transition) -> None:
 
 
 def _freezing_first(turn: Transition) -> bool:
-    """A peer that still trains submits if half of its round is done, and answers then; the coordinator waits `ack_s`."""
+    """A peer that still trains submits if half of its round is done, and answers then; the coordinator waits
+    `ack_s`."""
     state = turn.state
     if state.header is not None or state.progress < HALF:
         return False
@@ -168,7 +169,8 @@ def on_propose(turn: Transition, sender: str, message: Propose) -> None:
 
 
 def _follows_from_what_is_signed(turn: Transition, coordinator: str, place: BallotId, update: Update) -> bool:
-    """Whether a proposal may follow my head. One that differs from what everybody computes is held against its author."""
+    """Whether a proposal may follow my head. One that differs from what everybody computes is held against its
+    author."""
     rules, head = turn.rules, turn.state.head
     misplaced = validation.fault_of_place(rules, head, update)
     if misplaced:
@@ -273,7 +275,8 @@ def _may_follow(mine: Acceptor, proposal: Proposal) -> bool:
 
 
 def _is_of_my_state(turn: Transition, proposal: Proposal) -> bool:
-    """Whether an update was made by a peer with my digest. A voter that has not computed its own yet votes once it has."""
+    """Whether an update was made by a peer with my digest. A voter that has not computed its own yet votes once it
+    has."""
     if proposal.certificate:
         return True
     mine, theirs = turn.state.state_digest, proposal.update.state

@@ -101,7 +101,8 @@ def _given_up_at(turn: Transition, moved_at: float) -> float:
 
 
 def _skipped_s(turn: Transition, ballot: int) -> float:
-    """The time that a ballot leaves to the coordinators between it and the ballot that I promised, each counted once."""
+    """The time that a ballot leaves to the coordinators between it and the ballot that I promised, each counted
+    once."""
     first = turn.state.acceptor.promised + 1
     owners = {turn.owner(other) for other in range(first, min(ballot, first + len(turn.state.electorate)))}
     return turn.rules.stagger_s * sum(_may_lead(turn, owner) for owner in owners)
@@ -242,7 +243,8 @@ def _look_at_promises(turn: Transition, lead: CoordinatorState) -> None:
 
 
 def _is_awaited(turn: Transition, lead: CoordinatorState, peer: str) -> bool:
-    """A voter; a newcomer that must still encode its contribution; and a ready newcomer, for a while after the voters."""
+    """A voter; a newcomer that must still encode its contribution; and a ready newcomer, for a while after the
+    voters."""
     believed = trusted(turn.state.head)
     if peer in lead.unfit:
         return False

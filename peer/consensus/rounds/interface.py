@@ -262,7 +262,8 @@ class PersistAcceptor(Effect):
 
 @dataclass(frozen=True, slots=True)
 class AskOrganiser(Effect):
-    """Show the organiser's node that I am stuck, or ask whether it is there; `OrganiserAnswered` follows if it answers."""
+    """Show the organiser's node that I am stuck, or ask whether it is there; `OrganiserAnswered` follows if it
+    answers."""
 
     stuck: Stuck | None
 

@@ -275,7 +275,8 @@ def _hold(turn: Transition, digest: bytes, size: int) -> None:
 
 
 def _delegate_holds(turn: Transition, event: DelegateHolds) -> None:
-    """Handled as if the mean, or the bytes, had come to me: for its own layers, and for what an update or a mean names."""
+    """Handled as if the mean, or the bytes, had come to me: for its own layers, and for what an update or a mean
+    names."""
     if event.mean is not None:
         member.on_delegates_mean(turn, event.worker, event.digest, event.size, event.mean)
         coordinator.poll(turn)

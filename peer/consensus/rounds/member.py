@@ -410,7 +410,8 @@ def on_mean(turn: Transition, sender: str, message: MeanData) -> None:
 
 
 def _awaiting(turn: Transition, sender: str, message: MeanData) -> MemberState | None:
-    """The exchange to which this mean belongs, if its reducer's signature is right; a mean that is too early is kept."""
+    """The exchange to which this mean belongs, if its reducer's signature is right; a mean that is too early is
+    kept."""
     exchange, part = turn.state.exchange, message.part
     if exchange is None or exchange.place != message.place:
         reassignment.keep_early(turn, sender, message)

@@ -29,7 +29,8 @@ ROOM_BYTES = 16 << 20
 
 
 def weights(turn: Transition, exchange: MemberState, part: int, contributors: int) -> tuple[int, ...]:
-    """What each member weighs in a mean of these contributors, and 0 for the others. Not all are 0 if there is a mean."""
+    """What each member weighs in a mean of these contributors, and 0 for the others. Not all are 0 if there is a
+    mean."""
     row = _row(turn, exchange, part)
     return tuple(weight if contributors >> index & 1 else 0 for index, weight in enumerate(row))
 

@@ -179,7 +179,8 @@ class MemberState:
         )  # fmt: skip
 
     def giver_of(self, rules: Rules, sender: str, message: PartData) -> int | None:
-        """Index of the member that pledged these bytes as this part; None if no member did for which `sender` speaks."""
+        """Index of the member that pledged these bytes as this part; None if no member did for which `sender`
+        speaks."""
         sizes = rules.bytes_in(self.round)
         if message.part >= len(sizes) or len(message.payload) != sizes[message.part]:
             return None

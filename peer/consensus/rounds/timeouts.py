@@ -250,7 +250,8 @@ def _first_ready_at(state: State) -> float:
 
 
 def answers_s(state: State, ballot: int, now: float, asked: Sequence[str]) -> float:
-    """How long promises are awaited: up to the upper bound if a peer heard lately must still encode its contribution."""
+    """How long promises are awaited: up to the upper bound if a peer heard lately must still encode its
+    contribution."""
     waiting = any(
         not said.ready and said.anchor == state.head.anchor and now - at_s < HEARD_S
         for said, at_s in (state.heard[peer] for peer in asked if peer in state.heard and not was_silent(state, peer))

@@ -170,7 +170,8 @@ class Transition:
         return self.state.header.root if self.state.header is not None else b""
 
     def my_header(self) -> ContributionHeader:
-        """The header that I fixed, or one that gives nothing but keeps my vote; what it says about others is as of now."""
+        """The header that I fixed, or one that gives nothing but keeps my vote; what it says about others is as of
+        now."""
         state, before = self.state, self.state.header
         header = before or ContributionHeader(self.me, state.head.anchor, b"", 0, 0, 0, state.leaving)
         header = replace(header, reports=self.caught_lately(), away=timeouts.away(state, self.now))
