@@ -41,12 +41,12 @@ log = logging.getLogger(__name__)
 
 
 class ChainFollower:
-    """Of a run of so many `rounds`, or without end (0)."""
+    """Follows the chain of a run of so many `rounds`, or of one without end (0)."""
 
     def __init__(self, directory: Path, keys: RunKeys, rounds: int) -> None:
         self._directory, self._keys, self._rounds = directory, keys, rounds
         self.head: ChainHead | None = None
-        """Where the chain is, as far as it was followed; None before the first look."""
+        """The head of the chain, as far as it was followed; None before the first look."""
         self._newest: Block | None = None
         self._way = KeptWay(0)
         self._look_at = 0.0
@@ -61,10 +61,8 @@ class ChainFollower:
         return self.has_elected(peer) or (self.head is not None and peer in self.head.roster.known)
 
     async def look(self, node: Node, genesis: Genesis, read_heads: ReadHeads) -> tuple[Block, ...]:
-        """The blocks that somebody shows beyond what is known, those that change who decides and the newest.
-
-        Looks each LOOK_S, and at once when somebody says that it has made the last round. Raises DiskFull.
-        """
+        """The new blocks that some peer shows: those that change the electorate, and the newest. Looks each LOOK_S,
+        and at once when a peer says that it has made the last round. Raises DiskFull."""
         if self.head is None:
             self._load(genesis)
         assert self.head is not None
@@ -85,7 +83,7 @@ class ChainFollower:
         return way.blocks
 
     def _load(self, genesis: Genesis) -> None:
-        """Where this node stood last: what it wrote itself it has checked."""
+        """The node's last position: it has checked what it wrote itself."""
         self.head = genesis_head(genesis)
         path = self._directory / FOLLOWED_FILE
         if not path.exists():
@@ -101,7 +99,8 @@ class ChainFollower:
     # ---- what others ask ----
 
     async def answer_way(self, peer: str, request: bytes) -> bytes | None:
-        """As a peer answers it (`light_chain.QUESTION`), to the newest round alone: the node keeps no other."""
+        """Answered as a peer does (`light_chain.QUESTION`), but only up to the newest round, since the node keeps no
+        other."""
         if self._newest is None or self.head is None or not self._budget.has_room_for(peer):
             return None
         try:
@@ -116,7 +115,7 @@ class ChainFollower:
         return packed
 
     async def answer_status(self, peer: str, request: bytes) -> bytes | None:
-        """As a peer answers it, that has no snapshot to give, and no blocks."""
+        """Answered as by a peer without snapshots and without blocks."""
         if self.head is None:
             return None
         return ChainStatus(round=self.head.round, shared=-1, offers=()).to_bytes()

@@ -36,7 +36,7 @@ class CheckpointBook:
         self._apart, self._clock = SNAPSHOTS * snapshot_rounds, clock
         self.newest = read_checkpoint(directory)
         self._next: ChainHead | None = None
-        """What is signed next, when it lies far enough back."""
+        """What is signed next, once it lies far enough in the past."""
         self._signed_at = clock() - EVERY_S
 
     def look(self, head: ChainHead | None) -> None:
@@ -62,7 +62,7 @@ class CheckpointBook:
 
 
 def read_checkpoint(directory: Path) -> ChainCheckpoint | None:
-    """What the node of this folder has signed last. Raises BadInput for a damaged file."""
+    """The newest checkpoint that the node of this folder signed. Raises BadInput for a damaged file."""
     path = directory / FILE
     if not path.exists():
         return None

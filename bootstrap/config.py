@@ -25,14 +25,14 @@ _UNITS_S = {"m": 60.0, "h": 3600.0, "d": 86400.0, "w": 7 * 86400.0}
 
 @dataclass(frozen=True, kw_only=True)
 class InviteTerms:
-    """What invites say. Raises BadInput for terms that contradict each other."""
+    """The terms in invites. Raises BadInput for terms that contradict each other."""
 
     admits: bool = False
-    """The run asks for an admission, so they hold tokens."""
+    """The run asks for an admission, so invites hold tokens."""
     single: int = 0
-    """So many, each for one peer; 0: one for as many peers as have it."""
+    """The number of invites for one peer each; 0: one invite for any number of peers."""
     lasts_s: float = 0.0
-    """Seconds until they are over; 0: never."""
+    """Seconds until they expire; 0: never."""
 
     def __post_init__(self) -> None:
         if not 0 <= self.single <= SINGLE_MOST:
@@ -52,16 +52,16 @@ class BootstrapConfig:
     listen: tuple[str, ...] = ALL_INTERFACES
     announce: tuple[str, ...] = ()
     also: tuple[str, ...] = ()
-    """Where else newcomers may dial: other nodes or peers of the run. For the invites alone."""
+    """Other nodes or peers of the run that newcomers may dial; only for the invites."""
     terms: InviteTerms = field(default_factory=InviteTerms)
     founders: tuple[str, ...] = ()
-    """Who may found the run, by peer id; none: who comes first."""
+    """The peer ids that may found the run; none: the first peers that come."""
     health_port: int = 0
-    """Of loopback; 0 serves no health page."""
+    """A port of loopback; 0 serves no status page."""
     member_s: float = LASTS_S
     """How long an admission lasts."""
     promote_s: float | None = None
-    """For how long the voters must have counted a stranger's work before the node promotes it; None: it never does."""
+    """For how long the voters must have counted a stranger's work before the node promotes it; None: never."""
 
     def __post_init__(self) -> None:
         count = self.spec.run.founders

@@ -29,7 +29,7 @@ from dht.records import pack as pack_record
 
 @dataclass(frozen=True, kw_only=True)
 class FounderPool:
-    """Who is here before genesis."""
+    """The peers that are here before the genesis."""
 
     agreed: tuple[str, ...]
     """Peers whose initial state is the most common one, sorted."""
@@ -37,10 +37,11 @@ class FounderPool:
     """Peers that start from other parameters; they cannot take part."""
     state: bytes
     training: tuple[str, ...]
-    """Who says that it already trains in this run, which then has begun: anybody can say so."""
+    """Peers that say they already train in this run. That proves nothing: anybody can say so."""
 
     def founders(self, count: int, arrived: Sequence[str] = ()) -> tuple[str, ...] | None:
-        """The first `count` of those who agree, as they `arrived`, sorted; None while there are too few."""
+        """The first `count` peers that agree, in the order in which they `arrived`, sorted; None while there are too
+        few."""
         if len(self.agreed) < count:  # that a run has begun shows its genesis, which this organiser has signed
             return None
         place = {peer: index for index, peer in enumerate(arrived)}
@@ -49,7 +50,7 @@ class FounderPool:
 
 
 def look(heads: Mapping[str, PeerRecord], named: Collection[str] = ()) -> FounderPool:
-    """Who could found the run: those that the organiser has `named`, or all if it named none."""
+    """The peers that could found the run: those that the organiser has `named`, or all if it named none."""
     training = tuple(sorted(peer for peer, head in heads.items() if head.round >= 0))
     heads = {peer: head for peer, head in heads.items() if not named or peer in named}
     here = {peer: head for peer, head in heads.items() if head.round == -1 and head.state and not head.leaving}
@@ -65,20 +66,20 @@ def look(heads: Mapping[str, PeerRecord], named: Collection[str] = ()) -> Founde
 
 
 class GenesisFile:
-    """The organiser's one genesis, on disk before anybody hears of it."""
+    """The organiser's one genesis, written to disk before it is sent."""
 
     def __init__(self, path: Path, identity: Identity, run: bytes) -> None:
         self._path, self._identity, self._run = path, identity, run
         self.genesis: Genesis | None = self._load()
 
     def decide(self, genesis: Genesis, now_s: float) -> None:
-        """Write it down, for good. There is no second one."""
+        """Write it to disk, for good. There is no second one."""
         assert self.genesis is None, "a run has one genesis"
         write_atomic(self._path, pack_record(self._sign(genesis, now_s)))
         self.genesis = genesis
 
     def restore(self, record: Record) -> bool:
-        """Take back what this organiser said once, from whoever has kept it; whether it is that."""
+        """Restore what this organiser once signed, from a peer that has kept it; returns whether it is that."""
         genesis = genesis_in(record, self._run, self._identity.peer_id)
         if genesis is None:
             return False

@@ -26,22 +26,20 @@ log = logging.getLogger(__name__)
 
 
 class InviteIssuer:
-    """Prints invites when the node has started; keeps one, after which `homefires invite` makes more.
-
-    A router takes some seconds to let others in (UPnP), and nobody else knows the address before: until an address of
-    the internet is known it is looked for again and again.
-    """
+    """Prints invites once the node has started, and keeps one, from which `homefires invite` makes more. A router
+    needs some seconds to let others in (UPnP), and nobody knows the public address before. So until there is one it
+    is looked for again and again."""
 
     def __init__(
         self, config: BootstrapConfig, identity: Identity, node: Node, report: Callable[[Event], None]
     ) -> None:
         self._config, self._identity, self._node, self._report = config, identity, node, report
         self._is_private = False
-        """The newest invites lead nobody here who is not in this network."""
+        """The newest invites lead only peers of this network here."""
         self._look_at = 0.0
 
     async def issue(self) -> None:
-        """Print them, and say so if they are of use in this network alone. Raises Unreachable, DiskFull."""
+        """Print them, and say so if they work in this network only. Raises Unreachable, DiskFull."""
         addresses = await self._addresses()
         texts = self._make(addresses)
         for text in texts:
@@ -55,7 +53,7 @@ class InviteIssuer:
         self._look_at = time.monotonic() + LOOK_S
 
     async def look(self) -> None:
-        """Keep a better invite once there is one, and room for it."""
+        """Keep a better invite once there is one, and room for it on disk."""
         if not self._is_private or time.monotonic() < self._look_at:
             return
         self._look_at = time.monotonic() + LOOK_S
@@ -77,7 +75,7 @@ class InviteIssuer:
             self._report(AlertRaised(level="info", code=CODE, text=text))
 
     async def _addresses(self) -> tuple[str, ...]:
-        """What invites name: those of loopback only if there are no others."""
+        """The addresses for invites: those of loopback only if there are no others."""
         mine = [address for address in await self._node.addresses() if can_be_dialled(address)]
         beyond = [address for address in mine if not are_loopback([address])]
         return (*(beyond or mine), *self._config.also)[:MAX_ADDRESSES]
@@ -92,7 +90,7 @@ class InviteIssuer:
 
 
 def lead_outside(addresses: Sequence[str]) -> bool:
-    """Whether somebody in another network may get through by one of these: a name, or an address of the internet."""
+    """Whether a peer in another network may get through to one of these: a name, or a public address."""
     return any(map(_leads_outside, addresses))
 
 

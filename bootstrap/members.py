@@ -27,7 +27,7 @@ NAMES_FILE = "member_names.json"
 
 
 class NonRenewals:
-    """Whom the organiser lets take part no longer than their admissions last: the file of a folder, as it is now."""
+    """The peers whose admission the organiser does not renew: the file of a folder, as it is now."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -53,12 +53,12 @@ def load_names(directory: Path) -> dict[str, str]:
 
 
 def save_names(directory: Path, names: Mapping[str, str]) -> None:
-    """For `load_names`. Raises DiskFull."""
+    """Written for `load_names`. Raises DiskFull."""
     _save_table(directory / NAMES_FILE, names)
 
 
 def end(directory: Path, peer: str, reason: str) -> None:
-    """Renew a peer's admission no more. Raises BadInput for what nobody could read, DiskFull."""
+    """Do not renew a peer's admission any more. Raises BadInput for a reason that nobody could read, DiskFull."""
     if public_key_of(peer) is None:
         raise BadInput(f"{peer[:60]!r} is not a peer id (12D3Koo…); homefires members lists them")
     if not 0 < len(reason) <= MAX_REASON or not reason.isprintable():
@@ -75,7 +75,7 @@ def renew(directory: Path, peer: str) -> None:
 
 
 def load_table(path: Path, is_value: Callable[[Any], bool], remedy: str) -> dict[str, Any]:
-    """A JSON object of such values by name; none without the file. Raises BadInput that names the remedy."""
+    """A JSON object of such values by name; empty without the file. Raises BadInput that names the remedy."""
     if not path.exists():
         return {}
     try:
@@ -102,31 +102,31 @@ ADMITTED_MOST = 4096
 
 @dataclass(frozen=True, kw_only=True)
 class Answer:
-    """An admission, or why there is none."""
+    """An admission, or the reason of a refusal."""
 
     admission: Admission | None = None
     why: str = ""
     is_new: bool = False
-    """Whether the peer was not known before."""
+    """Whether the peer was unknown before."""
 
     def to_bytes(self) -> bytes:
-        """msgpack of the admission's bytes, empty for none, and of the reason."""
+        """msgpack of the admission's bytes, empty if there is none, and of the reason."""
         shown = b"" if self.admission is None else self.admission.to_bytes()
         packed: bytes = msgpack.packb([shown, self.why])
         return packed
 
 
 class AdmissionBook:
-    """Which peer was admitted for which token, and until when. A line is on disk before anybody hears of it."""
+    """Which peer was admitted for which token, and until when. A line is on disk before it is sent."""
 
     def __init__(self, directory: Path, organiser: Identity, run: bytes, lasts_s: float = LASTS_S) -> None:
         assert lasts_s > 0
         self._path, self._organiser, self._run, self._lasts_s = directory / BOOK_FILE, organiser, run, lasts_s
         self._ended = NonRenewals(directory)
         self._used: dict[str, str] = {}
-        """Single-use tokens, in hex, and by whom."""
+        """Single-use tokens, in hex, and the peers that used them."""
         self._until: dict[str, float] = {}
-        """By peer, when its newest admission ends."""
+        """When each peer's newest admission ends."""
         for row in read_book(directory):
             self._note(row)
 
@@ -138,10 +138,8 @@ class AdmissionBook:
         return frozenset(peer for peer, until in self._until.items() if until == FOR_EVER or until > now_s)
 
     def answer(self, peer: str, text: str, orders: QuarantineList, now_s: float) -> Answer:
-        """Admit the peer that shows this invite; who was admitted before needs none, and gets the next in time.
-
-        Raises DiskFull, BadInput for a damaged file.
-        """
+        """Admit the peer that shows this invite. A peer that was admitted before needs no invite, and gets the next
+        admission in time. Raises DiskFull, BadInput for a damaged file."""
         if peer in orders.quarantined:
             return Answer(why=f"the organiser keeps this peer out: {orders.quarantined[peer]}")
         if (reason := self._ended.look().get(peer)) is not None:
@@ -154,12 +152,12 @@ class AdmissionBook:
         return Answer(admission=issue_admission(self._organiser, self._run, peer, self._until[peer]), is_new=is_new)
 
     def _is_due(self, peer: str, now_s: float) -> bool:
-        """Whether there is to be a next one: else whoever asks every second would fill the book."""
+        """Whether the next admission is due: otherwise a peer that asks every second would fill the book."""
         until = self._until[peer]
         return until != FOR_EVER and until - now_s < RENEWED_FROM * self._lasts_s
 
     def _why_not(self, peer: str, text: str, now_s: float) -> str:
-        """Empty, and written down, if the invite admits this newcomer."""
+        """Empty, and written to the book, if the invite admits this newcomer; otherwise the reason."""
         try:
             invite = parse(text, now_s)
         except BadInvite as error:
@@ -197,7 +195,7 @@ def _private(name: str, flags: int) -> int:
 
 
 def read_book(directory: Path) -> list[dict[str, Any]]:
-    """The lines of a folder's book, the oldest first. The last may be cut off: nobody heard of that admission."""
+    """The lines of a folder's book, the oldest first. The last may be cut off: then nobody heard of that admission."""
     path = directory / BOOK_FILE
     if not path.exists():
         return []

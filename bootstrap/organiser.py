@@ -28,7 +28,7 @@ ORDERS_FILE = "quarantine"
 
 
 def more_invites(directory: Path, *, expires: str = "", count: int = 0, also: Sequence[str] = ()) -> str:
-    """Invites of the run and the addresses of the last one, for whom `InviteTerms` says. Raises BadInput."""
+    """Further invites of the run on these terms, with the addresses of the last one. Raises BadInput."""
     organiser, last = _open(directory)
     lasts_s = parse_duration_s("--expires", expires) if expires else 0.0
     terms = InviteTerms(admits=last.token is not None, single=count, lasts_s=lasts_s)
@@ -42,21 +42,21 @@ def more_invites(directory: Path, *, expires: str = "", count: int = 0, also: Se
 
 
 def keep_out(directory: Path, peer: str, reason: str) -> str:
-    """Have nobody work with a peer any more, and say why. Raises BadInput, DiskFull."""
+    """Put a peer into quarantine, with a reason. Raises BadInput, DiskFull."""
     organiser, last = _open(directory)
     quarantine(directory, organiser, last.spec_hash, peer, reason.strip())
     return f"{peer} is in quarantine: {reason.strip()}; peers obey once the bootstrap node has told them"
 
 
 def let_back(directory: Path, peer: str) -> str:
-    """Take that back. Raises BadInput, DiskFull."""
+    """End a quarantine. Raises BadInput, DiskFull."""
     organiser, last = _open(directory)
     lift(directory, organiser, last.spec_hash, peer)
     return f"the quarantine of {peer} is lifted; peers obey once the bootstrap node has told them"
 
 
 def list_quarantine(directory: Path) -> str:
-    """Who is kept out, and why. Raises BadInput."""
+    """The peers in quarantine, and the reasons. Raises BadInput."""
     organiser, last = _open(directory)
     kept_out = load_quarantine(directory / ORDERS_FILE, last.spec_hash, organiser.peer_id).quarantined
     lines = [f"{peer}  {reason}" for peer, reason in sorted(kept_out.items())]
@@ -64,7 +64,7 @@ def list_quarantine(directory: Path) -> str:
 
 
 def list_members(directory: Path) -> str:
-    """Who is admitted, how it is called, and until when; and who is promoted. Raises BadInput."""
+    """The admitted peers, their names, and the ends of their admissions; and the promoted ones. Raises BadInput."""
     organiser, last = _open(directory)
     now_s, ended, names = time.time(), load_ended(directory), load_names(directory)
     until = {row["peer"]: row["until"] for row in read_book(directory)}  # of a peer the newest line counts
@@ -85,28 +85,28 @@ def _when(until: float, now_s: float) -> str:
 
 
 def end_admission(directory: Path, peer: str, reason: str) -> str:
-    """Renew a peer's admission no more. Raises BadInput, DiskFull."""
+    """Do not renew a peer's admission any more. Raises BadInput, DiskFull."""
     _open(directory)
     end(directory, peer, reason.strip())
     return f"the admission of {peer} is renewed no more: {reason.strip()}; it takes part until it ends"
 
 
 def renew_admission(directory: Path, peer: str) -> str:
-    """Take that back. Raises BadInput, DiskFull."""
+    """Undo `end_admission`. Raises BadInput, DiskFull."""
     _open(directory)
     renew(directory, peer)
     return f"the admission of {peer} is renewed again"
 
 
 def promote_peer(directory: Path, peer: str) -> str:
-    """Have a peer be known to the organiser like a founder. Raises BadInput, DiskFull."""
+    """Make a peer a known one, like a founder. Raises BadInput, DiskFull."""
     _open(directory)
     promote(directory, peer, time.strftime("by hand on %Y-%m-%d", time.gmtime()))
     return f"{peer} is promoted: no stranger any more; peers know it once the bootstrap node has told them"
 
 
 def demote_peer(directory: Path, peer: str) -> str:
-    """Take that back. Raises BadInput, DiskFull."""
+    """Undo `promote_peer`. Raises BadInput, DiskFull."""
     _open(directory)
     demote(directory, peer)
     return f"{peer} is not promoted any more; peers know it once the bootstrap node has told them"
@@ -125,10 +125,8 @@ def _open(directory: Path) -> tuple[Identity, Invite]:
 
 
 class OrdersFile:
-    """The newest orders of a folder; what changes in them is reported. Raises BadInput for a file that is damaged now.
-
-    One that is damaged, gone, or older while the node runs changes nothing: what was ordered last goes on.
-    """
+    """The newest orders of a folder; changes are reported. Raises BadInput for a file that is damaged now. A file
+    that is damaged, gone, or older while the node runs changes nothing: the last orders stay in force."""
 
     def __init__(self, directory: Path, run: bytes, organiser: str, report: Callable[[Event], None]) -> None:
         self._path, self._run, self._organiser, self._report = directory / ORDERS_FILE, run, organiser, report
@@ -176,7 +174,7 @@ class OrdersFile:
 
 
 def quarantine(directory: Path, organiser: Identity, run: bytes, peer: str, reason: str) -> QuarantineList:
-    """Keep a peer out from now on. Raises BadInput for what no peer would read, DiskFull."""
+    """Put a peer into quarantine. Raises BadInput for a reason that no peer would read, DiskFull."""
     if peer == organiser.peer_id:
         raise BadInput("this is the organiser's own key; it cannot be put in quarantine")
     known = load_quarantine(directory / ORDERS_FILE, run, organiser.peer_id)
@@ -184,7 +182,7 @@ def quarantine(directory: Path, organiser: Identity, run: bytes, peer: str, reas
 
 
 def lift(directory: Path, organiser: Identity, run: bytes, peer: str) -> QuarantineList:
-    """Let a peer in again. Raises BadInput if it is not kept out, DiskFull."""
+    """End a quarantine. Raises BadInput if the peer is not in quarantine, DiskFull."""
     known = load_quarantine(directory / ORDERS_FILE, run, organiser.peer_id)
     if peer not in known.quarantined:
         kept_out = ", ".join(sorted(known.quarantined)) or "nobody"
@@ -194,7 +192,8 @@ def lift(directory: Path, organiser: Identity, run: bytes, peer: str) -> Quarant
 
 
 def _next(known: QuarantineList) -> int:
-    """By the clock: they must count also where this folder was lost, or is an old copy, and others know newer ones."""
+    """The next number, taken from the clock: it must also count if this folder was lost, or is an old copy, and
+    others know newer orders."""
     return max(known.number + 1, round(time.time()))
 
 

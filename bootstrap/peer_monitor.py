@@ -37,15 +37,15 @@ log = logging.getLogger(__name__)
 
 
 def is_relayed(peer: str, book: AdmissionBook | None, orders: OrdersFile, guests: AccessList, now_s: float) -> bool:
-    """Whether this node passes on what the peer and others say who cannot dial each other: of members, and of `guests`
-    who have shown an admission that is not in the book."""
+    """Whether this node relays for the peer, because it and others cannot dial each other: for members, and for
+    `guests` that have shown an admission which is not in the book."""
     if peer in orders.look().quarantined:
         return False
     return book is None or peer in book.members(now_s) or guests.why_not(peer) is None
 
 
 def _names_in(directory: Path) -> dict[str, str]:
-    """What members called themselves; nothing that a node needs."""
+    """The names of members; the node itself needs none."""
     try:
         return load_names(directory)
     except BadInput as error:
@@ -54,7 +54,7 @@ def _names_in(directory: Path) -> dict[str, str]:
 
 
 class PeerMonitor:
-    """Reads the board for a node. `book` is that of its members, in a run that has some."""
+    """Reads the board for a node. `book` is its list of members, in a run that has one."""
 
     def __init__(
         self, node: Node, directory: Path, book: AdmissionBook | None, orders: OrdersFile, health: Health
@@ -67,13 +67,13 @@ class PeerMonitor:
         self._look_at = 0.0
 
     async def heads(self) -> dict[str, PeerRecord]:
-        """By peer id what everybody on the board says of itself, kept out or not."""
+        """What each peer on the board says about itself, by peer id, with peers in quarantine."""
         heads = await read_peers(self._node.board)
         self.health.see(heads)
         return heads
 
     def let_in(self, heads: Mapping[str, PeerRecord]) -> dict[str, PeerRecord]:
-        """Those of them whose word is listened to."""
+        """The same for peers whose records are believed."""
         kept_out, members = self._orders.look().quarantined, self._members()
         return {
             peer: head for peer, head in heads.items() if peer not in kept_out and (members is None or peer in members)
@@ -83,11 +83,12 @@ class PeerMonitor:
         return self.let_in(await self.heads())
 
     async def meet_again(self) -> None:
-        """Dial everybody who was met in an earlier life; who does not answer within DIAL_S is tried again later."""
+        """Dial all peers that were met in an earlier life; those that do not answer within DIAL_S are tried again
+        later."""
         await asyncio.gather(*map(self._reach, self._in_turn))
 
     async def look(self) -> None:
-        """See who is there, if that was LOOK_S ago: show it, remember some of them, dial one of those met earlier."""
+        """If LOOK_S have passed, see which peers are there: show them, remember some, dial one of those met earlier."""
         if time.monotonic() < self._look_at:
             return
         heads = await self.heads_let_in()
@@ -103,7 +104,7 @@ class PeerMonitor:
             await self._node.reach(address, DIAL_S)
 
     async def _remember(self, heads: Mapping[str, PeerRecord]) -> None:
-        """Write down where those are whose addresses are new, if there is a connection with them."""
+        """Write down the addresses of connected peers whose addresses are new."""
         try:
             connected = await self._node.connections()
         except Unreachable as error:
@@ -131,7 +132,7 @@ class PeerMonitor:
         self._names = names
 
     def members(self) -> frozenset[str]:
-        """Whom the organiser has admitted; nobody where everybody may take part."""
+        """The peers that the organiser has admitted; none where everybody may take part."""
         return self._members() or frozenset()
 
     def _members(self) -> frozenset[str] | None:

@@ -36,7 +36,8 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class Candidate:
-    """A stranger: since when it is watched (Unix s), in how many rounds its work was counted, and the newest."""
+    """A stranger: since when it is watched (Unix s), in how many rounds its work was counted, and the newest of
+    them."""
 
     since: float
     rounds: int
@@ -60,7 +61,7 @@ class Promoter:
         return peer in self._candidates
 
     async def look(self, node: Node, blocks: Iterable[Block], known: Collection[str]) -> None:
-        """See in these new blocks who has earned it."""
+        """Find in these new blocks which strangers have earned a promotion."""
         updates = [block.update for block in blocks]
         for update in updates:
             self.note(update)
@@ -73,7 +74,8 @@ class Promoter:
             log.warning("whom this node watches is not on disk: %s", error)
 
     def note(self, update: Update) -> None:
-        """Count the rounds of those who vote not or are known not; who is forgotten by the voters begins anew."""
+        """Count the rounds of peers that do not vote and are not known; a peer that the voters have forgotten begins
+        anew."""
         now, before = self._clock(), self._candidates
         self._candidates = {}
         for tenure in update.tenures:
@@ -82,7 +84,7 @@ class Promoter:
             self._candidates[tenure.peer] = replace(one, rounds=one.rounds + is_new, seen=max(one.seen, tenure.seen))
 
     def due(self, known: Collection[str]) -> list[str]:
-        """Who has earned it, the most diligent first."""
+        """The candidates that have earned it, the most diligent first."""
         assert self._after_s is not None
         watched = ((peer, one) for peer, one in self._candidates.items() if peer not in known)
         earned = [
@@ -117,7 +119,7 @@ class Promoter:
 
 
 def network_of(address: str) -> str:
-    """The /24 or /48 of a multiaddr; all that come through relays are of one; empty if it tells none."""
+    """The /24 or /48 of a multiaddr; all relayed addresses count as one network; empty if it tells none."""
     if CIRCUIT in address:
         return RELAYED
     match address.split("/")[1:3]:

@@ -32,7 +32,7 @@ Refuse = Callable[[RejectCode, str, str], None]
 
 
 class RestartBook:
-    """What the node knows of them. Raises BadInput for a file that is damaged."""
+    """What the node knows about restarts. Raises BadInput for a damaged file."""
 
     def __init__(self, directory: Path, identity: Identity, run: bytes, report: Callable[[Event], None]) -> None:
         self._directory, self._report = directory, report
@@ -43,11 +43,11 @@ class RestartBook:
         (directory / ORDER_FILE).unlink(missing_ok=True)
 
     def know(self, founders: tuple[str, ...], newest: Roster) -> None:
-        """Whom the organiser knows: at first, and now."""
+        """The peers that the organiser knows: first, and now."""
         self._founders, self.desk.roster = Roster(0, founders), newest
 
     def answer(self, peer: str, request: bytes, refuse: Refuse) -> bytes | None:
-        """To `restart_desk.QUESTION`; None if nothing can be said to this."""
+        """The answer to `restart_desk.QUESTION`; None if there is none."""
         if not request or not self.desk.roster.known:
             return b""
         try:
@@ -66,7 +66,8 @@ class RestartBook:
         return b"" if restart is None else pack(restart.packed())
 
     def look(self) -> None:
-        """Tell who waits, where that has changed, and do what the organiser has ordered; when the disk has room."""
+        """Report the waiting peers if they have changed, and do what the organiser has ordered; when the disk has
+        room."""
         try:
             self._look()
         except DiskFull as error:
@@ -130,14 +131,14 @@ def _load(folder: Path) -> list[Restart]:
 
 @dataclass(frozen=True, kw_only=True)
 class Unanswered:
-    """Agreements that stand still, and what people read of each."""
+    """Agreements that stand still, and what people read about each."""
 
     abouts: tuple[str, ...]
     lines: tuple[str, ...]
 
 
 def read_waiting(directory: Path) -> Unanswered:
-    """Who waits for the node of this folder. Raises BadInput for a damaged file."""
+    """The peers that wait for the node of this folder. Raises BadInput for a damaged file."""
     path = directory / WAITING_FILE
     if not path.exists():
         return Unanswered(abouts=(), lines=())
@@ -151,7 +152,8 @@ def read_waiting(directory: Path) -> Unanswered:
 
 
 def let_go_on(directory: Path, waiting: Unanswered, within_s: float = OBEYED_S) -> str:
-    """Have the running node let those go on who wait; what came of it. Raises BadInput if it does not run, DiskFull."""
+    """Make the running node let the waiting peers go on; returns its answer. Raises BadInput if it does not run,
+    DiskFull."""
     path = directory / ORDER_FILE
     write_atomic(path, json.dumps(list(waiting.abouts)).encode())
     ends_at = time.monotonic() + within_s

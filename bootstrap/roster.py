@@ -34,7 +34,7 @@ class RosterFile:
         self._trouble = ""
 
     def look(self, founders: tuple[str, ...], admitted: Collection[str], out: Iterable[str]) -> Roster:
-        """The list as it must be now, signed anew if it is not that; as it was if that cannot be written."""
+        """The list as it must be now, signed anew if it has changed; the old one if it cannot be written."""
         try:
             return self._look(founders, admitted, out)
         except (DiskFull, BadInput) as error:
@@ -91,21 +91,21 @@ def _load(path: Path, keys: RunKeys) -> Roster:
 
 
 def load_promoted(directory: Path) -> dict[str, str]:
-    """How they came to be known, by peer. Raises BadInput for a damaged file."""
+    """How each peer came to be known. Raises BadInput for a damaged file."""
     return load_table(
         directory / PROMOTED_FILE, lambda how: isinstance(how, str), "move it away, and promote them again"
     )
 
 
 def promote(directory: Path, peer: str, how: str) -> None:
-    """Have a peer be no stranger from now on. Raises BadInput for what is no peer id, DiskFull."""
+    """Make a peer a known one from now on. Raises BadInput for a text that is no peer id, DiskFull."""
     if public_key_of(peer) is None:
         raise BadInput(f"{peer[:60]!r} is not a peer id (12D3Koo…); the Peers screen shows it")
     _save(directory, {**load_promoted(directory), peer: how})
 
 
 def demote(directory: Path, peer: str) -> None:
-    """Take that back. Raises BadInput if it was not promoted, DiskFull."""
+    """Undo `promote`. Raises BadInput if the peer was not promoted, DiskFull."""
     known = load_promoted(directory)
     if peer not in known:
         raise BadInput(f"{peer[:60]!r} was not promoted; homefires members shows who was")

@@ -123,7 +123,7 @@ async def _open(config: BootstrapConfig, report: Report) -> AsyncIterator[Node]:
 
 @asynccontextmanager
 async def _giving_start(config: BootstrapConfig, node: Node) -> AsyncIterator[None]:
-    """Newcomers load from here the model from which the run starts, where they get it nowhere else."""
+    """Newcomers download the pretrained model from here if they get it nowhere else."""
     if config.spec.start is None:
         yield
         return
@@ -142,7 +142,7 @@ def _rank(
     me: str, file: GenesisFile, book: AdmissionBook | None, roster: RosterFile, promoter: Promoter,
     follower: ChainFollower, peer: str,
 ) -> Rank:  # fmt: skip
-    """Who has a place on this node's board before whom."""
+    """The order in which peers get a place on this node's board."""
     founders = () if file.genesis is None else file.genesis.founders
     if peer == me or follower.has_elected(peer):
         return Rank.VOTER
@@ -204,7 +204,7 @@ def _answer_stuck(node: Node, orders: OrdersFile, restarts: RestartBook) -> None
 
 
 def _take_in_guests(node: Node, guests: AccessList) -> None:
-    """Whoever shows an admission that is in no book, as the organiser's own watcher does, is relayed for, too."""
+    """Relay also for peers that show an admission which is in no book, such as the organiser's own watcher."""
 
     async def answer(peer: str, request: bytes) -> bytes | None:
         try:
@@ -221,7 +221,7 @@ async def _found(
     config: BootstrapConfig, node: Node, file: GenesisFile, report: Report, stop: asyncio.Event, around: PeerMonitor,
     issuer: InviteIssuer,
 ) -> None:  # fmt: skip
-    """Wait until enough peers agree on the initial state, then decide who founds the run."""
+    """Wait until enough peers agree on the initial state, then decide the founders."""
     last: FounderPool | None = None
     arrived: dict[str, None] = {}
     while file.genesis is None and not stop.is_set():
@@ -270,7 +270,7 @@ async def _stay(
     restarts: RestartBook, roster: RosterFile, promoter: Promoter, signed: CheckpointBook,
     follower: ChainFollower,
 ) -> None:  # fmt: skip
-    """The run has begun: go on saying who founded it, obey the organiser's orders, and look who is there."""
+    """The run has begun: publish its founders, obey the organiser's orders, and watch which peers are there."""
     due_at = 0.0
     while not stop.is_set():
         assert file.genesis is not None
@@ -325,7 +325,7 @@ async def _pause(stop: asyncio.Event, seconds: float) -> None:
 
 @contextmanager
 def _forgiving_when(stop: asyncio.Event) -> Iterator[None]:
-    """Lets Unreachable pass once `stop` is set: Ctrl-C ends the daemon in the same moment as us."""
+    """Ignores Unreachable once `stop` is set: Ctrl-C ends the daemon in the same moment as us."""
     try:
         yield
     except Unreachable:
@@ -341,16 +341,14 @@ _LOOPBACK_OF = {"0.0.0.0": "127.0.0.1", "::": "::1"}
 
 
 def restore_ports(directory: Path, listen: Sequence[str]) -> tuple[str, ...]:
-    """The addresses to listen on, with the ports that this folder keeps in the place of 0. Raises BadInput."""
+    """The addresses to listen on, with the ports kept in this folder instead of 0. Raises BadInput."""
     kept = _load(directory)
     return tuple(_with_port(address, kept[address]) if address in kept else address for address in listen)
 
 
 def save_ports(directory: Path, listen: Sequence[str], addresses: Sequence[str]) -> None:
-    """Keep the ports that the system has picked, as the node's `addresses` tell them; those kept before stay.
-
-    Raises DiskFull, BadInput.
-    """
+    """Keep the ports that the system chose, as the node's `addresses` show them; those kept before stay. Raises
+    DiskFull, BadInput."""
     kept = _load(directory)
     picked = {address: port for address in listen if (port := _picked(address, addresses))}
     if not picked.keys() <= kept.keys():
@@ -358,7 +356,7 @@ def save_ports(directory: Path, listen: Sequence[str], addresses: Sequence[str])
 
 
 def _picked(listen: str, addresses: Sequence[str]) -> int | None:
-    """The port that stands for 0 in this address to listen on; None if it names one, or nothing tells."""
+    """The port that was chosen for 0 in this address to listen on; None if it names one, or nothing shows it."""
     _, family, host, transport, port, *_ = listen.split("/")
     start = f"/{family}/{_LOOPBACK_OF.get(host, host)}/{transport}/"
     found = [address for address in addresses if address.startswith(start)]

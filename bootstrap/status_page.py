@@ -28,7 +28,7 @@ STYLE = "body{font:16px sans-serif;margin:2em;max-width:60em}td,th{padding:.2em 
 
 
 class Health:
-    """What is known of a bootstrap node. `note` and `see` are called by its loop, pages made by other threads."""
+    """What is known about a bootstrap node. Its loop calls `note` and `see`; other threads make the pages."""
 
     def __init__(self, run: str, directory: Path, founders: int, t: float) -> None:
         self._run, self._directory, self._founders, self._started_t = run, directory, founders, t
@@ -128,7 +128,7 @@ def _doing(seen: Mapping[str, Any]) -> str:
 
 
 def _round_of(seen: Sequence[Mapping[str, Any]]) -> int:
-    """Where most peers are: one that claims too much does not move it. -1 without a peer that trains."""
+    """The median round: a peer that claims too much does not move it. -1 without a peer that trains."""
     rounds = [each["round"] for each in seen if each["round"] >= 0]
     return statistics.median_high(rounds) if rounds else -1
 

@@ -22,7 +22,7 @@ MAX_CHECKPOINT_BYTES = 1 << 15
 
 @dataclass(frozen=True, slots=True)
 class ChainCheckpoint(Packed):
-    """An anchor of the run, and who decides what follows it."""
+    """An anchor of the run, and the electorate that decides the next one."""
 
     readers = (partial(integer, low=1), DIGEST, peers, Roster.unpacked, partial(octets, most=64))
     round: int
@@ -37,7 +37,7 @@ class ChainCheckpoint(Packed):
 
     @property
     def head(self) -> ChainHead:
-        """The head there, as far as somebody needs it to follow certificates."""
+        """The head at that anchor, as far as certificates need it."""
         return ChainHead(
             anchor=self.anchor, round=self.round, weight=0, electorate=self.electorate, members=(), roster=self.roster
         )
@@ -61,7 +61,7 @@ class ChainCheckpoint(Packed):
 
 
 def packed_question(round: int) -> bytes:
-    """For one that is newer than this round."""
+    """Asks for one that is newer than this round."""
     return round.to_bytes(NUMBER_BYTES, "big")
 
 

@@ -23,8 +23,8 @@ MAX_WAY = 1 << 12
 
 
 def follow(keys: Keys, organiser: str, start: ChainHead, way: Sequence[Block]) -> ChainHead:
-    """The head after the last of these blocks, as far as they tell it. Raises ValueError if one is not decided by those
-    before it."""
+    """The head after the last of these blocks, as far as they tell it. Raises ValueError if one is not decided by
+    the electorate before it."""
     head = start
     for block in way:
         update = block.update
@@ -45,12 +45,12 @@ def follow(keys: Keys, organiser: str, start: ChainHead, way: Sequence[Block]) -
 
 
 def way_of(blocks: Sequence[Block], start: ChainHead) -> tuple[Block, ...]:
-    """Those of the blocks that follow `start` which somebody needs to follow them."""
+    """Those of the blocks after `start` that are needed to follow them."""
     return (*changes_in(blocks[:-1], start), *blocks[-1:])
 
 
 def changes_in(blocks: Sequence[Block], start: ChainHead) -> tuple[Block, ...]:
-    """Those of the blocks that follow `start` after which others decide, or restarts are judged by another list; and
+    """Those of the blocks after `start` that change the electorate, or the list by which restarts are judged; and
     those that were decided after a Restart."""
     needed, electorate, roster = [], start.electorate, start.roster
     for block in blocks:
@@ -62,7 +62,7 @@ def changes_in(blocks: Sequence[Block], start: ChainHead) -> tuple[Block, ...]:
 
 
 def packed_question(start: int, end: int = 0) -> bytes:
-    """The way from round `start` to round `end`, or to where who is asked stands."""
+    """Asks for the way from round `start` to round `end`, or to the head of the peer that is asked."""
     return pack((start, end))
 
 
@@ -73,7 +73,7 @@ def read_question(request: bytes) -> tuple[int, int]:
 
 
 def packed_way(way: Sequence[Block]) -> bytes:
-    """As many of its first blocks as may travel at once: whoever has followed them asks for the rest."""
+    """As many of the first blocks as fit into one answer: a peer that has followed them asks for the rest."""
     chosen: list[bytes] = []
     room = MAX_WAY_BYTES - 64
     for block in way[:MAX_WAY]:

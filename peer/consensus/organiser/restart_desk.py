@@ -35,7 +35,7 @@ RESTARTS_MOST = 4096
 
 @dataclass(frozen=True, slots=True)
 class Standstill:
-    """An agreement that has lost its quorum: who has come to the node, and which of its voters have not."""
+    """An agreement that has lost its quorum: which of its voters have come to the node, and which have not."""
 
     about: bytes
     came: tuple[str, ...]
@@ -47,32 +47,28 @@ class _Came:
     stuck: Stuck
     roster: Roster
     since: float
-    """When it first came for this agreement."""
+    """When the first voter came for this agreement."""
     heard_at: float
 
 
 class RestartDesk:
-    """Collects `Stuck`s and signs Restarts, one for an anchor, electorate and number. A voter is stuck in one place.
-
-    `save` has to have a Restart on disk when it returns; `signed` are those that it saved in earlier lives.
-    """
+    """Collects `Stuck`s and signs Restarts, one for an anchor, electorate and number. A voter counts for one
+    agreement. `save` must have a Restart on disk when it returns; `signed` are those that earlier lives saved."""
 
     def __init__(
         self, keys: Keys, save: Callable[[Restart], None], signed: Iterable[Restart] = (), *, wait_s: float = WAIT_S
     ) -> None:
         self.roster = Roster()
-        """The newest; what counts for an agreement is the one that its chain has."""
+        """The newest list; an agreement is judged by the one that its own chain has."""
         self._keys, self._save, self._wait_s = keys, save, wait_s
         self._signed = {restart.stuck[0].about: restart for restart in signed}
         self._came: dict[str, _Came] = {}
-        """By voter; who was heard longest ago is the first."""
+        """By voter; the one heard longest ago comes first."""
 
     def show(self, stuck: Stuck, now: float, roster: Roster | None = None) -> Restart | None:
-        """Take note of one that is stuck; returns the Restart by which it goes on, once there is one. `roster` is that
-        of its chain, if it is not the newest.
-
-        Raises ValueError for one that cannot be, and whatever `save` raises: then nothing is signed.
-        """
+        """Take note of a stuck voter; returns the Restart by which it goes on, once there is one. `roster` is that
+        of its chain, if it is not the newest. Raises ValueError for a claim that cannot be true, and whatever `save`
+        raises: then nothing is signed."""
         about = stuck.about
         if about in self._signed:
             return self._signed[about]
@@ -95,8 +91,8 @@ class RestartDesk:
         ]
 
     def force(self, about: bytes) -> Restart | None:
-        """Let those who have come go on though they are too few: a person says so. None if nobody has come but whom
-        the organiser keeps out."""
+        """Let the voters that have come go on although they are too few, since a person says so. None if only peers
+        in quarantine have come."""
         left = sorted(set(self._stuck_in(about)) - set(self.roster.out))
         return self._sign(about, left, forced=True) if left else None
 
@@ -129,8 +125,9 @@ class RestartDesk:
         return self._sign(about, left, forced=False)
 
     def _patience_s(self, number: int, all_came: bool) -> float:
-        """Where a Restart has not helped the next takes its time: a liar among few who are left would use up all of
-        them (`MAX_RESTARTS`), before a person can keep it out, by sealing each at once."""
+        """Where a Restart did not help, the next one waits longer: otherwise a liar among the few that are left
+        could use up all of them (`MAX_RESTARTS`), by sealing each at once, before a person can put it into
+        quarantine."""
         again_s = self._wait_s * 2 ** min(number - 2, DOUBLINGS) if number > 1 else 0.0
         return again_s if all_came else max(self._wait_s, again_s)
 

@@ -13,10 +13,8 @@ MAX_ROSTER_BYTES = 1 << 14
 
 
 def unsigned(number: int, known: Iterable[str], out: Iterable[str]) -> Roster:
-    """There is room for so many as can be members of a round, of `known` and of `out`: the first ones.
-
-    Who is out is not known.
-    """
+    """A list of the first of `known` and of `out`, as many as can be members of a round. A peer that is `out` is not
+    known."""
     kept_out = tuple(dict.fromkeys(out))
     named = [peer for peer in dict.fromkeys(known) if peer not in kept_out]
     return Roster(number, tuple(sorted(named[:MAX_MEMBERS])), tuple(sorted(kept_out[:MAX_MEMBERS])))

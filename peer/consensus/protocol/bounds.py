@@ -33,7 +33,8 @@ def fault_of_header(rules: Rules, header: ContributionHeader) -> tuple[str, str]
 
 
 def within(rules: Rules, header: ContributionHeader) -> ContributionHeader:
-    """The same header, saying no more than it may: who was alone for long has read more than anybody may say."""
+    """The same header with no more than it may claim: a peer that was alone for long has read more than anybody may
+    claim."""
     steps = min(header.steps, rules.steps_most)
     tokens = min(header.tokens, _most_tokens(rules, steps))
     return replace(
@@ -43,7 +44,7 @@ def within(rules: Rules, header: ContributionHeader) -> ContributionHeader:
 
 
 def _most_tokens(rules: Rules, steps: int) -> int:
-    """What so many steps read at most: some have fewer micro-batches, none has more."""
+    """The most tokens that so many steps can read: some have fewer micro-batches, none has more."""
     return steps * rules.step_tokens if rules.step_tokens else OLDEST * rules.tokens_cap
 
 
@@ -74,11 +75,9 @@ def _fault_of_ranges(rules: Rules, header: ContributionHeader) -> str:
 
 
 def _fault_of_delegates(rules: Rules, header: ContributionHeader) -> str:
-    """Whether they are in order, within the model and somebody else each.
-
-    Whom another header names too, or who is a member itself, may still be named: the Merkle path of a part tells whose
-    it is, and else anybody could keep a member out by naming the peers that it names.
-    """
+    """Whether delegates are in order, within the model, and not the author itself. A peer that another header names
+    too, or that is a member itself, may still be named: the Merkle path of a part tells whose it is. Otherwise
+    anybody could keep a member out by naming its delegates."""
     end, named = 0, {header.peer, ""}
     for first, last, peer in header.delegates:
         if not end <= first <= last < rules.layers:

@@ -29,10 +29,8 @@ def unpack(packed: bytes | memoryview) -> Any:
 
 
 def require_few(packed: bytes | memoryview, most: int) -> None:
-    """Raises ValueError if these are more than so many values, however deep, and before any of them is made.
-
-    A byte is enough for a value, and to make one takes a hundred times as long as to pass over its bytes.
-    """
+    """Raises ValueError if these are more than so many values, however deep, before any of them is made. A value can
+    be one byte, and making it takes a hundred times as long as skipping its bytes."""
     at, count, size_bytes = 0, 0, len(packed)
     while at < size_bytes:
         count += 1
@@ -51,7 +49,8 @@ _NEVER = -1
 
 
 def _what_follows() -> tuple[tuple[int, int], ...]:
-    """By the first byte of a value: how many bytes it has besides, and how many of them say how many follow."""
+    """By the first byte of a value: how many further bytes it has, and how many of them hold the number of values
+    that follow."""
     found = [(0, 0)] * 256
     for first in (0xC1, 0xC7, 0xC8, 0xC9, *range(0xD4, 0xD9)):
         found[first] = _NEVER, 0
@@ -140,12 +139,12 @@ def fields(*reads: Read) -> Read:
 
 
 def optional(read: Read) -> Read:
-    """Reads it, or nothing."""
+    """Reads a value, or nothing."""
     return lambda value: None if value is None else read(value)
 
 
 class Packed:
-    """Base of dataclasses that are packed as the row of their fields; `readers` has a reader for each."""
+    """Base of dataclasses that are packed as a row of their fields; `readers` has a reader for each."""
 
     __slots__ = ()
     __match_args__: ClassVar[tuple[str, ...]]
@@ -183,10 +182,10 @@ class Keys(Protocol):
 
 
 def digest_of(payload: bytes | memoryview) -> bytes:
-    """The name of some bytes. Every byte of a round is named several times, so by BLAKE3, which is fast."""
+    """The digest of some bytes. Every byte of a round is hashed several times, so by BLAKE3, which is fast."""
     return blake3(payload).digest()
 
 
 def digest(*fields: Any) -> bytes:
-    """The name of a tuple of values."""
+    """The digest of a tuple of values."""
     return digest_of(pack(fields))

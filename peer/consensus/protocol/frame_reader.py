@@ -59,7 +59,7 @@ def is_voters(frame: bytes) -> bool:
 
 @dataclass(frozen=True)
 class Framing:
-    """How messages become frames, and frames messages; those of the wire unless a simulator has others."""
+    """How messages become frames and frames messages; a simulator has its own way."""
 
     encode: Callable[[Message], bytes] = encode
     decode: Callable[[bytes], Message] = decode_sealed
@@ -72,7 +72,7 @@ ON_THE_WIRE = Framing()
 
 
 class ChainView(Protocol):
-    """What a peer knows of its chain, just then; its state in a round is one."""
+    """What a peer knows of its chain at a moment; the state of its round is one."""
 
     @property
     def rules(self) -> Rules: ...
@@ -80,7 +80,7 @@ class ChainView(Protocol):
     def head(self) -> ChainHead: ...
     @property
     def tip(self) -> ChainHead:
-        """The newest head that it knows of with its certificate."""
+        """The newest head with its certificate that the peer knows."""
 
     @property
     def trail(self) -> tuple[ChainEntry, ...]: ...
@@ -89,7 +89,7 @@ class ChainView(Protocol):
 
 
 class Aside(Protocol):
-    """Has work done elsewhere, and `done` called with what it gave, here."""
+    """Does work elsewhere, and calls `done` with its result, here."""
 
     def __call__(self, work: Callable[[], T], done: Callable[[T], None], /) -> None: ...
 
@@ -99,19 +99,19 @@ def at_once(work: Callable[[], T], done: Callable[[T], None], /) -> None:
 
 
 class FrameReader:
-    """Passes on to `hear` what peers say; `state` is that of the machine, just then."""
+    """Passes messages of peers on to `hear`; `state` is that of the machine at the moment."""
 
     def __init__(
         self, state: Callable[[], ChainView], framing: Framing, hear: Callable[[str, Message], None], aside: Aside
     ) -> None:
         self.bad_frames = 0
-        """Those that are no messages, or were dropped."""
+        """Frames that are no messages, or were dropped."""
         self._state, self._framing, self._hear, self._aside = state, framing, hear, aside
         self._behind: dict[str, deque[bytes]] = {}
-        """What each has sent since it sent what is being opened."""
+        """What each peer has sent since it sent what is being opened."""
 
     def read(self, sender: str, frame: bytes) -> None:
-        """A frame from an authenticated peer; what is not a message is counted and dropped."""
+        """A frame from an authenticated peer; one that is no message is counted and dropped."""
         behind = self._behind.get(sender)
         if behind is None:
             self._read(sender, frame)
@@ -169,7 +169,7 @@ class FrameReader:
 
 
 def opened(state: ChainView, message: Sealed, open_one: Open = open_one) -> tuple[Message, ...]:
-    """What a sealed message says to a peer in this state, as far as it is signed; what is not stays sealed."""
+    """What a sealed message says to a peer in this state, as far as it is signed; the rest stays sealed."""
     try:
         match message:
             case SealedPropose():
@@ -196,10 +196,8 @@ def _is_ordered(state: ChainView, payload: bytes, signature: bytes) -> bool:
 
 
 def _opened_blocks(state: ChainView, message: SealedBlocks, open_one: Open) -> tuple[Message, ...]:
-    """Those that follow a head of mine, and what is left at the first that none of those who decide stands behind.
-
-    Of blocks that part from my chain before the oldest head that I keep nothing can be said: as if there were no way.
-    """
+    """Those blocks that follow a head of mine, up to the first one without the votes of its electorate. Blocks that
+    leave my chain before the oldest head that I keep cannot be judged: they are treated as if there were no way."""
     if not message.blocks:
         return (Blocks(()),)
     heads = {entry.before.anchor: entry.before for entry in state.trail}
@@ -223,7 +221,7 @@ def _opened_blocks(state: ChainView, message: SealedBlocks, open_one: Open) -> t
 
 
 def _links(message: SealedBlocks) -> Iterator[tuple[bytes, bytes]]:
-    """The anchor before each block, as its sender says, and the name of its update."""
+    """The anchor before each block, as its sender says, and the digest of its update."""
     anchor = message.after
     for sealed in message.blocks:
         digest = digest_of(sealed.update)
@@ -244,8 +242,8 @@ def _opened_block(
 
 
 def parts_too_early(state: ChainView, links: tuple[tuple[bytes, bytes], ...]) -> bool:
-    """Whether blocks, each as the anchor before it and its digest, leave my chain before the oldest round that I keep:
-    what they are I cannot judge."""
+    """Whether blocks, each as the anchor before it and its digest, leave my chain before the oldest round that I
+    keep, so that I cannot judge them."""
     oldest = state.trail[0].before.round if state.trail else state.head.round
     return any(
         state.ancestors.get(anchor, oldest) < oldest and next_anchor(anchor, digest) not in state.ancestors

@@ -15,7 +15,7 @@ MISDECLARED = "MISDECLARED"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ChainHead:
-    """The newest anchor: its place in the chain and who decides what follows."""
+    """The newest anchor: its place in the chain and the electorate of the next one."""
 
     anchor: bytes
     round: int
@@ -24,23 +24,23 @@ class ChainHead:
     electorate: tuple[str, ...]
     """Sorted; a quorum of it decides."""
     members: tuple[str, ...]
-    """Members of the update that made this anchor, less those who left."""
+    """Members of the update that made this anchor, without those that have left."""
     time: int = 0
     """Unix time that the update says; 0 at the start."""
     records: tuple[PeerHistory, ...] = ()
     """What `peer.consensus.aggregation` remembers of every peer."""
     tenures: tuple[Tenure, ...] = ()
-    """Who has earned a vote, or is about to."""
+    """The peers that have earned a vote, or are about to."""
     roster: Roster = NO_ROSTER
-    """The organiser's newest list that the chain has."""
+    """The organiser's newest list in the chain."""
     caught: tuple[Penalty, ...] = ()
-    """Of the update that made this anchor the penalties of liars that go on; sorted by peer."""
+    """The penalties of liars in the update that made this anchor that still go on; sorted by peer."""
     withheld: tuple[str, ...] = ()
     """Members of the update that made this anchor whose means never came; sorted."""
     parent: bytes = b""
     """The anchor before; empty at genesis."""
     number: int = 0
-    """How often the organiser let those who were left go on from here."""
+    """How often the organiser let the remaining voters go on from here."""
     instance: bytes = b""
     order: tuple[str, ...] = ()
     """The electorate in the order in which it leads."""
@@ -52,13 +52,13 @@ class ChainHead:
         object.__setattr__(self, "order", order(led))
 
     def restarted(self, restart: Restart) -> ChainHead:
-        """The same anchor for those who are left."""
+        """The same anchor for the remaining voters."""
         return replace(self, electorate=restart.electorate, number=restart.number)
 
     @property
     def lot(self) -> bytes:
-        """What newcomers and guests are drawn by: fixed a round before the update that made this anchor, whose
-        coordinator could otherwise try values until its friends are drawn."""
+        """The seed of the lot for newcomers and guests. It is fixed one round before the update that made this
+        anchor; otherwise that update's coordinator could try values until its friends are drawn."""
         return self.parent or self.anchor
 
     def leader(self, ballot: int) -> str:

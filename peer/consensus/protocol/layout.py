@@ -32,7 +32,7 @@ def cut(layer_sizes: Sequence[int], part_elements: int) -> tuple[Part, ...]:
 
 @dataclass(frozen=True, slots=True)
 class Fragment:
-    """What one round averages: some layers of the model, each of them whole. A round counts its parts from 0."""
+    """What one round averages: some whole layers of the model. A round counts its parts from 0."""
 
     parts: tuple[Part, ...]
     """In model order, with the numbers that their layers have in the model."""
@@ -41,7 +41,7 @@ class Fragment:
     layers: tuple[int, ...]
     """Ascending."""
     rows: tuple[int, ...]
-    """The place of each part's layer among `layers`: what a round decides per layer has one row for each of them."""
+    """The place of each part's layer among `layers`: a round's decisions per layer have one row for each of them."""
 
 
 def divide(parts: Sequence[Part], fragments: int) -> tuple[Fragment, ...]:
@@ -56,9 +56,9 @@ def divide(parts: Sequence[Part], fragments: int) -> tuple[Fragment, ...]:
 def share_out(layer_sizes: Sequence[int], fragments: int) -> tuple[int, ...]:
     """The fragment of each layer. Raises ValueError for more fragments than layers.
 
-    The largest layer first, each to the fragment that has the least so far: the largest fragment, and with it the
-    traffic of a round, is at most 4/3 of the least possible (Graham 1969). Layers of one size go around in model order,
-    so that a fragment is spread over the depth of the model, as in streaming DiLoCo (arXiv:2501.18512).
+    The largest layer comes first, each goes to the fragment that is smallest so far: the largest fragment, and with it
+    the traffic of a round, is at most 4/3 of the least possible (Graham 1969). Layers of one size go around in model
+    order, so that a fragment is spread over the depth of the model, as in streaming DiLoCo (arXiv:2501.18512).
     """
     if fragments > len(layer_sizes):
         raise ValueError(f"a model of {len(layer_sizes)} layers cannot be averaged in {fragments} fragments")
@@ -91,22 +91,19 @@ def _fragment(parts: Sequence[Part], owners: Sequence[int], fragment: int) -> Fr
 
 
 def shares_of(upload_bps: Sequence[int]) -> list[int]:
-    """What each member reduces, in proportion to how fast it says to send (0: not known, taken to be usual).
-
-    Nobody can check it: who says that it can take everything gets twice the usual share, that is the lower median.
-    """
+    """The share of parts that each member reduces, in proportion to the upload that it declares (0: unknown, taken
+    as usual). Nobody can check that: a member that claims any bandwidth gets at most twice the usual share, the
+    lower median."""
     known = sorted(bps for bps in upload_bps if bps > 0)
     usual = known[(len(known) - 1) // 2] if known else 1
     return [min(bps or usual, 2 * usual) for bps in upload_bps]
 
 
 def assign(parts: Sequence[Part], members: Sequence[str], shares: Sequence[int], turn: int) -> tuple[str, ...]:
-    """The reducer of each part: contiguous runs in proportion to the members' `shares`; equal ones if all are 0.
-
-    The rotation by `turn`, which counts rounds of a fragment and ballots, moves the runs over the members, so nobody
-    always reduces the same layers, and no coordinator says who does. All peers compute this alike: only integers,
-    members in their given order.
-    """
+    """The reducer of each part: contiguous runs in proportion to the members' `shares`, or equal ones if all are 0.
+    The rotation by `turn`, which counts rounds of a fragment and ballots, moves the runs over the members, so that
+    nobody always reduces the same layers and no coordinator chooses. All peers compute this alike: only integers,
+    members in their given order."""
     shares = shares if any(shares) else [1] * len(members)
     turn %= len(members)
     ranked = [*range(turn, len(members)), *range(turn)]

@@ -30,7 +30,7 @@ FORGOTTEN_AFTER = 64
 
 
 def trusted(head: ChainHead) -> frozenset[str]:
-    """Who has earned a vote at `head`, whether or not it is let in already."""
+    """The peers that have earned a vote at `head`, whether or not they are let in already."""
     return frozenset(head.electorate).union(_earned(head.tenures))
 
 
@@ -41,10 +41,8 @@ def _earned(tenures: Sequence[Tenure]) -> frozenset[str]:
 def tenures_after(
     head: ChainHead, update: Update, rows: Sequence[int], convicted: Collection[str]
 ) -> tuple[Tenure, ...]:
-    """What is known of everybody once `update` follows `head`; its own tenures are not looked at.
-
-    `rows` gives for each part its row of the weights. Who is convicted of a lie has earned nothing.
-    """
+    """The tenures of all peers once `update` follows `head`; the update's own tenures are not looked at. `rows`
+    gives the row of weights of each part. A peer that is convicted of a lie has earned nothing."""
     known = {tenure.peer: tenure for tenure in head.tenures if update.round - tenure.seen <= FORGOTTEN_AFTER}
     known |= {
         peer: replace(known.get(peer, Tenure(peer, 0, head.round, head.round)), accepted=VOTES_AFTER)
@@ -83,13 +81,10 @@ def _is_accepted(update: Update, rows: Sequence[int], index: int) -> bool:
 def next_electorate(
     head: ChainHead, members: Sequence[ContributionHeader], tenures: Sequence[Tenure], roster: Roster
 ) -> tuple[str, ...]:
-    """Who votes on what follows an update of `members`, by the `tenures` that it says: sorted.
-
-    A voter leaves by its own word, or if it is no member and more than half of all voters say in their headers that
-    they do not hear it: no coordinator can send anybody away. Whom the organiser keeps out is out at once. If all
-    voters leave, those that stay and whose contributions were accepted take over from them; if nobody may, it stays as
-    it is.
-    """
+    """The electorate after an update of `members`, by its `tenures`: sorted. A voter leaves by its own word, or if
+    it is no member and more than half of all voters say in their headers that they do not hear it, so that no
+    coordinator can send anybody away. Peers in quarantine are out at once. If all voters leave, members that stay
+    and whose contributions were accepted take over; if there is none, the electorate does not change."""
     leaving = {header.peer for header in members if header.leaving}
     here = {header.peer for header in members} - leaving - set(roster.out)
     voters = set(head.electorate)
@@ -109,8 +104,8 @@ def next_electorate(
 
 
 def _with_few_strangers(elected: Collection[str], voters: Collection[str], roster: Roster) -> set[str]:
-    """Those whom the organiser does not know hold at most ⌊(n − 1)/3⌋ of n seats, also when others leave: who stays on
-    last owns nothing. Those who vote already come before others."""
+    """Peers that the organiser does not know hold at most ⌊(n − 1)/3⌋ of n seats, also when others leave, so that
+    whoever stays longest owns nothing. Present voters come first."""
     if not roster.known:
         return set(elected)
     known = set(elected).intersection(roster.known)
@@ -119,5 +114,5 @@ def _with_few_strangers(elected: Collection[str], voters: Collection[str], roste
 
 
 def elect_follows(head: ChainHead, update: Update) -> bool:
-    """Whether an update's electorate is the next one: nobody has a say in it."""
+    """Whether an update's electorate is the computed one: nobody has a say in it."""
     return update.elect == next_electorate(head, update.members, update.tenures, update.roster)

@@ -80,7 +80,7 @@ class Message(Packed):
 
 @dataclass(frozen=True, slots=True)
 class Prepare(Message):
-    """Coordinator to the electorate and all ready peers: may I lead this ballot, and who is in?"""
+    """Coordinator to the electorate and all ready peers: may I lead this ballot, and what do you contribute?"""
 
     code = 1
     cap_bytes = 1 << 10
@@ -90,7 +90,7 @@ class Prepare(Message):
 
 @dataclass(frozen=True, slots=True)
 class Promise(Message):
-    """The answer: what I contribute, and what I have accepted before, with the votes of those who had checked it."""
+    """The answer: what I contribute, and what I have accepted before, with the votes of those that had checked it."""
 
     code = 2
     cap_bytes = 1 << 17
@@ -116,7 +116,7 @@ class Nack(Message):
 
 @dataclass(frozen=True, slots=True)
 class Start(Message):
-    """Coordinator to members: these are the members; send your parts."""
+    """Coordinator to members: the list of members; send your parts."""
 
     code = 4
     cap_bytes = 4 << 20
@@ -128,7 +128,8 @@ class Start(Message):
 
 @dataclass(frozen=True, slots=True)
 class PartData(Message):
-    """One encoded part of a member's contribution, with its path to the pledged root. Attempt 1 is for a repair."""
+    """One encoded part of a member's contribution, with its Merkle path to the pledged root. Attempt 1 is for a
+    repair."""
 
     code = 5
     cap_bytes = (16 << 20) + (1 << 12)
@@ -161,7 +162,7 @@ class MeanData(Message):
     signature: bytes
     payload: bytes = b""
     basis: bytes = b""
-    """What it was computed from, by its digest: two honest means of a part differ if their headers did."""
+    """Digest of what it was computed from: two honest means of a part differ only if their headers did."""
 
     def signed_payload(self) -> bytes:
         return pack((self.place.packed(), self.attempt, self.part, self.contributors, self.digest, self.basis))
@@ -187,7 +188,7 @@ class GetMeans(Message):
 
 @dataclass(frozen=True, slots=True)
 class Reassign(Message):
-    """Coordinator to members: send these parts to these reducers too; nobody has a mean of them."""
+    """Coordinator to members: send these parts to these reducers, too; nobody has a mean of them."""
 
     code = 17
     cap_bytes = 8 << 20
@@ -207,7 +208,7 @@ class Propose(Message):
     update: Update
     signature: bytes
     certificate: tuple[Vote, ...] = ()
-    """Of an earlier ballot of this very update, if it was accepted there."""
+    """The votes of an earlier ballot of this very update, if it was accepted there."""
 
     def packed(self) -> tuple[Any, ...]:
         return SealedPropose(self.place, self.update.to_bytes(), self.signature, self.certificate).packed()
@@ -215,7 +216,7 @@ class Propose(Message):
 
 @dataclass(frozen=True, slots=True)
 class SealedPropose(Message):
-    """A proposal as it travels: whether its coordinator signed it is seen before its update is unpacked."""
+    """A proposal on the wire: its coordinator's signature is checked before its update is unpacked."""
 
     code = Propose.code
     cap_bytes = Propose.cap_bytes
@@ -233,7 +234,7 @@ class SealedPropose(Message):
 
 @dataclass(frozen=True, slots=True)
 class VoteCast(Message):
-    """A voter or contributor says how far it has come with an update: the phases are those of `Vote`."""
+    """How far a voter or contributor has come with an update, by the phases of `Vote`."""
 
     code = 11
     cap_bytes = 1 << 12
@@ -273,7 +274,7 @@ class ObjectData(Message):
 
 @dataclass(frozen=True, slots=True)
 class GetBlocks(Message):
-    """Send me what follows the newest of these anchors that is on your chain; mine, the newest first."""
+    """Send me the blocks after the newest of these anchors that is on your chain; they are mine, the newest first."""
 
     code = 14
     cap_bytes = 1 << 12
@@ -283,8 +284,7 @@ class GetBlocks(Message):
 
 @dataclass(frozen=True, slots=True)
 class Blocks(Message):
-    """Committed updates in order, each with its certificate. Without any: the sender has no way from what it was
-    asked about to where it stands."""
+    """Committed updates in order, each with its certificate; none: there is no way from your anchors to my head."""
 
     code = 15
     cap_bytes = 16 << 20
@@ -297,13 +297,13 @@ class Blocks(Message):
 
 @dataclass(frozen=True, slots=True)
 class SealedBlock(Packed):
-    """A block as it travels: its votes, and who signed its restarts, are looked at before the rest is unpacked."""
+    """A block on the wire: its votes, and the signatures of its restarts, are checked before the rest is unpacked."""
 
     readers = (octets, each(Vote.unpacked, MAX_MEMBERS), each(fields(octets, SIGNATURE), MAX_RESTARTS))
     update: bytes
     votes: tuple[Vote, ...]
     restarts: tuple[tuple[bytes, bytes], ...] = ()
-    """Each as the bytes that the organiser signed, and its signature."""
+    """Each as the bytes that the organiser signed, and the signature."""
 
     @classmethod
     def of(cls, block: Block) -> SealedBlock:
@@ -320,7 +320,7 @@ class SealedBlock(Packed):
 
 @dataclass(frozen=True, slots=True)
 class SealedBlocks(Message):
-    """Blocks as they travel: what the first block follows, and the blocks."""
+    """Blocks on the wire: the anchor before the first block, and the blocks."""
 
     code = Blocks.code
     cap_bytes = Blocks.cap_bytes
@@ -336,7 +336,7 @@ class SealedBlocks(Message):
 
 @dataclass(frozen=True, slots=True)
 class Heartbeat(Message):
-    """HEAD: where a peer is and whether it is ready (ready record, liveness sign and head record in one)."""
+    """A peer's anchor and whether it is ready: the ready record, the sign of life and the record of its head in one."""
 
     code = 16
     cap_bytes = 1 << 11
@@ -357,9 +357,9 @@ class Heartbeat(Message):
     stuck_s: int = field(default=0, compare=False)
     """For how long it has been ready without a decision."""
     unreachable: int = field(default=0, compare=False)
-    """Whom it cannot reach: bits over the electorate of this anchor, in its order."""
+    """The peers that it cannot reach: bits over the electorate of this anchor, in its order."""
     train_s: int = field(default=0, compare=False)
-    """How long all of its steps of this round take, by those that it has made; 0 while that is not known."""
+    """How long all of its steps of this round take, estimated from those that it has made; 0 while unknown."""
 
 
 # ---- what members show each other of one that lies ----
@@ -379,7 +379,7 @@ class EquivocationProof(Message):
 
 @dataclass(frozen=True, slots=True)
 class RowDispute(Message):
-    """Member to members: this mean's row about me is not what I gave; here is what I gave."""
+    """Member to members: this mean's row about me is not the sketch of what I gave; here is what I gave."""
 
     code = 21
     cap_bytes = (16 << 20) + (1 << 13)
@@ -392,12 +392,12 @@ class RowDispute(Message):
     path: tuple[bytes, ...]
     payload: bytes
     giver: str = ""
-    """Whose they are, if not the sender's: what is proven by a pledge anybody may show."""
+    """The contributor whose bytes they are, if it is not the sender: anybody may show what a pledge proves."""
 
 
 @dataclass(frozen=True, slots=True)
 class Objection(Message):
-    """Voter to voters: this mean's row about me is false, and the proof is on its way. Wait with the second phase."""
+    """Voter to voters: this mean's row about me is false, and the proof is on its way. Wait with phase 1."""
 
     code = 22
     cap_bytes = 1 << 10
@@ -413,7 +413,7 @@ class Objection(Message):
 
 @dataclass(frozen=True, slots=True)
 class StuckSaid(Message):
-    """Voter to the organiser and the voters: I vote no more here until it goes on without those who are gone."""
+    """Voter to the organiser and the voters: I vote no more here until the run goes on without those that are gone."""
 
     code = 25
     cap_bytes = 1 << 15
@@ -423,7 +423,7 @@ class StuckSaid(Message):
 
 @dataclass(frozen=True, slots=True)
 class Restarted(Message):
-    """The organiser to all: go on so."""
+    """The organiser to all: go on by this Restart."""
 
     code = 26
     cap_bytes = 2 << 20
@@ -435,7 +435,7 @@ class Restarted(Message):
 
 @dataclass(frozen=True, slots=True)
 class SealedRestart(Message):
-    """A Restart as it travels: the bytes that the organiser signed, and its signature."""
+    """A Restart on the wire: the bytes that the organiser signed, and the signature."""
 
     code = Restarted.code
     cap_bytes = Restarted.cap_bytes
@@ -451,7 +451,7 @@ class SealedRestart(Message):
 
 @dataclass(frozen=True, slots=True)
 class RosterSaid(Message):
-    """The organiser's newest list; whoever hears of it first passes it on."""
+    """The organiser's newest list; a peer that learns of it passes it on once."""
 
     code = 27
     cap_bytes = 1 << 14

@@ -30,7 +30,7 @@ NOT_A_NUMBER = bytes.fromhex("7fc00000")
 
 @computed_once
 def judgement_of(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> AggregationResult:
-    """What becomes of the contributions to `head`."""
+    """Judges the contributions to `head`."""
     fragment = rules.fragment(head.round)
     layers = _layers(rules, head, members)
     # Where a newcomer begins it takes the records on trust.
@@ -50,7 +50,7 @@ def judgement_of(rules: Rules, head: ChainHead, members: tuple[ContributionHeade
 def _in_model(
     rules: Rules, fragment: Fragment, before: Sequence[PeerHistory], after: Sequence[PeerHistory]
 ) -> tuple[PeerHistory, ...]:
-    """Records of the whole model: what is known of layers that a round does not average stays as it was."""
+    """Records of the whole model: those of layers that a round does not average stay as they were."""
     known = {record.peer: record.stats for record in before}
     records = []
     for record in after:
@@ -62,11 +62,12 @@ def _in_model(
 
 
 def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, int]:
-    """Who counts nothing and reduces nothing because it lied, with the number of members that report it now.
+    """The peers that count nothing and reduce nothing because they lied, with the number of members that report it
+    now.
 
-    A member's factor is the median of what all other members say: 0 from those who report it, 1 from the rest. So
-    more than half of them must, and at least two. Those who were caught before, or have not earned a vote, are not
-    asked.
+    A member's factor is the median of what all other members say: 0 from those that report it, 1 from the rest. So more
+    than half of them must report it, and at least two. Peers that were caught before, or have not earned a vote, are
+    not asked.
     """
     found = {peer: 0 for peer, *_ in head.caught}
     believed = trusted(head)
@@ -84,11 +85,9 @@ def caught(head: ChainHead, members: Sequence[ContributionHeader]) -> dict[str, 
 def shard_owners(
     rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...], ballot: int
 ) -> tuple[str, ...]:
-    """Who averages each part in this ballot: who has earned a vote and did not lie, unless there is nobody else.
-
-    Whose means never came in the round before has none now, if there are so few of them as may lie: a coordinator that
-    says so falsely of all others would have all parts.
-    """
+    """The owner of each part in this ballot: peers that have earned a vote and did not lie, unless there is nobody
+    else. A peer whose means never came in the round before has no parts now, if such peers are at most as many as
+    may lie: otherwise a coordinator that claims this about all others would have all parts."""
     owners = trusted(head) - caught(head, members).keys()
     if len(head.withheld) <= len(head.electorate) - quorum(head.electorate):
         owners -= set(head.withheld)
@@ -113,7 +112,7 @@ def _claims(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ..
 
 
 def _newcomers_bounded(claims: list[Contributor], believed: Collection[str]) -> list[Contributor]:
-    """All who have not earned a vote weigh together no more than those who have."""
+    """All peers that have not earned a vote weigh together at most as much as those that have."""
     of_voters = sum(claim.share for claim in claims if claim.peer in believed)
     of_newcomers = sum(claim.share for claim in claims) - of_voters
     if not of_voters or of_newcomers <= of_voters:
@@ -128,9 +127,9 @@ def _newcomers_bounded(claims: list[Contributor], believed: Collection[str]) -> 
 
 
 def declare(fragment: Fragment, figures: Mapping[int, PartNorms]) -> bytes:
-    """What a header says of a contribution, from the figures of each part of a fragment: for each layer three float32
-    (big-endian), the square of its L2 norm, its inner product with the last committed mean of the layer, and the square
-    of that mean. The last two are 0 where there is no such mean."""
+    """What a header declares of a contribution, from the figures of each part of a fragment: for each layer three
+    float32 (big-endian), the square of its L2 norm, its inner product with the last committed mean of the layer, and
+    the square of that mean. The last two are 0 if there is no such mean."""
     sums = {layer: [0.0, 0.0, 0.0] for layer in fragment.layers}
     for index, part in enumerate(fragment.parts):
         found, total = figures[index], sums[part.layer]
@@ -148,7 +147,7 @@ def declared(header: ContributionHeader, row: int) -> tuple[float, float, float]
 
 
 def declared_norm(header: ContributionHeader) -> float:
-    """The L2 norm of all that a header declares."""
+    """The L2 norm of everything that a header declares."""
     total = 0.0
     for square, _, _ in _DECLARED.iter_unpack(header.norms):
         total += square
@@ -156,18 +155,19 @@ def declared_norm(header: ContributionHeader) -> float:
 
 
 def declared_of_layer(header: ContributionHeader, row: int) -> float:
-    """The L2 norm that it declares of one layer; 0 of who gives nothing."""
+    """The L2 norm that it declares for one layer; 0 for a peer that gives nothing."""
     return _root(declared(header, row)[0]) if header.norms else 0.0
 
 
 def fault_of_declared(rules: Rules, head: ChainHead, header: ContributionHeader) -> str:
-    """Why what a header declares cannot be read; empty if it can."""
+    """Why the declared norms cannot be read; empty if they can."""
     needed = _DECLARED.size * len(rules.fragment(head.round).layers) if header.root else 0
     return "" if len(header.norms) == needed else f"it declares {len(header.norms)} bytes of norms, not {needed}"
 
 
 def _float32(value: float) -> bytes:
-    """The nearest; beyond its range infinity. There is one NaN: those of different processors differ in their sign."""
+    """The nearest float32; infinity beyond its range. There is only one NaN, since those of different processors
+    differ in their sign."""
     if math.isnan(value):
         return NOT_A_NUMBER
     try:
@@ -177,16 +177,13 @@ def _float32(value: float) -> bytes:
 
 
 def inputs_digest_of(members: tuple[ContributionHeader, ...]) -> bytes:
-    """The name of all that means are computed from, beside the parts."""
+    """The digest of everything from which means are computed, beside the parts."""
     return digest(tuple(header.packed() for header in members))
 
 
 def _layers(rules: Rules, head: ChainHead, members: tuple[ContributionHeader, ...]) -> list[LayerNorms]:
-    """Norms of the fragment's layers, as they are declared.
-
-    The norm of the last mean is the median of what those say who have earned a vote; where there is one, an inner
-    product that somebody leaves out is 0.
-    """
+    """The declared norms of the fragment's layers. The norm of the last mean is the median of what peers with a vote
+    say; if there is one, a missing inner product counts as 0."""
     believed = trusted(head)
     found = []
     for row in range(len(rules.fragment(head.round).layers)):
@@ -215,7 +212,7 @@ def _root(square: float) -> float:
 
 
 def table_of(judgement: AggregationResult) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...], tuple[int, ...]]:
-    """Weights, scales and pulls as short as they can be said."""
+    """Weights, scales and pulls in their shortest form."""
     weights = judgement.weights[:1] if len(set(judgement.weights)) == 1 else judgement.weights
     scales = () if set(judgement.scales) == {WEIGHT_ONE} else judgement.scales
     return weights, scales, judgement.pulls if any(judgement.pulls) else ()
@@ -228,7 +225,7 @@ def row_for(weights: Sequence[tuple[int, ...]], row: int) -> tuple[int, ...]:
 
 @dataclass(frozen=True, slots=True)
 class PartNorms:
-    """What one part of one contribution comes to, decoded."""
+    """The figures of one decoded part of one contribution."""
 
     square: float
     """Of the L2 norm."""

@@ -27,10 +27,8 @@ WHOLE_MODEL = -1
 
 
 def due(rules: Rules, head: ChainHead, update: Update, findings: Sequence[Finding]) -> tuple[Penalty, ...]:
-    """The penalties of an update that follows `head`, in order of peers and codes; its own are not looked at.
-
-    `findings` are those of its judgement. Of two penalties of one code the harder one stands.
-    """
+    """The penalties of an update after `head`, in order of peers and codes; the update's own are not looked at.
+    `findings` are those of its judgement. Of two penalties with one code the harder one stands."""
     worst: dict[tuple[str, str], Penalty] = {}
     for penalty in (
         *_of_members(rules, head, update),
@@ -61,7 +59,8 @@ def _of_members(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penal
 
 
 def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty]:
-    """Whoever is convicted now does not count until the cool-down is over; who was before, as long as was said then."""
+    """A peer that is convicted now does not count until the cool-down is over; one convicted before, for as long as
+    was said then."""
     for peer, reporting in norms.caught(head, update.members).items():
         if reporting:
             first = next(said for header in update.members for liar, said in header.reports if liar == peer)
@@ -74,13 +73,14 @@ def _of_liars(rules: Rules, head: ChainHead, update: Update) -> Iterator[Penalty
 
 
 def _absent(head: ChainHead, update: Update) -> list[str]:
-    """Voters who are no members. Who has just left (a member of the last round, not elected again) owes nothing."""
+    """Voters that are no members. A peer that has just left (a member of the last round, not elected again) is not
+    penalised."""
     left = set(head.members) - set(update.elect)
     return sorted(set(head.electorate) - {member.peer for member in update.members} - left)
 
 
 def _came(update: Update, index: int) -> tuple[int, int]:
-    """In how many of the parts that are decided this member counts, and how many there are."""
+    """In how many of the decided parts this member counts, and how many there are."""
     pairs = zip(update.parts, update.contributors, strict=True)
     agreed = [bits for part, bits in pairs if part != VOID or bits]
     return sum(bits >> index & 1 for bits in agreed), len(agreed)

@@ -28,16 +28,14 @@ MOST = 48
 
 
 class Shared:
-    """Results by the objects that they come from."""
+    """A cache of results by the objects from which they follow."""
 
     def __init__(self) -> None:
         self._found: dict[Hashable, tuple[tuple[Any, ...], Any]] = {}
 
     def once(self, key: Hashable, objects: tuple[Any, ...], compute: Callable[[], T]) -> T:
-        """`compute()`, or what it gave before for this key and these very objects.
-
-        They are kept while their result is: no other object can get the identity of one of them meanwhile.
-        """
+        """`compute()`, or its earlier result for this key and these very objects. They are kept as long as the
+        result, so that no other object can get the identity of one of them."""
         whole = (key, *map(id, objects))
         found = self._found.get(whole)
         if found is None:
@@ -54,16 +52,16 @@ class Rules:
 
     me: str
     name: str = ""
-    """What people call this peer."""
+    """The name that people see."""
     keys: Keys
     parts: tuple[Part, ...]
     """Of the whole model."""
     part_bytes: tuple[int, ...]
     """Encoded size of each part of a contribution; payloads of another size are refused."""
     mean_bytes: tuple[int, ...] = ()
-    """The same of each part of a mean; none: as in a contribution."""
+    """The same for each part of a mean; empty: as in a contribution."""
     fragments: int = 1
-    """Into how many the layers are divided: round r averages number r mod `fragments` alone."""
+    """The number of fragments: round r averages only number r mod `fragments`."""
     gather_s: float
     ack_s: float
     exchange_s: float
@@ -71,43 +69,43 @@ class Rules:
     patience: float = 4.0
     """How many deviations later than usual a peer may be before the round goes on without it."""
     min_steps: int = 0
-    """Inner steps of all that are ready before a round goes on without somebody who still trains."""
+    """Inner steps that all ready peers must have made together before a round goes on without one that still trains."""
     restart_s: float = 0.0
-    """After so long without a decision those who are left go on without the others, if the organiser signs that;
+    """After this time without a decision the remaining voters go on without the others, if the organiser signs that;
     0: never."""
     organiser: str = ""
-    """Whose key that is; empty: nobody goes on."""
+    """The peer id of the organiser; empty: nobody goes on."""
     checkpoint: tuple[int, bytes] = (0, b"")
-    """Round and anchor that the organiser has signed last: no chain leads by another one."""
+    """Round and anchor that the organiser has signed last: no chain leads through another anchor at that round."""
     row_bytes: int = 0
-    """What a reducer shows of each contribution behind a mean, after the mean itself."""
+    """The size of the row of each contribution, which follows the mean itself."""
     min_round_s: int = 0
     keep_rounds: int = 8
     max_staleness: int = 8
     aggregation: AggregationRules = MEAN_ONLY
     finite: Callable[[bytes], bool] = bool
-    """Whether the numbers in an encoded part are finite; by default all that are not empty."""
+    """Whether the numbers in an encoded part are finite; by default true for all that are not empty."""
     tokens_cap: int
     steps_cap: int = 1 << 30
-    """Inner steps of one peer and round that a norm is held against at most."""
+    """The most inner steps of one peer and round against which a norm is judged."""
     step_tokens: int = 0
-    """Tokens of one inner step at most; 0: steps bound no tokens."""
+    """The most tokens of one inner step; 0: steps do not bound tokens."""
     context: int = 0
     """Tokens of one window of data; 0: tokens bound no windows."""
     shards: int = 1 << 16
-    """Into how many the run's data is cut."""
+    """The number of shards into which the run's data is cut."""
     wall_offset_s: float = 0.0
-    """Unix time minus the clock of the events, at the newest tick: that clock stands still while a laptop sleeps."""
+    """Unix time minus the clock of the events, at the newest tick; that clock stands still while a laptop sleeps."""
     holds: range | None = None
-    """The layers whose bytes this peer keeps, of a home that works for a lead: it follows the chain and decides
-    nothing. None: all."""
+    """The layers whose bytes this peer keeps, if it is a home that works for a lead: it follows the chain and
+    decides nothing. None: all layers."""
     shared: Shared | None = field(default=None, repr=False, compare=False)
     """Of simulated peers that share a process."""
     divided: tuple[Fragment, ...] = field(init=False, repr=False, compare=False)
     sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    """Of each fragment the encoded sizes of its parts in a contribution."""
+    """For each fragment, the encoded sizes of its parts in a contribution."""
     mean_sizes: tuple[tuple[int, ...], ...] = field(init=False, repr=False, compare=False)
-    """And in a mean."""
+    """The same in a mean."""
 
     def __post_init__(self) -> None:
         divided = divide(self.parts, self.fragments)
@@ -118,7 +116,7 @@ class Rules:
 
     @property
     def steps_most(self) -> int:
-        """Inner steps that a header may say: of as many rounds as pass until what was learned is too old."""
+        """The most inner steps that a header may claim: those of as many rounds as pass until work is too old."""
         return self.steps_cap * (self.max_staleness + 1)
 
     @property
@@ -135,7 +133,7 @@ class Rules:
         return self.means_in(round)[part] + self.row_bytes * contributors.bit_count()
 
     def is_size_of_mean(self, size: int) -> bool:
-        """Whether some mean of the model, with the rows of some members, has so many bytes."""
+        """Whether some mean of the model, with the rows of some members, has this size."""
         most = MAX_MEMBERS * self.row_bytes
         return any(
             size == mean or (mean < size <= mean + most and not (size - mean) % self.row_bytes)
@@ -159,7 +157,7 @@ class Rules:
 def computed_once(
     compute: Callable[Concatenate[Rules, ChainHead, P], T],
 ) -> Callable[Concatenate[Rules, ChainHead, P], T]:
-    """Where peers share a process: what one of them has computed after this head, all have, for the same arguments."""
+    """Where peers share a process: what one of them has computed after this head all have, for the same arguments."""
 
     @wraps(compute)
     def once(rules: Rules, head: ChainHead, /, *args: P.args, **kwargs: P.kwargs) -> T:
@@ -174,5 +172,5 @@ def computed_once(
 
 
 def _is_plain(value: object) -> bool:
-    """A number, or names: told apart by what they are, since each peer has its own."""
+    """A number, or names: compared by value, since each peer has its own object."""
     return isinstance(value, int) or (isinstance(value, tuple) and all(isinstance(item, str) for item in value))

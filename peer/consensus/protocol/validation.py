@@ -34,10 +34,8 @@ MADE_S = 60.0
 
 
 def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
-    """The first reason why a block may not follow `head`, in words; empty if it may.
-
-    It may if a quorum of those who decide stands behind it, and every field is what it must be.
-    """
+    """The first reason, in words, why a block may not follow `head`; empty if it may: a quorum of the electorate
+    stands behind it, and every field is right."""
     head, phase, fault = after_restarts(rules.keys, rules.organiser, head, block)
     return (
         fault
@@ -49,16 +47,14 @@ def check_block(rules: Rules, head: ChainHead, block: Block) -> str:
 def fault_of_certificate(
     rules: Rules, head: ChainHead, digest: bytes, votes: tuple[Vote, ...], restarts: tuple[Restart, ...]
 ) -> str:
-    """Why no quorum of those who decide after `head` stands behind the update of this name; empty if one does."""
+    """Why no quorum of the electorate after `head` stands behind the update with this digest; empty if one does."""
     head, phase, fault = _after(rules.keys, rules.organiser, head, restarts, digest)
     return fault or fault_of_votes(rules.keys, head, votes, digest, phase)
 
 
 def after_restarts(keys: Keys, organiser: str, head: ChainHead, block: Block) -> tuple[ChainHead, int, str]:
-    """After which head a block follows, if it was restarted; which votes certify it; and what is wrong with that.
-
-    Restarts by which `head` came to be are not looked at again: the votes name their instance.
-    """
+    """The head that a block follows if it was restarted, the votes that certify it, and what is wrong with that.
+    Restarts that led to `head` are not looked at again: the votes name their instance."""
     return _after(keys, organiser, head, block.restarts, block.update.digest)
 
 
@@ -77,7 +73,7 @@ def _after(
 
 
 def fault_of_restart(keys: Keys, organiser: str, head: ChainHead, restart: Restart) -> str:
-    """Why those whom it names may not go on after `head`; empty if they may."""
+    """Why the voters that a Restart names may not go on after `head`; empty if they may."""
     if (restart.anchor, restart.number) != (head.anchor, head.number + 1):
         return "it is a restart of something else"
     if not organiser or not keys.verify(organiser, "restart", restart.payload(), restart.signature):
@@ -90,7 +86,7 @@ def fault_of_restart(keys: Keys, organiser: str, head: ChainHead, restart: Resta
 
 
 def fault_of_stuck(keys: Keys, head: ChainHead, stuck: Stuck) -> str:
-    """Why a voter's word that it is stuck counts for nothing after `head`; empty if it does."""
+    """Why a voter's `Stuck` counts for nothing after `head`; empty if it counts."""
     place = (stuck.anchor, stuck.electorate, stuck.number)
     if place != (head.anchor, head.electorate, head.number + 1) or stuck.voter not in head.electorate:
         return "it is stuck elsewhere"
@@ -106,10 +102,8 @@ def fault_of_stuck(keys: Keys, head: ChainHead, stuck: Stuck) -> str:
 def fault_of_votes(
     keys: Keys, head: ChainHead, votes: tuple[Vote, ...], digest: bytes, phase: int, *, led: bool = True
 ) -> str:
-    """Why these votes of a phase do not certify an update; empty if they do.
-
-    Without `led` nobody asks who proposed it, for which all of the head must be known: the voters have.
-    """
+    """Why these votes of a phase do not certify an update; empty if they do. Without `led` it is not checked who
+    proposed it, for which all of the head must be known: the voters have checked it."""
     for vote in votes:
         if vote.phase != phase or not vote_valid(keys, head, vote, led=led):
             return f"the vote of {vote.voter} is not a voter's genuine one"
@@ -122,12 +116,12 @@ def fault_of_votes(
 
 
 def enough(electorate: tuple[str, ...], votes: Iterable[Vote]) -> bool:
-    """A quorum, and nothing else: any two share an honest voter."""
+    """A quorum, and nothing less: any two share an honest voter."""
     return len({vote.voter for vote in votes}.intersection(electorate)) >= quorum(electorate)
 
 
 def vote_valid(keys: Keys, head: ChainHead, vote: Vote, guests: Collection[str] = (), *, led: bool = True) -> bool:
-    """A voter of this instance signed it, and so did the coordinator of its ballot."""
+    """Whether a voter of this instance signed it, and the coordinator of its ballot, too."""
     if (vote.voter not in head.electorate and vote.voter not in guests) or vote.instance != head.instance:
         return False
     proposed = pack(((head.anchor, vote.instance, vote.ballot), vote.update))
@@ -138,15 +132,13 @@ def vote_valid(keys: Keys, head: ChainHead, vote: Vote, guests: Collection[str] 
 
 @computed_once
 def check_update(rules: Rules, head: ChainHead, update: Update) -> str:
-    """The first rule that an update breaks, in words; empty if it may follow `head`.
-
-    Computed from its contents: nobody is taken at their word.
-    """
+    """The first rule that an update breaks, in words; empty if it may follow `head`. Computed from its contents
+    alone."""
     return fault_of_place(rules, head, update) or fault_of_tables(rules, head, update)
 
 
 def fault_of_place(rules: Rules, head: ChainHead, update: Update) -> str:
-    """Whether it is about this head, this model, and decided by whom it may be."""
+    """Whether it is about this head and this model, and was decided by voters that may decide it."""
     names = [header.peer for header in update.members]
     if (update.parent, update.round) != (head.anchor, head.round + 1):
         return "it does not follow the block before"
@@ -195,7 +187,7 @@ def fault_of_header(rules: Rules, head: ChainHead, header: ContributionHeader) -
 
 
 def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
-    """The same for what everybody computes alike from the headers and the parts."""
+    """The same for everything that peers compute alike from the headers and the parts."""
     judgement = norms.judgement_of(rules, head, update.members)
     if (update.weights, update.scales, update.pulls) != norms.table_of(judgement):
         return "its weights are not those that its headers give"
@@ -211,12 +203,13 @@ def fault_of_tables(rules: Rules, head: ChainHead, update: Update) -> str:
 
 
 def tenures_due(rules: Rules, head: ChainHead, update: Update) -> tuple[Tenure, ...]:
-    """Who has earned a vote once this update follows `head`."""
+    """The tenures once this update follows `head`."""
     return tenures_after(head, update, rules.fragment(head.round).rows, norms.caught(head, update.members))
 
 
 def _contributors_valid(update: Update, rules: Rules) -> bool:
-    """Members gave what is in a mean, and it counts; a part is rolled back only if nothing of its layer counts."""
+    """Whether the contributors of a mean are members that gave the part and count; a part is rolled back only if
+    nothing of its layer counts."""
     gave, rows = givers(update.members), rules.fragment(update.round - 1).rows
     for part, (name, bits) in enumerate(zip(update.parts, update.contributors, strict=True)):
         row = norms.row_for(update.weights, rows[part])
@@ -228,13 +221,13 @@ def _contributors_valid(update: Update, rules: Rules) -> bool:
 
 
 def timely(wall_s: float, time: int) -> bool:
-    """Not dated ahead of my clock: nothing could follow it. With `min_round_s` this bounds how fast anybody can make a
-    chain heavy."""
+    """Whether an update is not dated ahead of my clock: nothing could follow it. With `min_round_s` this bounds how
+    fast anybody can add rounds to a chain."""
     return time <= wall_s + CLOCKS_DIFFER_S
 
 
 def needed_parts(rules: Rules, update: Update) -> tuple[bytes, ...]:
-    """Digests of the parts of which this peer must hold the bytes, voids among them."""
+    """Digests of the parts whose bytes this peer must hold, with voids."""
     if rules.holds is None:
         return update.parts
     parts = zip(update.parts, rules.fragment(update.round - 1).parts, strict=True)
@@ -242,12 +235,12 @@ def needed_parts(rules: Rules, update: Update) -> tuple[bytes, ...]:
 
 
 def missing_parts(held: Collection[bytes], needed: Iterable[bytes]) -> list[bytes]:
-    """Those of the `needed` ones that whoever holds these bytes must still fetch."""
+    """Those of the `needed` digests that a peer with these bytes must still fetch."""
     return sorted({part for part in needed if part != VOID and part not in held})
 
 
 def fits(rules: Rules, held: Mapping[bytes, int], update: Update) -> bool:
-    """Whether the bytes that are here have the sizes of the parts they are to stand for."""
+    """Whether the bytes that are here have the sizes of the parts for which they stand."""
     sizes = zip(update.parts, part_bytes(rules, update), strict=True)
     return all(held.get(part, size) == size for part, size in sizes if part != VOID)
 

@@ -47,10 +47,8 @@ SAY_EVERY_S = 1.0
 
 
 async def fetch_manifest(asker: Asking, choice: SnapshotChoice) -> SnapshotManifest:
-    """The manifest of the chosen snapshot, from the first donor that gives it. Raises Unreachable.
-
-    One after the other is asked: the next as soon as the last one has nothing, or is slow.
-    """
+    """The manifest of the chosen snapshot, from the first donor that gives it. Raises Unreachable. Donors are asked
+    one after the other: the next as soon as the last one has nothing, or is slow."""
     waiting = deque(choice.donors)
     asked: set[asyncio.Task[SnapshotManifest | None]] = set()
     try:
@@ -84,17 +82,17 @@ async def _ask_manifest(asker: Asking, donor: str, choice: SnapshotChoice) -> Sn
 
 @dataclass(frozen=True)
 class Shelf:
-    """Where a download lies while it is on its way, and what becomes of it."""
+    """Where a download lies while it is incomplete, and how it is published."""
 
     folder: Path
     publish: Callable[[Path, range], Path]
-    """Gives a folder of which these layers are here to the last chunk its name; returns the folder's new path."""
+    """Gives a folder with these layers complete its final name; returns the folder's new path."""
     layers_in: Callable[[Path], range]
-    """What a folder has that was published already."""
+    """The layers in a folder that was published already."""
 
 
 def snapshot_shelf(directory: Path, manifest: SnapshotManifest) -> Shelf:
-    """That of a run directory."""
+    """The shelf of a run directory."""
     return Shelf(
         directory / snapshots.FOLDER, lambda part, layers: snapshots.publish(directory, part, manifest, layers),
         lambda path: snapshots.layers_in(path, manifest),
@@ -116,24 +114,22 @@ class BlobDownload:
         self.left_out: set[str] = set()
         """Donors that lied, or stopped."""
         self._busy: set[str] = set()
-        """Those that leave their slot to the next, and come back last."""
+        """Busy donors, which leave their slot to the next and come back last."""
         self._refusals: dict[str, int] = {}
         """How often in a row each was busy."""
         self._part = shelf.folder / (manifest.name + snapshots.PART)
         self._missing: dict[int, deque[int]] = {}
-        """Chunks that nobody is asked for, by layer."""
+        """Chunks that no donor is asked for, by layer."""
         self._layer_of: dict[int, int] = {}
         self._asked: dict[int, set[str]] = {}
-        """Chunks on their way, and who was asked for them."""
+        """Requested chunks, and the donors that were asked."""
         self._done_bytes = self._total_bytes = 0
         self._said_at = float("-inf")
 
     async def run(self) -> Path:
-        """Have it on disk, or the wanted layers of it, under its name. Returns the folder.
-
-        Where more is here already, it stays. Raises Unreachable if nobody is left who has what is missing: what has
-        arrived stays for the next try. Raises DiskFull.
-        """
+        """Have the file on disk, or the wanted layers of it, under its name. Returns the folder. If more is here
+        already, it stays. Raises Unreachable if no donor is left that has what is missing: what has arrived stays
+        for the next try. Raises DiskFull."""
         loop = asyncio.get_running_loop()
         missing = set(await loop.run_in_executor(self._executor, self._prepare))
         for layer in self._layers:
@@ -155,7 +151,7 @@ class BlobDownload:
         return sum(map(self._manifest.chunk_bytes, chunks))
 
     def _prepare(self) -> list[int]:
-        """Make room, drop what is left of other downloads; returns the wanted chunks that are not here yet."""
+        """Make room, remove what is left of other downloads; returns the wanted chunks that are not here yet."""
         for old in self._shelf.folder.glob("*" + snapshots.PART):
             if old != self._part:
                 shutil.rmtree(old)
@@ -203,7 +199,7 @@ class BlobDownload:
                 self._waiting.append(donor)  # the others first
 
     async def _take_from(self, donor: str, file: int) -> None:
-        """Chunks from one donor until there are no more to ask for, or it is left out."""
+        """Chunks from one donor until there are no more to ask for, or the donor is left out."""
         failures = 0
         while donor not in self.left_out and (chunk := self._next(donor)) is not None:
             try:
@@ -237,7 +233,7 @@ class BlobDownload:
                 self._arrived(file, chunk, payload)
 
     def _next(self, donor: str) -> int | None:
-        """A chunk that this donor has and nobody was asked for; at the end also one that another is slow to give."""
+        """A chunk that this donor has and no donor was asked for; at the end also one that another is slow to give."""
         span = self._spans.get(donor)
         for layer, chunks in self._missing.items():
             if chunks and (span is None or layer in span):

@@ -50,7 +50,7 @@ POLL_S = 0.05
 
 
 def ask_chunk(manifest: bytes, chunk: int) -> bytes:
-    """The request behind CHUNK."""
+    """The request for CHUNK."""
     return pack((manifest, chunk))
 
 
@@ -64,34 +64,34 @@ class OpenBlob:
 
 
 class BlobServer:
-    """Answers the questions of newcomers from one run directory."""
+    """Answers the requests of newcomers from one run directory."""
 
     def __init__(self, directory: Path, executor: Executor, upload_bps: int) -> None:
         self.disk: ChainStore | None = None
-        """The chain; None while this peer has none to speak of."""
+        """The chain; None while this peer has none."""
         self.is_exchanging: Callable[[], bool] = lambda: False
         """Whether a round needs the line now."""
         self.may_have: Callable[[str, int], bool] = lambda peer, size_bytes: True
-        """Whether a peer may have an answer of so many bytes; those of snapshots have a rate of their own."""
+        """Whether a peer may have an answer of so many bytes; answers with snapshots have a rate of their own."""
         self._directory, self._executor, self._upload_bps = directory, executor, upload_bps
         self._manifests: dict[str, tuple[SnapshotOffer, SnapshotManifest]] = {}
-        """By the folder's name: what is said of it, and what its manifest says."""
+        """By the folder's name: the offer of a snapshot, and its manifest."""
         self._kept: dict[bytes, tuple[Path, ChunkedFile]] = {}
-        """By the manifest's digest: what is given however long it lies there."""
+        """By the manifest's digest: files that are given as long as they exist."""
         self._held: dict[bytes, OpenBlob] = {}
-        """By the manifest's digest: what somebody takes."""
+        """By the manifest's digest: files that some peer downloads."""
         self.is_known: Callable[[str], bool] = lambda peer: False
         """Whether a peer has a part in the run, or was admitted."""
         self._takers: dict[str, tuple[float, float]] = {}
-        """Since when each takes chunks, and when it asked last."""
+        """Since when each peer downloads chunks, and when it asked last."""
         self._put_off: dict[str, float] = {}
-        """Who has had a turn, and until when others come first."""
+        """Peers that have had a turn, and until when others come first."""
         self._refused_at = float("-inf")
-        """When somebody found no room."""
+        """When a peer was last refused for want of room."""
         self._free_at = 0.0
 
     def keep(self, path: Path, manifest: ChunkedFile) -> None:
-        """Give this file, too, to whoever knows its digest."""
+        """Give this file, too, to peers that know its digest."""
         self._kept[digest_of(manifest.to_bytes())] = path, manifest
 
     def listen(self, node: Node) -> None:
@@ -101,7 +101,7 @@ class BlobServer:
         node.answer(CHUNK, self.chunk)
 
     def allow(self, upload_bps: int) -> None:
-        """Give so much from now on; 0 gives none."""
+        """Set the rate; 0 gives nothing."""
         self._upload_bps = upload_bps
 
     def close(self) -> None:
@@ -126,7 +126,7 @@ class BlobServer:
         ).to_bytes()  # fmt: skip
 
     async def way(self, peer: str, request: bytes) -> bytes | None:
-        """Between the rounds in the request; nothing if this peer has not all of that."""
+        """The way between the rounds of the request; nothing if this peer does not have all of it."""
         if self.disk is None or not self.may_have(peer, 0):  # it is made and packed for those alone who get it
             return None
         try:
@@ -137,7 +137,7 @@ class BlobServer:
         return packed if packed and self.may_have(peer, len(packed)) else None
 
     async def manifest(self, peer: str, request: bytes) -> bytes | None:
-        """The manifest with this digest; nothing if others are served."""
+        """The manifest with this digest; nothing while others are served."""
         if not self._takes_on(peer) or (held := self._hold(request)) is None:
             return None
         return held.manifest.to_bytes()
@@ -160,7 +160,8 @@ class BlobServer:
         )  # fmt: skip
 
     def _hold(self, digest: bytes) -> OpenBlob | None:
-        """Keep a snapshot open that somebody takes: the trainer removes it when it has written two newer ones."""
+        """Keep a snapshot open while some peer downloads it: the trainer removes it when it has written two newer
+        ones."""
         if digest not in self._held:
             path, manifest = self._kept.get(digest) or self._snapshot(digest)
             if path is None or manifest is None or not path.exists():
@@ -186,7 +187,7 @@ class BlobServer:
             self._held.pop(digest).vectors.close()
 
     def _offered(self, known: dict[bytes, int]) -> list[SnapshotOffer]:
-        """Snapshots on my chain, oldest first. One that is damaged or goes away meanwhile is not offered."""
+        """Snapshots on my chain, oldest first. One that is damaged, or is removed meanwhile, is not offered."""
         assert self.disk is not None
         head = self.disk.head
         names = {snapshots.path_of(self._directory, *item).name for item in snapshots.names(self._directory)}
@@ -222,7 +223,7 @@ class BlobServer:
         return True
 
     async def _is_free(self, size_bytes: int) -> bool:
-        """Wait until no round needs the line and the rate allows so many bytes more; False if that takes long."""
+        """Wait until no round needs the line and the rate allows so many more bytes; False if that takes long."""
         until = time.monotonic() + QUIET_S
         while (now := time.monotonic()) < until and self._upload_bps:
             if self.is_exchanging():

@@ -27,16 +27,16 @@ YIELDS_TO = 8
 
 
 class TwoWays(BadInput):
-    """Two chains that both are certified, and part."""
+    """Two chains that are both certified, and part."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class CertifiedWay:
-    """A chain as far as somebody has shown it."""
+    """A chain, as far as a peer has shown it."""
 
     start: ChainHead
     blocks: tuple[Block, ...]
-    """Those that change who decides, and the newest; at least one."""
+    """The blocks that change the electorate, and the newest; at least one."""
     head: ChainHead
 
 
@@ -82,7 +82,7 @@ class Follower:
     async def follow_all(
         self, standings: Mapping[str, ChainStatus], heads: tuple[ChainHead, ...]
     ) -> dict[str, CertifiedWay]:
-        """The chains of those who are further than my own `heads`, oldest first. Raises TwoWays."""
+        """The chains of peers that are further than my own `heads`, oldest first. Raises TwoWays."""
         ahead = [peer for peer, standing in standings.items() if standing.round > heads[-1].round]
         found = await asyncio.gather(*(self.follow(peer, start_for(standings[peer].shared, heads)) for peer in ahead))
         ways = {
@@ -94,7 +94,7 @@ class Follower:
         return ways
 
     async def _require_one_chain(self, ways: Mapping[str, CertifiedWay]) -> None:
-        """Raises TwoWays if two of them part; who cannot show that it has what another has is not asked further."""
+        """Raises TwoWays if two of them part; a peer that cannot show what another one has is not asked further."""
         if not ways:
             return
         furthest = max(ways, key=lambda peer: ways[peer].head.round)
@@ -113,7 +113,7 @@ class Follower:
 
 
 def start_for(shared: int, heads: tuple[ChainHead, ...]) -> ChainHead:
-    """From where to follow a peer that says that the newest anchor which we share is that of this round."""
+    """The head from which to follow a peer whose newest anchor in common with mine is that of this round."""
     known = (head for head in heads if head.round == shared)
     return next(known, heads[-1])
 

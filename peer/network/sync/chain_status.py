@@ -31,12 +31,12 @@ class SnapshotOffer:
     """Digest of its manifest."""
     vector_bytes: int
     layers: range | None = field(default=None, compare=False)
-    """Those that this peer has of it, which is a home of a cluster; None for all."""
+    """The layers that this peer has of it, if it is a home of a cluster; None for all."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class ChainStatus:
-    """What a peer says of its chain."""
+    """What a peer reports about its chain."""
 
     round: int
     shared: int
@@ -57,7 +57,7 @@ class ChainStatus:
 
 
 def ask_chain_status(anchors: tuple[bytes, ...]) -> bytes:
-    """The request behind STANDING; the newest of my anchors first."""
+    """The request for STANDING; the newest of my anchors first."""
     return pack(anchors[:ANCHORS_MOST])
 
 
@@ -87,16 +87,16 @@ def _unpacked(packed: bytes) -> object:
 
 @dataclass(frozen=True, kw_only=True)
 class Donors:
-    """Who has a file that is to be loaded."""
+    """The donors of a file."""
 
     donors: tuple[str, ...]
     spans: Mapping[str, range] = field(default_factory=dict)
-    """The layers of those who have only some."""
+    """The layers of donors that have only some."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotChoice(Donors):
-    """A snapshot, and who offers it."""
+    """A snapshot, and its donors."""
 
     offer: SnapshotOffer
 
@@ -104,10 +104,8 @@ class SnapshotChoice(Donors):
 async def query_status(
     asker: Asking, peers: Iterable[str], anchors: tuple[bytes, ...], first: Sequence[str] = ()
 ) -> dict[str, ChainStatus]:
-    """What these peers say of their chains, by peer; who does not answer, or says nonsense, is left out.
-
-    Names cost nothing: where they are too many to be asked, those in `first` are asked before others.
-    """
+    """The reports of these peers about their chains, by peer; one that does not answer, or answers nonsense, is left
+    out. Ids cost nothing: if there are too many peers to ask, those in `first` are asked before others."""
     everybody = set(peers)
     known = [peer for peer in dict.fromkeys(first) if peer in everybody]
     others = sorted(everybody.difference(known))

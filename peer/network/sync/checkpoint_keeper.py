@@ -32,10 +32,8 @@ Refuse = Callable[[RejectCode, str, str], None]
 
 
 class CheckpointKeeper:
-    """`oldest` is the one that the invite names, by round and anchor: nothing older counts.
-
-    Raises BadInput for a damaged file.
-    """
+    """`oldest` is the checkpoint in the invite, by round and anchor: no older one counts. Raises BadInput for a
+    damaged file."""
 
     def __init__(
         self, asker: Asking, keys: Keys, organiser: str, directory: Path | None, refuse: Refuse,
@@ -53,12 +51,12 @@ class CheckpointKeeper:
 
     @property
     def is_due(self) -> bool:
-        """Whether the invite names one, and none so new is here."""
+        """Whether the invite names one, and none as new as that is here."""
         round, _ = self.oldest
         return self.newest is None and round > 0
 
     async def hear(self, peers: Iterable[str]) -> None:
-        """Ask these, and the organiser's node."""
+        """Ask these peers, and the organiser's node."""
         asked = dict.fromkeys((self._organiser, *peers))
         given = await asyncio.gather(*(self._ask(peer) for peer in asked))
         before = self.newest
@@ -72,7 +70,7 @@ class CheckpointKeeper:
                 log.warning("the organiser's checkpoint is not on disk: %s", error)
 
     async def follow(self, connected: Callable[[], Awaitable[Iterable[str]]]) -> None:
-        """Hear again and again, so that others can have it from here when the organiser's node is away."""
+        """Ask again and again, so that others can get it from here when the organiser's node is away."""
         while True:
             with suppress(Unreachable):
                 await self.hear(list(await connected())[:3])
@@ -113,6 +111,7 @@ class CheckpointKeeper:
 
     @property
     def _known_round(self) -> int:
-        """Of what is older nobody shall tell: who was invited earlier has nothing newer, and does not lie."""
+        """The round in the request, so that nobody answers with an older one: a peer with an older invite has
+        nothing newer, and does not lie."""
         round, _ = self.oldest
         return self.newest.round if self.newest is not None else max(0, round - 1)

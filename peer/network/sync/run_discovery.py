@@ -38,11 +38,9 @@ LOOK_EVERY_S = 0.5
 
 
 async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
-    """The spec's text, from my disk, from whoever the invite names or from a peer; its hash is the invite's.
-
-    A stream may be cut at any time, so everyone is asked again until `SPEC_TIMEOUT_S`. Raises Unreachable, and BadSpec
-    where all that are asked serve one that is refused.
-    """
+    """The spec's text, from my disk, from the nodes in the invite or from a peer; its hash is the invite's. A stream
+    may be cut at any time, so all are asked again until `SPEC_TIMEOUT_S`. Raises Unreachable, and BadSpec if all of
+    them serve one that is refused."""
     path = directory / "spec.toml"
     with suppress(BadSpec):
         if path.exists() and _digest(path.read_bytes()) == invite.spec_hash:
@@ -58,7 +56,7 @@ async def find_spec(node: Node, invite: Invite, directory: Path) -> str:
 
 
 async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str]) -> bytes:
-    """Ask one after the other; why one failed is left in `failures`, by peer."""
+    """Ask one after the other; the reasons of failures are left in `failures`, by peer."""
     while True:
         asked = await around(node, map(peer_id_in, invite.addrs))
         refused: list[BadSpec] = []
@@ -84,7 +82,7 @@ async def _ask_until_given(node: Node, invite: Invite, failures: dict[str, str])
 
 
 async def around(node: Node, named: Iterable[str]) -> tuple[str, ...]:
-    """Who may have it: those that this node is connected with, and those that are named."""
+    """The peers that may have it: those connected with this node, and the named ones."""
     connected: Iterable[str] = ()
     with suppress(Unreachable):
         connected = await node.connections()
@@ -95,11 +93,9 @@ async def find_genesis(
     node: Node, run: bytes, organiser: str, directory: Path, state: bytes, *,
     offer: Callable[[], Awaitable[None]], wait: Callable[[], None],
 ) -> Genesis:  # fmt: skip
-    """The founders, named once by the organiser; `wait` is called if they are not yet, and until then again and again
-    `offer`, which says to all that this peer is here with its initial `state`.
-
-    Raises RunMismatch if the founders start from other parameters or another organiser named them.
-    """
+    """The founders, named once by the organiser. `wait` is called if they are not named yet; until then `offer` is
+    called again and again, which tells everybody that this peer is here with its initial `state`. Raises RunMismatch
+    if the founders start from other parameters or another organiser named them."""
     path = directory / "genesis"
     if path.exists():
         _require_organiser(path, organiser)
@@ -117,7 +113,7 @@ async def find_genesis(
 
 
 async def said_genesis(node: Node, run: bytes, organiser: str) -> Record | None:
-    """The organiser's record, from the board or from a peer; None before he has said it."""
+    """The organiser's record, from the board or from a peer; None before it is published."""
     said = await node.board.read(GENESIS)
     for author in said.keys() - {organiser}:
         node.refusals(RejectCode.ORGANISER, author, "it names founders, but is not the organiser of the invite")

@@ -57,12 +57,12 @@ class SnapshotSync:
     run: bytes
     rules: Rules
     read_others: Callable[[], Awaitable[Others]]
-    """Who is on the board."""
+    """Reads the peers on the board."""
     directory: Path
     layers: tuple[int, ...]
     """Elements of each layer of the model."""
     round_bytes: int
-    """Encoded size of an update, on the average."""
+    """Mean encoded size of an update."""
     executor: Executor
     say: Callable[[Event], None]
     checkpoints: CheckpointKeeper
@@ -71,16 +71,14 @@ class SnapshotSync:
     held: range | None = None
     """The layers that this home of a cluster needs; None for all."""
     _refused: set[bytes] = field(default_factory=set)
-    """Digests of manifests that are not what they seemed to be."""
+    """Digests of manifests that turned out to be false."""
     _silent: set[str] = field(default_factory=set)
-    """Donors that failed; they are asked again when nobody else is left."""
+    """Donors that failed; they are asked again when no other is left."""
     _told: str = ""
 
     async def find_need(self, disk: ChainStore) -> str:
-        """Why this peer needs a snapshot: nobody has what follows its chain, or a newcomer has less to load; or "".
-
-        Raises RunOver.
-        """
+        """Why this peer needs a snapshot: no peer has what follows its chain, or a newcomer has less to download; or
+        "". Raises RunOver."""
         signed = self.checkpoints.newest
         if signed is not None and not _agrees(disk, signed):
             return f"the organiser has signed another anchor of round {signed.round} than this chain has"
@@ -103,21 +101,17 @@ class SnapshotSync:
         return ""
 
     async def find_loss(self, disk: ChainStore, is_told: bool = True) -> str:
-        """Why the chain on this disk must be given up; or "" if nobody has more that is certified.
-
-        `is_told`: the machine says that nobody shows what follows. Else whoever says that it has that is believed.
-        Raises RunOver.
-        """
+        """Why the chain on this disk must be given up; or "" if no peer has more that is certified. `is_told`: the
+        machine says that nobody shows what follows. Otherwise a peer that says it has that is believed. Raises
+        RunOver."""
         standings, ways = await self._find_ways(disk, await self._read_others(1))
         goal = newest(ways.values())
         has_next = not is_told and any(standings[peer].shared >= 0 for peer in ways)
         return _lost(goal, disk) if goal > disk.head.round and not has_next else ""
 
     async def bring(self, disk: ChainStore, why: str) -> SnapshotManifest:
-        """Have a snapshot on disk, and the chain begin there; tries until somebody gives one. Raises DiskFull, RunOver.
-
-        Who has a past is told `why` its chain is given up.
-        """
+        """Have a snapshot on disk, and let the chain begin there; tries until some peer gives one. A peer with a
+        past is told `why` its chain is given up. Raises DiskFull, RunOver."""
         if disk.head.round:
             text = f"{why}: this peer goes on from a snapshot and keeps what it has learned and nobody can have counted"
             self.say(AlertRaised(level="warning", code=RESYNC, text=text))
@@ -147,11 +141,8 @@ class SnapshotSync:
     async def _find_ways(
         self, disk: ChainStore, others: Others
     ) -> tuple[dict[str, ChainStatus], dict[str, CertifiedWay]]:
-        """What they say of their chains, and where the chains of those lead who are further.
-
-        While two part it waits until one of them is gone, or the organiser has signed where the run was.
-        Raises RunOver.
-        """
+        """What peers report about their chains, and the certified ways of those that are further. While two ways
+        part it waits until one of them is gone, or the organiser has signed a checkpoint. Raises RunOver."""
         while True:
             standings = await self._survey(disk, others)
             try:
@@ -171,7 +162,7 @@ class SnapshotSync:
             return standings, ways
 
     async def _choose(self, disk: ChainStore, standings: Mapping[str, ChainStatus]) -> CertifiedChoice | None:
-        """The newest snapshot on a chain that is certified from mine on, of which all needed layers are to be had."""
+        """The newest snapshot on a chain that is certified from mine on, with all needed layers available."""
         for donors in ({*standings} - self._silent, {*standings}):
             candidates = [
                 item for item in offered({peer: standings[peer] for peer in donors}, self._needed)
@@ -187,7 +178,8 @@ class SnapshotSync:
     async def _way_to(
         self, disk: ChainStore, standings: Mapping[str, ChainStatus], item: SnapshotChoice
     ) -> CertifiedWay | None:
-        """To the block after this snapshot, from any of its donors that shows it: the others may lie, or be slow."""
+        """The way to the block after this snapshot, from any of its donors that shows it: the others may lie, or be
+        slow."""
         heads, end = self._starts(disk), item.offer.round + 1
         asked = [
             asyncio.create_task(self._follower.follow(peer, start_for(standings[peer].shared, heads), end))
@@ -205,8 +197,8 @@ class SnapshotSync:
         return None
 
     def _starts(self, disk: ChainStore) -> tuple[ChainHead, ...]:
-        """From where certificates are followed: the heads on this disk, or one that the organiser signed and that is
-        newer, or contradicts them."""
+        """The heads from which certificates are followed: those on this disk, or one that the organiser signed and
+        that is newer, or contradicts them."""
         signed = self.checkpoints.newest
         is_needed = signed is not None and (signed.round > disk.head.round or not _agrees(disk, signed))
         return (signed.head,) if signed is not None and is_needed else tuple(disk.heads)
@@ -264,10 +256,8 @@ class SnapshotSync:
         return {}
 
     async def _survey(self, disk: ChainStore, others: Others) -> dict[str, ChainStatus]:
-        """What they say of their chains, after the organiser's newest checkpoint was heard of.
-
-        A newcomer waits here for the one that its invite names.
-        """
+        """The reports of peers, after the organiser's newest checkpoint was asked for. A newcomer waits here for the
+        one in its invite."""
         while True:
             await asyncio.gather(*(self.node.meet(peer, addresses) for peer, (_, addresses) in others.items()))
             await self.checkpoints.hear(others)
@@ -307,7 +297,7 @@ def is_shorter(offer: SnapshotOffer, goal: int, round_bytes: int) -> bool:
 
 
 def offered(standings: Mapping[str, ChainStatus], needed: range) -> list[SnapshotChoice]:
-    """The snapshots of which all `needed` layers are to be had, the newest first, and then those of most donors."""
+    """The snapshots whose `needed` layers are all available, the newest first, then those with most donors."""
     donors: dict[SnapshotOffer, dict[str, range | None]] = defaultdict(dict)
     for peer, standing in sorted(standings.items()):
         for offer in standing.offers:

@@ -29,8 +29,8 @@ async def bring_start(
     digest: str, asker: Asking, read_others: Callable[[], Awaitable[Sequence[str]]], executor: Executor,
     say: Callable[[Event], None],
 ) -> None:  # fmt: skip
-    """Have it in the cache; tries until somebody gives all of it. Where another peer of this machine loads it already,
-    waits for that. Raises DiskFull."""
+    """Have it in the cache; tries until some peer gives all of it. If another peer of this machine downloads it
+    already, wait for that. Raises DiskFull."""
     async with _alone(start_blob.folder_of(f"{digest}.lock")):
         while not start_blob.is_here(digest):
             try:
@@ -42,7 +42,7 @@ async def bring_start(
 async def _load(
     digest: str, asker: Asking, others: Sequence[str], executor: Executor, say: Callable[[Event], None]
 ) -> None:
-    """Raises Unreachable where nobody has it, or too few are left who give it."""
+    """Raises Unreachable if no peer has it, or too few are left that give it."""
     found = dict(zip(others, await asyncio.gather(*(_manifest(asker, peer, digest) for peer in others)), strict=True))
     donors = tuple(peer for peer, manifest in found.items() if manifest is not None)
     manifest = next((each for each in found.values() if each is not None), None)
@@ -58,7 +58,7 @@ async def _load(
 
 
 async def _manifest(asker: Asking, peer: str, digest: str) -> StartManifest | None:
-    """None from whoever does not have it, or has another one."""
+    """None from a peer that does not have it, or has another one."""
     try:
         packed = await asker.ask(peer, MANIFEST, ASK_S, start_blob.MANIFEST_BYTES, bytes.fromhex(digest))
         if packed is None or digest_of(packed).hex() != digest:
