@@ -18,23 +18,21 @@ REMEMBERED_MOST = 4096
 
 
 class AccessList:
-    """What the organiser has signed of other peers. `clock` is Unix time in seconds."""
+    """Admissions and orders that the organiser has signed about other peers. `clock` is Unix time in seconds."""
 
     def __init__(
         self, run: bytes, organiser: str, *, asks_admission: bool, clock: Callable[[], float] = time.time
     ) -> None:
         self.orders = QuarantineList()
         self.needed: Callable[[], Collection[str]] = lambda: ()
-        """Who votes or is a member in the round that is being made: such peers finish it, kept out or not."""
+        """The voters and members of the present round: such peers finish it, in quarantine or not."""
         self.asks_admission = asks_admission
         self._run, self._organiser, self._clock = run, organiser, clock
         self._admitted: dict[str, Admission] = {}
 
     def learn(self, peer: str, shown: bytes) -> None:
-        """A peer shows its admission; of two the one that lasts longer counts.
-
-        Raises Malformed if it is none of the organiser's for this peer.
-        """
+        """A peer shows its admission; of two the one that lasts longer counts. Raises Malformed if the organiser has
+        not signed it for this peer."""
         known = self._admitted.get(peer)
         if known is None or known.to_bytes() != shown:
             read = read_admission(shown, self._run, self._organiser, peer)
@@ -45,25 +43,25 @@ class AccessList:
             del self._admitted[next(iter(self._admitted))]
 
     def has_admitted(self, peer: str) -> bool:
-        """Whether an admission of this peer was shown that is not over."""
+        """Whether this peer has shown an admission that has not expired."""
         admission = self._admitted.get(peer)
         return admission is not None and not admission.is_over(self._clock())
 
     def obey(self, orders: QuarantineList) -> bool:
-        """Whether these are newer than those that were known; then they count."""
+        """Whether these orders are newer than the known ones; then they count."""
         if orders.number <= self.orders.number:
             return False
         self.orders = orders
         return True
 
     def kept_out(self) -> frozenset[str]:
-        """Those in quarantine, and those whose admission has ended: with them nothing new begins."""
+        """Peers in quarantine, and peers whose admission has ended: nothing new begins with them."""
         now_s = self._clock()
         ended = (peer for peer, admission in self._admitted.items() if admission.is_over(now_s))
         return frozenset((*self.orders.quarantined, *(ended if self.asks_admission else ())))
 
     def why_not(self, peer: str) -> tuple[RejectCode, str] | None:
-        """Why this peer does not work with another; None if it does."""
+        """The reason why this peer does not work with another one; None if it does."""
         reason = self.orders.quarantined.get(peer)
         if reason is not None and peer not in self.needed():
             return RejectCode.QUARANTINE, f"the organiser keeps it out: {reason}"
@@ -88,34 +86,34 @@ class RejectCode(StrEnum):
     """Why something was refused."""
 
     SPEC = "SPEC"
-    """A spec that does not hash to what the invite names."""
+    """A spec whose hash is not the one in the invite."""
     RECORD = "RECORD"
-    """A record of the board that is not what its author signed for this run, or too large, or to live too long."""
+    """A record of the board that its author has not signed for this run, that is too large, or that lives too long."""
     REPLAY = "REPLAY"
-    """A record whose time is over, put up again."""
+    """An expired record that is put up again."""
     ORGANISER = "ORGANISER"
-    """Somebody who is not the run's organiser speaks for it."""
+    """A peer that is not the run's organiser speaks in its name."""
     TOKEN = "TOKEN"
-    """An invite that does not admit any more: expired, used up, or of another run or organiser."""
+    """An invite that no longer admits: expired, used up, or of another run or organiser."""
     STRANGER = "STRANGER"
-    """A peer that the organiser has not admitted, in a run that asks for that."""
+    """A peer without an admission, in a run that asks for one."""
     QUARANTINE = "QUARANTINE"
-    """A peer that the organiser keeps out."""
+    """A peer in quarantine."""
     CLOCK = "CLOCK"
-    """A clock that is further off than the network bears."""
+    """A clock that is further off than the network tolerates."""
 
 
 class RejectionLog:
-    """Writes them to the log, and tells `hear` (code, who, why) if it is set."""
+    """Writes refusals to the log, and calls `hear` (code, who, why) if it is set."""
 
     def __init__(self, clock: Callable[[], float] = time.monotonic) -> None:
         self.hear: Callable[[RejectCode, str, str], None] = lambda code, who, why: None
         self._clock = clock
         self._said: dict[tuple[RejectCode, str], float] = {}
-        """When each was said within SAY_AGAIN_S, oldest first."""
+        """When each refusal was last reported within SAY_AGAIN_S, oldest first."""
 
     def __call__(self, code: RejectCode, who: str, why: str) -> None:
-        """Say that something of `who` was refused, unless that, or much of the kind, has just been said."""
+        """Report that something of `who` was refused, unless the same, or much of the kind, was just reported."""
         now = self._clock()
         while self._said and now - next(iter(self._said.values())) >= SAY_AGAIN_S:
             del self._said[next(iter(self._said))]

@@ -71,7 +71,7 @@ def check_announce(address: str) -> str:
 
 
 def can_be_dialled(address: str) -> bool:
-    """Whether `check_dial` accepts it. A circuit of a relay it does not: at whom a peer holds a slot its HEAD says."""
+    """Whether `check_dial` accepts it. It does not accept a relay's circuit: a peer's HEAD names its relays."""
     try:
         check_dial(address)
     except BadAddress:
@@ -80,7 +80,7 @@ def can_be_dialled(address: str) -> bool:
 
 
 def circuit(relay: str, peer: str) -> str:
-    """Where to dial a peer that holds a slot at this relay: any address of the relay will do."""
+    """Where to dial a peer that holds a slot at this relay: any address of the relay works."""
     return f"/p2p/{relay}{CIRCUIT}/p2p/{peer}"
 
 
@@ -106,7 +106,7 @@ def tcp_target(address: str) -> tuple[str, int] | None:
 
 
 def is_global(host: str) -> bool:
-    """Whether it is an IP address of the open internet; False for a name."""
+    """Whether it is a public IP address; False for a name."""
     with suppress(ValueError):
         return ipaddress.ip_address(host).is_global
     return False

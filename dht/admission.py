@@ -47,7 +47,7 @@ class Admission:
         return other.expires != FOR_EVER and (self.expires == FOR_EVER or self.expires > other.expires)
 
     def to_bytes(self) -> bytes:
-        """As it travels: whose it is says who shows it."""
+        """The bytes on the wire; the peer that shows them says whose admission it is."""
         packed: bytes = msgpack.packb([self.expires, self.signature])
         return packed
 
@@ -57,7 +57,8 @@ def issue_admission(organiser: Identity, run: bytes, peer: str, expires: float =
 
 
 def read_admission(packed: bytes, run: bytes, organiser: str, peer: str) -> Admission:
-    """The admission in bytes that `peer` shows. Raises Malformed for what the organiser has not signed for it."""
+    """The admission in these bytes, which `peer` shows. Raises Malformed if the organiser has not signed it for this
+    peer."""
     if len(packed) > MAX_ADMISSION_BYTES:
         raise Malformed(f"{len(packed)} bytes are no admission")
     match unpack_value(packed):
@@ -86,11 +87,11 @@ NOBODY: Mapping[str, str] = MappingProxyType({})
 
 @dataclass(frozen=True, slots=True)
 class QuarantineList:
-    """The organiser's newest word. Number 0: nothing was ever ordered."""
+    """The organiser's newest orders. Number 0: nothing was ever ordered."""
 
     number: int = 0
     quarantined: Mapping[str, str] = field(default_factory=lambda: NOBODY)
-    """By peer id the reason, for everybody to read."""
+    """The reason by peer id, for everybody to read."""
     signature: bytes = b""
 
     def to_bytes(self) -> bytes:
@@ -99,7 +100,7 @@ class QuarantineList:
 
 
 def sign_quarantine(organiser: Identity, run: bytes, number: int, quarantined: Mapping[str, str]) -> QuarantineList:
-    """Sign a list. Raises BadInput for what no peer would read."""
+    """Sign a list. Raises BadInput for a list that no peer would read."""
     if len(quarantined) > MAX_QUARANTINED:
         raise BadInput(f"{len(quarantined)} peers are in quarantine; there is room for {MAX_QUARANTINED}: lift some")
     for peer, reason in quarantined.items():
@@ -112,7 +113,7 @@ def sign_quarantine(organiser: Identity, run: bytes, number: int, quarantined: M
 
 
 def read_quarantine(packed: bytes, run: bytes, organiser: str) -> QuarantineList:
-    """Raises Malformed for what the organiser has not signed for this run."""
+    """Raises Malformed if the organiser has not signed it for this run."""
     if len(packed) > MAX_ORDERS_BYTES:
         raise Malformed(f"{len(packed)} bytes are no orders")
     match unpack_value(packed):
@@ -130,7 +131,7 @@ def read_quarantine(packed: bytes, run: bytes, organiser: str) -> QuarantineList
 
 
 def load_quarantine(path: Path, run: bytes, organiser: str) -> QuarantineList:
-    """Those that a folder keeps. Raises BadInput for a file that is damaged or of somebody else."""
+    """The orders that a folder keeps. Raises BadInput for a damaged file, or one of another organiser."""
     if not path.exists():
         return QuarantineList()
     try:

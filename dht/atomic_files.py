@@ -15,10 +15,8 @@ from dht.errors import BadInput, DiskFull
 
 
 def write_atomic(path: Path, payload: bytes, *, private: bool = False) -> None:
-    """Replace a small file so that after a crash it holds either the old bytes or the new ones; on disk at return.
-
-    Nobody else can ever read a `private` one (0600). Raises DiskFull, and then the old bytes are there.
-    """
+    """Replace a small file so that after a crash it holds either the old bytes or the new ones; they are on disk at
+    return. Nobody else can ever read a `private` one (0600). Raises DiskFull, and then the old bytes are there."""
     scratch = path.with_name(path.name + ".new")
     with raising_disk_full(path.parent):
         if private:
@@ -29,10 +27,8 @@ def write_atomic(path: Path, payload: bytes, *, private: bool = False) -> None:
 
 
 def write_exclusive(path: Path, payload: bytes) -> None:
-    """Write a small file (0600) that must not exist: whole and on disk at return, or not there at all.
-
-    Raises FileExistsError, DiskFull.
-    """
+    """Write a small file (0600) that must not exist yet: complete and on disk at return, or absent. Raises
+    FileExistsError, DiskFull."""
     scratch = path.with_name(f".{path.name}.{secrets.token_hex(4)}")  # in a folder where anything may lie
     try:
         with raising_disk_full(path.parent):
@@ -63,7 +59,7 @@ def _move_unless_there(scratch: Path, path: Path) -> None:
 
 
 def sync_folder(folder: Path) -> None:
-    """Have the names in `folder` on disk, too."""
+    """Sync the names in `folder` to disk."""
     handle = os.open(folder, os.O_RDONLY)
     try:
         os.fsync(handle)
@@ -72,7 +68,7 @@ def sync_folder(folder: Path) -> None:
 
 
 def file_stamp(path: Path) -> tuple[int, int] | None:
-    """What changes when `write_atomic` replaces a file, which others then read again; None if there is none."""
+    """A value that changes when `write_atomic` replaces a file, so that readers read it again; None without a file."""
     try:
         found = path.stat()
     except FileNotFoundError:
@@ -82,7 +78,7 @@ def file_stamp(path: Path) -> tuple[int, int] | None:
 
 @contextmanager
 def raising_disk_full(folder: Path) -> Iterator[None]:
-    """Raises DiskFull where the system says that a disk or a quota is full."""
+    """Raises DiskFull if the system reports a full disk or quota."""
     try:
         yield
     except OSError as error:
@@ -93,7 +89,7 @@ def raising_disk_full(folder: Path) -> Iterator[None]:
 
 @contextmanager
 def raising_damaged(path: Path) -> Iterator[None]:
-    """Raises BadInput that names `path` for bytes that do not parse or a file that is gone."""
+    """Raises BadInput that names `path` if its bytes do not parse or the file is missing."""
     try:
         yield
     except FileNotFoundError as error:

@@ -39,12 +39,12 @@ class Board(Protocol):
 
 
 async def read_peers(board: Board) -> dict[str, PeerRecord]:
-    """By peer id what everybody on the board says of itself."""
+    """What each peer on the board says about itself, by peer id."""
     return peers_in(await board.read(HEAD))
 
 
 def peers_in(said: Mapping[str, Record]) -> dict[str, PeerRecord]:
-    """By peer id those of these records that say something of a peer."""
+    """Those of these records that are about a peer, by peer id."""
     heads = {}
     for peer, record in said.items():
         with suppress(Malformed):
@@ -55,7 +55,8 @@ def peers_in(said: Mapping[str, Record]) -> dict[str, PeerRecord]:
 
 
 async def ask_genesis(node: Asking, peer: str) -> Record | None:
-    """The genesis that a peer keeps, whoever signed it: on the board it ends soon after the organiser's node."""
+    """The genesis that a peer keeps, by whoever signed it: its record on the board expires soon after the
+    organiser's node is gone."""
     with suppress(Unreachable, Malformed):
         served = await node.ask(peer, "genesis", ASK_GENESIS_S, MAX_RECORD_BYTES)
         return None if served is None else unpack(served)
@@ -63,7 +64,7 @@ async def ask_genesis(node: Asking, peer: str) -> Record | None:
 
 
 def genesis_in(record: Record, run: bytes, organiser: str) -> Genesis | None:
-    """What the record says, if the organiser signed it for this run."""
+    """The genesis in a record, if the organiser signed it for this run."""
     with suppress(Malformed):
         genesis = unpack_body(record)
         is_genuine = record.author == organiser and verify_record(record, run)

@@ -44,10 +44,10 @@ _TIME = struct.Struct(">d")
 
 @dataclass(frozen=True, slots=True)
 class Reading:
-    """What one question came to."""
+    """The result of asking one node for its time."""
 
     ahead_s: float
-    """By how much this machine's clock is ahead of the other's; negative if behind."""
+    """How far this machine's clock is ahead of the other's, in seconds; negative if it is behind."""
     unsure_s: float
     """Half of the round trip."""
 
@@ -61,18 +61,18 @@ def pack_time(now_s: float) -> bytes:
 
 
 class ClockWatch:
-    """Says when a clock that was right is to be compared again. Both clocks are in seconds; `steady` never jumps."""
+    """Says when a clock that was right must be compared again. Both clocks are in seconds; `steady` never jumps."""
 
     def __init__(self, wall: Clock, steady: Clock) -> None:
         self._wall, self._steady = wall, steady
         self.compared(self.now())
 
     def now(self) -> tuple[float, float]:
-        """How far wall and steady are apart, and when that is."""
+        """How far wall clock and steady clock are apart, and when that was read."""
         return self._wall() - self._steady(), self._steady()
 
     def compared(self, then: tuple[float, float]) -> None:
-        """It was as good as the others' then: what has jumped since is still to be compared."""
+        """The clock was right then; later jumps are still to be compared."""
         self._apart_s, self._at_s = then
 
     @property
@@ -85,10 +85,8 @@ class ClockWatch:
 
 
 async def require_right_clock(asker: Asking, peers: Sequence[str], clock: Clock, least: int = 1) -> bool:
-    """Compare with these peers, to which there is a connection; whether any told the time.
-
-    Raises ClockOff if most of those that did, and so many at least, are too far from `clock`.
-    """
+    """Compare with these peers, if they are connected; returns whether any of them told the time. Raises ClockOff if
+    most of those that did, and at least this many, are too far from `clock`."""
     readings = await read_clocks(asker, peers, clock)
     if len(readings) < least or 2 * sum(reading.is_off for reading in readings) <= len(readings):
         return bool(readings)
@@ -101,7 +99,7 @@ async def require_right_clock(asker: Asking, peers: Sequence[str], clock: Clock,
 
 
 async def read_clocks(asker: Asking, peers: Sequence[str], clock: Clock) -> list[Reading]:
-    """Of those who tell: an older client does not."""
+    """Readings of the nodes that tell their time; older clients do not."""
     answers = await asyncio.gather(*(_read(asker, peer, clock) for peer in peers))
     return [answer for answer in answers if answer is not None]
 
@@ -127,11 +125,9 @@ class Connected(Protocol):
 
 
 async def watch_clock(node: Connected, others: Callable[[], Iterable[str]], watch: ClockWatch) -> None:
-    """Until it is wrong; then raises ClockOff.
-
-    Asked are all of `others` to whom there is a connection: whom rounds need, and the nodes of the invite. Anybody
-    else, or a few of them, might hold peers up by lying about the time.
-    """
+    """Returns never; raises ClockOff once the clock is wrong. It asks all connected peers among `others`: the
+    members of the round, and the nodes of the invite. Any other peer, or a few of them, might hold peers up by lying
+    about the time."""
     while True:
         await asyncio.sleep(LOOK_S)
         if not watch.is_due:

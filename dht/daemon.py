@@ -56,11 +56,11 @@ class DaemonConfig:
     identity_path: Path
     socket_folder: Path
     listen: tuple[str, ...]
-    """None: nobody can connect; the connections that this peer opens carry streams both ways."""
+    """None: nobody can connect to it; the connections that this peer opens carry streams both ways."""
     announce: tuple[str, ...]
     relays: tuple[str, ...]
     public: bool
-    """Beyond this machine: relays, hole punching, UPnP."""
+    """Whether to reach beyond this machine: relays, hole punching, UPnP."""
     client_mode: bool
     start_timeout_s: float
 
@@ -78,18 +78,14 @@ class Daemon:
         return str(self.p2p.peer_id.to_base58())
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where this peer can be dialled, each with /p2p/…, as the daemon sees it now.
-
-        Nowhere if it does not listen. Raises Unreachable if the daemon is gone.
-        """
+        """Where this peer can be dialled, each with /p2p/…, as the daemon sees it now; empty if it does not listen.
+        Raises Unreachable if the daemon is gone."""
         _, addresses = await self._query(self.p2p._client.identify)
         return tuple(f"{_text_of(address)}/p2p/{self.peer_id}" for address in addresses)
 
     async def connections(self) -> dict[str, str]:
-        """By peer id, the address of the other end of each connection, a direct one where there is one.
-
-        Raises Unreachable if the daemon is gone.
-        """
+        """The address of the other end of each connection, by peer id, a direct one if there is one. Raises
+        Unreachable if the daemon is gone."""
         peers = await self._query(self.p2p._client.list_peers)
         found = [(peer.peer_id.to_base58(), _text_of(peer.addrs[0])) for peer in peers if peer.addrs]
         return dict(sorted(found, key=lambda row: CIRCUIT in row[1], reverse=True))
@@ -102,7 +98,7 @@ class Daemon:
             raise Unreachable("the network daemon (p2pd) does not answer") from error
 
     async def connect(self, address: str, timeout_s: float) -> None:
-        """Connect to a dial address or a circuit; a connection that exists is enough. Raises Unreachable."""
+        """Connect to a dial address or a circuit, unless there is a connection already. Raises Unreachable."""
         from hivemind.proto import p2pd_pb2
 
         host, _, peer_id = address.rpartition("/p2p/")
@@ -269,7 +265,7 @@ async def _kill(child: asyncio.subprocess.Process) -> None:
 
 
 def _probe(address: str) -> None:
-    """Raise if the port is taken: the daemon itself shares ports (SO_REUSEPORT) and would not notice."""
+    """Raises PortInUse if the port is taken: the daemon itself shares ports (SO_REUSEPORT) and would not notice."""
     _, family, host, transport, port, *_ = address.split("/")
     kind = socket.SOCK_STREAM if transport == "tcp" else socket.SOCK_DGRAM
     with socket.socket(socket.AF_INET if family == "ip4" else socket.AF_INET6, kind) as probe:
@@ -286,7 +282,7 @@ def _probe(address: str) -> None:
 
 
 def _prepare_hivemind() -> None:
-    """hivemind logs to stderr unless told otherwise; its records go to whoever configures logging."""
+    """hivemind logs to stderr by itself; its records go to the configured log instead."""
     os.environ.setdefault("GOLOG_LOG_LEVEL", "error")
     os.environ.setdefault("HIVEMIND_MEMORY_SHARING_STRATEGY", "file_descriptor")
     with loading():
@@ -314,7 +310,7 @@ async def _open_control_socket(connector: Any) -> tuple[asyncio.StreamReader, as
 
 
 class _ControlWriter(asyncio.StreamWriter):
-    """Closed with its last reference: a question of hivemind's that is cancelled does not close its own."""
+    """A writer that is closed with its last reference: a cancelled call of hivemind does not close its own."""
 
     def __del__(self) -> None:
         if not self.transport.is_closing():
@@ -324,7 +320,7 @@ class _ControlWriter(asyncio.StreamWriter):
 
 @contextmanager
 def _socket_folder(wanted: Path) -> Iterator[Path]:
-    """`wanted`, cleaned of the sockets of earlier processes, or a short private one if its paths would be too long."""
+    """`wanted`, without the sockets of earlier processes, or a short private folder if its paths would be too long."""
     wanted = wanted.absolute()
     if not _fits(wanted):
         with tempfile.TemporaryDirectory(prefix="hf-", dir=_short_folder(wanted)) as short:
@@ -354,7 +350,7 @@ def _remove_sockets(folder: Path) -> None:
 
 
 def _text_of(address: Any) -> str:
-    """hivemind's own class cannot spell a circuit."""
+    """The text of an address; hivemind's own class cannot write a circuit."""
     return str(Multiaddr(address.to_bytes()))
 
 

@@ -52,35 +52,36 @@ LATE_S = 60.0
 
 
 class Rank(IntEnum):
-    """Who has a place on the board before whom."""
+    """The order in which peers get places on the board."""
 
     VOTER = 0
-    """Elected by the chain, or the organiser. They alone put up what others say, too."""
+    """Elected by the chain, or the organiser. Only they may put up records of others."""
     ADMITTED = 1
-    """By the organiser."""
+    """Admitted by the organiser."""
     EARNED = 2
-    """Their work was counted."""
+    """Its work was counted."""
     STRANGER = 3
 
 
 class Places:
-    """Who has one. `rank` of a peer id is what this node knows of it by now."""
+    """The peers with a place. `rank` of a peer id is what this node knows about it at the moment."""
 
     def __init__(self) -> None:
         self.rank: Callable[[str], Rank] = lambda peer: Rank.STRANGER
         self.look: Callable[[Record], None] = lambda record: None
-        """Is shown what somebody says, and may know it better from then on."""
+        """Is shown each record of a stranger, and may know its author better from then on."""
         self.giver: ContextVar[str | None] = ContextVar("giver", default=None)
-        """Who asks this node to store something, while it does; None: this node itself."""
+        """The peer that asks this node to store something, while it does so; None: this node itself."""
 
     def may_be_given(self, author: str) -> bool:
-        """Whether who asks may put up what `author` says: else one process fills the board with names that it made."""
+        """Whether the asking peer may put up a record of `author`: otherwise one process could fill the board with
+        invented peer ids."""
         giver = self.giver.get()
         return giver is None or giver == author or self.rank(giver) is Rank.VOTER
 
     def make_room(self, authors: Any, author: str, value: bytes, now_s: float) -> bool:
-        """Whether `author`, who says `value`, has a place beside those in a DictionaryDHTValue; the last of them goes
-        if it must."""
+        """Whether `author`, whose record is `value`, gets a place beside those in a DictionaryDHTValue; the last of
+        them is removed if necessary."""
         if self.rank(author) is Rank.STRANGER:
             with suppress(Malformed):
                 self.look(unpack(unpack_value(value)))
@@ -97,7 +98,7 @@ class Places:
         return True
 
     def given_to(self, records: Mapping[str, Record], now_s: float) -> dict[str, Record]:
-        """Those of these records, by author, who have a place: another node may have given more."""
+        """Those of these records, by author, that have a place: another node may have returned more."""
         for record in records.values():
             with suppress(Malformed):
                 self.look(record)
@@ -124,7 +125,7 @@ class DhtBoard:
         self.places = places or Places()
 
     async def meet(self, peer_id: str) -> None:
-        """Know a node to which there is a connection; one that does not answer is left out."""
+        """Add a connected node to the routing table; one that does not answer is left out."""
         from hivemind.p2p import PeerID
 
         await self._dht.protocol.call_ping(PeerID.from_base58(peer_id))
@@ -162,7 +163,7 @@ class DhtBoard:
 async def start_dht(
     p2p: Any, run: bytes, met: Sequence[str], refusals: RejectionLog, places: Places, *, client_mode: bool
 ) -> Any:
-    """A hivemind DHTNode that holds and believes the records of `run` alone; it begins with the addresses `met`."""
+    """A hivemind DHTNode that stores and believes only the records of `run`; it begins with the addresses `met`."""
     from hivemind.dht import DHTNode
     from hivemind.dht.protocol import DHTProtocol
     from hivemind.proto import dht_pb2
@@ -187,7 +188,7 @@ async def start_dht(
 
 
 def _note_givers(protocol: Any, places: Places) -> None:
-    """Have the handlers that a DHTProtocol registers when it is made say who asks."""
+    """Let the handlers that a DHTProtocol registers record which peer asks."""
     store = protocol.rpc_store.__wrapped__ if hasattr(protocol.rpc_store, "__wrapped__") else protocol.rpc_store
 
     @functools.wraps(store)
@@ -202,7 +203,7 @@ def _note_givers(protocol: Any, places: Places) -> None:
 
 
 def make_validator(run: bytes, refusals: RejectionLog) -> Any:
-    """A hivemind RecordValidatorBase for the topics of `run`; what it refuses is told to `refusals`."""
+    """A hivemind RecordValidatorBase for the topics of `run`; its refusals go to `refusals`."""
     from hivemind.dht.routing import DHTID
     from hivemind.dht.validation import RecordValidatorBase
 
@@ -223,11 +224,8 @@ def make_validator(run: bytes, refusals: RejectionLog) -> Any:
 
 
 def bound_storage(protocol: Any, places: Places) -> None:
-    """Have a hivemind DHTProtocol hold those authors under a topic who have a place, and no older record beside a
-    newer one.
-
-    By itself it takes as many as come, and forgets the newer record when an older one, put up again, expires.
-    """
+    """Let a hivemind DHTProtocol store only authors with a place under a topic, and never an older record beside a
+    newer one. By itself it stores any number, and forgets the newer record when an older one, put up again, expires."""
     from hivemind.dht.storage import DHTLocalStorage, DictionaryDHTValue
     from hivemind.utils import timed_storage
 
@@ -271,7 +269,7 @@ def rejection_of(run: bytes, topic: str, subkey: bytes, value: bytes, expires: f
 
 
 def _author_of(subkey: Any) -> str:
-    """Whom a record is said to be of, for the log; a stranger wrote it."""
+    """The author that a record claims, for the log; a stranger wrote it."""
     name = None
     with suppress(Malformed):
         name = unpack_value(subkey) if len(subkey) <= MAX_SUBKEY_BYTES else None
@@ -280,7 +278,8 @@ def _author_of(subkey: Any) -> str:
 
 @functools.lru_cache(maxsize=2048)
 def _parse(run: bytes, topic: str, value: bytes) -> Record | None:
-    """The record if all that does not depend on time is right. Cached: nodes see each one many times."""
+    """The record, if everything is right that does not depend on the time. Cached, since nodes see each record many
+    times."""
     try:
         packed = unpack_value(value)
         record = unpack(packed) if isinstance(packed, bytes) else None

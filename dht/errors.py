@@ -29,13 +29,13 @@ from __future__ import annotations
 
 
 class HomefiresError(Exception):
-    """Something a person can act on; ``str(error)`` is the one line they read."""
+    """An error that a person can do something about; ``str(error)`` is the one line they read."""
 
     exit_code = 1
 
 
 class BadInput(HomefiresError, ValueError):
-    """A value that a person supplied is wrong."""
+    """A value that a person gave is wrong."""
 
     exit_code = 2
 
@@ -83,19 +83,20 @@ class RoundsFailed(HomefiresError):
 
 
 class DiskFull(HomefiresError):
-    """No room for what must survive a crash. A peer pauses until there is."""
+    """No room on disk for files that must survive a crash. A peer pauses until there is."""
 
     exit_code = 8
 
 
 class MemoryFull(HomefiresError):
-    """No room on the training device, for the model or for a single sequence. A peer that trains pauses until then."""
+    """No memory on the training device for the model or for a single sequence. A peer that trains pauses until there
+    is."""
 
     exit_code = 12
 
 
 class DeviceLost(HomefiresError):
-    """The training device failed in a way that no further try in this process mends."""
+    """The training device failed, and no further attempt in this process can succeed."""
 
     exit_code = 13
 
@@ -107,36 +108,36 @@ class Unfit(HomefiresError):
 
 
 class KeyInUse(HomefiresError):
-    """Another process speaks with the key of this peer, and began before."""
+    """Another process uses the key of this peer, and began earlier."""
 
     exit_code = 15
 
 
 class Declined(HomefiresError):
-    """Somebody was asked whether this machine shall take part, and said no, or nothing."""
+    """Somebody was asked whether this machine shall take part, and said no or nothing."""
 
     exit_code = 16
 
 
 class RunOver(HomefiresError):
-    """The run has come to its end without this peer, and nobody is left who could bring it there."""
+    """The run has ended without this peer, and no peer is left that could give it the last state."""
 
     exit_code = 17
 
 
 class BadChain(HomefiresError):
-    """What lies in a run directory is not what its peers agreed on."""
+    """A file in a run directory is not what its peers agreed on."""
 
     exit_code = 9
 
 
 class ClockOff(HomefiresError):
-    """This machine's clock is further from those of the others than the network bears."""
+    """This machine's clock is further from the others' than the network tolerates."""
 
     exit_code = 10
 
 
 class NotAdmitted(HomefiresError):
-    """The run takes those alone whom its organiser has admitted."""
+    """The run takes only peers that its organiser has admitted."""
 
     exit_code = 11

@@ -31,7 +31,7 @@ _ID_HEADER = bytes([0x00, len(_PUBLIC_HEADER) + PUBLIC_KEY_BYTES]) + _PUBLIC_HEA
 
 
 class Identity:
-    """An Ed25519 key pair; signs in the name of `peer_id`."""
+    """An Ed25519 key pair; it signs in the name of `peer_id`."""
 
     __slots__ = ("_key", "peer_id")
 
@@ -42,12 +42,12 @@ class Identity:
 
     @classmethod
     def generate(cls) -> Identity:
-        """A new key, which is in no file."""
+        """A new key, which is in no file yet."""
         return cls(Ed25519PrivateKey.generate())
 
     @classmethod
     def from_seed(cls, seed: bytes) -> Identity:
-        """The key of a 32-byte seed, for tests that must repeat."""
+        """The key of a 32-byte seed, for tests that must be repeatable."""
         return cls(Ed25519PrivateKey.from_private_bytes(seed))
 
     @classmethod
@@ -79,18 +79,18 @@ class Identity:
         return identity if identity is not None and identity.to_bytes() == raw else None
 
     def save(self, path: Path) -> None:
-        """Write the key file into a folder that is there. Raises DiskFull, and BadInput if there is a file already."""
+        """Write the key file into an existing folder. Raises DiskFull, and BadInput if there is a key file already."""
         try:
             write_exclusive(path, self.to_bytes())
         except FileExistsError as error:
             raise BadInput(f"{path} has come into being meanwhile; it is not replaced") from error
 
     def sign(self, run: bytes, kind: str, payload: bytes) -> bytes:
-        """64 bytes over (`run`, `kind`, `payload`): what one run or kind signs says nothing in another."""
+        """64 bytes over (`run`, `kind`, `payload`): a signature for one run or kind is worth nothing in another."""
         return self._key.sign(_signed_bytes(run, kind, payload))
 
     def to_bytes(self) -> bytes:
-        """What the key file holds; whoever has it is this peer."""
+        """The content of the key file; whoever has it is this peer."""
         return _PRIVATE_HEADER + self._key.private_bytes_raw() + self._key.public_key().public_bytes_raw()
 
 

@@ -47,7 +47,7 @@ _NAME = re.compile(r"[\w.-]{1,64}")
 
 @dataclass(frozen=True, kw_only=True)
 class Invite:
-    """What an invite says. `expires` is Unix time in seconds or None."""
+    """The content of an invite. `expires` is Unix time in seconds or None."""
 
     run: str
     """Name of the run, for people."""
@@ -58,9 +58,9 @@ class Invite:
     addrs: tuple[str, ...]
     """Where to dial first, each with /p2p/…"""
     token: bytes | None = None
-    """For this the organiser's node admits whoever shows the invite, in a run that asks for an admission."""
+    """In a run that asks for an admission, the organiser's node admits a peer that shows this token."""
     once: bool = False
-    """Only the first who shows it."""
+    """The token admits only the first peer that shows it."""
     expires: float | None = None
     checkpoint: tuple[int, bytes] | None = None
     """Round and anchor of the newest checkpoint that the organiser had signed: a newcomer believes no older one."""
@@ -128,7 +128,8 @@ def parse(text: str, now_s: float) -> Invite:
 
 
 def parse_for(directory: Path, text: str, now_s: float) -> Invite:
-    """Like `parse`, for a peer that lives in this folder: one that has taken part may come back with an old invite."""
+    """Like `parse`, for a peer that lives in this folder: a peer that has taken part may come back with an old
+    invite."""
     return parse(text, float("-inf") if (directory / "genesis").exists() else now_s)
 
 
@@ -136,7 +137,7 @@ def parse_for(directory: Path, text: str, now_s: float) -> Invite:
 
 
 def read_text(named: str) -> str:
-    """The invite that somebody names: by its text, or by a file that holds it. Raises BadInvite."""
+    """The invite that somebody names: its text, or a file that holds it. Raises BadInvite."""
     if named.lstrip().startswith(PREFIX):
         return named
     if not os.path.isfile(named):
@@ -153,10 +154,8 @@ def read_text(named: str) -> str:
 
 
 def save_in(invite: Invite, directory: Path) -> Path:
-    """Have it in the folder of a peer, where every start of that peer finds it; its path.
-
-    Raises DiskFull and what `kept_in` does.
-    """
+    """Keep it in the folder of a peer, where every start of that peer finds it; returns its path. Raises DiskFull
+    and the errors of `kept_in`."""
     kept, path = kept_in(directory, invite), directory / INVITE_FILE
     if kept is None or kept.text != invite.text:
         directory.mkdir(mode=0o700, parents=True, exist_ok=True)
@@ -165,11 +164,8 @@ def save_in(invite: Invite, directory: Path) -> Path:
 
 
 def kept_in(directory: Path, invite: Invite) -> Invite | None:
-    """What a folder has of an invite to the same run.
-
-    Raises BadInput for a folder of another version, and RunMismatch if another run's is there: its peer may be at work,
-    and start its link again.
-    """
+    """The invite to the same run in a folder. Raises BadInput for a folder of another version, and RunMismatch if
+    another run's invite is there: its peer may be running, and start its link again."""
     require_this_version(directory)
     kept = None
     with suppress(BadInvite):
@@ -184,7 +180,8 @@ def kept_in(directory: Path, invite: Invite) -> Invite | None:
 
 @contextmanager
 def as_temporary_file(text: str) -> Iterator[str]:
-    """A file (0600) that holds it while the block lasts, for a child that has no folder of its own; its path."""
+    """The path of a file (0600) that holds the invite while the block lasts, for a child without a folder of its
+    own."""
     handle, path = tempfile.mkstemp(prefix="hf-invite-")
     try:
         with open(handle, "w") as file:

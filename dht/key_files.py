@@ -39,7 +39,7 @@ Ask = Callable[[str], str]
 
 
 def export_key(directory: Path, target: Path, ask: Ask) -> Identity:
-    """Write the folder's key to a new file that a passphrase opens. Raises BadInput."""
+    """Write the folder's key to a new file, encrypted with a passphrase. Raises BadInput."""
     identity = _mine(directory)
     if target.exists():
         raise BadInput(f"{target} exists already; name a new file")
@@ -56,7 +56,7 @@ def export_key(directory: Path, target: Path, ask: Ask) -> Identity:
 
 
 def import_key(source: Path, directory: Path, ask: Ask) -> Identity:
-    """Put the key of such a file into a folder that has none. Raises BadInput."""
+    """Read the key of such a file into a folder that has none. Raises BadInput."""
     target = directory / KEY_FILE
     if target.exists():
         raise BadInput(f"{directory} has a key already; name a new folder with --dir, or move {target} away")
@@ -72,14 +72,14 @@ def import_key(source: Path, directory: Path, ask: Ask) -> Identity:
 
 
 def seal(identity: Identity, passphrase: str) -> bytes:
-    """The key as text that this passphrase opens; never the same twice."""
+    """The key as text, encrypted with this passphrase; never the same twice."""
     salt, nonce = os.urandom(_SALT_BYTES), os.urandom(_NONCE_BYTES)
     sealed = AESGCM(_key(passphrase, salt)).encrypt(nonce, identity.to_bytes(), PREFIX)
     return PREFIX + base64.urlsafe_b64encode(salt + nonce + sealed)
 
 
 def unseal(packed: bytes, passphrase: str, source: str) -> Identity:
-    """The key that `seal` was given. Raises BadInput that names `source`."""
+    """The key that was given to `seal`. Raises BadInput that names `source`."""
     text = packed.strip()
     if not text.startswith(PREFIX):
         raise BadInput(f"{source} is no copy of a key; homefires identity export makes one")
@@ -106,7 +106,7 @@ def _mine(directory: Path) -> Identity:
 
 
 def main(arguments: Sequence[str] | None = None, ask: Ask = getpass.getpass) -> int:
-    """Do it and say what came of it; the exit code of `dht.errors`."""
+    """Run the command and print its result; returns the exit code of `dht.errors`."""
     options = _parser().parse_args(arguments)
     try:
         print(_done(options, ask))

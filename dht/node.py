@@ -40,7 +40,7 @@ _GOODBYE_S = 1.0
 
 @dataclass(frozen=True, kw_only=True)
 class NetworkConfig:
-    """How a node meets the others. Addresses are those that `dht.addresses` accepts."""
+    """How a node meets others. Addresses have passed `dht.addresses`."""
 
     run: bytes
     """32 bytes: the hash of the run spec. Nodes of different runs do not meet."""
@@ -49,14 +49,15 @@ class NetworkConfig:
     socket_folder: Path
     """For the daemon's sockets; cleaned at start, so one node at a time."""
     listen: tuple[str, ...]
-    """None: others reach this node through the connections that it opens itself, or a relay."""
+    """None: others reach this node through the connections that it opens itself, or through a relay."""
     announce: tuple[str, ...] = ()
     bootstrap: tuple[str, ...] = ()
     """Dialled first; none: this node is the first."""
     wants_relays: bool = False
-    """Ask those dialled first for a slot each, so that others reach this node who cannot dial it."""
+    """Whether to ask the nodes that are dialled first for a slot each, so that peers that cannot dial this node can
+    reach it."""
     remember: Path | None = None
-    """A file for the addresses of peers that it meets; those that are there already are dialled first, too."""
+    """A file for the addresses of peers that it meets; those that it holds already are dialled first, too."""
     public: bool = False
     """Reach beyond this machine: hole punching, UPnP. Slower to start."""
     client_mode: bool = False
@@ -65,11 +66,11 @@ class NetworkConfig:
     dial_timeout_s: float = 15.0
     limits: StreamLimits = field(default_factory=StreamLimits)
     upload_bps: float = 0.0
-    """Bits per second that leave this node by streams, questions and answers, at most; 0 means no cap."""
+    """The most bits per second that leave this node by streams, requests and answers; 0 means no limit."""
     download_bps: float = 0.0
-    """Likewise what it takes in."""
+    """The same for what it receives."""
     clock: Clock = time.time
-    """Unix time in seconds, compared with that of those who are dialled first."""
+    """Unix time in seconds; it is compared with that of the nodes that are dialled first."""
 
 
 class Node:
@@ -94,7 +95,7 @@ class Node:
         self._slots: tuple[str, ...] = ()
         self._found_at: tuple[str, ...] = ()
         self._relayed: set[str] = set()
-        """Peers to whom there was no straight way at the last look."""
+        """Peers that could only be reached through a relay at the last look."""
 
     @property
     def bytes_sent(self) -> int:
@@ -108,35 +109,34 @@ class Node:
 
     @property
     def frames_dropped(self) -> int:
-        """Frames that were given up: no room in the queue, peer not reachable, peer not reading."""
+        """Frames that were dropped: no room in the queue, peer not reachable, peer not reading."""
         return self._links.frames_dropped
 
     @property
     def upload_bps(self) -> int:
-        """Bits per second that this node can send, as far as is known: what was seen, or its cap if it has one.
-
-        At most FASTEST_BPS; 0 if neither is known.
-        """
+        """Bits per second that this node can send, as far as is known: a measurement, or its limit if it has one. At
+        most FASTEST_BPS; 0 if neither is known."""
         seen, cap = self._links.uplink.bps, self._links.upload.bps
         known = [bps for bps in (seen, cap) if bps]
         return round(min(*known, FASTEST_BPS)) if known else 0
 
     @property
     def tally(self) -> TrafficCounter:
-        """Bytes with each peer: streams, questions and answers, without what the DHT and the daemon themselves say."""
+        """Bytes to and from each peer by streams, requests and answers, without the traffic of the DHT and the
+        daemon."""
         return self._links.tally
 
     async def addresses(self) -> tuple[str, ...]:
-        """Where others can dial this node, each with /p2p/…; nowhere if it does not listen."""
+        """Where others can dial this node, each with /p2p/…; empty if it does not listen."""
         return await self._daemon.addresses()
 
     @property
     def addresses_of(self) -> tuple[str, ...]:
-        """What `addresses` said at the last look: a router that has restarted, or is asked for a port, changes it."""
+        """The result of the last look: a router that restarts, or opens a port, changes it."""
         return self._found_at
 
     async def look_where(self) -> None:
-        """See where others can dial this node by now. Raises Unreachable if the daemon is gone."""
+        """Find out where others can dial this node now. Raises Unreachable if the daemon is gone."""
         addresses = await self.addresses()
         if set(addresses) != set(self._found_at):  # their order means nothing, and others would take it for news
             self._found_at = addresses
@@ -144,14 +144,12 @@ class Node:
 
     @property
     def relays(self) -> tuple[str, ...]:
-        """The peers at which this node holds a slot: others reach it through them, too."""
+        """The peers at which this node holds a slot: others can reach it through them, too."""
         return self._slots
 
     async def hold_slots(self) -> None:
-        """Ask those dialled first for a slot each; again before three minutes are over, or it ends.
-
-        Raises Unreachable if the daemon is gone.
-        """
+        """Ask the nodes that are dialled first for a slot each; repeat it within three minutes, or the slot ends.
+        Raises Unreachable if the daemon is gone."""
         if self._config.wants_relays:
             connected = await self._daemon.connections()
             named = dict.fromkeys(map(peer_id_in, others_of(self._daemon, self._config.bootstrap)))
@@ -160,10 +158,8 @@ class Node:
             self._slots = tuple(peer for peer, holds in zip(peers, held, strict=True) if holds)
 
     async def drop_relayed(self) -> None:
-        """Have what goes to a peer through a relay go straight, where there is a way by now: a hole in two routers.
-
-        Raises Unreachable if the daemon is gone.
-        """
+        """Let traffic to a peer leave the relay if there is a direct connection now, for example after hole
+        punching. Raises Unreachable if the daemon is gone."""
         connections = await self._daemon.connections()
         relayed = {peer for peer, address in connections.items() if CIRCUIT in address}
         for peer in self._relayed & connections.keys() - relayed:
@@ -171,16 +167,14 @@ class Node:
         self._relayed = relayed
 
     def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
-        """From now on give places on the board by this rank of a peer id, and circuits; until then all are strangers.
-
-        `look` is shown what strangers say: that the organiser has admitted them, perhaps.
-        """
+        """From now on give places on the board, and circuits, by this rank of a peer id; until then all peers are
+        strangers. `look` is shown records of strangers, which may show that the organiser has admitted them."""
         assert isinstance(self.board, DhtBoard)
         self.board.places.rank, self.board.places.look = rank, look
         self._relay.is_member = lambda peer: rank(peer) is not Rank.STRANGER
 
     def relay_for(self, serves: Serves) -> None:
-        """From now on be the relay of these peers; until then of nobody."""
+        """From now on relay for these peers; until then for none."""
         self._relay.serves = serves
 
     async def connections(self) -> dict[str, str]:
@@ -188,10 +182,8 @@ class Node:
         return await self._daemon.connections()
 
     async def reach(self, address: str, timeout_s: float) -> None:
-        """Connect at this dial address, and read the board there too from now on. Raises Unreachable.
-
-        A connection that exists is enough.
-        """
+        """Connect at this dial address, and read the board there too from now on. Raises Unreachable. An existing
+        connection is enough."""
         await self._daemon.connect(check_dial(address), timeout_s)
         assert isinstance(self.board, DhtBoard)
         await self.board.meet(peer_id_in(address))
@@ -205,11 +197,10 @@ class Node:
         return await require_right_clock(self, peers, self._config.clock, least)
 
     async def meet(self, peer_id: str, addresses: Sequence[str]) -> bool:
-        """Connect to a peer at the first of its addresses that answers; addresses of others are not dialled.
-
-        Routing alone does not know every address: it leaves out ranges that it takes for unreachable. What goes
-        through a relay is tried a little later, beside the rest: an address behind a router may just be silent.
-        """
+        """Connect to a peer at the first of its addresses that answers; addresses of other peers are not dialled.
+        Routing alone does not know every address, since it leaves out ranges that it takes for unreachable.
+        Addresses through a relay are tried a little later, beside the others: an address behind a router may just be
+        silent."""
         circuits = [address for address in addresses if is_circuit(address) and peer_id_in(address) == peer_id]
         straight = [address for address in addresses if not is_circuit(address)]
         give_way_s = _GIVE_WAY_S if self._config.listen else 0.0
@@ -241,7 +232,7 @@ class Node:
         return False
 
     async def _meet_through(self, circuits: Sequence[str], give_way_s: float) -> bool:
-        """By the first relay that answers; a peer that can be dialled gives the other time to do it first."""
+        """Through the first relay that answers; a peer that can be dialled is given time to do it first."""
         if not circuits:
             return False
         await asyncio.sleep(give_way_s)
@@ -255,10 +246,8 @@ class Node:
         return False
 
     def guard(self, lets_in: AllowPeer, open_names: Container[str]) -> None:
-        """From now on take streams, and questions for other than these names, from those alone who are let in.
-
-        Streams that are open end: whoever may come in opens another.
-        """
+        """From now on accept streams, and requests for names other than these, only from peers that are let in. Open
+        streams end: a peer that may come in opens another one."""
         self._links.lets_in, self._questions.open_names = lets_in, open_names
         self._links.close_all()
 
@@ -267,7 +256,7 @@ class Node:
         self._links.cut(peer_id)
 
     def allow(self, upload_bps: float, download_bps: float) -> None:
-        """Other caps from now on, 0 for none."""
+        """Set other bandwidth limits, 0 for none."""
         self._links.upload.allow(upload_bps)
         self._relay.allow(upload_bps)
         self._links.download.allow(download_bps)
@@ -282,11 +271,9 @@ class Node:
 
 @asynccontextmanager
 async def open_node(config: NetworkConfig) -> AsyncIterator[Node]:
-    """Start a node; everything it started has ended when the block is left.
-
-    Raises PortInUse, BadAddress, ClockOff, or Unreachable if no bootstrap address answers. An error in a
-    background task, such as one raised by the listener of the streams, ends the block.
-    """
+    """Start a node; everything that it started has ended when the block is left. Raises PortInUse, BadAddress,
+    ClockOff, or Unreachable if no bootstrap address answers. An error in a background task, such as one raised by
+    the listener of the streams, ends the block."""
     assert len(config.run) == 32
     _check_addresses(config)
     refusals = RejectionLog()

@@ -37,8 +37,8 @@ def parent_env() -> dict[str, str]:
 
 @contextmanager
 def loading() -> Iterator[None]:
-    """Import large libraries within: a sixth faster, since of what that makes nothing is looked at as garbage, then or
-    ever."""
+    """Import large libraries inside of this block: that is a sixth faster, since nothing that they create is ever
+    examined by the garbage collector."""
     gc.disable()
     try:
         yield
@@ -48,11 +48,12 @@ def loading() -> Iterator[None]:
 
 
 def die_with_parent() -> None:
-    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing).
+    """Have the kernel kill this process when its parent ends (Linux; elsewhere nothing happens). Call it first in
+    the child.
 
-    Call it first thing in the child. The kernel watches the *thread* that started the child, so
-    start children from a thread that stays. A parent that died before this call is seen if it said
-    which it is (`parent_env`): then this process ends here. `parent_gone` works on every system.
+    The kernel watches the *thread* that started the child, so start children from a thread that lives on. A parent that
+    died before this call is recognised if it named itself (`parent_env`): then this process ends here. `parent_gone`
+    works on every system.
     """
     parent = os.environ.pop(PARENT, "")  # children of this one have another
     if not sys.platform.startswith("linux"):
@@ -77,11 +78,9 @@ BETWEEN_TRIES_S = 0.05
 
 @contextmanager
 def lock_directory(directory: Path) -> Iterator[None]:
-    """Hold `directory`/run/lock; the kernel frees it however this process ends. Raises DirectoryBusy.
-
-    Makes the directory and its folder `run` (0700) if they do not exist. Raises BadInput for one of another version,
-    and for one whose path is no text: our processes tell each other where things lie.
-    """
+    """Hold `directory`/run/lock; the kernel releases it however this process ends. Raises DirectoryBusy. It makes
+    the directory and its folder `run` (0700) if necessary. Raises BadInput for a directory of another version, and
+    for one whose path is not valid text, since our processes pass paths to each other."""
     path_text = str(directory.absolute())
     if any("\ud800" <= letter <= "\udfff" for letter in path_text):
         raise BadInput(f"{path_text!r} is not UTF-8 text; name another folder with --dir, or work in another one")
@@ -101,7 +100,8 @@ def lock_directory(directory: Path) -> Iterator[None]:
 
 
 def _take(file: TextIO) -> bool:
-    """Whether the lock is ours now. Whoever asks if it is held takes it for an instant: that one is waited for."""
+    """Whether the lock is ours now. A process that only asks whether it is held takes it for an instant: that one is
+    waited for."""
     for _ in range(TRIES):
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
@@ -119,10 +119,8 @@ END_S = 5.0
 
 
 def bound(path: Path, most_bytes: int = MOST_BYTES) -> bool:
-    """Make a file that has grown beyond this many bytes empty, and keep what it held as `NAME.1`; whether it had.
-
-    Lines that come between copying and emptying are lost. On a full disk so is the copy, which makes room.
-    """
+    """Empty a file that has grown beyond this many bytes, and keep its content as `NAME.1`; returns whether it had.
+    Lines written between copying and emptying are lost. On a full disk so is the copy, which frees space."""
     if not path.is_file() or path.stat().st_size <= most_bytes:
         return False
     copy = path.with_name(f"{path.name}.1")
@@ -140,7 +138,7 @@ def bound(path: Path, most_bytes: int = MOST_BYTES) -> bool:
 
 @contextmanager
 def bounding(path: Path, most_bytes: int = MOST_BYTES, every_s: float = EVERY_S) -> Iterator[None]:
-    """Look at the file now and every so often, from another thread, until the block ends."""
+    """Check the file now and at intervals, from another thread, until the block ends."""
     ended = threading.Event()
 
     def watch() -> None:

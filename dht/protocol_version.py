@@ -18,7 +18,7 @@ _NAMES_OF_1 = ("x", "chain/undone", "wish.json", "fit.json", "admitted", "ended"
 
 
 def other_version(what: str, version: int) -> str:
-    """Why `what` is refused, and what helps."""
+    """Why `what` is refused, and what to do."""
     release = f"homefires {RELEASES[version]}" if version in RELEASES else "a newer homefires"
     return (
         f"{what} is of protocol version {version}, this homefires speaks version {PROTOCOL_VERSION}; install {release}"
@@ -26,10 +26,8 @@ def other_version(what: str, version: int) -> str:
 
 
 def require_this_version(directory: Path, *, by_genesis: bool = True) -> None:
-    """A folder of a peer or an organiser is of this version, or new. Raises BadInput, and touches nothing.
-
-    An audit, which wonders whether the genesis is damaged, goes by the names of files alone.
-    """
+    """Requires a folder of a peer or an organiser to be of this version, or new. Raises BadInput, and changes
+    nothing. An audit, which doubts the genesis, goes by the names of files alone."""
     version = _version_of(directory, by_genesis)
     if version != PROTOCOL_VERSION:
         text = other_version(str(directory), version)

@@ -31,7 +31,7 @@ CLOCK_SKEW_S = 5.0
 
 
 class Malformed(ValueError):
-    """Bytes from the network that are not what they should be."""
+    """Bytes from the network are not what they should be."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,13 +46,13 @@ class Record:
 
 
 def sign_record(identity: Identity, run: bytes, kind: str, body: bytes, expires: float) -> Record:
-    """The record that says `body` in the name of `identity` until `expires`."""
+    """The record of `body` in the name of `identity`, valid until `expires`."""
     signature = identity.sign(run, f"record/{kind}", _signed_part(body, expires))
     return Record(identity.peer_id, kind, body, expires, signature)
 
 
 def verify_record(record: Record, run: bytes) -> bool:
-    """Whether the author signed it for this run. Says nothing about expiry or content."""
+    """Whether its author signed it for this run. Says nothing about expiry or content."""
     signed = _signed_part(record.body, record.expires)
     return verify(record.author, run, f"record/{record.kind}", signed, record.signature)
 
@@ -68,7 +68,7 @@ def is_valid(record: Record, run: bytes) -> bool:
 
 
 def is_current(record: Record, run: bytes, now_s: float) -> bool:
-    """Every check that a board makes: `sound`, not expired, and no longer to live than MAX_TTL_S."""
+    """Every check that a board makes: valid, not expired, and not valid for longer than MAX_TTL_S."""
     return now_s < record.expires <= now_s + MAX_TTL_S + CLOCK_SKEW_S and is_valid(record, run)
 
 
@@ -129,7 +129,8 @@ Label = Annotated[str, Field(strict=True, max_length=MAX_LABEL_CHARS), AfterVali
 
 @dataclass(frozen=True, kw_only=True)
 class PeerRecord:
-    """What a peer says of itself, every few seconds. Liveness sign, ready record and head of its chain in one."""
+    """What a peer says about itself, every few seconds: its sign of life, its ready record and the head of its chain
+    in one."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
@@ -151,30 +152,30 @@ class PeerRecord:
     addrs: Annotated[tuple[Address, ...], Field(max_length=MAX_ADDRESSES)] = ()
     """Where the peer can be dialled, each with /p2p/ and its own id; a reader checks them before it dials."""
     loss: Measure | None = None
-    """Its last training loss in nats per token. This and what follows is for people: nothing is decided by it, but by
-    `tokens_per_s` how many steps others make in a round where the run's pace is by speed."""
+    """Its last training loss in nats per token. This and the following fields are for people: nothing is decided by
+    them, except that `tokens_per_s` decides how many steps others make where the run's pace is by speed."""
     tokens_per_s: Measure | None = None
     evaluated: Measure | None = None
-    """The newest held-out loss that it measured, in nats per token, and of which anchor."""
+    """The newest held-out loss that it measured, in nats per token, and the anchor."""
     evaluated_round: Count | None = None
     device_gb: Measure | None = None
-    """Memory of the GPU that it trains with, in 10⁹ bytes; None: it has none, or does not know."""
+    """Memory of the GPU on which it trains, in 10⁹ bytes; None if it has none, or does not know."""
     admission: Shown | None = None
     """The organiser's certificate for this peer, in a run that asks for one."""
     orders: Count | None = None
-    """The number of the organiser's newest orders that this peer knows; None if there were none."""
+    """The number of the newest quarantine orders that this peer knows; None if there are none."""
     relays: Annotated[tuple[PublicKey, ...], Field(max_length=MAX_RELAYS)] | None = None
-    """At whom it holds a slot: dialled through these peers where no address of its own answers."""
+    """The relays at which it holds a slot: it is dialled through them if none of its own addresses answers."""
     life: Count | None = None
-    """When the process began that says this, in microseconds of Unix time: so a peer tells its own words from those of
-    a copy of its folder; None from older clients."""
+    """When the process began that wrote this record, in microseconds of Unix time: so a peer can tell its own
+    records from those of a copy of its folder. None from older clients."""
 
     def ways(self, author: str) -> tuple[str, ...]:
-        """Where to dial the peer that says this, relays last."""
+        """Where to dial the author, relays last."""
         return (*self.addrs, *(circuit(peer_id_of(relay), author) for relay in self.relays or ()))
 
     def pack(self) -> bytes:
-        """The body of a `head` record; what is None is left out."""
+        """The body of a `head` record; fields that are None are left out."""
         packed: bytes = msgpack.packb({key: value for key, value in asdict(self).items() if value is not None})
         return packed
 
@@ -192,7 +193,7 @@ def _sorted_peers(value: tuple[str, ...]) -> tuple[str, ...]:
 
 @dataclass(frozen=True, kw_only=True)
 class Genesis:
-    """The beginning of a run, said once by its organiser: who founds it, from which initial state."""
+    """The beginning of a run, published once by its organiser: its founders and the initial state."""
 
     __pydantic_config__: ClassVar[ConfigDict] = ConfigDict(extra="ignore")
 
@@ -257,7 +258,7 @@ def _unpack_msgpack(data: bytes) -> Any:
 
 
 def unpack_value(data: bytes, **options: Any) -> Any:
-    """What a stranger has packed, of whatever shape. Raises Malformed."""
+    """A value that a stranger has packed, of any shape. Raises Malformed."""
     try:
         return msgpack.unpackb(data, **options)
     except (ValueError, msgpack.UnpackException, TypeError, RecursionError) as error:

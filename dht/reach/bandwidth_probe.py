@@ -61,7 +61,7 @@ def serve_probes(node: Questions, is_busy: Callable[[], bool] = lambda: False, c
 
 @dataclass(frozen=True, kw_only=True)
 class Bandwidth:
-    """Megabits per second between this node and another, as far as both had them free; None: not measured."""
+    """Free bandwidth between this node and another, in megabits per second; None: not measured."""
 
     upload_mbps: float | None
     download_mbps: float | None
@@ -70,11 +70,9 @@ class Bandwidth:
 async def measure_bandwidth(
     node: Questions, peer: str, round_trip_s: float, limit_s: float, clock: Clock = time.monotonic
 ) -> Bandwidth:
-    """Both directions, within `limit_s`. An older node, or a busy one, gives None.
-
-    The round trip is taken off what asking took. A line faster than `MOST_BYTES` in a few milliseconds is
-    underestimated: what is asked here is whether it carries a round.
-    """
+    """Both directions, within `limit_s`. An older or a busy node gives None. The round trip is subtracted from the
+    time of a request. A line faster than `MOST_BYTES` in a few milliseconds is underestimated: the question is only
+    whether it can carry a round."""
     deadline = clock() + limit_s
 
     async def down(size_bytes: int) -> float | None:
@@ -92,7 +90,7 @@ async def measure_bandwidth(
 async def _mbps(
     move: Callable[[int], Awaitable[float | None]], round_trip_s: float, deadline: float, clock: Clock
 ) -> float | None:
-    """By the largest size that there was time for."""
+    """By the largest size for which there was time."""
     found: float | None = None
     for size_bytes in SIZES_BYTES:
         try:
@@ -110,7 +108,7 @@ async def _mbps(
 
 
 async def _fetch_s(node: Questions, peer: str, size_bytes: int, timeout_s: float, clock: Clock) -> float | None:
-    """Seconds that it took to be given so many bytes; None if they were not given. Raises Unreachable."""
+    """Seconds until this many bytes had arrived; None if they were not given. Raises Unreachable."""
     asked_at = clock()
     given = await node.ask(peer, PROBE, timeout_s, MOST_BYTES, _sized(size_bytes))
     return clock() - asked_at if given is not None and len(given) == size_bytes else None

@@ -36,21 +36,22 @@ Connect = Callable[[str, int], Awaitable[bool]]
 
 @dataclass(frozen=True, kw_only=True)
 class DialBack:
-    """What another node found."""
+    """What another node found out."""
 
     host: str
-    """The address from which it sees this node come."""
+    """The address from which it sees this node's connection."""
     port: int
     answered: bool
 
     @property
     def tells(self) -> bool:
-        """Whether it says anything of the internet: a node of the same house, or machine, sees no router."""
+        """Whether the result says anything about the internet: a node in the same house, or on the same machine,
+        does not pass the router."""
         return is_global(self.host)
 
 
 def serve_dial_back(node: Questions, connect: Connect | None = None, clock: Clock = time.monotonic) -> None:
-    """Try for others from now on whether they can be dialled."""
+    """From now on answer requests to try whether a node can be dialled."""
     allowance = RateLimit(at_once=1, each=MOST_EACH, everybody=MOST, window_s=EACH_S, clock=clock)
     at_once, connect = asyncio.Semaphore(AT_ONCE), connect or speaks_libp2p
 
@@ -90,7 +91,7 @@ async def speaks_libp2p(host: str, port: int) -> bool:
 
 
 async def request_dial_back(node: Questions, peer: str, port: int) -> DialBack | None:
-    """Have this peer try that port of ours. None if it does not: it is older, busy, or comes through a relay."""
+    """Ask this peer to try that port of ours. None if it does not: it is older, busy, or connected through a relay."""
     try:
         told = await node.ask(peer, KNOCK, 2 * KNOCK_S, 64, port.to_bytes(2, "big"))
     except Unreachable:
@@ -103,10 +104,8 @@ async def request_dial_back(node: Questions, peer: str, port: int) -> DialBack |
 
 
 def port_of(addresses: Sequence[str]) -> int | None:
-    """The TCP port at which others would dial a node with these addresses; None if it listens on none.
-
-    That of an address of the internet goes first: a router may forward another port than the node listens on.
-    """
+    """The TCP port at which others would dial a node with these addresses; None if it listens on none. The port of a
+    public address comes first: a router may forward another port than the node listens on."""
     targets = [target for address in addresses if CIRCUIT not in address and (target := tcp_target(address))]
     outside = [port for host, port in targets if is_global(host)]
     return next(iter([*outside, *(port for _, port in targets)]), None)

@@ -21,7 +21,7 @@ LookAfter = Callable[[], Awaitable[None]]
 
 
 async def dial_any(daemon: Daemon, addresses: Sequence[str], timeout_s: float) -> list[str]:
-    """Those that answer. One is enough: the others then have OTHERS_S more. Raises Unreachable."""
+    """The addresses that answer. One is enough: then the others have OTHERS_S more. Raises Unreachable."""
     others = others_of(daemon, addresses)
     if not others:
         return []
@@ -58,11 +58,9 @@ async def keep_dialling(
     daemon: Daemon, meet: Meet, bootstrap: Sequence[str], earlier: Sequence[str], timeout_s: float,
     look_after: Sequence[LookAfter] = (),
 ) -> None:  # fmt: skip
-    """Meet a bootstrap node again that was away: after its restart it knows nobody.
-
-    And in turn those who were met in an earlier life: without bootstrap nodes two who started apart find each other so.
-    Each time something else may be looked after, too, which raises Unreachable if the daemon is gone.
-    """
+    """Dial a bootstrap node again that was away, since after its restart it knows nobody; and in turn the peers of
+    an earlier life, since without bootstrap nodes two peers that started apart find each other only so. Each time
+    `look` may do something else, and raises Unreachable if the daemon is gone."""
     always, in_turn = others_of(daemon, bootstrap), deque(others_of(daemon, earlier))
     while True:
         await asyncio.sleep(REMEET_S)

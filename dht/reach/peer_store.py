@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class PeerStore:
-    """At most `PEERS_MOST` peers with `MAX_ADDRESSES` each, the one that was met last first."""
+    """At most `PEERS_MOST` peers with `MAX_ADDRESSES` each, the one met last first."""
 
     def __init__(self, path: Path) -> None:
         self._path = path
@@ -32,7 +32,7 @@ class PeerStore:
         return tuple(address for addresses in self._peers.values() for address in addresses)
 
     def note_named(self, addresses: Sequence[str]) -> None:
-        """Somebody says that peers are there. Raises BadAddress before anything is noted."""
+        """Somebody names peers. Raises BadAddress before anything is noted."""
         named: dict[str, list[str]] = {}
         for address in addresses:
             named.setdefault(peer_id_in(check_dial(address)), []).append(address)
@@ -41,7 +41,7 @@ class PeerStore:
             self.note(peer, [*theirs, *known])  # what is said may be older than what is known
 
     def note(self, peer: str, addresses: Sequence[str]) -> None:
-        """This peer was met; these are its addresses. On disk at return, unless that is full."""
+        """This peer was met; these are its addresses. They are on disk at return, unless the disk is full."""
         good = tuple(address for address in addresses[:MAX_ADDRESSES] if _belongs(peer, address))
         if not good or next(iter(self._peers.items()), None) == (peer, good):
             return
@@ -54,7 +54,7 @@ class PeerStore:
 
 
 def _load(path: Path) -> dict[str, tuple[str, ...]]:
-    """What the file holds and can be dialled. It is a help, not a need: one that is damaged is as good as none."""
+    """The peers in the file that can be dialled. A damaged file counts as empty, since nothing depends on it."""
     if not path.exists():
         return {}
     try:

@@ -40,52 +40,52 @@ log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, kw_only=True)
 class RelayLimits:
-    """Bounds of what a relay takes on itself."""
+    """Limits of a relay."""
 
     slot_s: float = 180.0
-    """A slot that is not asked for again ends after this long."""
+    """A slot ends after this time unless it is asked for again."""
     slots: int = 1024
     circuits: int = 256
     circuits_per_peer: int = 64
     """As many as a group has peers."""
     circuits_per_stranger: int = 2
-    """To hear of a run and to load from somebody. Strangers hold half of the slots and circuits at most, also of those
-    at one member."""
+    """Enough to learn of a run and to download from one peer. Strangers hold at most half of the slots and circuits,
+    also of those at one member."""
     circuit_s: float = 3600.0
-    """Then the two meet again: by that time perhaps without the relay, through a hole in their routers."""
+    """Then the two connect again, perhaps without the relay by then, through a hole in their routers."""
     handshake_s: float = 10.0
     askers: int = 256
-    """Who may be saying what they want, at a time."""
+    """How many peers may be sending a request at a time."""
 
 
 def nobody(peer: str) -> bool:
-    """`Serves` of a node that is no relay."""
+    """The `Serves` of a node that does not relay."""
     return False
 
 
 class Relay:
-    """Answers those who ask a node to be their relay."""
+    """Answers peers that ask a node to be their relay."""
 
     def __init__(
         self, daemon: Daemon, serves: Serves, limits: RelayLimits | None = None, upload_bps: float = 0.0
     ) -> None:  # fmt: skip
-        """`upload_bps` is the node's cap, of which circuits have SHARE; 0 for none."""
+        """`upload_bps` is the node's limit, of which circuits have SHARE; 0 for no limit."""
         self.bytes_passed = 0
         """In both directions, of all circuits."""
         self.serves = serves
         self.is_member: Serves = nobody
-        """Who comes before others: whom the chain or the organiser knows."""
+        """Peers that come before others: those that the chain or the organiser knows."""
         self._shaper = Shaper(SHARE * upload_bps)
         self._daemon = daemon
         self.limits = limits or RelayLimits()
         self._slots: dict[str, float] = {}
-        """Who holds a slot, and until when (`time.monotonic`)."""
+        """The peers that hold a slot, and until when (`time.monotonic`)."""
         self._asking = 0
         self._ends: Counter[str] = Counter()
-        """How many each peer has open, at either end."""
+        """How many circuits each peer has open, at either end."""
 
     def allow(self, upload_bps: float) -> None:
-        """Another cap of the node from now on."""
+        """Set another limit of the node."""
         self._shaper.allow(SHARE * upload_bps)
 
     @property
@@ -93,7 +93,7 @@ class Relay:
         return self._ends.total() // 2
 
     async def start(self) -> None:
-        """Answer from now on, in the place of the daemon itself."""
+        """Answer from now on, in place of the daemon itself."""
         await self._daemon.handle(HOP, self._answer)
 
     async def _answer(self, asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
@@ -117,7 +117,7 @@ class Relay:
                 await _refuse(writer, MALFORMED_MESSAGE)
 
     async def _hear(self, reader: asyncio.StreamReader) -> Any:
-        """What somebody wants. Raises Malformed, EOFError, TimeoutError, OSError."""
+        """A request. Raises Malformed, EOFError, TimeoutError, OSError."""
         self._asking += 1
         try:
             async with asyncio.timeout(self.limits.handshake_s):
@@ -191,7 +191,8 @@ class Relay:
             self._ends -= Counter(ends)
 
     async def _call(self, asker: str, wanted: str) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream to who holds a slot and takes the call. Raises Unreachable, Malformed, EOFError, OSError."""
+        """A stream to the peer that holds a slot and accepts the call. Raises Unreachable, Malformed, EOFError,
+        OSError."""
         call = Stop(type=STOP_CONNECT)
         call.peer.id = id_bytes_of(asker)
         call.limit.duration = int(self.limits.circuit_s)
@@ -212,7 +213,7 @@ class Relay:
         near: asyncio.StreamReader, near_out: asyncio.StreamWriter,
         far: asyncio.StreamReader, far_out: asyncio.StreamWriter, take: Take,
     ) -> None:  # fmt: skip
-        """Until either side ends: the circuit is one connection, of which a half is no use."""
+        """Until either side ends: the circuit is one connection, and half of it is useless."""
         ways = {
             asyncio.create_task(self._pass(near, far_out, take)),
             asyncio.create_task(self._pass(far, near_out, take)),
@@ -306,7 +307,7 @@ async def write_message(writer: asyncio.StreamWriter, message: Any) -> None:
 
 
 async def read_message(reader: asyncio.StreamReader, kind: Any) -> Any:
-    """The next message, which should be of this class. Raises Malformed, EOFError, OSError."""
+    """The next message, which must be of this class. Raises Malformed, EOFError, OSError."""
     size = await _read_varint(reader)
     if size > MAX_MESSAGE_BYTES:
         raise Malformed(f"a message of {size} bytes; at most {MAX_MESSAGE_BYTES} are allowed")
@@ -325,7 +326,7 @@ def _varint(number: int) -> bytes:
 
 
 async def _read_varint(reader: asyncio.StreamReader) -> int:
-    """Of two bytes at most: more would be longer than any message."""
+    """At most two bytes: more would be longer than any message."""
     first = (await reader.readexactly(1))[0]
     if first < 0x80:
         return first

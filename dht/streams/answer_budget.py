@@ -14,7 +14,7 @@ AHEAD_S = 10.0
 
 @dataclass
 class _Given:
-    """Bytes that were given and are not forgotten yet."""
+    """Bytes that were given lately."""
 
     size_bytes: float
     at: float
@@ -26,11 +26,9 @@ class _Given:
 
 
 class AnswerBudget:
-    """What strangers are given, each and all together, so that a round does not feel them.
-
-    `most_bytes` is what one gets in a minute, `upload_bps` what the line carries, 0 while that is not known. Who
-    `is_free` is not counted.
-    """
+    """Limits the answers to strangers, each and all together, so that they do not slow a round. `most_bytes` is what
+    one gets in a minute, `upload_bps` the bandwidth of the line, 0 while that is unknown. Peers that are `is_free`
+    are not counted."""
 
     def __init__(
         self, clock: Callable[[], float], most_bytes: Callable[[], float], is_free: Callable[[str], bool],
@@ -41,7 +39,7 @@ class AnswerBudget:
         self._all = _Given(0.0, clock())
 
     def has_room_for(self, peer: str) -> bool:
-        """Whether it may have something now. However large that is: what is too much has the next ones wait."""
+        """Whether it may have an answer now, however large: what is too much delays its next ones."""
         if self._is_free(peer):
             return True
         now, room = self._clock(), self._room_each(peer)
@@ -61,7 +59,7 @@ class AnswerBudget:
         return STRANGERS_SHARE * self.upload_bps() / 8
 
     def _room_each(self, peer: str) -> float:
-        """In a minute: alike for all who have had something in the last one."""
+        """Bytes a minute for each: equal for all that had an answer in the last minute."""
         most = self._most_bytes()
         askers = len(self._each.keys() | {peer})
         return min(most, self._bytes_per_s * MINUTE_S / askers or most)

@@ -18,7 +18,7 @@ Answer = Callable[[str, bytes], Awaitable[bytes | None]]
 
 
 class Asking(Protocol):
-    """How questions reach other peers; `dht.node.Node` is one."""
+    """Sends requests to other peers; `dht.node.Node` implements it."""
 
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = ..., request: bytes = ...
@@ -26,7 +26,7 @@ class Asking(Protocol):
 
 
 class Questions(Protocol):
-    """Other peers, to be asked and answered; `dht.node.Node` is that."""
+    """Sends and answers requests; `dht.node.Node` implements it."""
 
     async def connections(self) -> dict[str, str]: ...
     def answer(self, name: str, answer: Answer) -> None: ...
@@ -36,25 +36,21 @@ class Questions(Protocol):
 
 
 class Streams(Protocol):
-    """Sends frames; delivers what arrives to one listener: in order per sender, for each way of sending by itself.
-
-    Delivery is best effort: a frame to a peer that cannot be reached, or that stopped reading,
-    is dropped after a time-out. The protocol above repeats what matters.
-    """
+    """Sends frames, and delivers arriving ones to one listener: in order per sender, separately for `send` and
+    `send_bulk`. Delivery is best effort: a frame to a peer that cannot be reached, or that stopped reading, is
+    dropped after a time-out. The protocol above repeats what matters."""
 
     def send(self, to: str, frame: bytes) -> None:
         """Queue a frame. Never blocks, never raises for an unreachable peer."""
 
     def send_bulk(self, to: str, make_frame: MakeFrame) -> None:
-        """Queue a large frame that is made only when the stream can take it; None means it is no longer wanted.
-
-        These wait behind everything that was given to `send`, so that bytes never hold up an agreement.
-        """
+        """Queue a large frame that is made only when the stream can take it; None means that it is no longer wanted.
+        These wait behind everything that was given to `send`, so that large frames never delay an agreement."""
 
     def listen(self, on_frame: OnFrame) -> None:
         """Set the listener. Frames that arrive before are dropped."""
 
     @property
     def unreachable(self) -> frozenset[str]:
-        """Peers to whom something was sent lately, whose connections have been closed for seconds, and to whom a new
-        one was tried and failed. Whoever is connected or heard again is not among them."""
+        """Peers to which something was sent lately, whose connections have been closed for seconds, and to which a
+        new one was tried and failed. A peer that is connected or heard again is not among them."""

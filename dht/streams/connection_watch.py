@@ -28,10 +28,8 @@ log = logging.getLogger(__name__)
 
 
 class ConnectionWatch:
-    """Looks at those whom `wanted` names: peers to whom something was sent lately.
-
-    `connections` says who is connected, `dial` tries to reach a peer; both raise Unreachable.
-    """
+    """Watches the peers that `wanted` names: those to which something was sent lately. `connections` says which are
+    connected, `dial` tries to reach a peer; both raise Unreachable."""
 
     def __init__(
         self,
@@ -43,19 +41,20 @@ class ConnectionWatch:
         self.unreachable: frozenset[str] = frozenset()
         self._wanted, self._connections, self._dial, self._clock = wanted, connections, dial, clock
         self._closed_at: dict[str, float] = {}
-        """Since when each is known to have no connection."""
+        """Since when each peer is known to have no connection."""
         self._dialled_at: dict[str, float] = {}
         self._failed: set[str] = set()
-        """Whom a dial has not reached since."""
+        """The peers that a dial has not reached since."""
 
     async def follow(self) -> None:
-        """Look again and again."""
+        """Check again and again."""
         while True:
             await self.look()
             await asyncio.sleep(LOOK_S)
 
     async def look(self) -> None:
-        """See who is connected, and dial those who are not. A daemon too busy to say so changes nothing."""
+        """Check which peers are connected, and dial those that are not. A daemon that is too busy to answer changes
+        nothing."""
         wanted = self._wanted()
         try:
             connected = await self._connections() if wanted else ()
@@ -72,7 +71,7 @@ class ConnectionWatch:
         await asyncio.gather(*map(self._try, due[:DIALS]))
 
     def heard(self, peer: str) -> None:
-        """Something came from this peer: it is there, whatever was found before."""
+        """Something arrived from this peer: it is there, whatever was found before."""
         if peer in self.unreachable:
             self.unreachable -= {peer}
             self._failed.discard(peer)

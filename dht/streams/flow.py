@@ -45,19 +45,19 @@ class FlowLimits:
     """Bounds of every wait and every queue."""
 
     queue_bytes: int = 32 << 20
-    """Frames that wait for one home; whoever sends more waits until there is less."""
+    """Frames that wait for one home; a sender with more waits until there is less."""
     dial_timeout_s: float = 15.0
     open_timeout_s: float = 30.0
-    """The other end takes a new way within this time: it may be told of it later than this one."""
+    """The other end accepts a new way within this time: it may learn of the way later than this end."""
     retry_s: tuple[float, float] = (0.1, 2.0)
-    """First and largest pause until it is tried again."""
+    """First and longest pause before the next attempt."""
     progress_timeout_s: float = 120.0
-    """Who takes nothing, or in the middle of a frame gives nothing, in this time is cut off. Long: a trainer may be at
-    something else, and whether a home is there at all shows elsewhere."""
+    """A peer that takes nothing, or gives nothing in the middle of a frame, for this time is cut off. It is long,
+    since a trainer may be busy, and other checks show whether a home is there at all."""
 
 
 class FlowStreams:
-    """The ways of one node. Frames are taken from those alone who were admitted; all others get no answer."""
+    """The ways of one node. Frames are accepted only from admitted peers; all others get no answer."""
 
     def __init__(
         self, daemon: Daemon, protocol: str, spawn: Spawn, limits: FlowLimits | None = None, *,
@@ -79,15 +79,13 @@ class FlowStreams:
 
     @property
     def admitted(self) -> frozenset[str]:
-        """Whose way lives, or is about to."""
+        """Peers whose way lives, or is about to."""
         return frozenset(peer for peer, way in self._ways.items() if not way.is_cut)
 
     def admit(self, peer: str, tag: bytes) -> None:
         """From now on exchange frames with this peer, which was told the same tag; the streams are opened at once.
-
-        Nothing if it was admitted with this tag already, also where that way was cut since. A way of another tag ends
-        without a word here; the other end hears that it is cut.
-        """
+        Nothing happens if it was admitted with this tag already, even if that way was cut since. A way with another
+        tag ends without notice here; the other end learns that it is cut."""
         assert len(tag) == TAG_BYTES
         assert self._on_frame is not None, "nobody listens"
         way = self._ways.get(peer)
@@ -99,26 +97,27 @@ class FlowStreams:
         way.sending = self._spawn(self._run(way))
 
     def dismiss(self, peer: str) -> None:
-        """End its way without a word, and take nothing more from it."""
+        """End its way without notice, and accept nothing more from it."""
         way = self._ways.pop(peer, None)
         if way is not None:
             way.end()
 
     async def send(self, to: str, frame: bytes | bytearray) -> None:
-        """Queue a frame as soon as there is room; dropped if there is no way to this peer, or it is cut meanwhile."""
+        """Queue a frame as soon as there is room; it is dropped if there is no way to this peer, or the way is cut
+        meanwhile."""
         assert len(frame) <= MAX_FLOW_BYTES, len(frame)
         way = self._ways.get(to)
         if way is not None:
             await way.put(frame)
 
     def redial(self, to: str) -> None:
-        """Have the stream to this peer opened anew, since there is a better way to it by now; nothing is lost."""
+        """Open the stream to this peer anew, since there is a better connection now; nothing is lost."""
         way = self._ways.get(to)
         if way is not None:
             way.redial()
 
     def cut(self, peer: str, why: str) -> None:
-        """Nothing passes between us any more, until it is admitted with another tag."""
+        """Nothing passes between the two any more, until the peer is admitted with another tag."""
         way = self._ways.get(peer)
         if way is None or way.is_cut:
             return
@@ -174,7 +173,7 @@ class FlowStreams:
     # ---- what this end opens ----
 
     async def _open(self, way: _Way) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """A stream that the other end has taken. Raises Unreachable if it does not in time."""
+        """A stream that the other end has accepted. Raises Unreachable if it does not in time."""
         pause_s, most_s = self.limits.retry_s
         why = "it did not take the stream"
         try:
@@ -201,7 +200,7 @@ class FlowStreams:
         return reader, writer
 
     async def _run(self, way: _Way) -> None:
-        """Send what waits for a peer, to the end of its way."""
+        """Send what waits for a peer, until its way ends."""
         try:
             while True:
                 await way.send_over(*await self._open(way))
@@ -226,7 +225,7 @@ class _Way:
         self._wake, self._has_room = asyncio.Event(), asyncio.Event()
 
     async def put(self, frame: bytes | bytearray) -> None:
-        """One frame of any size has room where less than the most waits."""
+        """A frame of any size fits if less than the limit waits."""
         while self._queued_bytes >= self._flow.limits.queue_bytes and not self.is_cut:
             self._has_room.clear()
             await self._has_room.wait()
@@ -240,7 +239,7 @@ class _Way:
         self._wake.set()
 
     def end(self) -> None:
-        """Drop what waits and close both streams: the other end hears of it."""
+        """Drop what waits and close both streams, which tells the other end."""
         self.is_cut = True
         self._frames.clear()
         self._has_room.set()
@@ -250,7 +249,7 @@ class _Way:
                 task.cancel()
 
     async def send_over(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        """Until a better stream is wanted. Raises OSError or TimeoutError when this one breaks."""
+        """Send until a better stream is wanted. Raises OSError or TimeoutError when this one breaks."""
         ended = asyncio.create_task(read_to_end(reader))
         ended.add_done_callback(lambda _: self._wake.set())
         self._is_open = True
@@ -288,7 +287,7 @@ class _Way:
         self._has_room.set()
 
     async def _end_well(self, writer: asyncio.StreamWriter, ended: asyncio.Task[None]) -> None:
-        """The other end closes the stream when it has read all of it."""
+        """The other end closes the stream when it has read everything."""
         require_open(writer)
         writer.write(OVER.to_bytes(HEADER_BYTES, "big"))
         async with asyncio.timeout(self._flow.limits.progress_timeout_s):

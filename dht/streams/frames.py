@@ -24,7 +24,7 @@ Take = Callable[[int], Awaitable[None]]
 
 
 async def pass_all(size_bytes: int) -> None:
-    """`Take` of a line without a cap."""
+    """The `Take` of a line without a limit."""
 
 
 async def read_frame(
@@ -34,10 +34,8 @@ async def read_frame(
     take: Take = pass_all,
     slowest_bytes_per_s: float = SLOWEST_BYTES_PER_S,
 ) -> bytes:
-    """The next frame; waits for its header without limit, for its bytes as `read_content` does.
-
-    Raises EOFError, TimeoutError, OSError, or OversizeError before anything is allocated.
-    """
+    """The next frame; it waits for the header without a limit, and for the content as `read_content` does. Raises
+    EOFError, TimeoutError, OSError, or OversizeError before memory is allocated."""
     size = await read_size(reader, cap_bytes)
     return await read_content(reader, size, progress_timeout_s, take, slowest_bytes_per_s)
 
@@ -57,10 +55,8 @@ async def read_content(
     take: Take = pass_all,
     slowest_bytes_per_s: float = SLOWEST_BYTES_PER_S,
 ) -> bytes:
-    """The bytes of a frame, as long as they keep coming and as fast as they must.
-
-    Time spent in `take` does not count: then it is we who do not read. Raises EOFError, TimeoutError, OSError.
-    """
+    """The bytes of a frame, as long as they keep coming and are fast enough. Time spent in `take` does not count,
+    since then we do not read. Raises EOFError, TimeoutError, OSError."""
     now = asyncio.get_running_loop().time
     content = bytearray()  # pieces would cost more than what is in them, if they are small
     left_s = progress_timeout_s + size / slowest_bytes_per_s
@@ -76,7 +72,7 @@ async def read_content(
 
 
 async def _read_some(reader: asyncio.StreamReader, content: bytearray, size: int, timeout_s: float) -> None:
-    """Add what has arrived of a frame, as soon as it is enough to be progress."""
+    """Add the bytes of a frame that have arrived, once they are enough to count as progress."""
     enough = min(size, len(content) + PROGRESS_BYTES)
     async with asyncio.timeout(timeout_s):
         while len(content) < enough:
@@ -90,10 +86,8 @@ async def _read_some(reader: asyncio.StreamReader, content: bytearray, size: int
 
 
 def in_chunks(frames: Sequence[bytes | bytearray], size: int, chunk_bytes: int) -> Iterator[list[bytes | memoryview]]:
-    """What is written at a time: frames that fit together, or the only one piece by piece, without copying it.
-
-    `size` is that of all frames with their headers.
-    """
+    """The pieces to write: frames that fit together, or one frame piece by piece, without copying it. `size` is that
+    of all frames with their headers."""
     if size <= chunk_bytes:
         yield [b"".join(part for frame in frames for part in (len(frame).to_bytes(HEADER_BYTES, "big"), frame))]
         return
@@ -105,13 +99,14 @@ def in_chunks(frames: Sequence[bytes | bytearray], size: int, chunk_bytes: int) 
 
 
 async def read_to_end(reader: asyncio.StreamReader) -> None:
-    """Nothing that counts comes back on an outgoing stream, however much it is; an error is its end, too."""
+    """Nothing that counts comes back on an outgoing stream, however much it is; an error ends it, too."""
     with suppress(OSError):
         while await reader.read(CHUNK_BYTES):
             continue
 
 
 def require_open(writer: asyncio.StreamWriter) -> None:
-    """Raises ConnectionResetError if the stream was closed meanwhile: uvloop's `write` would raise RuntimeError."""
+    """Raises ConnectionResetError if the stream was closed meanwhile, since uvloop's `write` would raise
+    RuntimeError."""
     if writer.is_closing():
         raise ConnectionResetError("the stream was closed")

@@ -24,20 +24,20 @@ class InboundStreams:
     def __init__(self, most: int) -> None:
         self._most = most
         self._silent: dict[Door, asyncio.Task[None]] = {}
-        """Nothing has come yet; the oldest first."""
+        """Streams on which nothing has come yet; the oldest first."""
         self._heard: dict[Door, asyncio.Task[None]] = {}
-        """The one that was silent longest first."""
+        """The other streams; the one that was silent longest first."""
 
     def __len__(self) -> int:
         return len(self._silent) + len(self._heard)
 
     @property
     def is_closed(self) -> bool:
-        """Whether there is room for nobody."""
+        """Whether no further stream fits."""
         return self._most == 0
 
     def add(self, door: Door, task: asyncio.Task[None]) -> None:
-        """A new stream: it replaces the last of its sender, and if there is no room another gives way."""
+        """A new stream: it replaces the last one of its sender; if there is no room another one is closed."""
         last = self._pop(door)
         if last is not None:
             last.cancel()
@@ -46,13 +46,13 @@ class InboundStreams:
         self._silent[door] = task
 
     def heard(self, door: Door) -> None:
-        """Something has come, if only a part of a frame; nothing if the stream was replaced meanwhile."""
+        """Something has arrived, even a part of a frame; no effect if the stream was replaced meanwhile."""
         task = self._pop(door)
         if task is not None:
             self._heard[door] = task
 
     def end(self, door: Door, task: asyncio.Task[None]) -> None:
-        """It has ended, unless another has taken its place already."""
+        """The stream has ended; no effect if another has taken its place."""
         for streams in (self._silent, self._heard):
             if streams.get(door) is task:
                 del streams[door]

@@ -51,20 +51,20 @@ class StreamLimits:
     """Bounds of every wait and every queue."""
 
     queue_bytes: int = 64 * 2**20
-    """Frames that wait for one peer; what comes on top is dropped."""
+    """Frames that wait for one peer; what does not fit is dropped."""
     queue_later: int = 4096
-    """Frames still to be made for one peer; what comes on top is dropped."""
+    """Frames still to be made for one peer; what does not fit is dropped."""
     dial_timeout_s: float = 15.0
     progress_timeout_s: float = 20.0
-    """A peer that takes no CHUNK_BYTES, or in the middle of a frame gives no PROGRESS_BYTES, in this time is cut off.
-    What waits for this peer's own cap is not counted."""
+    """A peer that takes less than CHUNK_BYTES, or sends less than PROGRESS_BYTES in the middle of a frame, in this
+    time is cut off. Waiting for this peer's own limit does not count."""
     retry_s: tuple[float, float] = (0.25, 8.0)
-    """First and largest pause after a peer could not be reached."""
+    """First and longest pause after a peer could not be reached."""
     incoming_streams: int = 512
     slowest_bytes_per_s: float = SLOWEST_BYTES_PER_S
-    """A frame must be here in the time that it takes at this rate: a line of 0.5 Mbit/s that fifteen share."""
+    """A frame must arrive within the time that it takes at this rate: a line of 0.5 Mbit/s shared by fifteen."""
     unfinished_bytes: int = 512 * 2**20
-    """Of frames that have not come whole, from all senders together; the one that began first gives way."""
+    """Bytes of incomplete frames from all senders together; the one that began first is dropped."""
 
     def __post_init__(self) -> None:
         assert self.unfinished_bytes >= MAX_FRAME_BYTES, "no large frame would ever come whole"
@@ -82,9 +82,9 @@ class Libp2pStreams:
         self.bytes_received = 0
         self.frames_dropped = 0
         self.tally = TrafficCounter()
-        """Of all streams with each peer; whoever opens other streams adds theirs."""
+        """Of all streams with each peer; code that opens other streams adds theirs."""
         self.upload, self.download = upload or Shaper(), download or Shaper()
-        """Whoever opens other streams has its bytes pass here, too."""
+        """Code that opens other streams passes its bytes through these, too."""
         self.uplink = UplinkEstimator()
         self._daemon = daemon
         self._protocols = {Lane.CONTROL: protocol, Lane.BULK: f"{protocol}/bulk"}
@@ -92,10 +92,10 @@ class Libp2pStreams:
         self.limits = limits
         self.lets_in: AllowPeer = _everybody
         self._sent_at: dict[str, float] = {}
-        """When something was last sent to whom."""
+        """When something was last sent to each peer."""
         self._watch: ConnectionWatch | None = None
         self._at_door = 0
-        """Streams whose senders are being asked."""
+        """Streams whose senders are being checked."""
         self._on_frame: OnFrame | None = None
         self._outgoing: dict[tuple[Lane, str], tuple[_Outgoing, asyncio.Task[None]]] = {}
         self._incoming = InboundStreams(limits.incoming_streams)
@@ -105,7 +105,8 @@ class Libp2pStreams:
             daemon, f"{protocol}/flow", spawn, upload=self.upload, download=self.download, tally=self.tally,
             lets_in=lambda sender: self.lets_in(sender),
         )  # fmt: skip
-        """To and from the homes of a cluster. Its bytes are in `tally` alone: a round does not cost them."""
+        """To and from the homes of a cluster. Its bytes are counted only in `tally`, since a round does not pay for
+        them."""
 
     async def start(self) -> None:
         for lane, protocol in self._protocols.items():
@@ -113,7 +114,8 @@ class Libp2pStreams:
         await self.flow.start()
 
     def watch(self, dial: Callable[[str, float], Awaitable[object]]) -> None:
-        """From now on see who cannot be reached; `dial` tries a peer for so many seconds, and raises Unreachable."""
+        """From now on watch which peers cannot be reached; `dial` tries a peer for so many seconds, and raises
+        Unreachable."""
         self._watch = ConnectionWatch(self._sent_to_lately, self._daemon.connections, dial)
         self._spawn(self._watch.follow())
 
@@ -124,11 +126,11 @@ class Libp2pStreams:
 
     @property
     def unreachable(self) -> frozenset[str]:
-        """Of those to whom something was sent lately, who is gone: `dht.streams.connection_watch`."""
+        """Those peers to which something was sent lately that are gone: `dht.streams.connection_watch`."""
         return frozenset() if self._watch is None else self._watch.unreachable
 
     def listen(self, on_frame: OnFrame) -> None:
-        """Set the listener. Frames that arrive before are dropped. An error it raises ends the node."""
+        """Set the listener. Frames that arrive before are dropped. An error that it raises ends the node."""
         self._on_frame = on_frame
 
     def send(self, to: str, frame: bytes) -> None:
@@ -150,7 +152,7 @@ class Libp2pStreams:
         return self._outgoing[lane, to][0]
 
     async def _serve(self, link: _Outgoing, lane: Lane, to: str) -> None:
-        """Run a link, and forget it when it has ended: peer ids cost nothing."""
+        """Run a link, and forget it when it has ended, since peer ids cost nothing."""
         try:
             await link.run()
         finally:
@@ -161,12 +163,12 @@ class Libp2pStreams:
         return await self._daemon.open_stream(to, self._protocols[lane], self.limits.dial_timeout_s)
 
     def retry(self, to: str) -> None:
-        """Dial this peer again now if there is something for it: it can be reached, though it could not be before."""
+        """Dial this peer again now if something waits for it: it can be reached again."""
         for link in self._links_to(to):
             link.retry()
 
     def redial(self, to: str) -> None:
-        """Have the streams to this peer opened anew, since there is a better way to it by now; nothing is lost."""
+        """Open the streams to this peer anew, since there is a better connection now; nothing is lost."""
         for link in self._links_to(to):
             link.redial()
         self.flow.redial(to)
@@ -175,7 +177,7 @@ class Libp2pStreams:
         return [self._outgoing[lane, to][0] for lane in self._protocols if (lane, to) in self._outgoing]
 
     async def finish(self, timeout_s: float) -> None:
-        """Send what waits for the peers that are connected, then nothing more; gives up after the time-out."""
+        """Send what waits for connected peers, then nothing more; give up after the time-out."""
         self._is_finished = True
         tasks = [task for link, task in self._outgoing.values() if link.is_connected]
         for link, _ in self._outgoing.values():
@@ -198,7 +200,7 @@ class Libp2pStreams:
             self._incoming.end((lane, sender), task)
 
     async def _is_let_in(self, sender: str) -> bool:
-        """Those who are being asked who they are take no more room than others do."""
+        """Peers that are being checked take no more room than others do."""
         if self._at_door >= self.limits.incoming_streams:
             return False
         self._at_door += 1
@@ -259,20 +261,18 @@ async def _everybody(sender: str) -> bool:
 
 
 class PartialFrames:
-    """The bytes of frames that are still arriving, of all senders together: bounded, whatever strangers do.
-
-    The frame that began first gives way, not the largest: whoever sends slowly to fill the memory would
-    only have to send less than others do, but cannot help taking longer.
-    """
+    """The bytes of frames that are still arriving, of all senders together: bounded, whatever strangers do. The
+    frame that began first is dropped, not the largest: an attacker that fills the memory slowly could keep its
+    frames smaller than others', but it cannot avoid taking longer."""
 
     def __init__(self, most_bytes: int) -> None:
         self.total_bytes = 0
         self._most_bytes = most_bytes
         self._frames: dict[asyncio.Task[None], int] = {}
-        """Bytes by who reads them, the frame that began first at first."""
+        """Bytes by the task that reads them, the frame that began first at first."""
 
     def grow(self, reader: asyncio.Task[None], size_bytes: int) -> None:
-        """So many bytes more of the frame that this task reads are here. Cancels readers whose frames give way."""
+        """The frame that this task reads has grown by so many bytes. Cancels readers whose frames are dropped."""
         self._frames[reader] = self._frames.get(reader, 0) + size_bytes
         self.total_bytes += size_bytes
         while self.total_bytes > self._most_bytes:
@@ -290,7 +290,7 @@ Wrote = Callable[[str, int], None]
 
 
 def _to_nobody(peer: str, size_bytes: int) -> None:
-    """Small frames say nothing of the line."""
+    """Small frames say nothing about the line."""
 
 
 class _Outgoing:
@@ -338,10 +338,8 @@ class _Outgoing:
         self._wake.set()
 
     async def run(self) -> None:
-        """Dial while there is something to send; after a failure drop what waits, pause, and go on.
-
-        Ends when the stream has ended and nothing waits: the next frame to this peer makes another link.
-        """
+        """Dial while there is something to send; after a failure drop what waits, pause, and go on. Ends when the
+        stream has ended and nothing waits: the next frame to this peer makes another link."""
         first_s, largest_s = self._limits.retry_s
         pause_s = first_s
         while (self._frames or self._later) and not self._is_finishing:
@@ -409,7 +407,7 @@ class _Outgoing:
             await self._write(writer, [made], uplink.wrote)
 
     def _pop_frames(self) -> list[bytes]:
-        """The next frame, and those behind it that fit into one write with it."""
+        """The next frame, and those behind it that fit into one write."""
         frames = [self._frames.popleft()]
         size = HEADER_BYTES + len(frames[0])
         while self._frames and (size := size + HEADER_BYTES + len(self._frames[0])) <= self._streams.upload.chunk_bytes:
@@ -418,7 +416,7 @@ class _Outgoing:
         return frames
 
     async def _write(self, writer: asyncio.StreamWriter, frames: list[bytes], wrote: Wrote = _to_nobody) -> None:
-        """Several small frames, or one of any size in chunks, each of which is told of when it is written."""
+        """Several small frames, or one of any size in chunks; `written` is called for each chunk."""
         size = sum(HEADER_BYTES + len(frame) for frame in frames)
         for pieces in in_chunks(frames, size, self._streams.upload.chunk_bytes):
             piece_bytes = sum(map(len, pieces))

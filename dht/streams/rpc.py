@@ -33,19 +33,19 @@ _NO_NAME = ""
 
 
 class Rpc:
-    """Asks and answers over this daemon, with the caps and the tally of these streams."""
+    """Sends and answers requests over this daemon, with the limits and the tally of these streams."""
 
     def __init__(self, daemon: Daemon, links: Libp2pStreams, protocol: str, limits: StreamLimits) -> None:
         self.protocol = protocol
         self.open_names: Container[str] | None = None
-        """What those may ask, too, who are not let in; None: everybody is."""
+        """The names for which peers that are not let in may ask; None: all peers are let in."""
         self.answering: Counter[str] = Counter()
-        """Questions that are open, by asker."""
+        """Open requests, by asker."""
         self._daemon, self._links, self._limits = daemon, links, limits
         self._providers: dict[str, Answer] = {}
 
     def serve(self, name: str, provider: Handler) -> None:
-        """Give whoever asks for `name` the same; at most MAX_FRAME_BYTES each time."""
+        """Give every peer that asks for `name` the same; at most MAX_FRAME_BYTES each time."""
 
         async def answer(peer_id: str, request: bytes) -> bytes | None:
             return provider()
@@ -53,17 +53,15 @@ class Rpc:
         self.answer(name, answer)
 
     def answer(self, name: str, answer: Answer) -> None:
-        """Answer whoever asks for `name`, each as it asks. The transport has authenticated who that is."""
+        """Answer requests for `name` by `handler`. The transport has authenticated the asker."""
         assert 0 < len(name.encode()) <= _MAX_NAME_BYTES
         self._providers[name] = answer
 
     async def ask(
         self, peer_id: str, name: str, timeout_s: float, max_bytes: int = MAX_FRAME_BYTES, request: bytes = b""
     ) -> bytes | None:
-        """What `peer_id` has under `name` for this request; None if that is nothing (yet). Raises Unreachable.
-
-        The answer must begin within `timeout_s`, and then come as fast as a frame must.
-        """
+        """The answer of `peer_id` to this request for `name`; None if it has nothing (yet). Raises Unreachable. The
+        answer must begin within `timeout_s`, and then come as fast as a frame must."""
         assert len(request) <= MAX_REQUEST_BYTES
         try:
             return await self._ask(peer_id, name, timeout_s, max_bytes, request)
@@ -73,10 +71,8 @@ class Rpc:
             raise Unreachable(f"peer {peer_id} did not send {name}: {error or type(error).__name__}") from error
 
     async def round_trip_s(self, peer_id: str, timeout_s: float) -> float:
-        """Seconds between a small question to the peer and its answer, both event loops included. Raises Unreachable.
-
-        It asks for a name that nobody has, to which there is an answer at once.
-        """
+        """Seconds between a small request to the peer and its answer, both event loops included. Raises Unreachable.
+        It asks for a name that nobody serves, which is answered at once."""
         try:
             async with asyncio.timeout(timeout_s), self._asking(peer_id, timeout_s) as (reader, writer):
                 asked_at = time.perf_counter()
@@ -110,7 +106,7 @@ class Rpc:
     async def _asking(
         self, peer_id: str, timeout_s: float
     ) -> AsyncIterator[tuple[asyncio.StreamReader, asyncio.StreamWriter]]:
-        """A stream for one question. Raises Unreachable."""
+        """A stream for one request. Raises Unreachable."""
         reader, writer = await self._daemon.open_stream(peer_id, self.protocol, timeout_s)
         try:
             yield reader, writer
@@ -164,7 +160,7 @@ Clock = Callable[[], float]
 
 
 class RateLimit:
-    """At most `at_once`, in any `window_s` at most `each` for one name and `everybody` for all."""
+    """At most `at_once` at a time, and in any `window_s` at most `each` for one peer and `everybody` for all."""
 
     def __init__(self, *, at_once: int, each: int, everybody: int, window_s: float, clock: Clock) -> None:
         self._at_once, self._each, self._everybody = at_once, each, everybody
@@ -172,7 +168,7 @@ class RateLimit:
         self._given: deque[tuple[float, str, int]] = deque()
 
     def grant(self, peer: str, amount: int) -> bool:
-        """Whether this peer may have so much now; counted if so."""
+        """Whether this peer may have so much now; if so it is counted."""
         now = self._clock()
         while self._given and now - self._given[0][0] >= self._window_s:
             self._given.popleft()

@@ -31,16 +31,16 @@ TIMER_S = 0.001
 
 
 class Lane(IntEnum):
-    """What passes, the most urgent first."""
+    """Kinds of traffic, the most urgent first."""
 
     CONTROL = 0
-    """Small frames on which a round waits, and questions."""
+    """Small frames for which a round waits, and requests."""
     FLOW = 1
-    """What the homes of a cluster compute for each other."""
+    """Activations and gradients between the homes of a cluster."""
     BULK = 2
     """Parts and means of a round."""
     TRANSFER = 3
-    """Answers: what newcomers load."""
+    """Answers: downloads of newcomers."""
 
 
 SHARES = {Lane.CONTROL: 256, Lane.FLOW: 16, Lane.BULK: 16, Lane.TRANSFER: 1}
@@ -52,10 +52,8 @@ for its parts: neither may have the most of the line, and both together take as 
 
 
 class TokenBucket:
-    """Lets `bytes_per_s` pass, and after a pause up to `burst_bytes` at once.
-
-    In any time t no more than `bytes_per_s` · t + `burst_bytes` pass.
-    """
+    """Lets `bytes_per_s` pass, and after a pause up to `burst_bytes` at once. In any time t at most `bytes_per_s` ·
+    t + `burst_bytes` pass."""
 
     def __init__(self, bytes_per_s: float, burst_bytes: int, now_s: float) -> None:
         assert bytes_per_s > 0
@@ -64,13 +62,13 @@ class TokenBucket:
         self._tokens, self._at_s = float(burst_bytes), now_s
 
     def wait_s(self, size_bytes: int, now_s: float) -> float:
-        """Seconds until so many bytes may pass at once; 0 if they may now."""
+        """Seconds until so many bytes may pass at once; 0 if they may pass now."""
         assert size_bytes <= self._burst_bytes, "it would wait for ever"
         self._fill(now_s)
         return max(0.0, (size_bytes - self._tokens) / self._bytes_per_s)
 
     def take(self, size_bytes: int, now_s: float) -> None:
-        """They pass; `wait_s` has said that they may."""
+        """The bytes pass; `wait_s` has said that they may."""
         self._fill(now_s)
         assert size_bytes <= self._tokens, "taken before its time"
         self._tokens -= size_bytes
@@ -82,7 +80,7 @@ class TokenBucket:
 
 
 class WeightedTurns(Generic[T]):
-    """What waits, by lane and peer, and what of it is next."""
+    """What waits, by lane and peer, and which piece is next."""
 
     def __init__(self) -> None:
         self._lanes: FairQueue[Lane] = FairQueue()
@@ -90,7 +88,7 @@ class WeightedTurns(Generic[T]):
         self._waiting: dict[tuple[Lane, str], deque[tuple[int, T]]] = {}
 
     def put(self, lane: Lane, peer: str, size_bytes: int, item: T) -> None:
-        """It waits behind what waits in this lane for the same peer."""
+        """Wait behind what already waits in this lane for the same peer."""
         queue = self._waiting.setdefault((lane, peer), deque())
         queue.append((size_bytes, item))
         if len(queue) == 1:
@@ -129,31 +127,31 @@ K = TypeVar("K", Lane, str)
 
 
 class FairQueue(Generic[K]):
-    """Turns of equals, in virtual time: each has its next piece, and whose piece ends first is first."""
+    """Fair queueing in virtual time: each flow has its next piece, and the piece that ends first goes first."""
 
     def __init__(self) -> None:
         self._now = 0.0
         self._ends: dict[K, float] = {}
-        """When the last piece of each ended."""
+        """When the last piece of each flow ends, in virtual time."""
         self._wanting: dict[K, float] = {}
-        """How long the next piece takes, of those that have one."""
+        """How long the next piece of each waiting flow takes."""
 
     def __bool__(self) -> bool:
         return bool(self._wanting)
 
     @property
     def first(self) -> K:
-        """Whose turn it is; the smaller of two that end together."""
+        """The flow whose turn it is; of two that end together the smaller one."""
         return min(self._wanting, key=lambda key: (self._end(key), key))
 
     def enter(self, key: K, takes: float) -> None:
-        """Its next piece takes so long. Who wanted nothing saves nothing up."""
+        """The next piece of a flow takes so long. A flow that wanted nothing saves nothing up."""
         if key not in self._wanting:
             self._ends[key] = max(self._ends.get(key, 0.0), self._now)
         self._wanting[key] = takes
 
     def serve(self) -> None:
-        """Whoever is first has its turn, and wants nothing until it enters again."""
+        """The first flow has its turn, and wants nothing until it enters again."""
         key = self.first
         self._now = self._ends[key] = self._end(key)
         del self._wanting[key]
@@ -165,7 +163,7 @@ class FairQueue(Generic[K]):
 
 
 class Shaper:
-    """Lets at most `bps` bits per second pass, 0 for no cap; what is urgent first, peers of a lane in turn."""
+    """Lets at most `bps` bits per second pass, 0 for no limit; urgent lanes first, peers of a lane in turn."""
 
     def __init__(self, bps: float = 0.0, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -174,13 +172,13 @@ class Shaper:
         self._bucket: TokenBucket | None = None
         self.bps = 0.0
         self.chunk_bytes = CHUNK_BYTES
-        """What is to be written or read at a time."""
+        """The size of a piece to write or read."""
         self._largest_bytes = 0
-        """Of the pieces that may wait here, cut under this cap or an earlier one."""
+        """The largest piece that may wait here, cut under this limit or an earlier one."""
         self.allow(bps)
 
     def allow(self, bps: float) -> None:
-        """Another rate from now on, also for what waits here already; 0 for no cap."""
+        """Set another rate, also for what already waits; 0 for no limit."""
         if bps == self.bps:
             return
         self.bps = bps
@@ -206,7 +204,7 @@ class Shaper:
             await turn
 
     def _let_pass(self) -> None:
-        """Give those their turn who may have it now, and come back for the next."""
+        """Let those pass whose turn it is, and come back for the next."""
         if self._timer is not None:
             self._timer.cancel()
             self._timer = None

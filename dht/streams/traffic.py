@@ -22,7 +22,7 @@ class PeerTraffic:
 
 
 class TrafficCounter:
-    """Counts by peer and in total. What a forgotten peer's bytes came to stays in the total."""
+    """Counts by peer and in total. The bytes of forgotten peers stay in the total."""
 
     def __init__(self, most: int = PEERS_MOST) -> None:
         self.total = PeerTraffic()
@@ -31,11 +31,11 @@ class TrafficCounter:
 
     @property
     def peers(self) -> MappingProxyType[str, PeerTraffic]:
-        """By peer id; who was active last stands last."""
+        """By peer id; the most recently active last."""
         return MappingProxyType(self._peers)
 
     def add(self, peer: str, *, sent: int = 0, received: int = 0) -> None:
-        """Count bytes that went to `peer` or came from it."""
+        """Count bytes to or from `peer`."""
         self._peers[peer] = found = self._peers.pop(peer, None) or PeerTraffic()
         for traffic in (found, self.total):
             traffic.sent += sent
@@ -61,7 +61,7 @@ Clock = Callable[[], float]
 
 
 class UplinkEstimator:
-    """Told of everything large that is written; knows what the line took of it."""
+    """Is told of every large write, and estimates the bandwidth of the line from it."""
 
     def __init__(self, clock: Clock = time.monotonic) -> None:
         self._clock = clock
@@ -71,19 +71,19 @@ class UplinkEstimator:
         """By peer, bytes since the pause that may still lie in buffers."""
         self._counted_bytes, self._counted_s = 0, 0.0
         self._since: float | None = None
-        """From when the window that is open counts; None while buffers are filled."""
+        """When the open window began; None while buffers are filled."""
         self._windows: deque[tuple[float, int]] = deque()
         """(bits per second, bytes), the oldest first."""
         self._remembered_bytes = 0
 
     @property
     def bps(self) -> float | None:
-        """Bits per second, FASTEST_BPS at most; None before there was enough to see."""
+        """Bits per second, at most FASTEST_BPS; None before there was enough to measure."""
         return min(_median(self._windows), FASTEST_BPS) if self._windows else None
 
     @contextmanager
     def writing(self) -> Iterator[None]:
-        """While a large frame is written; several may be at the same time."""
+        """While a large frame is written; several may be written at the same time."""
         if not self._writers and self._clock() - self._paused_at > PAUSE_S:
             self._buffered.clear()
             self._since = None

@@ -21,11 +21,11 @@ SEND_TIMEOUT_S = 30.0
 
 
 class LinkLost(Exception):
-    """The other side of the pipe has ended, or what it says is no message."""
+    """The other end has gone, or sent something that is no message."""
 
 
 class TrainerEnd:
-    """The trainer's end: blocking, with a time-out on every wait. One thread hears, any may speak."""
+    """The trainer's end: blocking, with a time-out on every wait. One thread receives, any thread may send."""
 
     def __init__(self, end: socket.socket) -> None:
         end.settimeout(SEND_TIMEOUT_S)
@@ -33,7 +33,8 @@ class TrainerEnd:
         self._buffer = bytearray()
         self._sending = threading.Lock()
         self._is_cut = False
-        """Whether nothing more is said: a message may have gone out in part, so what followed could not be read."""
+        """Whether nothing more is sent: a message may have gone out in part, so that what followed could not be
+        read."""
 
     def send(self, message: ipc.ToLink) -> None:
         """From any thread. Raises LinkLost, also when the link has not read for SEND_TIMEOUT_S."""
@@ -67,7 +68,7 @@ class TrainerEnd:
         return message
 
     def hang_up(self) -> None:
-        """Say nothing more, which ends the link; what it still says is heard."""
+        """Send nothing more, which ends the link; what it still says is received."""
         self._is_cut = True
         with suppress(OSError):
             self._socket.shutdown(socket.SHUT_WR)
@@ -92,9 +93,9 @@ class LinkEnd:
     def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
         self._reader, self._writer = reader, writer
         self.on_limits: Callable[[ipc.LinkLimits], object] = lambda limits: None
-        """Called with what the owner has changed, whatever else is waited for."""
+        """Called when the owner has changed something, whatever else is awaited."""
         self.on_stages: Callable[[ipc.Assignment], object] = lambda assignment: None
-        """Called with whom a lead has chosen for what, likewise."""
+        """Called when a lead has assigned its homes, likewise."""
         self.on_work: Callable[[ipc.SeekWork], object] = lambda seek: None
         """Called with what a worker may offer, likewise."""
         self._is_lost = False
@@ -104,7 +105,7 @@ class LinkEnd:
         return cls(*await asyncio.open_connection(sock=end))
 
     def send(self, message: ipc.ToTrainer) -> None:
-        """A trainer that has ended hears nothing; `receive` says that it has."""
+        """A trainer that has ended receives nothing; `receive` reports that."""
         if not self._writer.is_closing():  # uvloop's `write` would raise RuntimeError
             self._writer.write(framed(message))
 
@@ -112,10 +113,8 @@ class LinkEnd:
         self.send(ipc.ReportEvent(type(event).__name__, asdict(event)))
 
     async def receive(self) -> ipc.AnyToLink:
-        """The next message but ChangeLimits, AssignStages and SeekWork, which go to `on_limits` and its like.
-
-        Raises LinkLost when the trainer has ended.
-        """
+        """The next message except ChangeLimits, AssignStages and SeekWork, which go to `on_limits` and its like.
+        Raises LinkLost when the trainer has ended."""
         while not self._is_lost:
             try:
                 size = _size(await self._reader.readexactly(LENGTH_BYTES))
@@ -135,7 +134,7 @@ class LinkEnd:
         raise LinkLost
 
     async def close(self, timeout_s: float) -> None:
-        """Send what is queued, for at most `timeout_s`, and close. A trainer that has ended is no error any more."""
+        """Send what is queued, for at most `timeout_s`, and close. A trainer that has ended is no error here."""
         with suppress(TimeoutError, OSError):
             async with asyncio.timeout(timeout_s):
                 await self._writer.drain()

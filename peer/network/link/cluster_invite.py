@@ -35,7 +35,7 @@ class ClusterInvite:
     secret: bytes = field(repr=False)
 
     def tag(self, epoch: int) -> bytes:
-        """16 bytes that the homes of an epoch know, and nobody else."""
+        """16 bytes that only the homes of an epoch know."""
         return blake2b(self.secret + epoch.to_bytes(8, "big"), digest_size=16, person=b"homefires flow").digest()
 
     def text(self) -> str:
@@ -44,8 +44,8 @@ class ClusterInvite:
 
 
 def issue_in(directory: Path) -> ClusterInvite:
-    """That of the peer which lives in this folder, or is going to; the same each time. Raises BadInvite for a damaged
-    secret, DiskFull."""
+    """The cluster invite of the peer in this folder, or of one that will live there; always the same. Raises
+    BadInvite for a damaged secret, DiskFull."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     path = directory / SECRET_FILE
     if not path.exists():
@@ -76,7 +76,7 @@ def parse_cluster(text: str) -> ClusterInvite:
 
 
 def read_cluster_text(named: str) -> str:
-    """A line that somebody names: by its text, or by a file that holds it. Raises BadInvite."""
+    """The line that somebody names: its text, or a file that holds it. Raises BadInvite."""
     if named.lstrip().startswith(PREFIX):
         return named
     try:
@@ -88,12 +88,12 @@ def read_cluster_text(named: str) -> str:
 
 
 def save_line(invite: ClusterInvite, directory: Path) -> None:
-    """Have it in the folder of a worker, where every start of that peer finds it. Raises DiskFull."""
+    """Keep it in the folder of a worker, where every start of that peer finds it. Raises DiskFull."""
     directory.mkdir(mode=0o700, parents=True, exist_ok=True)
     write_atomic(directory / LINE_FILE, invite.text().encode(), private=True)
 
 
 def saved_line(directory: Path) -> ClusterInvite | None:
-    """That with which the peer in this folder works in a cluster; None if it does not. Raises BadInvite."""
+    """The line with which the peer in this folder works in a cluster; None if it does not. Raises BadInvite."""
     path = directory / LINE_FILE
     return parse_cluster(read_cluster_text(str(path))) if path.exists() else None

@@ -28,7 +28,7 @@ class _Present:
 
 
 class Offers:
-    """The homes that work in a lead's cluster, or would. Answers each with who holds what."""
+    """The homes that work in a lead's cluster, or offer to. Answers each with the assignment."""
 
     def __init__(self, node: Node, pipe: LinkEnd, invite: ClusterInvite) -> None:
         self._pipe, self._invite = pipe, invite
@@ -38,11 +38,11 @@ class Offers:
         node.answer(ASK, self.answer)
 
     def assigned(self, assignment: Assignment) -> None:
-        """From now on say this to all of its homes."""
+        """From now on tell this assignment to all of its homes."""
         self._assignment = assignment
 
     async def answer(self, peer: str, request: bytes) -> bytes | None:
-        """To an authenticated peer. Nothing to whoever sends no offer, or too many wrong secrets."""
+        """The answer to an authenticated peer. None for a peer that sends no offer, or too many wrong secrets."""
         try:
             offer = unpack_offer(request)
         except ValueError:
@@ -63,7 +63,7 @@ class Offers:
         self.look()
 
     def look(self) -> None:
-        """Say who has come and who is gone."""
+        """Report which homes have come and which are gone."""
         now = time.monotonic()
         gone = [peer for peer, present in self._present.items() if now - present.at > SILENT_S]
         for peer in gone:
@@ -75,6 +75,6 @@ class Offers:
             self._pipe.send(HomesOffered(offers))
 
     def lost(self, peer: str, why: str) -> None:
-        """A home that holds a stage does not answer any more."""
+        """Homes that hold a stage and no longer answer."""
         if self._assignment is not None and self._assignment.of(peer) is not None:
             self._pipe.send(HomeLost(peer, why))

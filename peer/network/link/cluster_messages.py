@@ -15,7 +15,8 @@ ANSWER_BYTES = 1 << 16
 
 
 class OfferWork(Struct, frozen=True, forbid_unknown_fields=True):
-    """I would train some layers, and have been given this secret. Asked again and again: it says that I am here."""
+    """I offer to train some layers; this is the secret I was given. Sent again and again, so it is also a sign of
+    life."""
 
     secret: Annotated[bytes, Meta(max_length=64)]
     name: Annotated[str, Meta(max_length=64)]
@@ -23,11 +24,11 @@ class OfferWork(Struct, frozen=True, forbid_unknown_fields=True):
     tokens_per_s: Figure
     upload_mbps: Figure
     epoch: Count
-    """Of the assignment that I know; 0 before there is one."""
+    """The epoch of the assignment that I know; 0 before there is one."""
 
 
 class ClusterWord(Struct, frozen=True, forbid_unknown_fields=True):
-    """What the lead says: who holds what now, if that is decided, or why nothing comes of it."""
+    """The lead's answer: the assignment, if it is decided, or the reason why there is none."""
 
     assignment: Assignment | None = None
     refused: Text = ""

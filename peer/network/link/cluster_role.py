@@ -36,10 +36,10 @@ PUBLISH_S = 20.0
 
 
 class ClusterRole(Protocol):
-    """A lead's or a worker's."""
+    """What a lead's or a worker's link does for its cluster."""
 
     async def until_hello(self) -> ipc.Hello:
-        """What the trainer says first, once it knows its layers. Raises LinkLost."""
+        """The trainer's first message, once it knows its layers. Raises LinkLost."""
 
     def rules(self, rules: Rules) -> Rules:
         """Of its round machine."""
@@ -51,7 +51,7 @@ class ClusterRole(Protocol):
         """A round machine begins."""
 
     def on_frame(self, sender: str, frame: bytes) -> None:
-        """Of any peer of the run."""
+        """A frame of any peer of the run."""
 
     @property
     def takes_part(self) -> bool:
@@ -59,7 +59,7 @@ class ClusterRole(Protocol):
 
     @property
     def held(self) -> range | None:
-        """The layers of its trainer, once that has said its first."""
+        """The layers of its trainer, once the trainer has named them."""
 
 
 class FlowGate:
@@ -71,7 +71,7 @@ class FlowGate:
         node.flow.listen(self._arrived, cut)
 
     def open(self, assignment: Assignment) -> None:
-        """To all other homes of this assignment, and to nobody else."""
+        """Open the ways to all other homes of this assignment, and to no other peer."""
         held = (*assignment.stages, *assignment.spares)
         others = frozenset(holder.peer for holder in held) - {self._node.peer_id}
         for gone in self._others - others:
@@ -81,7 +81,7 @@ class FlowGate:
             self._node.flow.admit(peer, self._invite.tag(assignment.epoch))
 
     async def follow(self) -> None:
-        """Pass on what the trainer sends, as fast as the line takes it."""
+        """Pass on what the trainer sends, as fast as the line can take it."""
         while True:
             to, frame = await self._end.receive()
             if to in self._others:
@@ -92,12 +92,12 @@ class FlowGate:
 
 
 class LeadRole:
-    """A lead's: its round machine is one of a member with delegates."""
+    """A lead's role: its round machine is that of a member with delegates."""
 
     takes_part = True
 
     def __init__(self, node: Node, pipe: LinkEnd, gate: FlowGate, assigned: Callable[[Assignment], None]) -> None:
-        """`assigned` hears whom the trainer has chosen for what."""
+        """`assigned` is called with the trainer's assignment."""
         self._node, self._pipe, self._gate, self._assigned = node, pipe, gate, assigned
         self._assignment: Assignment | None = None
         self.held: range | None = None
@@ -109,7 +109,7 @@ class LeadRole:
 
     @property
     def has_begun(self) -> bool:
-        """Whether a round machine speaks for this home."""
+        """Whether a round machine acts for this home."""
         return self._driver is not None
 
     async def until_hello(self) -> ipc.Hello:
@@ -155,7 +155,7 @@ class LeadRole:
 
 
 class WorkerRole:
-    """A worker's: its round machine follows the chain, is never ready, and fetches its layers alone."""
+    """A worker's role: its round machine follows the chain, is never ready, and fetches only its own layers."""
 
     takes_part = False
 
@@ -203,7 +203,7 @@ MakeRole = Callable[[Node, LinkEnd, Announcer], AbstractAsyncContextManager[Clus
 async def leading(
     node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd
 ) -> AsyncIterator[ClusterRole]:
-    """A lead's. What goes wrong beside it ends the block."""
+    """The role of a lead. An error beside it ends the block."""
     offers = Offers(node, pipe, invite)
     gate = FlowGate(node, end, invite, offers.lost)
     role = LeadRole(node, pipe, gate, offers.assigned)
@@ -224,7 +224,7 @@ async def leading(
 async def working(
     node: Node, pipe: LinkEnd, notices: Announcer, *, invite: ClusterInvite, end: FlowLinkEnd, name: str
 ) -> AsyncIterator[ClusterRole]:
-    """A worker's."""
+    """The role of a worker."""
     gate = FlowGate(node, end, invite, lambda peer, why: pipe.send(ipc.HomeLost(peer, why)))
     seeker = WorkSeeker(node, pipe, invite, name, notices.read_heads, gate.open)
     async with asyncio.TaskGroup() as tasks:
@@ -238,7 +238,8 @@ async def working(
 
 
 async def _be_found(notices: Announcer, role: LeadRole) -> None:
-    """A lead is on the board before its machine is: its workers look for it there. It is no founder yet."""
+    """A lead puts its record on the board before its machine begins, since its workers look for it there. It is no
+    founder yet."""
     while not role.has_begun:
         await notices.publish(Heartbeat(b"", -1, 0, b"", False, 0, 0, False))
         await asyncio.sleep(PUBLISH_S)

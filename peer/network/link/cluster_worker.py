@@ -26,12 +26,12 @@ class WorkSeeker:
         self, node: Node, pipe: LinkEnd, invite: ClusterInvite, name: str,
         read_heads: Callable[[], Awaitable[Mapping[str, PeerRecord]]], assigned: Callable[[Assignment], None],
     ) -> None:  # fmt: skip
-        """`assigned` hears what it is to hold, whenever that changes."""
+        """`assigned` is called with what it is to hold, whenever that changes."""
         self._node, self._pipe, self._invite, self._name = node, pipe, invite, name
         self._read_heads, self._assigned = read_heads, assigned
         self._seeks: SeekWork | None = None
         self._is_known = asyncio.Event()
-        """Whether its trainer has said what it may offer: no home is offered before."""
+        """Set once its trainer has said what it may offer: no home is offered before."""
         pipe.on_work = self._know
         self._epoch = 0
         self._missed = 0
@@ -81,7 +81,7 @@ class WorkSeeker:
             self._pipe.send(Waiting(why))
 
     async def _miss(self, why: str) -> None:
-        """Find another way to it; say so once it is gone."""
+        """Look for another way to the lead; report once it is gone."""
         self._missed += 1
         if self._missed == MISSES:
             self._pipe.send(HomeLost(self._invite.lead, f"does not answer: {why}"))

@@ -49,11 +49,9 @@ STRANGE_DIALS_PER_S = 1 / 3
 
 
 class PeerDiscovery:
-    """Finds who is there and connects to whoever is not heard.
-
-    `hear_speeds` is told how many tokens per second the others of the electorate say to make; anybody else may
-    write on the board what he likes. `report` hears of them how much memory their GPUs have.
-    """
+    """Finds the peers of the run and connects to those that are not heard. `hear_speeds` is called with the tokens
+    per second that the others of the electorate report; records of other peers prove nothing. `report` is called
+    with the memory of their GPUs."""
 
     def __init__(
         self, node: Node, notices: Announcer, driver: Driver, hear_speeds: Callable[[Mapping[str, float]], None],
@@ -61,16 +59,16 @@ class PeerDiscovery:
     ) -> None:  # fmt: skip
         self._report = report
         self._devices: dict[str, tuple[float, float]] = {}
-        """By peer what was told of its GPU, and when."""
+        """What each peer reported about its GPU, and when."""
         self._node, self._notices, self._driver, self._hear_speeds = node, notices, driver, hear_speeds
         self._met: dict[str, tuple[float, tuple[str, ...]]] = {}
-        """When each was dialled last, and where."""
+        """When each peer was last dialled, and where."""
         self._dials = asyncio.Semaphore(DIALS)
         self._strange_dials = TokenBucket(STRANGE_DIALS_PER_S, STRANGE_DIALS, time.monotonic())
         self._answered: set[str] = set()
 
     async def follow(self) -> None:
-        """Read the board again and again. A dial that hangs holds nobody else up."""
+        """Read the board again and again. A dial that hangs delays no other."""
         async with asyncio.TaskGroup() as dialling:
             while True:
                 heads = await self._notices.read_heads()
@@ -88,7 +86,7 @@ class PeerDiscovery:
                 await asyncio.sleep(READ_BOARD_S)
 
     def _forget(self, heads: Mapping[str, PeerRecord]) -> None:
-        """Whoever is gone from the board; ids cost nothing."""
+        """Forget peers that are gone from the board, since ids cost nothing."""
         now = time.monotonic()
         self._met = {peer: met for peer, met in self._met.items() if peer in heads or now - met[0] <= MEET_AGAIN_S}
         self._answered &= self._met.keys()
@@ -107,12 +105,12 @@ class PeerDiscovery:
                 self._report(DeviceReported(about=peer, device_gb=device_gb))
 
     def _is_news(self, peer: str, head: Heartbeat) -> bool:
-        """Of a peer that says nothing to me itself: it may be in another part of a network that was split."""
+        """News about a peer that sends nothing to me itself: it may be in another part of a network that was split."""
         heard, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
         return heard is None or (time.monotonic() - heard_at > MEET_AGAIN_S and heard.anchor != head.anchor)
 
     def _is_due(self, peer: str, addresses: tuple[str, ...]) -> bool:
-        """At once; again while nothing is heard of it, and where it says to be now: there it is remembered."""
+        """Dial at once; again while nothing is heard of it, and when its addresses change."""
         if peer not in self._met:
             return True
         _, heard_at = self._driver.state.heard.get(peer, (None, float("-inf")))
@@ -136,19 +134,17 @@ class PeerDiscovery:
 
 @dataclass(frozen=True, kw_only=True)
 class TrainingFigures:
-    """How this peer's training goes: what people who only read the board see of it.
-
-    Nothing is decided by it but how many steps the others make, where `round.pace` is `speed`.
-    """
+    """The figures of this peer's training for people who read the board. Nothing is decided by them except how many
+    steps others make, where `round.pace` is `speed`."""
 
     loss: float | None = None
-    """Nats per token, as last said."""
+    """Nats per token, as last reported."""
     tokens_per_s: float | None = None
     evaluated: float | None = None
-    """The newest held-out loss that this peer measured, and of which anchor."""
+    """The newest held-out loss that this peer measured, and the anchor."""
     evaluated_round: int | None = None
     device_gb: float | None = None
-    """Memory of the GPU that it trains with, in 10⁹ bytes; None without one."""
+    """Memory of the GPU on which it trains, in 10⁹ bytes; None without one."""
 
 
 NOTHING = TrainingFigures()
@@ -156,29 +152,29 @@ NOTHING = TrainingFigures()
 
 @cache
 def client_version() -> str:
-    """Of this client, as far as a HEAD has room for it."""
+    """The version of this client, as far as it fits into a HEAD."""
     return version("homefires")[:MAX_LABEL_CHARS]
 
 
 @dataclass(frozen=True)
 class Announcer:
-    """The board of one run, in the words of the round."""
+    """Publishes this peer's record on the board of one run, and reads those of others."""
 
     board: Board
     identity: Identity
     run: bytes
     name: str
-    """What people call this peer."""
+    """The name that people see."""
     organiser: str = ""
-    """Whose run it is."""
+    """The organiser of the run."""
     addrs: Callable[[], tuple[str, ...]] = tuple
-    """Where it can be dialled, now."""
+    """Where this peer can be dialled now."""
     guard: Gatekeeper | None = None
-    """Who is listened to; None: everybody."""
+    """Decides whose records are believed; None: everybody's."""
     admission: Callable[[], bytes | None] = lambda: None
-    """What I show now, in a run that asks for it."""
+    """The admission that I show now, in a run that asks for one."""
     relays: Callable[[], tuple[str, ...]] = tuple
-    """Peer ids of those through whom it can be dialled, now."""
+    """Peer ids of the relays through which this peer can be dialled now."""
     life: int = field(default_factory=lambda: round(1e6 * time.time()))
     """When this process began, in microseconds of Unix time: no other one has the same."""
 
@@ -212,10 +208,8 @@ class Announcer:
         return tuple(key for key in keys if key is not None) or None
 
     async def read_heads(self) -> dict[str, PeerRecord]:
-        """By peer id what each other peer says of itself that is let in; its anchor is empty before it takes part.
-
-        Raises KeyInUse where another process says something in the name of this one.
-        """
+        """What each other peer that is let in says about itself, by peer id; its anchor is empty before it takes
+        part. Raises KeyInUse if another process publishes under this peer's id."""
         said = await self.board.read(records.HEAD)
         if (mine := said.pop(self.identity.peer_id, None)) is not None:
             self._require_alone(mine)
@@ -223,8 +217,8 @@ class Announcer:
         return {peer: head for peer, head in heads.items() if self.guard is None or self.guard.takes(peer, head)}
 
     def _require_alone(self, said: Record) -> None:
-        """Of two copies of a folder that are at work, the one that began later ends. What was said before that, or may
-        have been by another clock, a life before this one may have said that has ended since."""
+        """Of two running copies of a folder the one that began later ends. An earlier record, or one by another
+        clock, may be from an earlier life of this peer that has ended."""
         said_at = said.expires - records.HEAD_TTL_S
         head = peers_in({said.author: said}).get(said.author)
         if head is None or said_at - self.life / 1e6 < COPIES_DIFFER_S:
@@ -236,12 +230,12 @@ class Announcer:
             )
 
     async def read_others(self) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
-        """By peer id: the HEAD of each other peer, None before it takes part, and where it says it can be dialled."""
+        """By peer id: the HEAD of each other peer, None before it takes part, and the addresses that it names."""
         return said_by(await self.read_heads())
 
 
 def said_by(heads: Mapping[str, PeerRecord]) -> dict[str, tuple[Heartbeat | None, tuple[str, ...]]]:
-    """By peer id what `Announcer.read_others` says of these records."""
+    """The result of `Announcer.read_others` for these records, by peer id."""
     return {peer: (_said(body) if body.anchor else None, body.ways(peer)) for peer, body in heads.items()}
 
 

@@ -27,7 +27,7 @@ REST_TIMEOUT_S = 60.0
 
 
 class FlowEnd:
-    """The trainer's end: blocking, with a time-out on every wait. One thread receives, any may send."""
+    """The trainer's end: blocking, with a time-out on every wait. One thread receives, any thread may send."""
 
     def __init__(self, end: socket.socket) -> None:
         _widen(end)
@@ -38,13 +38,11 @@ class FlowEnd:
         self._socket = end
         self._sending, self._receiving = threading.Lock(), threading.Lock()
         self._is_cut = False
-        """Whether nothing more is said: a frame may have gone out in part, so what followed could not be read."""
+        """Whether nothing more is sent: a frame may have gone out in part, so that what followed could not be read."""
 
     def send(self, to: str, frame: bytes) -> None:
-        """To a home of the cluster. Waits while the link has no room; dropped there if that home is gone.
-
-        Raises LinkLost, also when the link has taken nothing for SEND_TIMEOUT_S.
-        """
+        """Send a frame to a home of the cluster. Waits while the link has no room; the frame is dropped there if
+        that home is gone. Raises LinkLost, also when the link has taken nothing for SEND_TIMEOUT_S."""
         assert len(frame) <= MAX_FLOW_BYTES, len(frame)
         if not self._sending.acquire(timeout=SEND_TIMEOUT_S):
             raise LinkLost
@@ -54,7 +52,7 @@ class FlowEnd:
             self._sending.release()
 
     def receive(self, timeout_s: float) -> tuple[str, bytes] | None:
-        """The next frame and who sent it, or None if none begins within `timeout_s`. Raises LinkLost."""
+        """The next frame and its sender, or None if none begins within `timeout_s`. Raises LinkLost."""
         try:
             with self._receiving:
                 readable, _, _ = select.select([self._socket], [], [], timeout_s)
@@ -75,7 +73,8 @@ class FlowEnd:
             self._socket.shutdown(socket.SHUT_RDWR)
 
     def close(self) -> None:
-        """From any thread: whoever is in the middle of a word has LinkLost first, and so has whoever comes after."""
+        """Close it, from any thread: a thread in the middle of a message gets LinkLost first, and so do later
+        callers."""
         self.hang_up()
         with self._sending, self._receiving:
             self._socket.close()
@@ -96,7 +95,7 @@ class FlowEnd:
             raise LinkLost from error
 
     def _read(self, size: int) -> bytes:
-        """Exactly so many bytes, of which the system fills one buffer where they come in time. Raises OSError."""
+        """Exactly so many bytes; the system fills one buffer if they come in time. Raises OSError."""
         pieces = []
         while size:
             piece = self._socket.recv(size, socket.MSG_WAITALL)
@@ -108,7 +107,7 @@ class FlowEnd:
 
 
 class FlowLinkEnd:
-    """The link's end. It reads and writes the socket itself: through a transport it is five times slower."""
+    """The link's end. It reads and writes the socket itself, since a transport would be five times slower."""
 
     def __init__(self, end: socket.socket) -> None:
         """Needs a running loop."""
@@ -120,7 +119,7 @@ class FlowLinkEnd:
         self._writing = asyncio.create_task(self._write(), name="flow to the trainer")
 
     async def receive(self) -> tuple[str, bytes | bytearray]:
-        """The next frame, and to whom it goes; while nobody asks, the trainer is not read. Raises LinkLost."""
+        """The next frame and its receiver; while nobody asks, the trainer is not read. Raises LinkLost."""
         try:
             peer_bytes, size = HEADER.unpack(await self._exactly(HEADER.size))
             _check(peer_bytes, size)
@@ -130,10 +129,8 @@ class FlowLinkEnd:
             raise LinkLost from error
 
     async def send(self, sender: str, frame: bytes) -> None:
-        """Returns when the trainer has taken all but two frames: who sends too much waits. May be cancelled.
-
-        Raises LinkLost.
-        """
+        """Returns when the trainer has taken all but two frames, so that a sender with too much waits. May be
+        cancelled. Raises LinkLost."""
         if self._is_lost:
             raise LinkLost
         await self._to_trainer.put((sender, frame))
@@ -143,7 +140,7 @@ class FlowLinkEnd:
         self._socket.close()
 
     async def _write(self) -> None:
-        """One task alone writes, whole frames: whoever sends may be cancelled in the middle of one."""
+        """Only one task writes, and only whole frames: a sender may be cancelled in the middle of one."""
         loop = asyncio.get_running_loop()
         try:
             while True:
@@ -175,7 +172,7 @@ def _header(peer: str, size: int) -> bytes:
 
 
 def _check(peer_bytes: int, size: int) -> None:
-    """Raises ValueError for more than any frame has."""
+    """Raises ValueError for a size that no frame has."""
     if peer_bytes > MAX_PEER_BYTES or size > MAX_FLOW_BYTES:
         raise ValueError(f"a peer id of {peer_bytes} and a frame of {size} bytes are none")
 

@@ -66,7 +66,8 @@ Clock = Callable[[], float]
 
 
 class Gatekeeper:
-    """Stands between a node and the other peers of the run. `changed` is called with new orders and the ones before."""
+    """Stands between a node and the other peers of the run. `changed` is called with new quarantine orders and the
+    ones before."""
 
     def __init__(self, node: Node, roster: AccessList, directory: Path, run: bytes, organiser: str) -> None:
         self.roster = roster
@@ -75,10 +76,10 @@ class Gatekeeper:
         self._run, self._organiser = run, organiser
         self._asking: dict[str, asyncio.Task[None]] = {}
         self._further: dict[str, int] = {}
-        """Who says on the board that it has newer orders, and which."""
+        """Peers whose records name newer orders, and their numbers."""
 
     def stand(self) -> None:
-        """From now on. Raises BadInput if what the folder keeps is damaged."""
+        """Begin. Raises BadInput if a file in the folder is damaged."""
         self.roster.obey(load_quarantine(self._path, self._run, self._organiser))
         self._node.guard(self.lets_in, OPEN)
         self._node.answer(ORDERS, self._give_orders)
@@ -86,7 +87,7 @@ class Gatekeeper:
     # ---- who may come in ----
 
     async def lets_in(self, peer: str) -> bool:
-        """Whether a peer may open streams and ask; one that is not known is asked for its admission."""
+        """Whether a peer may open streams and send requests; an unknown one is asked for its admission."""
         refused = self.roster.why_not(peer)
         if refused is not None and refused[0] is RejectCode.STRANGER:
             await self._ask_admission(peer)
@@ -114,7 +115,7 @@ class Gatekeeper:
             self._node.refusals(RejectCode.STRANGER, peer, f"what it shows is no admission: {error}")
 
     def takes(self, peer: str, said: PeerRecord) -> bool:
-        """Whether what a peer says of itself on the board is listened to; looks at what it says of orders, too."""
+        """Whether a peer's record on the board is believed; its number of orders is noted, too."""
         if said.admission is not None and self.roster.asks_admission:
             with suppress(Malformed):
                 self.roster.learn(peer, said.admission)
@@ -126,20 +127,20 @@ class Gatekeeper:
         return refused is None
 
     def look(self, record: Record) -> None:
-        """Learn from what a stranger puts up on the board whether the organiser has admitted it. Raises Malformed."""
+        """Learn from a stranger's record on the board whether the organiser has admitted it. Raises Malformed."""
         said = peers_in({record.author: record}).get(record.author)
         if said is not None and said.admission is not None:
             self.roster.learn(record.author, said.admission)
 
     def show_out(self) -> None:
-        """Cut the streams of those who are kept out and whom no round needs any more."""
+        """Cut the streams of peers in quarantine that no round needs any more."""
         for peer in self.roster.kept_out() - set(self.roster.needed()):
             self._node.cut(peer)
 
     # ---- what the organiser orders ----
 
     async def follow(self) -> None:
-        """Ask again and again: the organiser's node, and who has heard of newer orders."""
+        """Ask again and again: the organiser's node, and peers that know newer orders."""
         while True:
             await self.hear()
             await asyncio.sleep(HEAR_S)
@@ -183,7 +184,7 @@ class Gatekeeper:
 
 
 def quarantine_alerts(orders: QuarantineList, before: QuarantineList, me: str) -> list[AlertRaised]:
-    """What people hear of it: who came into quarantine and why, and who is out again."""
+    """What people are told: which peers came into quarantine and why, and which are out again."""
     alerts = []
     for peer, reason in sorted(orders.quarantined.items()):
         if before.quarantined.get(peer) == reason:
@@ -211,17 +212,15 @@ class Membership:
         self._node, self._invite, self._path, self._me = node, invite, directory / ADMISSION, me
         self._admission, self._tell, self._clock = admission, tell, clock
         self._failure: HomefiresError | None = None
-        """Why there was no next one when it was asked for last."""
+        """Why the last request for the next admission failed."""
 
     @property
     def shown(self) -> bytes:
         return self._admission.to_bytes()
 
     async def keep(self) -> None:
-        """Have the next one well before this one is over; as long as this peer runs, or for ever if it has no end.
-
-        Raises NotAdmitted once it is over because the organiser gives no other, Unreachable if that could not be asked.
-        """
+        """Renew the admission well before it ends, as long as this peer runs. Raises NotAdmitted once it has ended
+        because the organiser gives no other, Unreachable if the organiser could not be asked."""
         while self._admission.expires != FOR_EVER:
             left_s = self._admission.expires - self._clock()
             await asyncio.sleep(max(SOONEST_S, min(ASK_NEXT_S, left_s / 4)))
@@ -255,10 +254,8 @@ class Membership:
 
 
 async def find_admission(node: Node, invite: Invite, directory: Path, me: str, pipe: LinkEnd) -> Admission:
-    """The admission that this folder keeps, or the organiser's node gives now.
-
-    Raises NotAdmitted if that refuses, Unreachable if it does not answer: nobody else can admit a newcomer.
-    """
+    """The admission in this folder, or the one that the organiser's node gives now. Raises NotAdmitted if the node
+    refuses, Unreachable if it does not answer: nobody else can admit a newcomer."""
     path = directory / ADMISSION
     kept = _kept(path, invite, me)
     if kept is not None and not kept.is_over(time.time()):

@@ -36,14 +36,15 @@ class LeaveRequested(Exception):
 
 
 class LinkProcess:
-    """Starts the link, hears it in a thread of its own, and sees that it ends. Use it as a context manager.
+    """Starts the link, receives its messages in a thread of its own, and makes sure that it ends. Use it as a
+    context manager.
 
-    That thread calls `hear` with every message but LinkFailed, and `ended` exactly once for each link: with the
-    error that LinkFailed names, or LinkLost. Both have to return soon, and restart or close nothing themselves.
+    That thread calls `hear` with every message except LinkFailed, and `ended` exactly once for each link: with the
+    error that LinkFailed names, or LinkLost. Both must return soon, and must not restart or close anything themselves.
     """
 
     module: ClassVar[str] = "peer.network.link.link"
-    """What is run as the link."""
+    """The module that runs as the link."""
 
     def __init__(
         self,
@@ -108,17 +109,17 @@ class LinkProcess:
 
     @property
     def flow(self) -> FlowEnd:
-        """The line to the other homes of the cluster, through the link that runs now."""
+        """The channel to the other homes of the cluster, through the present link."""
         assert self._flow is not None, "a peer of no cluster has none"
         return self._flow
 
     def send(self, message: ToLink) -> None:
-        """From any thread. A link that has ended hears nothing: `ended` is called, or was."""
+        """Send a message, from any thread. A link that has ended receives nothing: `ended` is called, or was."""
         with suppress(LinkLost):
             self._pipe.send(message)
 
     def take(self, settings: PeerSettings) -> None:
-        """What the owner has changed, from any thread: the link obeys at once, and so does one that takes its place."""
+        """The owner has changed settings, from any thread: the link obeys at once, and so does its successor."""
         limits = limits_of(settings)
         with self._changing:
             if limits == self._limits:
@@ -127,24 +128,22 @@ class LinkProcess:
             self.send(ChangeLimits(limits))
 
     def restart(self) -> None:
-        """Start a new link in place of one that has ended: the run goes on from what is on disk.
-
-        What the one before said is not heard any more once this returns.
-        """
+        """Start a new link in place of one that has ended: the run goes on from what is on disk. Messages of the old
+        one are not delivered any more once this returns."""
         self.end()
         self._start()
 
     def end(self) -> None:
-        """End the link at once; all that it said was heard, and nothing more comes once this returns."""
+        """End the link at once; all its messages were delivered, and none follows once this returns."""
         self.kill()
         self._end()
 
     def kill(self) -> None:
-        """End the link at once; its daemon ends with it. Waits for nothing, so a signal handler may call it."""
+        """End the link at once; its daemon ends with it. It waits for nothing, so a signal handler may call it."""
         self._process.kill()
 
     def close(self, left: Callable[[], bool]) -> None:
-        """Hear a link out that was told to leave; once this peer has `left` it has only `GOODBYE_S`. Then end it."""
+        """Wait for a link that was told to leave; once this peer has `left` it has only `GOODBYE_S`. Then end it."""
         deadline, is_asked = time.monotonic() + STOP_S, False
         while self._reader.is_alive() and (left_s := deadline - time.monotonic()) > 0:
             if not is_asked and left():
@@ -161,7 +160,7 @@ class LinkProcess:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        """A link that was not heard out ends because its pipe does."""
+        """A link that was not waited for ends because its pipe does."""
         self._end()
         self._starter.shutdown(wait=False)
 
@@ -179,7 +178,7 @@ class LinkProcess:
 
 
 def limits_of(settings: PeerSettings) -> LinkLimits:
-    """What of the owner's settings a link obeys while it runs."""
+    """The owner's settings that a link obeys while it runs."""
     return LinkLimits(*(getattr(settings, name) for name in LinkLimits.__struct_fields__))
 
 

@@ -90,7 +90,7 @@ async def story(
     node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, chosen: LiveSettings,
     make_role: MakeRole | None = None,
 ) -> None:  # fmt: skip
-    """Everything a link does: learn the run, hear what the model looks like, meet the founders, take part."""
+    """Everything a link does: learn the run, learn the model's layers, find the founders, take part."""
     text = await find_spec(node, invite, directory)
     node.serve("spec", text.encode)
     spec = specs.parse(text)
@@ -145,7 +145,7 @@ async def _take_part(
 async def _have_start(
     node: Node, pipe: LinkEnd, invite: Invite, notices: Announcer, digest: str, donor: BlobServer, executor: Executor
 ) -> None:
-    """The model from which the run starts on this machine, and given to others. Raises LinkLost, DiskFull."""
+    """Get the pretrained model onto this machine, and give it to others. Raises LinkLost, DiskFull."""
 
     async def read_others() -> Sequence[str]:
         others = await notices.read_others()
@@ -181,10 +181,8 @@ async def _meet_founders(
 async def _stand_guard(
     node: Node, pipe: LinkEnd, directory: Path, invite: Invite, notices: Announcer, table: AdmissionTable
 ) -> tuple[Announcer, Membership | None]:
-    """Serve from now on those alone whom the organiser lets in; my own admission is what I show them.
-
-    Raises NotAdmitted, or Unreachable if only the organiser's node could admit me and it does not answer.
-    """
+    """From now on serve only peers that the organiser lets in, and show them my own admission. Raises NotAdmitted,
+    or Unreachable if only the organiser's node could admit me and it does not answer."""
     run, organiser, asks = invite.spec_hash, invite.organiser, table.policy == "invited"
     roster = AccessList(run, organiser, asks_admission=asks)
     guard = Gatekeeper(node, roster, directory, run, organiser)
@@ -220,7 +218,7 @@ async def _become_member(node: Node, pipe: LinkEnd, directory: Path, invite: Inv
 
 @asynccontextmanager
 async def _meanwhile(work: Coroutine[Any, Any, None]) -> AsyncIterator[None]:
-    """Have this go on until the block ends; what it fails with ends the block."""
+    """Run this until the block ends; its error ends the block."""
     async with asyncio.TaskGroup() as tasks:
         task = tasks.create_task(work)
         try:
@@ -238,7 +236,7 @@ async def _follow_chain(
     node: Node, pipe: LinkEnd, notices: Announcer, chains: Chains, donor: BlobServer, rules: Rules,
     keeper: CheckpointKeeper, at: bytes, role: ClusterRole | None,
 ) -> None:  # fmt: skip
-    """Take part from where the chain on this disk ends; where that leads nowhere any more, from a snapshot."""
+    """Take part from where the chain on this disk ends; if that does not lead to the others', from a snapshot."""
     syncer = SnapshotSync(
         node, notices.run, rules, notices.read_others, chains.directory, layer_sizes(rules.parts),
         sum(rules.bytes_of_means) // rules.fragments, chains.executor, pipe.report, keeper, chains.spec.run.rounds,
@@ -278,7 +276,7 @@ class Chains:
 
     @contextmanager
     def within_quota(self, disk: ChainStore) -> Iterator[None]:
-        """While it is used, keep it as small as the owner wants it just then."""
+        """While it is used, keep its size within the owner's present quota."""
 
         def take(settings: PeerSettings) -> None:
             disk.quota_bytes = settings.chain_bytes
@@ -300,7 +298,8 @@ class Chains:
 
 
 def _newcomers_bps(settings: PeerSettings) -> int:
-    """No more than the line may carry: who is told to come again later loses less than who waits in a long queue."""
+    """The bandwidth for newcomers, no more than the line may carry: a newcomer that is told to come again later
+    loses less than one in a long queue."""
     return round(1e6 * min(settings.newcomers_mbps, settings.upload_mbps or settings.newcomers_mbps))
 
 
@@ -376,10 +375,8 @@ def _first(errors: BaseExceptionGroup[HomefiresError]) -> HomefiresError:
 
 
 def _dialable(mine: Iterable[str]) -> tuple[str, ...]:
-    """Of my addresses those that others may try; those of loopback only if there are no others.
-
-    A circuit is none of them, and too long for a HEAD, which nobody would then believe.
-    """
+    """My addresses that others may try; those of loopback only if there are no others. A circuit is none of them: it
+    is too long for a HEAD, which nobody would then believe."""
     addresses = [address for address in mine if can_be_dialled(address) and len(address) <= MAX_ADDRESS_CHARS]
     beyond = [address for address in addresses if not are_loopback([address])]
     return tuple((beyond or addresses)[:MAX_ADDRESSES])
@@ -387,7 +384,7 @@ def _dialable(mine: Iterable[str]) -> tuple[str, ...]:
 
 @contextmanager
 def _ended_by_failed_callbacks() -> Iterator[None]:
-    """A frame or a write that failed in a callback must not leave a link that goes on without it: raise it here."""
+    """A frame or a write that failed in a callback must not leave a link running without it: raise it here."""
     loop, story = asyncio.get_running_loop(), asyncio.current_task()
     assert story is not None
     failures: list[BaseException] = []

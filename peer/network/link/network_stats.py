@@ -39,7 +39,7 @@ DIRECT, RELAYED, UNKNOWN = "direct", "relayed", ""
 
 
 class NetworkStats:
-    """Looks every EVERY_S, less often with many peers, and says what has changed, or the same once a minute."""
+    """Looks every EVERY_S, less often with many peers, and reports what has changed, or the same once a minute."""
 
     def __init__(
         self, node: Node, disk: ChainStore, say: Callable[[NetworkMeasured | RoundTripsReported], None],
@@ -47,19 +47,19 @@ class NetworkStats:
     ) -> None:  # fmt: skip
         self._node, self._disk, self._say, self._is_exchanging = node, disk, say, is_exchanging
         self._is_heard = is_heard
-        """Whether somebody says himself that he takes part: of those alone others are told."""
+        """Whether a peer itself says that it takes part: others are told only of those."""
         self._said: NetworkMeasured | None = None
         self._said_at = 0.0
         self._timed_at: dict[str, float] = {}
-        """By peer, when it was asked for a round trip."""
+        """When each peer was asked for a round trip."""
         self._distances = RoundTrips()
         self._told_at: dict[str, float] = {}
-        """By peer, when it was asked for its distances."""
+        """When each peer was asked for its distances."""
         self._reached: bool | None = None
-        """Whether somebody outside this network could connect; None: nobody has said."""
+        """Whether a peer outside this network could connect; None: none has said."""
         self._knock_at, self._knocks = float("-inf"), 0
         self._refused: set[str] = set()
-        """Who could not connect, since somebody could."""
+        """Peers that could not connect since the last that could."""
 
     async def follow(self) -> None:
         self._node.answer(DISTANCES, self._give)
@@ -68,7 +68,8 @@ class NetworkStats:
             await asyncio.sleep(max(EVERY_S, min(rows, AT_LEAST_EVERY_S)))
 
     async def look(self, now: float) -> int:
-        """Measure, and say it if it is news or long ago. Returns how many peers there are to tell of."""
+        """Measure, and report if the result is news or the last report is old. Returns the number of peers to
+        report."""
         with suppress(Unreachable):
             measured = await self._measure(now)
             if measured != self._said or now - self._said_at >= AT_LEAST_EVERY_S:
@@ -99,7 +100,7 @@ class NetworkStats:
         }  # fmt: skip
 
     async def _time_round_trips(self, connected: Iterable[str], now: float) -> None:
-        """A few peers at a time, never while parts are exchanged: it would be felt, and measure the queue."""
+        """A few peers at a time, and never while parts are exchanged: it would slow them, and measure the queue."""
         self._timed_at = {peer: self._timed_at.get(peer, float("-inf")) for peer in connected}
         self._distances.keep(self._timed_at)
         if self._is_exchanging():
@@ -109,7 +110,7 @@ class NetworkStats:
         await asyncio.gather(*(self._time_round_trip(peer) for peer in peers))
 
     async def _have_knocked(self, connections: Mapping[str, str], addresses: Sequence[str], now: float) -> None:
-        """One peer after the other is asked to try, until it is known."""
+        """One peer after the other is asked to try, until the answer is known."""
         port, straight = port_of(addresses), sorted(peer for peer, way in connections.items() if CIRCUIT not in way)
         if now < self._knock_at or port is None or not straight or self._is_exchanging():
             return
@@ -135,11 +136,11 @@ class NetworkStats:
             self._distances.missed(peer)
 
     async def _give(self, peer: str, request: bytes) -> bytes:
-        """For whoever asks; who only watches the run is nobody's business but mine."""
+        """The answer for peers that ask; peers that only watch the run are left out."""
         return self._distances.told(self._is_heard)
 
     async def _hear_distances(self, now: float) -> None:
-        """How far one of those who are connected is from the others, as it says."""
+        """How far a connected peer is from the others, as it reports."""
         self._told_at = {peer: self._told_at.get(peer, float("-inf")) for peer in self._timed_at}
         due = _due(self._told_at, now, DISTANCES_EVERY_S)
         if not due or self._is_exchanging():
@@ -152,16 +153,14 @@ class NetworkStats:
 
 
 def _due(asked_at: Mapping[str, float], now: float, every_s: float) -> list[str]:
-    """Who was not asked for so long, those who have waited longest first."""
+    """Peers that were not asked for so long, those that have waited longest first."""
     return [peer for at, peer in sorted((at, peer) for peer, at in asked_at.items()) if now - at >= every_s]
 
 
 def reach_of(addresses: Iterable[str], relays: Iterable[str] = ()) -> str:
-    """How others come to a peer that is dialled at these addresses, or through `relays`; empty if that does not tell.
-
-    A daemon that nobody could dial directly announces addresses of relays. Private addresses alone say nothing:
-    peers of the same house dial them.
-    """
+    """How others reach a peer that is dialled at these addresses, or through `relays`; empty if that does not tell.
+    A daemon that nobody could dial directly announces addresses of relays. Private addresses alone say nothing,
+    since peers of the same house dial them."""
     known = list(addresses)
     if any(CIRCUIT in address for address in known) or (not known and any(relays)):
         return RELAYED
@@ -193,7 +192,7 @@ class RoundTrips:
         self._round_trips_s[peer] = before + WEIGHT * (round_trip_s - before)
 
     def missed(self, peer: str) -> None:
-        """It did not answer: what was known of it may be true no more."""
+        """It did not answer: the earlier measurement may no longer be true."""
         self._round_trips_s.pop(peer, None)
 
     def keep(self, peers: Collection[str]) -> None:
@@ -204,7 +203,7 @@ class RoundTrips:
         return None if trip_s is None else round(trip_s, 4)
 
     def told(self, of: Callable[[str], bool]) -> bytes:
-        """What others are told: microseconds by peer id, of PEERS_MOST of these at most."""
+        """What others are told: microseconds by peer id, of at most PEERS_MOST of these."""
         rows = [(peer, trip_s) for peer, trip_s in self._round_trips_s.items() if of(peer)]
         return pack(dict(rows[:PEERS_MOST]))
 

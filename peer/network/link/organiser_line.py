@@ -29,7 +29,7 @@ Answered = Callable[[Restart | None], None]
 
 
 class OrganiserLine:
-    """`peer.consensus.rounds.driver.OrganiserPort` of a link: one question at a time, always the newest."""
+    """`peer.consensus.rounds.driver.OrganiserPort` of a link: one request at a time, always the newest."""
 
     def __init__(
         self, node: Node, organiser: str, roster: Callable[[], Roster], report: Callable[[Event], None],
@@ -51,7 +51,7 @@ class OrganiserLine:
         self._is_asked.set()
 
     async def follow(self) -> None:
-        """Put the questions, for as long as this peer takes part."""
+        """Send the requests, as long as this peer takes part."""
         while True:
             await self._is_asked.wait()
             self._is_asked.clear()
