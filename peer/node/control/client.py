@@ -26,7 +26,7 @@ MAX_REPLY_BYTES = 1 << 20
 
 @dataclass(frozen=True, kw_only=True)
 class Reply:
-    """What a peer answered to a command; `error` is one line for people when it is not `ok`."""
+    """A peer's answer to a command; `error` is one line for people when it is not `ok`."""
 
     ok: bool
     error: str = ""
@@ -34,7 +34,7 @@ class Reply:
 
 
 class ControlClient:
-    """Sends one command per connection; what a dashboard commands a peer by."""
+    """Sends one command per connection: the client of a dashboard."""
 
     takes = frozenset({"status", "set", "snooze", "pause", "resume", "finish", "leave"})
 
@@ -107,7 +107,7 @@ def name_of(reply: Reply) -> str:
 
 
 def note_of(reply: Reply) -> str:
-    """What the peer says beside that it has done it: that a setting needs a new start."""
+    """What a peer adds to an answer, for example that a setting takes effect at its next start."""
     note = reply.fields.get("note")
     return printable(note) if isinstance(note, str) else ""
 
@@ -117,7 +117,7 @@ def _packed(cmd: str, fields: Mapping[str, Any]) -> bytes:
 
 
 def _receive(connection: socket.socket, timeout_s: float) -> bytes | None:
-    """What has come, b"" at the end, None if nothing came in time."""
+    """The bytes that have arrived, b"" at the end, None if nothing came in time."""
     connection.settimeout(timeout_s)
     try:
         return connection.recv(1 << 16)

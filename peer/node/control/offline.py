@@ -26,10 +26,8 @@ from peer.schema.settings import settings_of
 
 
 def keep(directory: Path, cmd: str, fields: Mapping[str, Any], now: float) -> Mapping[str, Any]:
-    """The fields of the answer; `now` is Unix time.
-
-    Raises BadInput for a value that is none, DirectoryBusy if a peer runs there, DiskFull; then nothing has changed.
-    """
+    """The fields of the answer; `now` is Unix time. Raises BadInput for a bad value, DirectoryBusy if a peer runs
+    there, DiskFull; then nothing has changed."""
     if cmd not in ("pause", "resume", "finish", "snooze", "set"):
         raise BadInput(f"no peer runs in {directory}, so that there is nothing to {cmd}")
     settings_of({})  # what reads them is made now: a peer that starts waits a quarter of a second for its folder

@@ -43,7 +43,7 @@ def write(directory: Path, settings: PeerSettings) -> None:
 
 
 def read_wish(directory: Path) -> Desired:
-    """What the owner wished last; to train, if nothing is kept. Raises BadInput that names the file."""
+    """The owner's last command; to train, if none is kept. Raises BadInput that names the file."""
     path = directory / WISH
     try:
         row = json.loads(path.read_text(encoding="utf-8"))

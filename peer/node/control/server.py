@@ -59,7 +59,7 @@ log = logging.getLogger(__name__)
 
 
 class Commands:
-    """What each command does, and what `status` tells. `leave` asks the peer to leave politely."""
+    """What each command does, and what `status` answers. `leave` asks the peer to leave in order."""
 
     def __init__(self, session: Reporter, run: str, peer: str, name: str, leave: Callable[[], None]) -> None:
         self._session, self._leave = session, leave
@@ -82,7 +82,7 @@ class Commands:
         self._known = self._known | known  # replaced as a whole: the other thread reads it
 
     def answer(self, cmd: object, fields: Mapping[str, Any] | None = None) -> Mapping[str, Any]:
-        """The fields of the answer. Raises BadInput for what is no command, or no value; DiskFull for `set`."""
+        """The fields of the answer. Raises BadInput for an unknown command or a bad value; DiskFull for `set`."""
         fields, note = fields or {}, ""
         match cmd:
             case "status":
@@ -101,7 +101,7 @@ class Commands:
         return {**self.status(), "note": note} if note or cmd == "set" else self.status()
 
     def status(self) -> Mapping[str, Any]:
-        """What this peer does, and what its owner wishes."""
+        """What this peer does, and what its owner wants."""
         session, wishes = self._session, self._session.wishes
         holds = [asdict(hold) for hold in (*wishes.holds, *wishes.slowing)]
         return self._known | {
@@ -113,14 +113,14 @@ class Commands:
 
 @dataclass(eq=False)
 class Client:
-    """One connection: what it has sent and not been answered, what waits for it, what it follows."""
+    """One connection: requests without an answer yet, data that waits for it, the events it follows."""
 
     socket: socket.socket
     asked: bytearray = field(default_factory=bytearray)
     waiting: bytearray = field(default_factory=bytearray)
     follower: EventTail | None = None
     last_words: bool = False
-    """It is dropped once it has taken what waits."""
+    """It is closed once it has taken what waits."""
     last_progress_at: float = field(default_factory=time.monotonic)
 
     def say(self, row: Mapping[str, Any]) -> None:
@@ -168,7 +168,7 @@ class ControlServer:
             self._woken.close()
 
     def _turn(self) -> bool:
-        """Whatever can be done now; whether it goes on."""
+        """Do whatever can be done now; returns whether the connection goes on."""
         following = any(client.follower for client in self._clients)
         for key, ready in self._selector.select(FOLLOW_S if following else SLOW_S):
             if key.fileobj is self._woken:
@@ -244,7 +244,7 @@ class ControlServer:
         client.follower = EventTail(self._directory / "events.jsonl", first)
 
     def _follow(self, client: Client) -> None:
-        """Give it what has come, no more than it takes: what it is late with waits in the files."""
+        """Give it new events, no more than it takes: it can read later what it has missed, from the files."""
         if client.follower is not None and len(client.waiting) < BACKLOG_BYTES:
             if not client.waiting:
                 client.last_progress_at = time.monotonic()
@@ -319,14 +319,14 @@ def _parse(line: bytes) -> dict[str, Any]:
 
 
 def snooze_s(minutes: object) -> float:
-    """Of a snooze of so many minutes. Raises BadInput."""
+    """Seconds of a snooze of so many minutes. Raises BadInput."""
     if isinstance(minutes, int | float) and minutes is not True and 0 < minutes <= SNOOZE_MOST_MIN:
         return 60.0 * minutes
     raise BadInput(f"minutes is {str(minutes)[:40]!r}; a snooze has more than 0 and at most {SNOOZE_MOST_MIN}")
 
 
 def settings_asked(values: object) -> Mapping[str, Any]:
-    """By name; what each may be is not looked at. Raises BadInput."""
+    """The requested settings by name; their values are not checked. Raises BadInput."""
     if not isinstance(values, dict) or not values:
         raise BadInput("values is an object of settings by name, with one at least")
     return values

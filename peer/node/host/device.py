@@ -27,26 +27,26 @@ under a running program, the one of NVML; and how libraries tell that a kernel o
 
 
 def is_out_of_memory(error: BaseException) -> bool:
-    """Whether an allocation failed, of a GPU or of main memory: not all that do have a class of their own."""
+    """Whether an allocation failed, on a GPU or in main memory: not all such errors have a class of their own."""
     if isinstance(error, torch.OutOfMemoryError):
         return True
     return isinstance(error, RuntimeError) and any(sign in str(error) for sign in FULL_SIGNS)
 
 
 def is_lost(error: BaseException) -> bool:
-    """Whether a device has failed for good, as far as this process goes."""
+    """Whether a device has failed for good, as far as this process is concerned."""
     if not isinstance(error, RuntimeError) or is_out_of_memory(error):
         return False
     return any(sign in str(error) for sign in LOST_SIGNS)
 
 
 def choose_device(wanted: str = "auto") -> torch.device:
-    """The device a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the CPU.
+    """The device that a volunteer asked for, after it has executed a kernel; `auto` takes CUDA, then MPS, then the
+    CPU.
 
-    It is the one that tensors there say they are on: `cuda:0`, to which `cuda` is not equal.
-
-    Raises MemoryFull where others leave it no room for that, and BadInput for what does not work. A GPU that is there
-    and does not compute is told, and not passed over in silence.
+    It is the device that its tensors report: `cuda:0`, which does not equal `cuda`. Raises MemoryFull if other programs
+    leave it no memory for that, and BadInput if it does not work. A GPU that is there and does not compute is reported,
+    not passed over in silence.
     """
     if wanted == "auto":
         return _usable_device(_best(), wanted, "use cpu")
@@ -54,7 +54,7 @@ def choose_device(wanted: str = "auto") -> torch.device:
 
 
 def choose_devices(wanted: Sequence[str] = ("auto",)) -> tuple[torch.device, ...]:
-    """As `choose_device`, each of those that were named, in their order; `auto` takes all GPUs where there are some."""
+    """As `choose_device`, for each of the named devices, in their order; `auto` takes all GPUs if there are some."""
     if tuple(wanted) != ("auto",):
         return tuple(choose_device(name) for name in wanted)
     first = choose_device("auto")
@@ -78,7 +78,8 @@ def _usable_device(name: str, wanted: str, otherwise: str) -> torch.device:
 
 
 def assert_index(device: torch.device) -> None:
-    """A CUDA device has its number wherever devices are compared: tensors say `cuda:0`, and `cuda` is not equal."""
+    """Requires a CUDA device to have its number wherever devices are compared: tensors report `cuda:0`, which does
+    not equal `cuda`."""
     assert device.type != "cuda" or device.index is not None, f"{device} has no index; see `choose_device`"
 
 
@@ -87,7 +88,7 @@ MOST_SPELT = 2
 
 
 def short_word(devices: Sequence[str]) -> str:
-    """`cpu`, `2 × cpu`, `cuda:0+1`, `4 × cuda`: what fits into a column of a table."""
+    """`cpu`, `2 × cpu`, `cuda:0+1`, `4 × cuda`: short enough for a column of a table."""
     if len(devices) == 1:
         return devices[0]
     kind, _, number = devices[0].partition(":")
@@ -106,7 +107,7 @@ def _best() -> str:
 
 
 def _hides_for_want_of_memory() -> bool:
-    """Whether CUDA looks as if it was not there, because its driver finds no memory for itself."""
+    """Whether CUDA seems to be missing because its driver finds no memory for itself."""
     if torch.version.cuda is None:
         return False
     try:
@@ -117,13 +118,12 @@ def _hides_for_want_of_memory() -> bool:
 
 
 def first_line(error: BaseException) -> str:
-    """Of what it says; its name if that is nothing."""
+    """The first line of an error's text; its class name if the text is empty."""
     return (str(error).strip().splitlines() or [type(error).__name__])[0]
 
 
 def free_bytes(device: torch.device) -> int:
-    """Of a GPU's memory, what nobody uses, and what torch keeps for this process without need; 0 where it does not
-    tell."""
+    """A GPU's memory that is free or that torch keeps for this process without need; 0 if the device does not tell."""
     if device.type != "cuda":
         return 0
     kept = torch.cuda.memory_reserved(device) - torch.cuda.memory_allocated(device)
@@ -131,12 +131,12 @@ def free_bytes(device: torch.device) -> int:
 
 
 def total_bytes(device: torch.device) -> int:
-    """Of a GPU's memory, all there is; 0 where it does not tell."""
+    """All of a GPU's memory; 0 if the device does not tell."""
     return torch.cuda.mem_get_info(device)[1] if device.type == "cuda" else 0
 
 
 def wait_for(device: torch.device) -> None:
-    """Until all is done that was queued there."""
+    """Wait until everything that was queued on the device is done."""
     if device.type == "cuda":
         torch.cuda.synchronize(device)
     if device.type == "mps":
@@ -144,14 +144,14 @@ def wait_for(device: torch.device) -> None:
 
 
 def empty_device_caches() -> None:
-    """Give back to the driver what no tensor needs, also where CUDA has never begun."""
+    """Give memory that no tensor needs back to the driver, also where CUDA was never used."""
     gc.collect()
     torch.cuda.empty_cache()
 
 
 @contextmanager
 def raising_memory_full(device: torch.device, what: str = "the model") -> Iterator[None]:
-    """Raises MemoryFull where `what`, or what its optimizer remembers, finds no room on `device`."""
+    """Raises MemoryFull if `what`, or its optimizer's moments, does not fit on `device`."""
     try:
         yield
     except RuntimeError as error:
@@ -162,7 +162,7 @@ def raising_memory_full(device: torch.device, what: str = "the model") -> Iterat
 
 @contextmanager
 def raising_device_lost(device: torch.device) -> Iterator[None]:
-    """Raises DeviceLost where `device` or its driver has failed for good."""
+    """Raises DeviceLost if `device` or its driver has failed for good."""
     try:
         yield
     except RuntimeError as error:

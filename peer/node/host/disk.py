@@ -14,7 +14,7 @@ SHARE = 0.02
 
 
 class Spared:
-    """A reading that may be costly: it is taken again once all looks take SHARE of the time at most."""
+    """A reading that may be costly: it is repeated only while all readings take at most SHARE of the time."""
 
     def __init__(self, look: Callable[[], int | None], clock: Callable[[], float] = time.monotonic) -> None:
         self._look, self._clock = look, clock
@@ -30,7 +30,8 @@ class Spared:
 
 
 def folder_bytes(folder: Path) -> int | None:
-    """What all files below take on disk; None if the folder cannot be read. One that goes meanwhile is left out."""
+    """The size of all files below on disk; None if the folder cannot be read. A file that is removed meanwhile is
+    left out."""
     total, waiting = 0, [str(folder)]
     try:
         while waiting:
@@ -48,7 +49,7 @@ def folder_bytes(folder: Path) -> int | None:
 
 
 def free_disk_bytes(folder: Path) -> int:
-    """That a person may use, on the disk of `folder` or of the nearest folder above it that exists."""
+    """The space that a user may still take on the disk of `folder`, or of the nearest folder above it that exists."""
     while not folder.exists():
         folder = folder.parent
     found = os.statvfs(folder)

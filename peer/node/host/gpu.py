@@ -75,7 +75,7 @@ class Gpus:
         return not self._is_lost
 
     def _query(self, ask: Callable[[], Any]) -> Any:
-        """What the driver answers; None for what this GPU does not tell."""
+        """The driver's answer; None for what this GPU does not report."""
         try:
             return ask()
         except self._nvml.NVMLError:
@@ -103,7 +103,7 @@ def _torch_figures(name: str) -> dict[str, Any]:
 
 
 def worst_of(gpus: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """Of each figure that of the GPU which is nearest to its limit, since a limit holds for every one by itself."""
+    """Each figure of that GPU which is nearest to its limit, since a limit holds for every GPU by itself."""
     fullest = min(gpus, key=_free_bytes)
     drawing = max(gpus, key=lambda gpu: gpu["power_w"] or 0.0)
     return {
@@ -128,14 +128,15 @@ def _most(gpus: Sequence[Mapping[str, Any]], name: str) -> float | None:
 
 
 def device_gb(gpus: Gpus | None = None) -> float | None:
-    """Memory of the GPU on which this process trains, in 10⁹ bytes; None without one, or where it does not tell."""
+    """Memory of the GPU on which this process trains, in 10⁹ bytes; None without one, or if it does not tell."""
     whole = (gpus or Gpus()).figures().get("vram_bytes")
     return None if whole is None else round(whole / 1e9, 2)
 
 
 def gpus_in_use(devices: Sequence[str] = ()) -> dict[str, str]:
-    """UUIDs, as NVML writes them, by torch's names: of the CUDA devices that `settings.devices` means, whose tensors
-    other processes may hold, or without `devices` of the one with this process's; none before CUDA has begun here."""
+    """UUIDs, as NVML writes them, by torch's names: those of the CUDA devices that `settings.devices` means, whose
+    tensors other processes may hold, or without `devices` those with this process's tensors; none before CUDA has
+    begun here."""
     if "torch" not in sys.modules:
         return {}
     import torch
@@ -165,7 +166,7 @@ def memories_bytes() -> tuple[int, ...]:
 
 
 def power_limit_w() -> float | None:
-    """What the first GPU may draw at most, as NVML tells; None where there is none."""
+    """The power limit of the first GPU, as NVML reports it; None if there is none."""
     import pynvml
 
     try:

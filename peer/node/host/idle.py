@@ -23,7 +23,7 @@ SERIAL = "i8042"
 
 
 class Idleness:
-    """Remembers what it saw last. The folders are those of Linux."""
+    """Remembers its last readings. The folders are those of Linux."""
 
     def __init__(self, root: Path = Path("/")) -> None:
         self._root = root
@@ -32,7 +32,8 @@ class Idleness:
         """Unix time of the newest change of a counter; at first, when counting began."""
 
     def idle_s(self, now: float) -> float | None:
-        """Seconds at Unix time `now`; None where this machine tells nothing. At the first look 0: it may be in use."""
+        """Seconds at Unix time `now`; None if this machine has no such counters. 0 at the first look, since it may
+        be in use."""
         counters = dict(self._counters())
         terminals = list(self._terminals())
         if not counters and not terminals and not (self._root / "dev/pts").is_dir():
@@ -42,7 +43,7 @@ class Idleness:
         return max(0.0, now - max([self._used_at, *(at for at in terminals if at <= now)]))
 
     def _terminals(self) -> Iterator[float]:
-        """When each was last read from."""
+        """When each terminal was last read from."""
         for path in (*(self._root / "dev").glob("tty[0-9]*"), *(self._root / "dev/pts").glob("[0-9]*")):
             with suppress(OSError):
                 yield path.stat().st_atime
@@ -72,7 +73,7 @@ class Idleness:
 
 
 def _is_for_people(device: Path) -> bool:
-    """Whether it has keys for letters, or is moved about; a power button or a webcam is not."""
+    """Whether it has letter keys, or moves a pointer; a power button or a webcam does not count."""
     return any(
         _has(device / "capabilities" / kind, bit) for kind, bit in (("key", KEY_A), ("rel", REL_X), ("abs", ABS_X))
     )
@@ -88,7 +89,7 @@ def _has(path: Path, bit: int) -> bool:
 
 
 def _usb_counter(place: Path) -> int | None:
-    """Transfers of the USB device that this is a part of; None if it is of none."""
+    """Transfers of the USB device to which this belongs; None if it belongs to none."""
     for folder in place.parents:
         with suppress(OSError, ValueError):
             return int((folder / "urbnum").read_text())

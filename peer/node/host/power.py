@@ -16,7 +16,7 @@ SLEEP_TYPE, SLEEP_AFTER = "sleep-inactive-ac-type", "sleep-inactive-ac-timeout"
 
 @dataclass(frozen=True, kw_only=True)
 class Power:
-    """How the machine is fed, and whether it goes to sleep by itself. None: nobody told."""
+    """The machine's power supply, and whether it goes to sleep by itself. None: unknown."""
 
     has_battery: bool = False
     on_battery: bool = False
@@ -33,7 +33,7 @@ def read_power(root: Path = Path("/")) -> Power:
 
 
 def is_on_battery(root: Path = Path("/")) -> bool:
-    """Whether no mains feed this machine and a battery or a UPS is being emptied. One without any has mains."""
+    """Whether no mains feed this machine and a battery or a UPS is discharging. A machine without either has mains."""
     emptied = False
     for supply in (root / "sys/class/power_supply").glob("*"):
         kind = _text(supply / "type")
@@ -60,7 +60,7 @@ def _desktop_sleeps_after_s() -> float | None:
 
 
 def _query(*command: str) -> str:
-    """What a program prints; empty if it fails or takes long."""
+    """The output of a program; empty if it fails or takes long."""
     try:
         run = subprocess.run(
             command, capture_output=True, text=True, timeout=ASK_S, check=True, stdin=subprocess.DEVNULL
@@ -71,7 +71,7 @@ def _query(*command: str) -> str:
 
 
 def cpu_temperature_c(root: Path = Path("/")) -> float | None:
-    """The hottest zone that the kernel tells of."""
+    """The hottest zone that the kernel reports."""
     zones = [_text(path / "temp") for path in (root / "sys/class/thermal").glob("thermal_zone*")]
     known = [int(text) / 1000 for text in zones if text.lstrip("-").isdigit()]
     plausible = [value for value in known if 0 < value < 150]
@@ -79,7 +79,7 @@ def cpu_temperature_c(root: Path = Path("/")) -> float | None:
 
 
 def _text(path: Path) -> str:
-    """Of a small file of the kernel; empty if it is not there."""
+    """The text of a small file of the kernel; empty if it does not exist."""
     try:
         return path.read_text().strip()
     except OSError:

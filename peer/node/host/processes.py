@@ -25,7 +25,7 @@ END_S = 2.0
 
 
 class ProcessTree:
-    """A process and those that it started: this peer, its link, the network daemon."""
+    """A process and its children: this peer, its link, the network daemon."""
 
     def __init__(self, pid: int) -> None:
         self._pid = pid
@@ -35,11 +35,9 @@ class ProcessTree:
         self._looked_at: float | None = None
 
     def figures(self, now: float) -> dict[str, Any]:
-        """CPU time since the last look, in percent of one core, and resident memory; pages that two share count twice.
-
-        `now` is seconds of any clock. There is no CPU figure at the first look, and
-        none of either once the process has ended.
-        """
+        """CPU time since the last look, in percent of one core, and resident memory; pages that two processes share
+        count twice. `now` is seconds of any clock. There is no CPU figure at the first look, and none of either once
+        the process has ended."""
         used_s, memory_bytes = dict[int, float](), 0
         for process in self._list(now):
             with suppress(psutil.Error), process.oneshot():
@@ -69,16 +67,14 @@ class ProcessTree:
 
 
 def available_bytes() -> int:
-    """Memory that can be had without pushing anything else out."""
+    """Memory that can be allocated without swapping out anything else."""
     return psutil.virtual_memory().available
 
 
 def running(names: Collection[str], mine: Collection[int]) -> tuple[str, ...]:
-    """Of the programs named, those that run, each as it was named.
-
-    A program's name is that of its process, of which Linux keeps 15 characters, or of the file that was started,
-    without regard to case, folder and `.exe`. Processes that are `mine` do not count: who names python means others.
-    """
+    """Those of the named programs that run, each as it was named. A program's name is that of its process, of which
+    Linux keeps 15 characters, or of its executable, ignoring case, folder and `.exe`. Processes that are `mine` do
+    not count: a person who names python means others."""
     called: set[str] = set()
     for process in psutil.process_iter():
         if process.pid not in mine:
@@ -97,7 +93,7 @@ SPARED = ("control", "limits", "measuring", "link")
 
 
 def stand_back(settings: PeerSettings) -> str:
-    """Give the trainer its niceness; what else that takes, in words. It takes what `set_niceness` says."""
+    """Set the trainer's niceness, as `set_niceness` does; returns in words what else that needs."""
     spared = {
         thread.native_id for thread in threading.enumerate() if thread.name.startswith(SPARED) and thread.native_id
     }
@@ -105,11 +101,8 @@ def stand_back(settings: PeerSettings) -> str:
 
 
 def set_niceness(value: int, spared: Collection[int] = (), tasks: Path = Path("/proc/self/task")) -> bool:
-    """Give all threads of this process but those `spared` (by native id) this niceness; whether all took it.
-
-    Linux keeps it by thread, and a new thread or process has that of the thread which starts it. A lower value than
-    now takes a privilege.
-    """
+    """Give all threads of this process except those `spared` (by native id) this niceness; returns whether all took
+    it. Linux keeps it by thread, and a new thread or process inherits it. A lower value than now needs a privilege."""
     took = True
     for thread in sorted(int(path.name) for path in tasks.glob("[0-9]*")) or [0]:
         if thread in spared:
@@ -124,7 +117,7 @@ def set_niceness(value: int, spared: Collection[int] = (), tasks: Path = Path("/
 
 @contextmanager
 def every(seconds: float, name: str, call: Callable[[], None]) -> Iterator[None]:
-    """Have a thread of this name call it so often until the block ends."""
+    """Call it again and again, from a thread of this name, until the block ends."""
     ended = threading.Event()
 
     def run() -> None:

@@ -18,22 +18,22 @@ BESIDE_A_DEVICE = 2
 
 @dataclass(frozen=True)
 class Threads:
-    """Of one trainer."""
+    """The thread counts of one trainer."""
 
     torch: int
-    """For what one operation is shared out among: the matrix products of a processor that trains."""
+    """Threads among which one operation is split: the matrix products of a processor that trains."""
     layers: int
-    """Layers that an update is applied to at a time, element by element: no operation of those is shared out."""
+    """Layers to which an update is applied at a time, element by element: these operations are not split."""
 
 
 def threads_for(device: str, most: int) -> Threads:
-    """On a `device` of this type, and of at most so many as the owner, or torch, would take."""
+    """The thread counts on a `device` of this type, with at most so many as the owner, or torch, would use."""
     if device == "cpu":
         return Threads(torch=most, layers=min(LAYERS_MOST, most))
     return Threads(torch=min(BESIDE_A_DEVICE, most), layers=1)
 
 
 def sleep_while_waiting() -> None:
-    """Of this process and its children; to be said before torch is loaded, which reads it once."""
+    """For this process and its children; call it before torch is loaded, which reads it once."""
     os.environ.setdefault("OMP_WAIT_POLICY", "PASSIVE")
     os.environ.setdefault("KMP_BLOCKTIME", "0")

@@ -18,10 +18,8 @@ from peer.node.store.contributions import WorkStats
 
 @dataclass
 class Staleness:
-    """Remembers the rounds of the oldest inner steps. What encoding left of counted work has no age.
-
-    It is small, and always there: every contribution would be stale.
-    """
+    """Remembers the rounds of the oldest inner steps. The rounding error of counted work has no age: it is small and
+    always there, so that otherwise every contribution would be stale."""
 
     oldest: int | None = None
     """Round of the oldest step that is not counted."""
@@ -37,7 +35,7 @@ class Staleness:
         self.unoffered = None
 
     def counted(self) -> None:
-        """An update took what was offered, in every part."""
+        """An update counted what was offered, in every part."""
         self.oldest = self.unoffered
 
     def went_back(self, round: int) -> None:
@@ -52,7 +50,7 @@ class Staleness:
 
 @dataclass
 class FragmentWork:
-    """What one peer has made for one fragment since it offered something of it."""
+    """What one peer has made for one fragment since its last offer."""
 
     tokens: int = 0
     steps: int = 0
@@ -71,7 +69,7 @@ class FragmentSchedule:
         self._works = [FragmentWork() for _ in self._divided]
 
     def parts(self, *rounds: int) -> tuple[Part, ...]:
-        """What the rounds from these anchors average, each part once."""
+        """The parts that the rounds from these anchors average, each once."""
         fragments = sorted({round % len(self._divided) for round in rounds})
         return tuple(part for fragment in fragments for part in self._divided[fragment].parts)
 
@@ -84,20 +82,20 @@ class FragmentSchedule:
         return self._works[round % len(self._divided)]
 
     def turn(self, round: int, at: int | None = None) -> int:
-        """How many turns the fragment of a round has had before that, or before round `at`."""
+        """How many turns the fragment of a round has had before it, or before round `at`."""
         return turns(round % len(self._divided), len(self._divided), round if at is None else at)
 
     # ---- what changes it ----
 
     def progressed(self, round: int, tokens: int, steps: int = 1) -> None:
-        """Inner steps were made, from anchor `round` or from what is to follow it: every fragment moved."""
+        """Inner steps were made, from anchor `round` or from its successor: every fragment moved."""
         for fragment, work in enumerate(self._works):
             work.tokens += tokens
             work.steps += steps
             work.age.progressed(self.turn(fragment, round))
 
     def offer(self, round: int, ranges: Ranges) -> WorkStats:
-        """What stands behind the contribution for anchor `round`; what comes from now on is for the turn after."""
+        """The statistics of the contribution for anchor `round`; later work belongs to the next turn."""
         work = self.work(round)
         effort = WorkStats(work.tokens, work.steps, ranges, work.age.staleness(self.turn(round)))
         work.age.froze()
@@ -105,7 +103,7 @@ class FragmentSchedule:
         return effort
 
     def take_back(self, round: int, effort: WorkStats, age: Staleness) -> None:
-        """That was not offered after all; `age` is as it was before."""
+        """Undo the offer; `age` is as it was before."""
         work = self.work(round)
         work.tokens += effort.tokens
         work.steps += effort.steps
@@ -116,11 +114,11 @@ class FragmentSchedule:
             work.age.went_back(self.turn(fragment, round))
 
     def restored(self, round: int, staleness: int) -> None:
-        """What is owed of the fragment of a round is what was offered for anchor `round`."""
+        """The residual of a round's fragment is what was offered for anchor `round`."""
         self._works[round % len(self._works)] = FragmentWork(age=Staleness(self.turn(round) - staleness))
 
     def too_old(self, round: int, most: int) -> list[int]:
-        """Fragments of which something owed is more than `most` turns old at anchor `round`."""
+        """Fragments with owed work that is more than `most` turns old at anchor `round`."""
         return [
             fragment
             for fragment, work in enumerate(self._works)
@@ -128,7 +126,7 @@ class FragmentSchedule:
         ]
 
     def drop_offered(self, fragment: int, round: int) -> bool:
-        """Forget what was offered, if what is younger was made for anchor `round` alone; returns whether it was."""
+        """Forget what was offered, if all later work was made for anchor `round` alone; returns whether it was."""
         age = self._works[fragment].age
         if age.unoffered != self.turn(fragment, round):
             return False
@@ -144,5 +142,5 @@ class FragmentSchedule:
         return [(work.tokens, work.steps, work.age.oldest, work.age.unoffered) for work in self._works]
 
     def restore(self, state: Iterable[Sequence[Any]]) -> None:
-        """The inverse of `state`, also after a way through JSON."""
+        """The inverse of `state`, also after a conversion to JSON and back."""
         self._works = [FragmentWork(tokens, steps, Staleness(*age)) for tokens, steps, *age in state]

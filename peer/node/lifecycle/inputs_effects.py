@@ -19,14 +19,14 @@ from peer.schema.ipc import ToLink
 
 
 class TrainerStatus(Struct, frozen=True, kw_only=True):
-    """All that anybody may know of a trainer."""
+    """What others may know about a trainer."""
 
     round: int
     """Of the anchor where it stands."""
     step: int = 0
-    """Inner steps made towards the round in training."""
+    """Inner steps made in the present round."""
     fresh: bool = False
-    """Whether work was done that the next contribution would offer first."""
+    """Whether work was done that the next contribution would offer for the first time."""
     on_device: bool = True
     """Whether the model is where it can train."""
     can_leave: bool = True
@@ -38,7 +38,7 @@ class TrainerStatus(Struct, frozen=True, kw_only=True):
 
 
 class Trainer(Protocol):
-    """What is driven: one piece of work at a time."""
+    """What the lifecycle drives: one piece of work at a time."""
 
     @property
     def status(self) -> TrainerStatus: ...
@@ -47,13 +47,12 @@ class Trainer(Protocol):
         """Called once by the thread that will `do` everything."""
 
     def write_snapshot(self, anchor: bytes, state: bytes) -> None:
-        """Begin to write the anchor where it stands, if it is time; from any thread, which does not wait for it."""
+        """Begin to write the anchor in place, if a snapshot is due; from any thread, which does not wait for it."""
 
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
-        """Do it, and post one `Done`; later perhaps `Written`, `LayersReady` and `Saved`, from any thread.
-
-        Once `stop` says so, which it is asked between micro-batches, the work ends early: a step counts what was made.
-        """
+        """Do it, and post one `Done`; later perhaps `Written`, `LayersReady` and `Saved`, from any thread. Once
+        `stop` says so, which it is asked between micro-batches, the work ends early: a step counts the micro-batches
+        that were made."""
 
 
 # ---- what it does: one at a time ----
@@ -64,9 +63,9 @@ class Step(Struct, frozen=True):
 
     most: int
     position: float
-    """Where between step 0 and step H of the round the learning rate of the first one is taken."""
+    """The position between step 0 and step H of the round at which the learning rate of the first step is taken."""
     members: tuple[str, ...] | None
-    """Who shares the data from now on; None: as before."""
+    """The members that share the data from now on; None: as before."""
 
 
 class Submit(Struct, frozen=True):
@@ -156,16 +155,16 @@ class Stepped(Struct, frozen=True, kw_only=True):
     """Mean over them; None if nobody computes one."""
     learning_rate: float = 0.0
     waited_s: float = 0.0
-    """So long they stood still for layers of the newest update."""
+    """How long they waited for layers of the newest update."""
     rest_s: float = 0.0
-    """The rest that its owner's limits ask for after it."""
+    """The rest that the owner's limits ask for after it."""
 
 
 class Moved(Struct, frozen=True):
     """The trainer stands at another anchor."""
 
     given_up: float = 0.0
-    """Norm of work that was too old, or did not come along; 0 if none."""
+    """Norm of work that was too old, or was left behind; 0 if none."""
     state: bytes | None = None
     """H(θ, m); None while layers are on their way."""
 
@@ -176,23 +175,23 @@ class HeldOutLoss(Struct, frozen=True):
     loss: float
     tokens: int
     by_source: dict[str, float] = {}
-    """Of each source of a mix, by its name."""
+    """For each source of a mix, by its name."""
 
 
 class Continuations(Struct, frozen=True):
-    """What the prompts of the run are continued with, in their order; of a peer that cannot continue any, nothing."""
+    """Continuations of the run's prompts, in their order; empty for a peer that cannot make any."""
 
     texts: tuple[str, ...]
 
 
 class NoRoom(Struct, frozen=True):
-    """The device has no room (`why` in words), or others use its memory (none)."""
+    """The device has no memory for it (`why` in words), or others use the memory (no words)."""
 
     why: str = ""
 
 
 class NoData(Struct, frozen=True):
-    """What is to be trained on cannot be reached, `why` in words; nothing of it is lost."""
+    """The training data cannot be reached, `why` in words; no data is lost."""
 
     why: str
 
@@ -204,7 +203,7 @@ Result = Stepped | Moved | HeldOutLoss | Continuations | NoRoom | NoData | None
 
 
 class LifeInput(Struct, frozen=True):
-    """Base of all inputs. `now` is in seconds of a clock that never goes back."""
+    """Base of all inputs. `now` is in seconds of a monotonic clock."""
 
     now: float
 
@@ -218,11 +217,11 @@ class Woken(LifeInput, frozen=True):
 
 
 class Greeted(LifeInput, frozen=True):
-    """A link has begun, and wants to hear where the trainer stands."""
+    """A link has begun, and asks where the trainer stands."""
 
 
 class LinkWaits(LifeInput, frozen=True):
-    """For what, in words."""
+    """The link waits; the reason in words."""
 
     why: str
 
@@ -270,23 +269,23 @@ Move = RoundDecided | Replayed | SnapshotTaken | Positioned
 
 
 class SyncChanged(LifeInput, frozen=True):
-    """Whether this peer stands where the electorate stands."""
+    """Whether this peer stands where the electorate stands, with its digest."""
 
     in_step: bool
 
 
 class SubmitAsked(LifeInput, frozen=True):
-    """The others are done."""
+    """The others are done and ask for this peer's contribution."""
 
 
 class SpeedsHeard(LifeInput, frozen=True):
-    """What each other peer of the electorate says of its tokens per second."""
+    """The tokens per second that each other peer of the electorate reports."""
 
     tokens_per_s: Mapping[str, float]
 
 
 class LinkEnded(LifeInput, frozen=True):
-    """With a word of `dht.errors`, or without one: any other exception."""
+    """The link has ended, with an error of `dht.errors` or with any other exception."""
 
     error: Exception
 
@@ -330,7 +329,7 @@ class LayersReady(LifeInput, frozen=True):
 
 
 class Saved(LifeInput, frozen=True):
-    """A checkpoint is on disk; or there was no room, in words. It took so long."""
+    """A checkpoint is on disk, after so many seconds; or there was no room, in words."""
 
     round: int
     seconds: float
@@ -340,7 +339,8 @@ class Saved(LifeInput, frozen=True):
 
 
 class TrainerFailed(LifeInput, frozen=True):
-    """What the trainer does beside its work went wrong, or (`in_work`) the work itself, and it cannot go on."""
+    """Work beside the trainer's present piece, or (`in_work`) that piece itself, has failed, and the trainer cannot
+    go on."""
 
     error: Exception
     in_work: bool = False
@@ -356,19 +356,19 @@ class Do(Struct, frozen=True):
 
 
 class Interrupt(Struct, frozen=True):
-    """End what the trainer does: after the step that is made, or (`at_once`) after its micro-batch."""
+    """End the trainer's work: after the present step, or (`at_once`) after its micro-batch."""
 
     at_once: bool
 
 
 class Say(Struct, frozen=True):
-    """Say this to the link. One that has ended hears nothing."""
+    """Send this to the link. A link that has ended receives nothing."""
 
     message: ToLink
 
 
 class Greet(Struct, frozen=True):
-    """Tell the link what the model looks like, and that the trainer stands at `anchor`."""
+    """Tell the link the model's layers, and that the trainer stands at `anchor`."""
 
     anchor: bytes
 
@@ -390,18 +390,18 @@ class EmitRound(Struct, frozen=True, kw_only=True):
     round_s: float
     exposed_s: float
     in_step: bool
-    """Whether it is news: of one that was decided long ago people hear no penalties of others."""
+    """Whether it is news: people hear no penalties of others from a round that was decided long ago."""
 
 
 class WriteSnapshot(Struct, frozen=True):
-    """For newcomers, if it is time. The anchor does not change before `Apply`."""
+    """Write a snapshot for newcomers, if one is due. The anchor does not change before `Apply`."""
 
     anchor: bytes
     state: bytes
 
 
 class ForgetForecast(Struct, frozen=True):
-    """The round in training is none of the usual ones."""
+    """The round in training is unusual: make no forecast from it."""
 
 
 class Reconnect(Struct, frozen=True):
@@ -409,7 +409,7 @@ class Reconnect(Struct, frozen=True):
 
 
 class GrantFinish(Struct, frozen=True):
-    """The contribution is made: who wished to finish it pauses now. `OwnerChanged` follows."""
+    """The contribution is made: a peer that was asked to finish it pauses now. `OwnerChanged` follows."""
 
 
 class Fail(Struct, frozen=True):

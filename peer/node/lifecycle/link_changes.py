@@ -46,11 +46,9 @@ def link_says(turn: Turn, event: Greeted | LinkWaits | Began | LinkEnded | Clock
 
 
 def _link_ended(turn: Turn, error: Exception, connection: Joining | Following) -> None:
-    """One that ends without a word, or with its network daemon, is started again, unless that happens too often.
-
-    By a wrong clock what it says is over, or not yet true: another one begins once that was set. It writes to the same
-    disk as the trainer, so a full one is waited for.
-    """
+    """A link that ends without an error, or with its network daemon, is started again, unless that happens too
+    often. With a wrong clock its records are expired or not yet valid: another link begins once the clock was set.
+    It writes to the same disk as the trainer, so a full disk is waited for."""
     life, now = turn.life, turn.life.at
     clock_why = connection.clock_why if isinstance(connection, Joining) else ""
     match error:

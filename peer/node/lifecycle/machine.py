@@ -80,10 +80,8 @@ def begin(
     run: RunSpec, me: str, trainer: TrainerStatus, anchor: bytes, now: float, owner: OwnerChanged | None = None,
     *, serves: bool = False,
 ) -> Life:  # fmt: skip
-    """A peer that knows its run, and has a trainer at `anchor` (empty: at its first parameters) and a link.
-
-    `serves`: it works for the lead of a cluster.
-    """
+    """A peer that knows its run, and has a trainer at `anchor` (empty: at its initial parameters) and a link.
+    `serves`: it works for the lead of a cluster."""
     return Life(
         run=run, me=me, at=now, trainer=trainer, round=AnchorState(anchor, (), now), pace=Pace(run),
         progress=Progress(now, 0.0), saves=Saves(now), owner=owner or OwnerChanged(now), told_at=now,
@@ -92,7 +90,7 @@ def begin(
 
 
 def step(life: Life, event: LifeInput) -> tuple[Life, tuple[LifeEffect, ...]]:
-    """What becomes of `life` by `event`, and what is to be done about it, in order."""
+    """The life after an event, and the effects, in order."""
     turn = Turn(life.aged(event.now))
     if life.mode is Mode.LEFT:
         return turn.life, ()
@@ -150,7 +148,7 @@ def _submit_asked(turn: Turn) -> None:
 
 
 def _crashed(turn: Turn, event: TrainerFailed) -> None:
-    """The last checkpoint is tried all the same, once; but not of a device that is gone, which would answer nothing."""
+    """The last checkpoint is still tried, once; but not from a device that is gone, which would not answer."""
     life = turn.life
     submission = life.round.submission
     turn.set_round(applying=None, submission=Offered() if isinstance(submission, Writing) else submission)
@@ -185,7 +183,7 @@ def leave(turn: Turn, *, finished: bool) -> None:
 
 
 def _next(turn: Turn) -> None:
-    """The trainer is idle: what it does now, if anything."""
+    """The trainer is idle: decide what it does now, if anything."""
     life = turn.life
     submission = life.round.submission
     if isinstance(submission, Writing) and submission.failed:
@@ -221,7 +219,7 @@ def _next(turn: Turn) -> None:
 
 
 def _end(turn: Turn) -> None:
-    """The last checkpoint; before the first round there is nothing to keep."""
+    """Write the last checkpoint; before the first round there is nothing to keep."""
     if turn.life.round.anchor:
         turn.set(saves=replace(turn.life.saves, running=True))
         return turn.do(Save(turn.life.round.anchor, "last"))
@@ -266,17 +264,15 @@ def _offline(turn: Turn, connection: Offline) -> None:
 
 
 def _stand_aside(turn: Turn) -> None:
-    """Without traffic, and with nothing to give or to hear of any more, it has no link.
-
-    One that only pauses votes and takes in every round.
-    """
+    """Without traffic left, and with nothing more to give or to hear, the peer has no link. A peer that only pauses
+    votes and applies every round."""
     if turn.life.over_quota:
         turn.set(connection=Offline("QUOTA", link_ended=False))
         turn.add(Say(Leave(finished=False)))
 
 
 def _sit_out(turn: Turn) -> None:
-    """Give what was learned so far, make no inner step, hold nobody up."""
+    """Contribute what was learned so far, make no inner step, hold nobody up."""
     life = turn.life
     if life.round.applying is not None:
         return None
@@ -293,7 +289,7 @@ def _sit_out(turn: Turn) -> None:
 
 
 def _next_duty(turn: Turn) -> None:
-    """Train again after a pause: whoever gave nothing for this anchor may still do so."""
+    """Train again after a pause: a peer that gave nothing for this anchor may still do so."""
     life = turn.life
     if isinstance(life.round.submission, Open):
         turn.set_round(pause_told=False, submission=Open())
@@ -334,7 +330,7 @@ def _submit(turn: Turn) -> None:
 
 
 def _begin_round(turn: Turn) -> tuple[str, ...] | None:
-    """Who shares the data of this round, once."""
+    """Share out the data of this round, once."""
     life = turn.life
     if life.round.begun:
         return None
@@ -345,7 +341,7 @@ def _begin_round(turn: Turn) -> tuple[str, ...] | None:
 
 
 def _most(life: Life) -> int:
-    """How many inner steps may follow each other without a look at anything else."""
+    """How many inner steps may follow each other before the next look at other work."""
     if isinstance(life.round.submission, Open) and life.round.submission.asked:
         return 1
     if life.serves:

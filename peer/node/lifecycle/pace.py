@@ -36,10 +36,11 @@ OUTLIER = 3.0
 def reference(speeds: Collection[int]) -> int:
     """The robust maximum of positive speeds; 0 if there are none.
 
-    Of three or more the fastest tenth, rounded up to k peers, is left out: it is the (k + 1)th fastest. While no more
-    than k lie, or measure nonsense, it lies between the (k + 1)th fastest of the honest and their fastest: one of the
-    k + 1 fastest is honest, and it is no more than what that one says; k + 1 of the honest say at least what the
-    (k + 1)th fastest of them does, and so it is no less. Of two it is the faster: each can stop a run of two anyway.
+    Of three or more, the fastest tenth, rounded up to k peers, is left out: the result is the (k + 1)th fastest. While
+    at most k peers lie, or measure nonsense, it lies between the (k + 1)th fastest of the honest peers and their
+    fastest: one of the k + 1 fastest is honest, and the result is at most its speed; k + 1 of the honest report at
+    least what the (k + 1)th fastest of them does, so the result is at least that. Of two it is the faster: each can
+    stop a run of two anyway.
     """
     ranked = sorted(speeds, reverse=True)
     if len(ranked) < 3:
@@ -48,11 +49,11 @@ def reference(speeds: Collection[int]) -> int:
 
 
 def steps_at(speed: int, reference: int, steps: int) -> int:
-    """⌊speed / reference · H⌋, H / `LEAST` at least and `MOST` · H at most; H while a speed is not known (0).
+    """⌊speed / reference · H⌋, at least H / `LEAST` and at most `MOST` · H; H while a speed is unknown (0).
 
-    Between the bounds it takes no longer than H steps at the reference speed, and less than one step less. Only what
-    lacks no more than a hundredth of its length (`SLACK`) to one step more is given it: that is how far two measures of
-    the same speed differ, and who makes a step less for it stands still for a whole one.
+    Between the bounds this takes at most as long as H steps at the reference speed, and at most one step less. A peer
+    that lacks at most a hundredth of its length (`SLACK`) for one more step is given that step: two measurements of the
+    same speed differ by as much, and a peer with a step less would wait for a whole step.
     """
     if speed <= 0 or reference <= 0:
         return steps
@@ -64,7 +65,7 @@ def steps_at(speed: int, reference: int, steps: int) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Speed:
-    """How fast this peer's newest inner steps were."""
+    """The speed of this peer's newest inner steps."""
 
     steps: tuple[tuple[float, int], ...] = ()
     """Seconds and tokens of each."""
@@ -108,7 +109,7 @@ class Pace:
 
     @property
     def others_tokens_per_s(self) -> tuple[float, ...]:
-        """What the others in the electorate say of themselves, those who say anything."""
+        """The speeds that the others in the electorate report."""
         return tuple(each / 1000 for each in self.others)
 
     def stepped(self, seconds: float, tokens: int) -> Pace:
@@ -116,15 +117,13 @@ class Pace:
         return replace(self, speed=self.speed.add(seconds, tokens))
 
     def heard(self, speeds: Mapping[str, float]) -> Pace:
-        """What the others in the electorate say of their own tokens per second, all of them."""
+        """The tokens per second that the others in the electorate report, all of them."""
         return replace(self, others=tuple(whole for speed in speeds.values() if (whole := _milli(speed)) > 0))
 
     def was_late(self, seconds: float) -> Pace:
-        """My part of the newest round was there so much later than half of all.
-
-        Who trains on meanwhile would come as late to every round: its period begins as it submits. So its next
-        part is smaller by the steps of that time, by half at most, and from then on all are ready together.
-        """
+        """My part of the newest round came later than those of half of all, by so many seconds. A peer that trains
+        on meanwhile would be as late in every round, since its period begins as it submits. So its next part is
+        smaller by the steps of that time, by at most half, and then all are ready together."""
         return replace(self, late_s=seconds)
 
     def expected(self, round: int) -> int:
@@ -135,7 +134,7 @@ class Pace:
         return max(1, int(min(in_time, self.steps(round))))
 
     def steps(self, round: int) -> int:
-        """How many inner steps are my part of the round from anchor `round`, if the time suffices."""
+        """The number of inner steps in my part of the round from anchor `round`, if the time suffices."""
         steps, pace = self.spec.steps_in(round), self.spec.round.pace
         if pace == "time":
             return MOST * steps
@@ -150,10 +149,8 @@ class Pace:
         return max(1, steps - min(steps // 2, int(self.late_s / self.speed.step_s)))
 
     def share(self, round: int, steps: int, elapsed_s: float) -> float:
-        """What part of my part is done after so many steps; 1 or more if no further step is to be made.
-
-        A step that would end after `round.max_train_s` is not begun, but one is always made.
-        """
+        """The share of my part that is done after so many steps; 1 or more if no further step is to be made. A step
+        that would end after `round.max_train_s` is not begun, but one is always made."""
         if steps == 0:
             return 0.0
         limit_s = self.spec.round.max_train_s
@@ -162,11 +159,9 @@ class Pace:
         return max(steps / self.steps(round), elapsed_s / limit_s)
 
     def position(self, round: int, steps: int, elapsed_s: float) -> float:
-        """Where on the round's way from step 0 to step H the next step stands, for the learning rate: less than H.
-
-        Steps after my part is done stay at the last rate. Where all make H steps the clock has no say, so that a peer
-        that is interrupted makes the same steps again, to the bit.
-        """
+        """Where the next step stands between step 0 and step H of the round, for the learning rate: less than H.
+        Steps after my part is done stay at the last rate. Where all make H steps the clock does not matter, so that
+        an interrupted peer makes the same steps again, to the bit."""
         if steps == 0:
             return 0.0
         whole = self.spec.steps_in(round)

@@ -15,13 +15,13 @@ from peer.schema.spec import RunSpec
 
 @dataclass(frozen=True, slots=True)
 class TooOld:
-    """Fragments of which work is owed beyond the age limit. It would count nothing, and is given up."""
+    """Fragments with owed work beyond the age limit. It would count nothing, and is given up."""
 
     fragments: tuple[int, ...] = ()
     dropped: tuple[int, ...] = ()
-    """Those of which all is too old, also what came after the submission."""
+    """Those of which all work is too old, also what came after the submission."""
     everything: bool = False
-    """Whether that is the whole model, so that nothing that was read so far stands behind a contribution."""
+    """Whether that is the whole model, so that no contribution covers what was read so far."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +35,7 @@ class Settled:
 
 @dataclass(frozen=True, slots=True)
 class _Offer:
-    """The newest one, and what was so before it."""
+    """The newest contribution, and the state before it."""
 
     effort: WorkStats
     age: Staleness
@@ -58,7 +58,7 @@ class RoundProgress:
         self.offered: bytes | None = None
         """The anchor that the peer stands at, by its name, once it has a contribution; else None."""
         self.covered: set[bytes] = set()
-        """Anchors whose contribution, still on disk, is owed or was counted."""
+        """Anchors whose contribution is still on disk, and was counted or is owed."""
         self._newest: _Offer | None = None
 
     @property
@@ -68,17 +68,17 @@ class RoundProgress:
 
     @property
     def in_training(self) -> int:
-        """The anchor to which the steps that are made now will be offered, by its number."""
+        """The number of the anchor to which the present steps will be offered."""
         return self.round + (self.streams and self.offered is not None)
 
     @property
     def fresh(self) -> bool:
-        """Whether inner steps were made that the next contribution would offer first."""
+        """Whether inner steps were made that the next contribution would offer for the first time."""
         return self.turns.work(self.round).tokens > 0
 
     @property
     def is_ahead(self) -> bool:
-        """Whether steps of the next round were made that no anchor is there for."""
+        """Whether steps of the next round were made for which there is no anchor yet."""
         return self.streams and self.offered is not None and self.step > 0
 
     # ---- train and submit ----
@@ -89,7 +89,7 @@ class RoundProgress:
         self.turns.progressed(self.round + (self.offered is not None), tokens, steps)
 
     def offer(self, anchor: bytes, ranges: Ranges) -> WorkStats:
-        """What stands behind the contribution to `anchor`; what is made from now on is for the next one."""
+        """The statistics of the contribution to `anchor`; later work belongs to the next one."""
         assert self.offered is None, "one contribution per anchor"
         age = replace(self.turns.work(self.round).age)
         effort = self.turns.offer(self.round, ranges)
@@ -98,16 +98,14 @@ class RoundProgress:
         return effort
 
     def offer_again(self, anchor: bytes) -> None:
-        """What this peer has made for `anchor` before is still its contribution."""
+        """What this peer made for `anchor` before is still its contribution."""
         self.offered = anchor
         if self.streams:
             self.step = 0
 
     def take_back(self) -> Ranges:
-        """As if nothing had been offered: what was made since belongs to the contribution that is still to be made.
-
-        Returns the ranges of data behind what was offered.
-        """
+        """Undo the offer: later work belongs to the contribution that is still to be made. Returns the ranges of
+        data of what was offered."""
         assert self._newest is not None
         assert self.offered is not None
         newest, self._newest, self.offered = self._newest, None, None
@@ -139,7 +137,7 @@ class RoundProgress:
         self.round, self.offered, self.step = round, None, 0
 
     def forget_too_old(self) -> TooOld:
-        """What came after the submission is younger and stays, unless it was made for an earlier anchor."""
+        """Work after the submission is younger and stays, unless it was made for an earlier anchor."""
         too_old = self.turns.too_old(self.round, self._spec.round.max_staleness)
         dropped = [fragment for fragment in too_old if not self.turns.drop_offered(fragment, self.round)]
         for fragment in dropped:

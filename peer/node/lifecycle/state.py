@@ -31,21 +31,21 @@ SAVE_EVERY_S = 600.0
 
 
 class Joining(Struct, frozen=True):
-    """A link was started, which has not said yet where the chain stands."""
+    """A link was started and has not yet said where the chain stands."""
 
     stage: Literal["spec", "hello", "begin"]
-    """What comes next: the link's first word, ours, its answer."""
+    """What comes next: the link's first message, ours, its answer."""
     again: bool = False
-    """Whether it takes the place of one that ended."""
+    """Whether the link replaces one that ended."""
     spec_by: float | None = None
     why: str = ""
     """What the link waits for."""
     clock_why: str = ""
-    """Why this peer holds back, if the link before ended for a wrong clock."""
+    """Why this peer waits, if the link before ended because of a wrong clock."""
 
 
 class Following(Struct, frozen=True):
-    """The link follows the chain; `in_step`: this peer stands where the electorate stands."""
+    """The link follows the chain; `in_step`: this peer stands where the electorate stands, with its digest."""
 
     in_step: bool = False
 
@@ -77,7 +77,7 @@ class Writing(Struct, frozen=True):
     quiet: bool = False
     """Before a pause, which says so itself."""
     failed: bool = False
-    """There was no room: it is to be taken back."""
+    """There was no room: the contribution is to be taken back."""
 
 
 class Offered(Struct, frozen=True):
@@ -88,47 +88,47 @@ Submission = Open | Writing | Offered
 
 
 class AnchorState(Struct, frozen=True):
-    """All that ends with this anchor."""
+    """The state that ends with this anchor."""
 
     anchor: bytes
-    """The chain's name of where the trainer stands; empty before the first round."""
+    """The chain's name of the trainer's anchor; empty before the first round."""
     members: tuple[str, ...]
-    """Of the update that led here, less those who left."""
+    """The members of the update that led here, without those that have left."""
     agreed_at: float
-    """When the link heard that it was agreed, which was before it could be computed."""
+    """When the link heard that it was agreed, before it could be computed."""
     begun: bool = False
     """Whether the data is shared out and people know that the round began."""
     submission: Submission = Open()
     held_since: float | None = None
-    """Since when this peer waits for what follows."""
+    """Since when this peer waits for the next anchor."""
     released: Literal["", "resumed", "overdue"] = ""
     """Why it makes steps although it has offered its part."""
     pause_told: bool = False
     """Whether the link knows that no step follows."""
     applying: RoundDecided | None = None
-    """What led here, while its layers are still applied beside the next steps."""
+    """The round that led here, while its layers are still applied beside the next steps."""
 
 
 # ---- what it counts ----
 
 
 class TimeSpent(Struct, frozen=True):
-    """Seconds of this life: each is exactly one of these."""
+    """Seconds of this life: each counts as exactly one of these."""
 
     training_s: float = 0.0
     rested_s: float = 0.0
-    """Its owner wants it so; whatever is done meanwhile holds nothing up."""
+    """The owner asked for the rest; whatever is done meanwhile holds nothing up."""
     paused_s: float = 0.0
     exposed_s: float = 0.0
-    """No step could be made, for whatever reason but its owner's."""
+    """No step could be made, for any reason except the owner's."""
 
 
 class Progress(Struct, frozen=True):
-    """What was made since people last heard of it."""
+    """The work since people last heard of it."""
 
     since: float
     exposed_s: float
-    """Of all time, at its beginning."""
+    """The total at its beginning."""
     steps: int = 0
     tokens: int = 0
     losses: float = 0.0
@@ -139,7 +139,8 @@ class Progress(Struct, frozen=True):
 
 
 class Saves(Struct, frozen=True):
-    """Of checkpoints: when the newest was written and what it took, whether one is being written, or found no room."""
+    """Checkpoints: when the newest was written and how long that took, whether one is being written, or found no
+    room."""
 
     at: float
     cost_s: float = 0.0
@@ -153,11 +154,11 @@ class Halted(Struct, frozen=True):
     why: str
     retry_at: float
     away: bool = False
-    """The data are: nobody knows for how long, so this peer gives what it has and holds nobody up."""
+    """The data are missing: nobody knows for how long, so this peer contributes what it has and holds nobody up."""
 
 
 class Mode(Enum):
-    """What people read, derived from everything else."""
+    """The state that people read, derived from everything else."""
 
     JOINING = "JOINING"
     SYNCING = "SYNCING"
@@ -170,7 +171,7 @@ class Mode(Enum):
 
 
 class Life(Struct, frozen=True, kw_only=True):
-    """The whole state. `at` is when it was last looked at, by a clock that never goes back."""
+    """The whole state. `at` is when it was last looked at, by a monotonic clock."""
 
     run: RunSpec
     me: str
@@ -182,7 +183,7 @@ class Life(Struct, frozen=True, kw_only=True):
     saves: Saves
     owner: OwnerChanged
     serves: bool = False
-    """Whether it works for the lead of a cluster, who says when a part is made."""
+    """Whether it works for the lead of a cluster, which says when a part is made."""
     connection: Connection = Joining("hello")
     met: bool = False
     """Whether any link has said where the chain stands."""
@@ -197,13 +198,13 @@ class Life(Struct, frozen=True, kw_only=True):
     work: Work | None = None
     """What the trainer does now."""
     moving: Move | None = None
-    """Why, if it moves."""
+    """The move that the trainer makes now."""
     work_began_at: float = 0.0
     stuck: Halted | None = None
     missed: int = 0
-    """Attempts at a step in a row for which there were no data."""
+    """Consecutive attempts at a step without data."""
     granted: bool = False
-    """Whether the wish to finish the round became a pause, of which its owner's next word tells."""
+    """Whether the wish to finish the round became a pause, as the owner's next input will say."""
     links_lost: tuple[float, ...] = ()
     stepped_at: float = 0.0
     """When the newest inner step ended."""
@@ -217,7 +218,7 @@ class Life(Struct, frozen=True, kw_only=True):
     leaving: bool = False
     saved_last: bool = False
     said: tuple[str, str, float | None] = ("", "", None)
-    """State, why and until, as people heard it."""
+    """State, reason and end, as people heard them."""
 
     # ---- the round in training ----
 
@@ -228,7 +229,7 @@ class Life(Struct, frozen=True, kw_only=True):
 
     @property
     def round_in_training(self) -> int:
-        """The anchor to which the steps that are made now will be offered, by its number."""
+        """The number of the anchor to which the present steps will be offered."""
         return self.trainer.round + (self.streams and self.trainer.offered)
 
     @property
@@ -241,12 +242,12 @@ class Life(Struct, frozen=True, kw_only=True):
 
     @property
     def holds_device(self) -> bool:
-        """Whether it keeps memory of a device from others."""
+        """Whether it keeps device memory from others."""
         return self.trainer.on_device and self.trainer.can_leave
 
     @property
     def sits_out(self) -> bool:
-        """Whether no step follows for a time that is not the round's matter."""
+        """Whether no step follows for a time that does not depend on the round."""
         return bool(self.owner.holds) or (self.stuck is not None and self.stuck.away)
 
     @property
@@ -254,17 +255,16 @@ class Life(Struct, frozen=True, kw_only=True):
         return any(hold.code == "QUOTA" for hold in self.owner.holds)
 
     def elapsed_s(self) -> float:
-        """Of the round in training: since the anchor was agreed to which it will be offered, 0 before that.
-
-        Without the rest since the newest step: it is a part of the next one, which is foreseen in its whole length.
-        """
+        """Seconds of the round in training: since the agreement on the anchor to which it will be offered, 0 before
+        that. The rest since the newest step is left out: it is a part of the next step, which is predicted in its
+        whole length."""
         if self.round_in_training != self.trainer.round:
             return 0.0
         rested_s = max(0.0, min(self.at, self.rests_until) - self.stepped_at)
         return max(0.0, self.at - rested_s - self.round.agreed_at)
 
     def share(self) -> float:
-        """How much of its part of the round this peer has made: of its steps, or of the time that it has for them."""
+        """The share of its part of the round that this peer has made: of its steps, or of its time."""
         return self.pace.share(self.round_in_training, self.trainer.step, self.elapsed_s())
 
     def part_is_made(self) -> bool:
@@ -284,7 +284,7 @@ class Life(Struct, frozen=True, kw_only=True):
 
     @property
     def overdue_at(self) -> float:
-        """A round that takes longer than every deadline together holds nobody."""
+        """A round that takes longer than all deadlines together holds nobody."""
         if self.round.held_since is None or self.round.released:
             return float("inf")
         table = self.run.round
@@ -318,7 +318,7 @@ class Life(Struct, frozen=True, kw_only=True):
 
     @property
     def wake_at(self) -> float:
-        """When a `Woken` would change something, if nothing else comes: nobody polls."""
+        """When a `Woken` would change something if nothing else comes: nothing polls."""
         if self.leaving:
             return float("inf")
         times = [self.overdue_at]
@@ -333,7 +333,7 @@ class Life(Struct, frozen=True, kw_only=True):
         return min(times)
 
     def aged(self, now: float) -> Life:
-        """The same at `now`: the time since is training, rest, pause or exposed."""
+        """The same at `now`: the time since counts as training, rest, pause or exposed."""
         elapsed_s = max(0.0, now - self.at)
         if not elapsed_s:
             return self

@@ -22,12 +22,12 @@ Sentence = tuple[str, str, float | None]
 
 
 def one_line(text: str) -> str:
-    """A text of several lines as other machines show it: bounded, and without anything that a terminal obeys."""
+    """A text of several lines as other machines show it: bounded, and without terminal control characters."""
     return printable(" ↵ ".join(text[:SAMPLE_CHARACTERS].splitlines()))
 
 
 def sentence(life: Life) -> Sentence | None:
-    """What people should read now; None if what they read before still stands."""
+    """What people should read now; None if the last text still holds."""
     holds = life.owner.holds
     match life.mode:
         case Mode.LEFT:
@@ -74,13 +74,13 @@ def _towards(life: Life) -> str:
 
 
 def _alone(life: Life) -> str:
-    """A peer that goes on without those who were there, as after a restart, must not look as if all was well."""
+    """A peer that goes on without the earlier members, as after a restart, must not look as if all was well."""
     is_alone = life.round.members == (life.me,) and (life.had_others or life.run.run.founders > 1)
     return ", alone: nobody else counts its work until somebody joins" if is_alone else ""
 
 
 def is_news(sentence: Sentence, said: Sentence) -> bool:
-    """Whether people should hear it; an end that moves with every key that is pressed they need not."""
+    """Whether people should hear it; not for an end that moves with every key press."""
     (*state, until), (*before, before_until) = sentence, said
     if state != before:
         return True
@@ -90,14 +90,14 @@ def is_news(sentence: Sentence, said: Sentence) -> bool:
 
 
 def given_up(moved: Moved, round: int) -> Iterator[AlertRaised]:
-    """What this peer had learned was older than the run takes."""
+    """Work that was older than the run accepts was given up."""
     if moved.given_up:
         text = f"work of norm {moved.given_up:.3g} was too old at round {round} and is given up"
         yield AlertRaised(level="warning", code="STALE", text=f"{text}; training goes on from there")
 
 
 def left_behind(moved: Moved, round: int) -> Iterator[AlertRaised]:
-    """What it had last offered or was too old did not come along to a snapshot."""
+    """Its last offer, or work that was too old, was left behind for a snapshot."""
     if moved.given_up:
         text = f"this peer goes on at round {round}; of what it had learned, work of norm {moved.given_up:.3g}"
         text = f"{text} may have been counted already or is too old, and is not offered again"

@@ -90,7 +90,7 @@ def done(turn: Turn, event: Done) -> None:
 
 
 def _missed(turn: Turn, why: str) -> None:
-    """The others do not wait, and so an attempt costs nobody else anything."""
+    """The others do not wait, so an attempt costs nobody else anything."""
     life = turn.life
     wait_s = min(AWAY_MOST_S, RETRY_S * 2.0**life.missed)
     why = f"{why}; tried again after {wait_s:.0f} s, training goes on by itself"
@@ -150,7 +150,7 @@ def _moved(turn: Turn, move: Move, moved: Moved) -> None:
 
 
 def _stand_at(turn: Turn, anchor: bytes, members: tuple[str, ...], agreed_at: float) -> None:
-    """Nothing has been said here yet; what was offered before a crash is offered again."""
+    """Nothing was sent from here yet; what was offered before a crash is offered again."""
     life = turn.life
     asked = life.asked_there and not life.moves
     submission = Offered() if life.trainer.offered else Open(asked)
@@ -170,7 +170,7 @@ def _tell_replay(turn: Turn, move: Replayed) -> None:
 
 
 def written(turn: Turn, event: Written) -> None:
-    """The others hear of it at once, even in the middle of a long step."""
+    """The others are told at once, even in the middle of a long step."""
     life = turn.life
     submission = life.round.submission
     if event.anchor != life.round.anchor or not isinstance(submission, Writing):

@@ -32,7 +32,7 @@ from peer.schema.ipc import PausedAt, ReportProgress, StandsAt, ToLink
 
 
 class Turn:
-    """The state while one input is handled, and what it led to."""
+    """The state while one input is handled, and the effects."""
 
     __slots__ = ("effects", "last", "life")
 
@@ -40,7 +40,7 @@ class Turn:
         self.life = life
         self.effects: list[LifeEffect] = []
         self.last: tuple[LifeEffect, ...] = ()
-        """Work comes last: until it is done nothing else is asked for."""
+        """Work comes last: nothing else is asked for until it is done."""
 
     def set(self, **changes: Unpack[LifeChanges]) -> None:
         self.life = replace(self.life, **changes)
@@ -52,7 +52,7 @@ class Turn:
         self.effects += effects
 
     def say(self, message: ToLink) -> None:
-        """Tell the link. One that does not follow the chain yet hears everything with its beginning."""
+        """Tell the link. A link that does not follow the chain yet is told everything when it begins."""
         if isinstance(self.life.connection, Following):
             self.effects.append(Say(message))
 
@@ -60,7 +60,7 @@ class Turn:
         self.effects.append(Emit(AlertRaised(level="warning", code=code, text=text)))
 
     def add_chore(self, *chores: Work) -> None:
-        """What comes before the next step."""
+        """Work that comes before the next step."""
         self.set(chores=(*self.life.chores, *chores))
 
     def do(self, work: Work) -> None:
@@ -69,16 +69,14 @@ class Turn:
         self.set(work=work, work_began_at=self.life.at)
 
     def interrupt(self, *, at_once: bool = False) -> None:
-        """The step that is made is made, but no further one; an owner need not even wait for that.
-
-        A worker of a cluster that waits for its lead's next step makes none.
-        """
+        """The present step is completed, but no further one is made; an owner need not even wait for that. A worker
+        of a cluster that waits for its lead's next step makes none."""
         if isinstance(self.life.work, Step) or (at_once and isinstance(self.life.work, LOOKS)):
             self.add(Interrupt(at_once or self.life.serves))
 
 
 def tell_progress(turn: Turn) -> None:
-    """Loss since people last heard, and speed in the time that was not exposed."""
+    """The loss since people last heard, and the speed in the time that was not exposed."""
     life, progress = turn.life, turn.life.progress
     if not progress.steps:
         return
@@ -118,7 +116,7 @@ def tell_round(turn: Turn, move: RoundDecided, state: bytes) -> None:
 
 
 def _is_my_turn(life: Life, update: Update, every: int) -> bool:
-    """All anchors are alike, so one member looks at each; they take turns."""
+    """All anchors are alike, so one member evaluates each, in turn."""
     last = life.run.run.rounds
     members = life.round.members
     if not members or (update.round % every and update.round != last):
@@ -133,7 +131,7 @@ def tell_pause(turn: Turn) -> None:
 
 
 def grant_finish(turn: Turn) -> None:
-    """Its contribution is made: who wished to finish the round pauses now."""
+    """Its contribution is made: a peer that was asked to finish the round pauses now."""
     life = turn.life
     if life.owner.finishing and not life.granted and not isinstance(life.round.submission, Open):
         turn.set(granted=True)

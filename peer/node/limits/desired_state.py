@@ -22,7 +22,7 @@ SNOOZED_WHY = "its owner has it snooze; resume at once with: homefires resume"
 
 
 class Intent(Enum):
-    """As in the names of the commands."""
+    """The owner's wish, named like the commands."""
 
     TRAIN = "resume"
     FINISH = "finish"
@@ -32,7 +32,7 @@ class Intent(Enum):
 
 @dataclass(frozen=True)
 class Desired:
-    """What the owner said last."""
+    """The owner's last wish."""
 
     wish: Intent = Intent.TRAIN
     snoozed_until: float | None = None
@@ -40,10 +40,8 @@ class Desired:
 
 
 class DesiredState:
-    """The newest wish, and the newest verdict on the limits. `clock` gives Unix time.
-
-    `wished` is what was said in an earlier life; `keep` has the newest on disk for the next one, or raises.
-    """
+    """The newest wish, and the newest verdict on the limits. `clock` gives Unix time. `wished` is the wish of an
+    earlier life; `keep` writes the newest to disk for the next one, or raises."""
 
     def __init__(
         self, clock: Callable[[], float] | None = None, wished: Desired = Desired(),
@@ -59,7 +57,7 @@ class DesiredState:
         """What `settings.min_step_s` says."""
 
     def listen(self, listener: Callable[[], object]) -> None:
-        """Have it called whenever something of this may have changed, by the thread that changed it."""
+        """Call it whenever something here may have changed, by the thread that changed it."""
         self._listener = listener
 
     @property
@@ -68,18 +66,18 @@ class DesiredState:
 
     @property
     def holds(self) -> tuple[Hold, ...]:
-        """Every reason not to train, the owner's own first; none: it may."""
+        """Every reason not to train, the owner's own first; empty: it may train."""
         return (*self._owners_hold(), *self._verdict.holds)
 
     @property
     def slowing(self) -> tuple[Hold, ...]:
-        """Why it computes only a part of the time; for a code that holds, that says why already."""
+        """Why it computes only a part of the time; without codes that stop training anyway."""
         held = {hold.code for hold in self._verdict.holds}
         return tuple(hold for hold in self._verdict.slowing if hold.code not in held)
 
     @property
     def pausing(self) -> bool:
-        """Whether no further micro-batch is wished."""
+        """Whether no further micro-batch is wanted."""
         return bool(self.holds)
 
     @property
@@ -93,15 +91,16 @@ class DesiredState:
         return self._verdict.duty
 
     def wish(self, wish: Intent) -> str:
-        """Replace the wish before, and end a snooze. What people should know of it, in words; mostly nothing."""
+        """Replace the last wish, and end a snooze. Returns what people should know about it, in words; mostly
+        nothing."""
         return self._say(Desired(wish))
 
     def snooze(self, seconds: float) -> str:
-        """Pause for so long; then train. Replaces the wish before, and returns what `wish` does."""
+        """Pause for so long, then train. Replaces the last wish, and returns what `wish` does."""
         return self._say(Desired(Intent.TRAIN, self._clock() + seconds))
 
     def take(self, settings: PeerSettings) -> None:
-        """What of the settings concerns each step."""
+        """Take over those settings that concern each step."""
         self.min_step_s = settings.min_step_s
         self._listener()
 
@@ -110,7 +109,7 @@ class DesiredState:
         self._listener()
 
     def round_is_given(self) -> None:
-        """This round's contribution is made: who wished to finish it pauses now."""
+        """This round's contribution is made: a peer that was asked to finish it pauses now."""
         if self._wished.wish is not Intent.FINISH:  # mostly: the trainer waits for no disk
             return
         with self._changing:  # a `resume` that comes meanwhile stands
@@ -122,7 +121,7 @@ class DesiredState:
             return self._replace(wished)
 
     def _replace(self, wished: Desired) -> str:
-        """It is wished from now on, whether it can be kept or not."""
+        """It is the wish from now on, whether it can be kept on disk or not."""
         self._wished = wished
         self._listener()
         try:

@@ -40,7 +40,7 @@ log = logging.getLogger(__name__)
 
 
 class Owner(Protocol):
-    """Whose limits they are."""
+    """The peer whose limits are enforced."""
 
     has_trained: bool
 
@@ -51,7 +51,7 @@ class Owner(Protocol):
 
 
 class Enforcer:
-    """Looks, decides, and says it. `clock` gives Unix time."""
+    """Reads the sensors, decides, and tells the trainer. `clock` gives Unix time."""
 
     def __init__(
         self, owner: Owner, sensors: Sensors, traffic: MonthlyTraffic, clock: Callable[[], float] = time.time,
@@ -63,7 +63,7 @@ class Enforcer:
         self._failed = False
 
     def look(self) -> None:
-        """Once; what follows from it holds from now on."""
+        """Look once; the result holds from now on."""
         settings, now = self._owner.settings, self._clock()
         readings = replace(self._sensors.read(settings, now), month_bytes=self._traffic.month_bytes)
         self._verdict = decide(settings, readings, now, self._verdict, self._zone)
@@ -71,7 +71,7 @@ class Enforcer:
         self._tell_unread()
 
     def poll(self) -> None:
-        """As `look`; where that fails what holds now goes on holding, and its owner is told once."""
+        """As `look`; if that fails the present verdict stays, and the owner is told once."""
         try:
             self.look()
         except Exception as error:  # whatever it is: a thread that ended would let limits pass unnoticed
@@ -83,7 +83,7 @@ class Enforcer:
             self._failed = False
 
     def _tell_unread(self) -> None:
-        """A limit that nothing here can hold is told once, and again if it is set again."""
+        """A limit whose sensor is missing here is reported once, and again if it is set again."""
         unread = set(self._verdict.unread)
         if not self._owner.has_trained:
             unread -= GPU_LIMITS
@@ -94,7 +94,7 @@ class Enforcer:
 
 @contextmanager
 def enforcing(enforcer: Enforcer) -> Iterator[None]:
-    """Have it look every LOOK_S, and once before the block begins, until the block ends."""
+    """Look every LOOK_S, and once before the block begins, until the block ends."""
     enforcer.poll()
     with every(LOOK_S, "limits", enforcer.poll):
         yield
@@ -111,7 +111,7 @@ class Throttle:
         self._since = clock()
 
     def rest_or_stop(self) -> bool:
-        """A micro-batch was made and another one follows: rest. Returns whether none shall follow any more."""
+        """A micro-batch was made and another one follows: rest. Returns whether no further one shall follow."""
         ends = self._clock() + self.left_s()
         while not self._stop() and (left_s := ends - self._clock()) > 0:
             self._sleep(min(left_s, PIECE_S))
@@ -119,5 +119,5 @@ class Throttle:
         return self._stop()
 
     def left_s(self) -> float:
-        """How long to rest after what was computed since the rest before."""
+        """How long to rest after the computation since the last rest."""
         return rest_s(self._clock() - self._since, self._wishes.duty)

@@ -20,19 +20,20 @@ LONGEST_STEP_S = 5.0
 
 @dataclass(frozen=True, kw_only=True)
 class Gains:
-    """How a controller answers. Units of the error are degrees, or shares of the target."""
+    """The gains of a controller. Units of the error are degrees, or shares of the target."""
 
     proportional: float
     """Duty per unit of error."""
     integral_s: float
-    """After so many seconds the integral has answered a lasting error as much as the proportional part did."""
+    """After this time the integral has answered a lasting error as much as the proportional part did."""
     smooth_s: float
     """Time constant of the smoothing."""
     band: float
-    """So many units before the target a GPU that warms up is slowed down: the integral does not wind up beyond."""
+    """A GPU that warms up is slowed down from so many units before the target; beyond that band the integral does
+    not wind up."""
     guess_s: float = 0.0
-    """What computes all the time and was so long above the target is slowed down at once by what it is too much; 0:
-    it is left to the controller, whose sensor is smoothed."""
+    """A GPU that computes all the time and was above the target for so long is slowed down at once in proportion; 0:
+    that is left to the controller, whose sensor is smoothed."""
 
 
 TEMPERATURE = Gains(proportional=0.08, integral_s=60.0, smooth_s=2.0, band=12.0)
@@ -43,13 +44,13 @@ POWER = Gains(proportional=0.2, integral_s=6.0, smooth_s=8.0, band=0.2, guess_s=
 
 @dataclass(frozen=True, kw_only=True)
 class Governor:
-    """Where a controller stands."""
+    """The state of a controller."""
 
     duty: float = 1.0
     """Share of the time in which to compute, from LEAST_DUTY to 1."""
     integral: float = 1.0
     reading: float | None = None
-    """What the sensor says, smoothed."""
+    """The smoothed reading."""
     over_s: float = 0.0
     """For how long it has been above the target without a rest."""
 
@@ -57,10 +58,8 @@ class Governor:
 def steer(
     control: Governor, gains: Gains, reading: float | None, target: float, unit: float, elapsed_s: float
 ) -> Governor:
-    """The next state, `elapsed_s` after the one before; a reading that is missing changes nothing.
-
-    `unit` is what one unit of the gains is in those of the reading: 1 for degrees, the target for a power.
-    """
+    """The next state, `elapsed_s` after the last one; a missing reading changes nothing. `unit` is what one unit of
+    the gains is in units of the reading: 1 for degrees, the target for a power."""
     if reading is None:
         return control
     seconds = min(max(elapsed_s, 0.0), LONGEST_STEP_S)

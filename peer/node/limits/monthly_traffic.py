@@ -34,7 +34,7 @@ class MonthlyTraffic:
         self._kept = self._counted
         self._told = 0
         self.is_news = threading.Event()
-        """There is something to keep."""
+        """Something is to be written."""
 
     @property
     def month_bytes(self) -> int:
@@ -43,11 +43,11 @@ class MonthlyTraffic:
         return counted if month == self._this_month() else 0
 
     def link_began(self) -> None:
-        """What it says next counts from 0."""
+        """The link's next report counts from 0."""
         self._told = 0
 
     def note(self, sent: int, received: int) -> None:
-        """The link says what it has sent and received in its life."""
+        """The link reports what it has sent and received since it started."""
         total, month = sent + received, self._this_month()
         since = max(0, total - self._told)
         self._told = total
@@ -57,7 +57,7 @@ class MonthlyTraffic:
         self.is_news.set()
 
     def keep(self) -> None:
-        """Have on disk what was counted; where it cannot be written it counts in this life alone, until it can."""
+        """Write down what was counted; if that fails it counts in this life alone, until it can be written."""
         self.is_news.clear()
         counted = self._counted
         if counted == self._kept:
@@ -76,7 +76,7 @@ class MonthlyTraffic:
 
 @contextmanager
 def keeping(traffic: MonthlyTraffic) -> Iterator[None]:
-    """Have it kept whenever it has news, by a thread of its own, until the block ends."""
+    """Write it down whenever it has changed, from a thread of its own, until the block ends."""
     ended = threading.Event()
 
     def keep() -> None:
@@ -96,7 +96,7 @@ def keeping(traffic: MonthlyTraffic) -> Iterator[None]:
 
 
 def _read(path: Path) -> tuple[str, int]:
-    """Month and bytes; of no month if there is nothing to read: it is counted anew."""
+    """Month and bytes; no month if there is no readable file: then counting begins anew."""
     with suppress(OSError, ValueError, KeyError, TypeError):
         row = json.loads(path.read_text())
         return str(row["month"]), max(0, int(row["bytes"]))

@@ -37,20 +37,20 @@ class Hold:
     code: str
     """PAUSED, SNOOZED, SCHEDULE, IDLE, BATTERY, PROGRAM, QUOTA, DISK, MEMORY, TEMPERATURE or POWER."""
     why: str
-    """In words, for people; without figures that change from look to look, since every change is told."""
+    """In words, for people; without figures that change from look to look, since every change is reported."""
     until: float | None = None
-    """Unix time at which it ends by itself; None if nobody knows."""
+    """Unix time at which it ends by itself; None if that is unknown."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Readings:
-    """What the machine says; None for what it does not tell, or what no limit asks for."""
+    """The machine's readings; None for missing sensors, and for what no limit asks for."""
 
     idle_s: float | None = None
     """How long nobody has used it."""
     on_battery: bool | None = None
     running: tuple[str, ...] | None = None
-    """Of the programs that are listed, those that run."""
+    """Those of the listed programs that run."""
     folder_bytes: int | None = None
     """Of the run folder, on disk."""
     memory_bytes: int | None = None
@@ -63,16 +63,16 @@ class Readings:
 
 @dataclass(frozen=True, kw_only=True)
 class Decision:
-    """What follows, and what the next decision must remember."""
+    """The verdict, and what the next one must remember."""
 
     holds: tuple[Hold, ...] = ()
-    """Reasons not to train; none: it may."""
+    """Reasons not to train; empty: it may train."""
     slowing: tuple[Hold, ...] = ()
     """Why it computes only a part of the time."""
     duty: float = 1.0
     """Share of the time in which to compute."""
     unread: tuple[str, ...] = ()
-    """Settings that limit nothing, since this machine does not say what they need."""
+    """Settings without effect, since this machine has no sensor for them."""
     at: float | None = None
     temperature: Governor = field(default_factory=Governor)
     power: Governor = field(default_factory=Governor)
@@ -84,7 +84,7 @@ class Decision:
 def decide(
     settings: PeerSettings, readings: Readings, now: float, before: Decision, zone: tzinfo | None = None
 ) -> Decision:
-    """The verdict at Unix time `now`, after the one `before`; `zone` is whose clocks count (None: this machine's)."""
+    """The verdict at Unix time `now`, after the one `before`; `zone` is the time zone (None: this machine's)."""
     elapsed_s = 0.0 if before.at is None else now - before.at
     temperature = _steered(
         before.temperature, TEMPERATURE, readings.temperature_c, settings.max_temperature_c, 1.0, elapsed_s
@@ -106,14 +106,14 @@ def why_of(holds: tuple[Hold, ...]) -> str:
 
 
 def until_of(holds: tuple[Hold, ...]) -> float | None:
-    """When the last of these holds has ended by itself; None if one of them ends only by something else."""
+    """When the last of these holds ends by itself; None if one of them does not."""
     known = [hold.until for hold in holds if hold.until is not None]
     return max(known) if known and len(known) == len(holds) else None
 
 
 @dataclass(frozen=True)
 class _Case:
-    """All that a limit may look at."""
+    """Everything at which a limit may look."""
 
     settings: PeerSettings
     readings: Readings
@@ -164,7 +164,7 @@ def _program(case: _Case) -> Hold | None:
 
 
 def _lingering(case: _Case, code: str, cause: Hold | None, why: str) -> Hold | None:
-    """The cause, and for LINGER_S after it is gone a hold that ends by itself."""
+    """The cause as a hold, and for LINGER_S after it is gone a hold that ends by itself."""
     was = case.before.held(code)
     if cause is not None or was is None:
         return cause
@@ -188,7 +188,7 @@ def _memory(case: _Case) -> Hold | None:
 
 
 def _over(case: _Case, code: str, most_gb: float, used_bytes: int | None, why: str) -> Hold | None:
-    """From the limit on, until it is BELOW the limit."""
+    """A hold from the limit on, until the reading is BELOW the limit."""
     if not most_gb or used_bytes is None:
         return None
     share = BELOW if case.before.held(code) else 1.0
@@ -219,7 +219,7 @@ def _power(case: _Case) -> Hold | None:
 
 
 def _slowing(case: _Case) -> Iterator[Hold]:
-    """Of the two controllers, those that ask for rests."""
+    """Those of the two controllers that ask for rests."""
     settings, rests = case.settings, "it rests between micro-batches to keep the GPU"
     if case.temperature.duty < 1:
         yield Hold("TEMPERATURE", f"{rests} at {settings.max_temperature_c:g} C")
@@ -240,7 +240,7 @@ def _steered(
 
 
 def _unread(settings: PeerSettings, readings: Readings) -> Iterator[str]:
-    """Limits that are set and cannot be looked at here."""
+    """Limits that are set and have no sensor here."""
     needed = {
         "idle_min": readings.idle_s, "pause_for": readings.running, "disk_gb": readings.folder_bytes,
         "memory_gb": readings.memory_bytes, "max_temperature_c": readings.temperature_c,

@@ -26,11 +26,9 @@ def next_change(schedule: Schedule, now: float, zone: tzinfo | None = None) -> f
 
 @lru_cache(maxsize=8)
 def _change_after(schedule: Schedule, minute: int, zone: tzinfo | None) -> int | None:
-    """The first minute (since 1970) behind this one that differs from it.
-
-    Minute by minute: windows have whole minutes and so have the offsets of all zones, so that no change of clocks can
-    hide one. A week has all there is, and a day more for the hour that a change of clocks may skip.
-    """
+    """The first minute (since 1970) after this one whose state differs. It goes minute by minute: windows and the
+    offsets of all zones have whole minutes, so that no change of clocks can hide one. A week contains every case,
+    and one day more covers the hour that a change of clocks may skip."""
     if not schedule.windows:
         return None
     before = is_open(schedule, minute * 60.0, zone)

@@ -17,13 +17,13 @@ from peer.schema.settings import PeerSettings
 
 
 class Sensors(Protocol):
-    """What is read at Unix time `now`, without the traffic; None for what no setting asks for."""
+    """The readings at Unix time `now`, without the traffic; None for what no setting asks for."""
 
     def read(self, settings: PeerSettings, now: float) -> Readings: ...
 
 
 class MachineSensors:
-    """This machine, and the peer that lives in a run folder. `root` is where its /dev, /proc and /sys are."""
+    """The sensors of this machine, and of the peer in a run folder. `root` is where its /dev, /proc and /sys are."""
 
     def __init__(self, directory: Path, root: Path = Path("/"), gpus: Gpus | None = None) -> None:
         self._root = root

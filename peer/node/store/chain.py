@@ -49,8 +49,8 @@ NO_CAP = 1 << 63
 class ChainStore:
     """`peer.consensus.rounds.driver.ChainPort` in a run directory. Raises BadInput if that is damaged.
 
-    `keep_rounds` of the spec is for how many rounds votes and contributions are remembered; `quota_bytes` is room for
-    updates that others may need.
+    For `keep_rounds` rounds of the spec votes and contributions are kept; `quota_bytes` is room for updates that others
+    may need.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class ChainStore:
         self._acceptors = read_acceptors(directory)
         self._contribution: Contribution | None = None
         self._accepted: dict[bytes, tuple[bytes, ...]] = {}
-        """Updates that this peer remembers to have accepted, each with the digests that it needs."""
+        """Updates that this peer remembers having accepted, each with the digests that it needs."""
         self._remove_leftovers()
         for block in self.blocks:
             self.objects.name(_means(block.update))
@@ -84,7 +84,7 @@ class ChainStore:
 
     @property
     def disk_bytes(self) -> int:
-        """What counts against `quota_bytes`: the blocks, and the bytes that they name."""
+        """The bytes that count against `quota_bytes`: the blocks, and the objects that they name."""
         return self.objects.named_bytes + sum(self._block_bytes)
 
     @property
@@ -100,13 +100,13 @@ class ChainStore:
 
     @property
     def voters(self) -> frozenset[str]:
-        """Everybody whom this chain has elected, as far as it is here."""
+        """All peers that this chain has elected, as far as it is here."""
         return frozenset(peer for head in self.heads for peer in head.electorate)
 
     # ---- the voter's memory ----
 
     def save_acceptor(self, acceptor: Acceptor) -> None:
-        """Remember this in place of what was known of its instance, and forget anchors that are long decided."""
+        """Keep this in place of the earlier memory of its instance, and forget anchors that were decided long ago."""
         oldest = self.head.round - self._keep_rounds
         kept = {**self._acceptors, acceptor.instance: (self.head.round, acceptor)}
         kept = {instance: item for instance, item in kept.items() if item[0] >= oldest}
@@ -125,7 +125,7 @@ class ChainStore:
         return Update.from_bytes(load_object(self._directory, acceptor.accepted[1]))
 
     def _name_accepted(self) -> None:
-        """What was accepted can be asked for as long as the vote is remembered."""
+        """An accepted update can be asked for as long as the vote is remembered."""
         accepted = {item.accepted[1] for _, item in self._acceptors.values() if item.accepted is not None}
         for digest in accepted - self._accepted.keys():
             update = Update.from_bytes(load_object(self._directory, digest))
@@ -146,16 +146,15 @@ class ChainStore:
         return self.objects.load(digest)
 
     def held(self) -> dict[bytes, int]:
-        """Digests of the objects on disk that are of no block or of accepted updates, too, with their sizes.
-
-        A part of an accepted update may well have the bytes of an older one, such as zeros.
-        """
+        """Digests of the objects on disk that belong to no block, or to accepted updates, with their sizes. A part
+        of an accepted update may have the bytes of an older one, such as zeros."""
         return self.objects.held(digest for named in self._accepted.values() for digest in named)
 
     # ---- the chain ----
 
     def commit(self, block: Block, head: ChainHead, awaited: frozenset[bytes]) -> None:
-        """Append a block; drop the oldest ones beyond the quota, and what no block names but those awaited."""
+        """Append a block; drop the oldest ones beyond the quota, and objects that no block names, except the awaited
+        ones."""
         packed = block.to_bytes()
         write_atomic(block_path(self._directory, head.round), packed)
         self.blocks.append(block)
@@ -177,7 +176,7 @@ class ChainStore:
         return self.heads[self._index(anchor)]
 
     def blocks_after(self, anchor: bytes) -> tuple[Block, ...]:
-        """The blocks that follow an anchor, as many as one answer may carry; none if they are not here any more."""
+        """The blocks after an anchor, as many as one answer may carry; none if they are no longer here."""
         if anchor not in self._rounds:
             return ()
         chosen: list[Block] = []
@@ -191,7 +190,7 @@ class ChainStore:
         return tuple(chosen)
 
     def way_between(self, start: int, end: int) -> tuple[Block, ...]:
-        """The blocks that somebody needs to follow this chain from one round to another, or, if that is 0, to its head;
+        """The blocks that are needed to follow this chain from one round to another, or, if that is 0, to its head;
         none if they are not all here."""
         base, last = self.base.head, end or self.head.round
         if not max(start, base.round) < last <= self.head.round:
@@ -214,7 +213,7 @@ class ChainStore:
         return self._rounds[anchor] - self.heads[0].round
 
     def _beyond_quota(self) -> int:
-        """How many of the oldest blocks go: their votes are forgotten, and nobody goes on from a snapshot before."""
+        """How many of the oldest blocks go: their votes are forgotten, and no snapshot is older than they are."""
         total_bytes = self.disk_bytes
         taken = [round for round, anchor in snapshots.names(self._directory) if self._rounds.get(anchor) == round]
         named = snapshots.named_by_checkpoints(self._directory)
@@ -228,7 +227,7 @@ class ChainStore:
         return dropped
 
     def _keep_way(self, count: int) -> None:
-        """What is needed of the oldest blocks, which are dropped."""
+        """Keep what is needed of the oldest blocks, which are dropped."""
         way = self.way.and_then(self.blocks[:count], self.heads[0])
         if way != self.way or not (self._directory / "chain" / FILE).exists():
             write_kept_way(self._directory / "chain", way)
@@ -259,7 +258,7 @@ class ChainStore:
     # ---- my contribution ----
 
     def contribution(self, anchor: bytes) -> Contribution | None:
-        """What the trainer froze for `anchor`; None also if that is not on the chain as it is here."""
+        """The trainer's contribution for `anchor`; None also if that is not on the chain as it is here."""
         if self._contribution is not None and self._contribution.anchor == anchor:
             return self._contribution
         round = self._rounds.get(anchor)
@@ -277,13 +276,13 @@ class ChainStore:
 
     def my_path(self, anchor: bytes, part: int) -> tuple[bytes, ...] | None:
         """The Merkle path of a part, also of one that another home of a cluster has; None in a home that need not
-        know."""
+        know it."""
         mine = self.contribution(anchor)
         return mine.path(part) if mine is not None and part < len(mine.leaves) else None
 
 
 def read_acceptors(directory: Path) -> dict[bytes, tuple[int, Acceptor]]:
-    """What the voter of a run directory remembers: by instance, with the round at which it was. Raises BadInput."""
+    """The voter's memory in a run directory: by instance, with the round. Raises BadInput."""
     path = directory / "chain" / "acceptors"
     if not path.exists():
         return {}
@@ -296,8 +295,7 @@ def read_acceptors(directory: Path) -> dict[bytes, tuple[int, Acceptor]]:
 
 
 def start_chain_at(directory: Path, base: ChainBase, way: KeptWay) -> None:
-    """Begin the chain of a stopped link at `base`, to which `way` leads, instead: what was there before does not count
-    any more."""
+    """Begin the chain of a stopped link at `base`, to which `way` leads; what was there before no longer counts."""
     (directory / "chain").mkdir(exist_ok=True)
     write_kept_way(directory / "chain", way)
     write_atomic(base_path(directory, base.head.anchor), base.to_bytes())

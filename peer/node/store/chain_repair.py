@@ -45,12 +45,9 @@ ASKED = "is asked of the others again"
 
 
 def repair_chain(directory: Path, keys: Keys) -> tuple[str, ...]:
-    """Have the chain of a stopped peer end where it is whole; a line for each thing that was not. Nothing is written
-    where all is.
-
-    Means are looked at as far as a start reads them: those of the rounds since the snapshots in use. Raises BadInput
-    for a folder of another version, and for damage that no other peer can mend.
-    """
+    """Cut the chain of a stopped peer back to where it is intact; returns a line for each damage. Nothing is written
+    if all is intact. Means are checked as far as a start reads them: those of the rounds since the snapshots in use.
+    Raises BadInput for a folder of another version, and for damage that no other peer can mend."""
     require_this_version(directory)
     if not (directory / "genesis").exists():
         return ()
@@ -65,7 +62,7 @@ def repair_chain(directory: Path, keys: Keys) -> tuple[str, ...]:
 
 
 def _signed_genesis(directory: Path) -> Genesis:
-    """Raises BadInput where it is not as its organiser signed it."""
+    """Raises BadInput if it is not as its organiser signed it."""
     genesis, path = read_genesis(directory), directory / "genesis"
     with raising_damaged(path):
         if not verify_record(unpack(path.read_bytes()), genesis.run):
@@ -79,10 +76,10 @@ class _Way:
 
     base: ChainBase
     heads: tuple[ChainHead, ...]
-    """That of the base, and one per block."""
+    """The head of the base, and one per block."""
     blocks: tuple[Block, ...] = ()
     end: str = ""
-    """Why the file after the last block is not the next one; empty where there is no file."""
+    """Why the file after the last block is not the next one; empty if there is no file."""
 
     def until(self, count: int, end: str) -> _Way:
         return replace(self, heads=self.heads[: count + 1], blocks=self.blocks[:count], end=end)
@@ -122,7 +119,8 @@ def _repair(directory: Path, genesis: ChainHead, keys: Keys) -> list[str]:
 
 
 def _way_to(directory: Path, genesis: ChainHead, anchor: bytes, begins_at: bytes) -> _Way:
-    """The way that leads to HEAD, from where HEAD says; else the longest one, and of alike ones the earliest."""
+    """The blocks that lead to HEAD, from the base that HEAD names; otherwise the longest chain, and of equal ones
+    the earliest."""
     best: _Way | None = None
     for base in _bases(directory, genesis, begins_at):
         way = _along(directory, base)
@@ -135,7 +133,7 @@ def _way_to(directory: Path, genesis: ChainHead, anchor: bytes, begins_at: bytes
 
 
 def _bases(directory: Path, genesis: ChainHead, begins_at: bytes) -> Iterator[ChainBase]:
-    """Where a chain on this disk may begin: where HEAD says that it does, at the genesis, and at any snapshot."""
+    """Where a chain on this disk may begin: at the base that HEAD names, at the genesis, and at any snapshot."""
     named = [begins_at] if begins_at else []
     if not begins_at:
         yield ChainBase(head=genesis)
@@ -172,7 +170,7 @@ def _along(directory: Path, base: ChainBase) -> _Way:
 
 
 def _up_to(directory: Path, way: _Way, anchor: bytes) -> _Way:
-    """Up to HEAD: a block behind it belongs to a commit that did not finish. Where HEAD is lost, all of it."""
+    """Up to HEAD: a block after it belongs to a commit that did not finish. If HEAD is lost, all of it."""
     for count, head in enumerate(way.heads):
         if head.anchor == anchor:
             return way.until(count, "")
@@ -180,7 +178,7 @@ def _up_to(directory: Path, way: _Way, anchor: bytes) -> _Way:
 
 
 def _whole(directory: Path, way: _Way, keys: Keys) -> _Way:
-    """Up to the first block without its votes, or with a mean that is damaged."""
+    """Up to the first block without valid votes, or with a damaged mean."""
     for count, block in list(enumerate(way.blocks))[-VOTES_CHECKED:]:
         head, phase, fault = after_restarts(keys, read_organiser(directory), way.heads[count], block)
         if fault or (fault := fault_of_votes(keys, head, block.votes, block.update.digest, phase)):
@@ -194,7 +192,7 @@ def _whole(directory: Path, way: _Way, keys: Keys) -> _Way:
 
 
 def _first_read(directory: Path, way: _Way) -> int:
-    """The round of the earliest snapshot from which a start may lead on: the newest one, or that of a checkpoint."""
+    """The round of the earliest snapshot from which a start may go on: the newest one, or that of a checkpoint."""
     on_way = {head.anchor: head.round for head in way.heads}
     taken = [round for round, anchor in snapshots.names(directory) if on_way.get(anchor) == round]
     named = [round for round, anchor in snapshots.named_by_checkpoints(directory) if on_way.get(anchor) == round]
@@ -202,8 +200,8 @@ def _first_read(directory: Path, way: _Way) -> int:
 
 
 def _drop_damaged_means(directory: Path, update: Update, holds_all: bool) -> str:
-    """Have no mean of an update on disk whose bytes are others; which there was, if there was one. A home of a cluster
-    does not hold all of them."""
+    """Remove a mean of an update whose bytes are damaged; returns it, if there was one. A home of a cluster does not
+    hold all of them."""
     fault = ""
     for digest in {part for part in update.parts if part != VOID}:
         path = object_path(directory, digest)
@@ -218,8 +216,8 @@ def _drop_damaged_means(directory: Path, update: Update, holds_all: bool) -> str
 
 
 def _mend_accepted(directory: Path, blocks: Iterable[Block]) -> None:
-    """Updates that this voter accepted, and that were decided, are in their blocks. Raises BadInput for a memory that
-    is damaged."""
+    """Updates that this voter accepted, and that were decided, are in their blocks. Raises BadInput for a damaged
+    memory."""
     decided = {block.update.digest: block.update for block in blocks}
     for _, acceptor in read_acceptors(directory).values():
         if acceptor.accepted is None or acceptor.accepted[1] not in decided:

@@ -11,7 +11,7 @@ from peer.consensus.protocol.encoding import digest_of
 
 
 class ChunkedFile(Protocol):
-    """What its manifest says: of a snapshot, or of a model from which a run starts."""
+    """A file as its manifest describes it: a snapshot, or a pretrained model."""
 
     @property
     def name(self) -> str:
@@ -44,7 +44,7 @@ def chunk_at(file: int, manifest: ChunkedFile, chunk: int) -> bytes | None:
 
 
 def read_chunk(path: Path, manifest: ChunkedFile, chunk: int) -> bytes | None:
-    """One chunk of the file; None if its bytes are not those that were written."""
+    """One chunk of the file; None if its bytes differ from the digest."""
     try:
         with path.open("rb") as file:
             return chunk_at(file.fileno(), manifest, chunk)
@@ -53,5 +53,5 @@ def read_chunk(path: Path, manifest: ChunkedFile, chunk: int) -> bytes | None:
 
 
 def damaged_chunks(path: Path, manifest: ChunkedFile, chunks: Iterable[int]) -> list[int]:
-    """Those of these chunks that are not in the file, or whose bytes are not those that were written."""
+    """Those of these chunks that are not in the file, or whose bytes differ from their digests."""
     return [chunk for chunk in chunks if read_chunk(path, manifest, chunk) is None]

@@ -26,7 +26,7 @@ from peer.consensus.protocol.layout import Part
 
 @dataclass(frozen=True)
 class WorkStats:
-    """What stands behind a contribution."""
+    """The statistics of a contribution."""
 
     tokens: int
     steps: int
@@ -37,20 +37,21 @@ class WorkStats:
 
 @dataclass(frozen=True, kw_only=True)
 class SharedContribution:
-    """Of a cluster: this home has the bytes of some parts, other homes have those of the others."""
+    """In a cluster: this home has the bytes of some parts, other homes have those of the others."""
 
     first_part: int
-    """Of those whose bytes are here, which follow one another."""
+    """The first of the parts whose bytes are here; they follow one another."""
     delegates: tuple[tuple[int, int, str], ...]
-    """Who sends the others: (first layer, last layer, peer id)."""
+    """The peers that send the others: (first layer, last layer, peer id)."""
     gather: Callable[[Sequence[bytes]], Sequence[bytes]]
-    """Given the leaves of the parts that are here, on disk by now, those of all; empty where a home need not know."""
+    """From the leaves of the parts that are here, on disk by now, to those of all; empty if a home need not know
+    them."""
 
 
 def write_contribution(
     folder: Path, anchor: bytes, payloads: Iterable[bytes], effort: WorkStats, shared: SharedContribution | None = None
 ) -> None:
-    """Have the encoded parts on disk (fsync) under the anchor's name, one after the other. Raises DiskFull."""
+    """Write the encoded parts to disk (fsync) under the anchor's name, one after the other. Raises DiskFull."""
     leaves = []
     path = folder / f"{anchor.hex()}.parts"
     scratch = path.with_name(path.name + ".new")
@@ -81,7 +82,7 @@ class Contribution:
         self.anchor = anchor
         self.effort = WorkStats(tokens, steps, ranges, staleness)
         self.here = range(first, first + count)
-        """The parts whose bytes are on this disk: all, but in a cluster."""
+        """The parts whose bytes are on this disk: all of them, except in a cluster."""
         self.delegates: tuple[tuple[int, int, str], ...] = delegates
         self._ends = tuple(accumulate((codec.part_bytes(parts[part].size) for part in self.here), initial=0))
         with raising_damaged(self._path), self._path.open("rb") as file:
@@ -91,7 +92,7 @@ class Contribution:
 
     @classmethod
     def find(cls, folder: Path, anchor: bytes, parts: tuple[Part, ...], codec: Codec) -> Contribution | None:
-        """The contribution for `anchor`; None if this peer froze none."""
+        """The contribution for `anchor`; None if this peer made none."""
         if not is_written(folder, anchor):
             return None
         return cls(folder, anchor, parts, codec)
@@ -110,7 +111,7 @@ class Contribution:
         return merkle.path(self.leaves, part)
 
     def header(self, peer: str, bandwidth_bps: int = 0) -> ContributionHeader:
-        """The unsigned header that stands for this contribution; its upload in bits per second, 0 if not known."""
+        """The unsigned header of this contribution, with its upload in bits per second, 0 if unknown."""
         return ContributionHeader(
             peer, self.anchor, merkle.root(self.leaves), self.effort.tokens, self.effort.steps, bandwidth_bps, False,
             self.effort.ranges, self.effort.staleness, delegates=self.delegates,
@@ -122,10 +123,8 @@ def is_written(folder: Path, anchor: bytes) -> bool:
 
 
 def written_leaves(folder: Path, anchor: bytes) -> tuple[int, tuple[bytes, ...]] | None:
-    """The first of the parts that are here, and their leaves; None if nothing is here for `anchor`.
-
-    Of a home of a cluster. Raises BadInput for a damaged header.
-    """
+    """The first of the parts that are here, and their leaves, at a home of a cluster; None if nothing is here for
+    `anchor`. Raises BadInput for a damaged header."""
     path = folder / f"{anchor.hex()}.header"
     if not path.exists():
         return None
@@ -135,10 +134,9 @@ def written_leaves(folder: Path, anchor: bytes) -> tuple[int, tuple[bytes, ...]]
 
 
 def prune_contributions(folder: Path, rounds: int, anchor: bytes) -> None:
-    """Delete all contributions but that to `anchor` and the newest others, `rounds` in all; and what a crash left.
-
-    That to `anchor` stays by its name: a machine's clock may have gone back since the others were written.
-    """
+    """Delete all contributions except the one to `anchor` and the newest others, `rounds` in all; and what a crash
+    left. The one to `anchor` stays by its name, since a machine's clock may have gone back since the others were
+    written."""
     others = [path for path in folder.glob("*.header") if path.stem != anchor.hex()]
     others.sort(key=lambda path: path.stat().st_mtime_ns, reverse=True)
     for path in others[rounds - 1 :]:

@@ -38,8 +38,8 @@ def noted(directory: Path) -> list[str]:
 
 
 def forget(directory: Path, others: Iterable[Path]) -> dict[str, int]:
-    """Remove what this peer has in the cache, unless one of `others` uses it too, and packs that nobody has noted, as
-    were made by versions before this one. Bytes by path."""
+    """Remove what this peer has in the cache, unless one of `others` uses it too, and packs that no peer has noted,
+    as earlier versions left them. Returns bytes by path."""
     cache, used = start_blob.cache(), {name for other in others for name in _used(other)}
     mine = {name for name in noted(directory) if not Path(name).is_absolute() and os.pardir not in Path(name).parts}
     mine |= {os.path.relpath(path, cache) for path in (cache / PACKS).glob("[0-9a-f]*") if "." not in path.name}
@@ -59,7 +59,8 @@ def forget(directory: Path, others: Iterable[Path]) -> dict[str, int]:
 
 
 def _used(directory: Path) -> Iterable[str]:
-    """By a peer, also one that has not started since such notes are kept: its spec names the model it starts from."""
+    """The paths that a peer uses, also one that has not started since such notes exist: its spec names its
+    pretrained model."""
     yield from noted(directory)
     spec = directory / "spec.toml"
     if spec.exists():

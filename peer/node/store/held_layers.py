@@ -21,16 +21,16 @@ class HeldLayers:
 
     layers: range
     since: int
-    """The round at which it began to keep these: of rounds up to this one it may have others, or none."""
+    """The round at which it began to keep these: of earlier rounds it may have other layers, or none."""
 
     def must_have(self, layer: int, round: int) -> bool:
-        """Whether a mean of this layer, of the update that made anchor `round`, is here."""
+        """Whether a mean of this layer, in the update that made anchor `round`, is here."""
         return layer in self.layers and round > self.since
 
 
 def note_held(directory: Path, layers: range, round: int) -> None:
-    """From anchor `round` on the home in this folder keeps these layers. Where it kept others, its chain begins anew:
-    the bytes that led here are those of others. Raises DiskFull, BadInput for a damaged file."""
+    """From anchor `round` on the home in this folder keeps these layers. If it kept others, its chain begins anew,
+    since the bytes that led here are those of others. Raises DiskFull, BadInput for a damaged file."""
     known = read_held(directory)
     if known is not None and known.layers != layers:
         _begin_anew(directory)
@@ -40,8 +40,8 @@ def note_held(directory: Path, layers: range, round: int) -> None:
 
 
 def _begin_anew(directory: Path) -> None:
-    """What this home promised and accepted as a voter stays, and with it all objects: whoever opens the chain drops
-    those that nothing names."""
+    """What this home promised and accepted as a voter stays, and with it all objects: opening the chain drops those
+    that nothing names."""
     (directory / "HEAD").unlink(missing_ok=True)
     for path in (*(directory / "chain").glob("*"), *(directory / "snapshots").glob("*")):
         if path.is_dir() and path.name != "objects":

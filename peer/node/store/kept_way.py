@@ -31,11 +31,11 @@ class KeptWay:
     blocks: tuple[Block, ...] = ()
 
     def since(self, round: int) -> tuple[Block, ...] | None:
-        """Those after a round; None if they are not all here."""
+        """The blocks after a round; None if they are not all here."""
         return tuple(block for block in self.blocks if block.update.round > round) if round >= self.first else None
 
     def and_then(self, blocks: Sequence[Block], start: ChainHead) -> KeptWay:
-        """With those that are needed of the blocks that follow `start`, where this way ends."""
+        """With the needed ones of the blocks that follow `start`, where this way ends."""
         return replace(self, blocks=(*self.blocks, *changes_in(blocks, start)))
 
 

@@ -24,7 +24,7 @@ class ObjectStore:
         """Size of all that is named."""
         self._unused = {bytes.fromhex(path.name) for path in folder.iterdir() if not path.suffix}
         self._stale: set[bytes] = set()
-        """Unnamed since the round before; they go with the next sweep."""
+        """Unnamed since the last round; they are removed by the next sweep."""
 
     def save(self, digest: bytes, payload: bytes) -> None:
         path = self._folder / digest.hex()
@@ -33,7 +33,7 @@ class ObjectStore:
             write_atomic(path, payload)
 
     def store(self, digest: bytes, payload: bytes, done: Callable[[], None]) -> None:
-        """Have these bytes on disk some time; then `done()`."""
+        """Write these bytes to disk some time; then call `done()`."""
         if digest in self._writing:
             self._writing[digest].append(done)  # two parts may well hold the same bytes, such as zeros
             return
@@ -54,7 +54,7 @@ class ObjectStore:
         writing.add_done_callback(lambda _: self._call_soon(written))
 
     def _note_new(self, digest: bytes, size_bytes: int) -> None:
-        """Bytes that something names before they are here, as where a disk had damaged them, stay as well."""
+        """Bytes that something names before they are here, for example after damage on the disk, stay as well."""
         if digest not in self._names:
             self._unused.add(digest)
             return
@@ -67,14 +67,14 @@ class ObjectStore:
         return path.read_bytes() if path.exists() else None
 
     def held(self, also: Iterable[bytes]) -> dict[bytes, int]:
-        """What is here and unnamed, or among `also`, with the sizes."""
+        """The objects that are unnamed, or among `also`, with their sizes."""
         paths = {digest: self._folder / digest.hex() for digest in self._unused.union(also)}
         return {digest: path.stat().st_size for digest, path in paths.items() if path.exists()}
 
     # ---- who names what ----
 
     def name(self, digests: Iterable[bytes]) -> None:
-        """These stay, until they are as often unnamed."""
+        """These stay until they are unnamed as often."""
         for digest in digests:
             self._names[digest] += 1
             if self._names[digest] == 1:
@@ -85,7 +85,7 @@ class ObjectStore:
                 self._stale.discard(digest)
 
     def unname(self, digests: Iterable[bytes]) -> None:
-        """What nobody names any more goes with the sweep after the next."""
+        """Objects that nothing names any more are removed by the sweep after the next."""
         for digest in digests:
             self._names[digest] -= 1
             if not self._names[digest]:
@@ -94,14 +94,12 @@ class ObjectStore:
                 self._unused.add(digest)
 
     def freed_bytes(self, digests: Iterable[bytes]) -> int:
-        """What unnaming these once would free, at least."""
+        """The bytes that unnaming these once would free, at least."""
         return sum(self._sizes[digest] for digest in set(digests) if self._names[digest] == 1)
 
     def sweep(self, awaited: Set[bytes]) -> None:
-        """Remove what was unnamed at the last sweep already, but for the awaited.
-
-        A write may still be under way and its `done` report it as held: hence one round later.
-        """
+        """Remove what was already unnamed at the last sweep, except the awaited objects. A write may still be under
+        way and its `done` report it as held: hence one round later."""
         for digest in self._stale - awaited:
             (self._folder / digest.hex()).unlink(missing_ok=True)
         self._stale, self._unused = self._unused | self._stale & awaited, set()

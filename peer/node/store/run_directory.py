@@ -29,7 +29,7 @@ READ_TRIES = 3
 
 @dataclass(frozen=True, kw_only=True)
 class ChainBase:
-    """Where a chain on disk begins: the genesis, or an anchor whose blocks others may have."""
+    """Where a chain on disk begins: the genesis, or an anchor whose earlier blocks others may have."""
 
     head: ChainHead
     before: tuple[Update, ...] = ()
@@ -62,11 +62,11 @@ class StoredChain:
     base: ChainBase
     blocks: tuple[Block, ...]
     heads: tuple[ChainHead, ...]
-    """That of the base, and one per block."""
+    """The head of the base, and one per block."""
 
 
 def genesis_head(genesis: Genesis) -> ChainHead:
-    """Where every chain of the run begins: the founders are its electorate, and whom the organiser knows."""
+    """Where every chain of the run begins: the founders are its electorate and the known peers."""
     anchor = genesis_anchor(genesis.run, genesis.founders, genesis.state)
     return ChainHead(
         anchor=anchor, round=0, weight=0, electorate=genesis.founders, members=genesis.founders,
@@ -81,7 +81,7 @@ def head_after(update: Update) -> ChainHead:
 
 
 def require_same_start(genesis: Genesis, state: bytes) -> None:
-    """The initial parameters of this machine, by their digest, are the founders'. Raises RunMismatch."""
+    """Requires the digest of this machine's initial parameters to be the founders'. Raises RunMismatch."""
     if genesis.state != state:
         raise RunMismatch(
             f"this machine computed other initial parameters ({state.hex()[:12]}) than the founders "
@@ -90,10 +90,8 @@ def require_same_start(genesis: Genesis, state: bytes) -> None:
 
 
 def read_genesis(directory: Path) -> Genesis:
-    """Who founded the run of a run directory. Raises BadInput if that is not known there.
-
-    The file is the organiser's record; whoever wrote it has checked the signature.
-    """
+    """The founders of the run of a run directory. Raises BadInput if the file is missing there. It is the
+    organiser's record, whose signature was checked before it was written."""
     require_this_version(directory)
     path = directory / "genesis"
     with raising_damaged(path):
@@ -104,17 +102,15 @@ def read_genesis(directory: Path) -> Genesis:
 
 
 def read_organiser(directory: Path) -> str:
-    """Whose run it is: the peer id that signed the genesis. Raises BadInput as `read_genesis` does."""
+    """The organiser of the run: the peer id that signed the genesis. Raises BadInput as `read_genesis` does."""
     path = directory / "genesis"
     with raising_damaged(path):
         return unpack_record(path.read_bytes()).author
 
 
 def read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
-    """The blocks of a run directory from its base up to HEAD, also while its peer goes on writing.
-
-    Raises BadInput for a file that is damaged or gone.
-    """
+    """The blocks of a run directory from its base up to HEAD, also while its peer writes. Raises BadInput for a
+    damaged or missing file."""
     require_this_version(directory)
     pointer = directory / "HEAD"
     for _ in range(READ_TRIES - 1):
@@ -128,10 +124,8 @@ def read_chain_files(directory: Path, genesis: ChainHead) -> StoredChain:
 
 
 def read_base_at(directory: Path, genesis: ChainHead, anchor: bytes, round: int, most: int) -> ChainBase:
-    """An anchor on the chain on disk with at most this many of the updates that led to it.
-
-    Raises BadInput for a file that is damaged or gone, and if the chain has meanwhile left that anchor.
-    """
+    """An anchor on the chain on disk with at most this many of the updates that led to it. Raises BadInput for a
+    damaged or missing file, and if the chain has meanwhile left that anchor."""
     pointer = directory / "HEAD"
     base = read_base(directory, read_pointer(pointer)[2]) if read_pointer(pointer)[2] else ChainBase(head=genesis)
     updates = [update for update in base.before if update.round > round - most]

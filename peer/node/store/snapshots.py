@@ -55,7 +55,7 @@ FOLDER = "snapshots"
 
 @dataclass(frozen=True, kw_only=True)
 class SnapshotManifest:
-    """What a snapshot holds. Its bytes are canonical, so that equal snapshots have equal digests."""
+    """The content of a snapshot. Its bytes are canonical, so that equal snapshots have equal digests."""
 
     run: bytes
     base: ChainBase
@@ -85,7 +85,7 @@ class SnapshotManifest:
 
     @cached_property
     def state(self) -> bytes:
-        """Digest of the outer state, as voters know it: who has the chunks of the manifest has that state."""
+        """Digest of the outer state, as voters know it: a peer with the chunks of the manifest has that state."""
         layers = [layer_digest(self.chunks[numbers.start : numbers.stop]) for numbers in self._chunks_of_layer]
         return state_digest(layers, self.cursors)
 
@@ -153,10 +153,8 @@ def write(
     directory: Path, layers: Sequence[int], chunks_of: LayerChunks, *, run: bytes, base: ChainBase,
     cursors: Mapping[int, int], state: bytes,
 ) -> Path:  # fmt: skip
-    """Have a snapshot of `layers`, by their elements, on disk as one of the newest `KEPT`.
-
-    Raises DiskFull, and then nothing is left of it. AssertionError if it is not of `state`.
-    """
+    """Write a snapshot of these `layers` to disk as one of the newest `KEPT`. Raises DiskFull, and then nothing is
+    left of it. AssertionError if its digest is not `state`."""
     made = draft(directory, layers, chunks_of, run=run, base=base, cursors=cursors)
     try:
         return made.publish(made.chunks, state)
@@ -166,7 +164,7 @@ def write(
 
 @dataclass(frozen=True, kw_only=True)
 class Draft:
-    """A snapshot whose vectors are on disk, and whose name follows from what all layers are."""
+    """A snapshot whose vectors are on disk; its name follows from the chunks of all layers."""
 
     directory: Path
     run: bytes
@@ -184,11 +182,9 @@ class Draft:
         return self.directory / FOLDER / f"{self.base.head.round:08d}-{self.base.head.anchor.hex()}.new"
 
     def publish(self, chunks: tuple[bytes, ...], state: bytes) -> Path:
-        """Have it as one of the newest `KEPT`. `chunks`: digests of those of all layers; `state` follows from them,
-        where it is known.
-
-        Raises DiskFull, and then nothing is left of it; ValueError for chunks of another state.
-        """
+        """Publish it as one of the newest `KEPT`. `chunks`: digests of those of all layers; `state` is checked
+        against them, if it is known. Raises DiskFull, and then nothing is left of it; ValueError for chunks of
+        another state."""
         try:
             with raising_disk_full(self.directory):
                 manifest = SnapshotManifest(
@@ -208,10 +204,8 @@ def draft(
     directory: Path, sizes: Sequence[int], chunks_of: LayerChunks, *, run: bytes, base: ChainBase,
     cursors: Mapping[int, int], layers: range | None = None,
 ) -> Draft:  # fmt: skip
-    """Have the vectors of a snapshot on disk: of all layers of these sizes, in elements, or of some of them.
-
-    Raises DiskFull, and then nothing is left of it.
-    """
+    """Write the vectors of a snapshot to disk: of all layers of these sizes, in elements, or of some of them. Raises
+    DiskFull, and then nothing is left of it."""
     folder, layers = directory / FOLDER, range(len(sizes)) if layers is None else layers
     folder.mkdir(exist_ok=True)
     for old in folder.glob("*.new"):
@@ -233,8 +227,7 @@ def draft(
 
 
 def publish(directory: Path, scratch: Path, manifest: SnapshotManifest, layers: range) -> Path:
-    """Give a snapshot of which these layers are here its name, and drop those beyond the newest `KEPT` from which no
-    checkpoint goes on."""
+    """Give a snapshot with these layers its name, and drop those beyond the newest `KEPT` that no checkpoint needs."""
     path = directory / FOLDER / manifest.name
     (scratch / LAYERS).unlink(missing_ok=True)
     if len(layers) < len(manifest.layers):
@@ -252,7 +245,8 @@ def publish(directory: Path, scratch: Path, manifest: SnapshotManifest, layers: 
 
 
 def _write_vectors(path: Path, start: int, layers: Iterable[Iterable[memoryview]], size: int) -> tuple[bytes, ...]:
-    """`start`: where in a file of this `size` the first of these layers lies, in bytes. Others take no room."""
+    """`start`: the offset of the first of these layers in a file of this `size`, in bytes. Other layers take no
+    space."""
     digests = []
     with path.open("wb") as file:
         file.seek(start)
@@ -279,7 +273,7 @@ def _require_room(folder: Path, needed_bytes: int) -> None:
 
 
 def names(directory: Path) -> list[tuple[int, bytes]]:
-    """Round and anchor of the snapshots in a run directory, oldest first; what has another name is half-written."""
+    """Round and anchor of the snapshots in a run directory, oldest first; a folder with another name is incomplete."""
     found = []
     for path in (directory / FOLDER).glob("*-*"):
         round, _, anchor = path.name.partition("-")
@@ -289,7 +283,7 @@ def names(directory: Path) -> list[tuple[int, bytes]]:
 
 
 def named_by_checkpoints(directory: Path) -> set[tuple[int, bytes]]:
-    """Round and anchor of the snapshots without which a checkpoint of this peer would stand nowhere."""
+    """Round and anchor of the snapshots that a checkpoint of this peer needs."""
     found = set()
     for path in (directory / "checkpoints").glob("*/state.json"):
         with suppress(OSError, ValueError, TypeError):  # it is replaced just now, or damaged: whoever reads it tells
@@ -299,12 +293,12 @@ def named_by_checkpoints(directory: Path) -> set[tuple[int, bytes]]:
 
 
 def path_of(directory: Path, round: int, anchor: bytes) -> Path:
-    """Where the snapshot of an anchor lies, if there is one."""
+    """The folder of the snapshot of an anchor, if there is one."""
     return directory / FOLDER / f"{round:08d}-{anchor.hex()}"
 
 
 def read_manifest(path: Path) -> SnapshotManifest:
-    """Of the snapshot in this folder. Raises BadInput."""
+    """The manifest of the snapshot in this folder. Raises BadInput."""
     with raising_damaged(path / MANIFEST):
         manifest = SnapshotManifest.from_bytes((path / MANIFEST).read_bytes())
         if manifest.name != path.name.removesuffix(PART):
@@ -330,11 +324,11 @@ def chunks_in_folder(path: Path, manifest: SnapshotManifest) -> list[int]:
 
 @contextmanager
 def opened(path: Path, manifest: SnapshotManifest, layers: Iterable[int]) -> Iterator[Callable[[int], bytes]]:
-    """Gives chunks of these layers by number, once every byte of them has been checked. Raises BadInput if one is
-    damaged, or not there.
+    """Gives chunks of these layers by number, once every byte of them was checked. Raises BadInput if one is damaged
+    or missing.
 
-    The file is held open: what was intact stays, though the folder goes away meanwhile. So only a disk that fails can
-    give other bytes then, and that is an OSError, after which nobody uses what was made of the chunks before.
+    The file is held open: intact bytes stay readable if the folder is removed meanwhile. So only a failing disk can
+    give other bytes, and that is an OSError, after which nobody uses the chunks before.
     """
 
     def load(chunk: int) -> bytes:

@@ -41,26 +41,26 @@ MOST_FILES_BYTES = 64 << 20
 
 
 def folder_of(digest: str) -> Path:
-    """Where the start with this digest lies, if it does."""
+    """Where the pretrained model with this digest lies, if it is here."""
     return cache() / "start" / digest
 
 
 def cache() -> Path:
-    """Where this machine keeps what all its peers use and can make anew."""
+    """Where this machine keeps what all its peers use and can make again."""
     named = os.environ.get(CACHE)
     return Path(named) if named else platformdirs.user_cache_path("homefires")
 
 
 @dataclass(frozen=True, kw_only=True)
 class StartManifest:
-    """What lies there. Its bytes are canonical."""
+    """The content of the blob. Its bytes are canonical."""
 
     layers: tuple[int, ...]
     """Elements of each layer of the model."""
     files_bytes: int
     """Of the tokenizer's files, packed."""
     chunks: tuple[bytes, ...]
-    """Digests, in the order of the file: each layer is cut by itself, and so are the files."""
+    """Digests, in the order of the file: each layer is cut by itself, and so are the tokenizer's files."""
 
     @property
     def name(self) -> str:
@@ -128,7 +128,7 @@ class StartManifest:
 
 
 def write(layers: Iterable[Floats], files: Mapping[str, bytes]) -> StartManifest:
-    """Have these layers and files in the cache. Raises DiskFull."""
+    """Write these layers and files to the cache. Raises DiskFull."""
     scratch = folder_of(f"{os.getpid()}.new")
     shutil.rmtree(scratch, ignore_errors=True)
     sizes, chunks, packed = list[int](), list[bytes](), pack(tuple(sorted(files.items())))
@@ -149,7 +149,7 @@ def write(layers: Iterable[Floats], files: Mapping[str, bytes]) -> StartManifest
 
 
 def publish(scratch: Path, manifest: StartManifest) -> Path:
-    """Give what lies there whole its place in the cache; it goes where one is already."""
+    """Move a complete folder to its place in the cache; it is removed if there is one already."""
     place = folder_of(manifest.name)
     place.parent.mkdir(parents=True, exist_ok=True)
     put(scratch, place)
@@ -157,7 +157,7 @@ def publish(scratch: Path, manifest: StartManifest) -> Path:
 
 
 def put(scratch: Path, place: Path) -> None:
-    """Give a folder its place; it goes where another peer of this machine was first."""
+    """Move a folder to its place; it is removed if another peer of this machine was first."""
     try:
         scratch.rename(place)
     except OSError:
@@ -167,7 +167,7 @@ def put(scratch: Path, place: Path) -> None:
 
 
 def append(file: Any, payload: bytes, chunks: list[bytes]) -> None:
-    """Write it, and note the digests of its chunks."""
+    """Write the bytes, and note the digests of their chunks."""
     file.write(payload)
     view = memoryview(payload)
     chunks += [digest_of(view[at : at + CHUNK_BYTES]) for at in range(0, len(view), CHUNK_BYTES)]
@@ -181,7 +181,7 @@ def is_here(digest: str) -> bool:
 
 
 def read_manifest(digest: str) -> StartManifest:
-    """Of the start with this digest. Raises BadInput where it is not in the cache, or damaged."""
+    """The manifest of the blob with this digest. Raises BadInput if it is not in the cache, or damaged."""
     path = folder_of(digest) / MANIFEST
     with raising_damaged(path):
         manifest = StartManifest.from_bytes(path.read_bytes())
@@ -191,7 +191,7 @@ def read_manifest(digest: str) -> StartManifest:
 
 
 def require_intact(digest: str) -> None:
-    """Compare every byte with what the manifest says: a disk may have lost some. Raises BadInput."""
+    """Compare every byte with the manifest, since a disk may have lost some. Raises BadInput."""
     manifest, path = read_manifest(digest), folder_of(digest) / VECTORS
     with raising_damaged(path), path.open("rb") as file:
         for number, expected in enumerate(manifest.chunks):
@@ -201,7 +201,7 @@ def require_intact(digest: str) -> None:
 
 
 def read_layers(digest: str) -> Sequence[Floats]:
-    """The parameters, layer by layer, mapped: of what is not looked at nothing is read. Raises BadInput."""
+    """The parameters, layer by layer, mapped: nothing is read before it is looked at. Raises BadInput."""
     manifest, path = read_manifest(digest), folder_of(digest) / VECTORS
     with raising_damaged(path):
         values = np.memmap(path, dtype="<f4", mode="r", shape=(sum(manifest.layers),))
@@ -221,7 +221,7 @@ def read_files(digest: str) -> Mapping[str, bytes]:
 
 
 def tokenizer_folder(digest: str) -> Path:
-    """A folder with the tokenizer's files, which is made when it is first asked for. Raises BadInput, DiskFull."""
+    """A folder with the tokenizer's files, made at the first call. Raises BadInput, DiskFull."""
     place = folder_of(digest) / "tokenizer"
     if place.exists():
         return place

@@ -22,10 +22,8 @@ OLD_FILES = 3
 
 class EventLog:
     """Writes each event as one line to stdout and to `events.jsonl`, which rotates (`.1` is the newest old file).
-
-    The numbers go on where an earlier process in the same directory stopped. On a full disk the
-    file lacks lines, which is no reason to stop training.
-    """
+    The numbers continue those of an earlier process in the same directory. On a full disk the file lacks lines,
+    which is no reason to stop training."""
 
     def __init__(self, run: str, peer: str, directory: Path) -> None:
         self._run, self._peer = run, peer
@@ -50,7 +48,7 @@ class EventLog:
 
 
 class _File(logging.handlers.RotatingFileHandler):
-    """Raises what goes wrong, but for a full disk."""
+    """A file whose errors are raised, except for a full disk."""
 
     def handleError(self, record: logging.LogRecord) -> None:
         with _without_full_disk():
@@ -64,12 +62,12 @@ def _without_full_disk() -> Iterator[None]:
 
 
 class EventPrinter:
-    """Prints the events of a process that keeps no file of them, numbered; what is not known of it is empty."""
+    """Prints the numbered events of a process that keeps no file of them; unknown fields are empty."""
 
     def __init__(self, run: str = "", out: TextIO | None = None) -> None:
         self.run, self.peer = run, ""
         self.listener: Callable[[Event], None] = lambda event: None
-        """Told of every event, too."""
+        """Is called with every event, too."""
         self._out, self._seq = out or sys.stdout, 0
 
     def __call__(self, event: Event) -> None:

@@ -24,20 +24,18 @@ class EventTail:
 
     def __init__(self, path: Path, first: int = 0) -> None:
         self._path, self._next = path, first
-        """What `read` gives next, by number."""
+        """The path, and the number of the event that `read` gives next."""
         self._file: BinaryIO | None = None
         self._whole: deque[bytes] = deque()
-        """Lines that were not taken yet; one that its writer did not end has no line break."""
+        """Lines that were not taken yet; an unfinished line has no line break."""
         self._begun = b""
         """A line whose end is not written yet."""
         self._too_long = False
-        """The rest of the line that is being written is thrown away."""
+        """The rest of the present line is thrown away."""
 
     def take(self, limit: int) -> list[EventLine | None]:
-        """At most `limit` lines of those that came since the last call; None for each that cannot be read.
-
-        Fewer, only if there are no more now. Raises OSError.
-        """
+        """At most `limit` of the lines since the last call; None for each that cannot be read. Fewer only if there
+        are no more now. Raises OSError."""
         taken: list[EventLine | None] = []
         while len(taken) < limit and (self._whole or self._read_on()):
             if self._whole:
@@ -45,7 +43,7 @@ class EventTail:
         return taken
 
     def read(self) -> bytes:
-        """Whole lines that have come since, from event number `first` on, some hundred kB at most. Raises OSError."""
+        """Complete lines since the last call, from event number `first` on, some hundred kB at most. Raises OSError."""
         if self._file is None:
             self._start()
         while self._whole or self._read_on():
@@ -79,7 +77,7 @@ class EventTail:
         return True
 
     def _start(self) -> None:
-        """In the newest file that begins no later than with the event that is wanted, else in the oldest one."""
+        """In the newest file that begins no later than the wanted event, otherwise in the oldest one."""
         for age in range(OLD_FILES + 1):
             try:
                 file = self._of_age(age).open("rb")
@@ -121,7 +119,7 @@ class EventTail:
             self._begun, self._too_long = b"", True
 
     def _end_line(self) -> None:
-        """Its writer was killed within it."""
+        """Its writer was killed within the line."""
         if self._begun.strip():
             self._whole.append(self._begun)
         self._begun, self._too_long = b"", False
@@ -146,7 +144,8 @@ class EventTail:
         return self._path.with_name(f"{self._path.name}.{age}") if age else self._path
 
     def _open(self, path: Path, status: os.stat_result) -> bool:
-        """Go over to a file, unless it was renamed since it was found: False, it is looked for the next time."""
+        """Go over to a file, unless it was renamed since it was found: then False, and it is looked for the next
+        time."""
         try:
             file = path.open("rb")
         except FileNotFoundError:

@@ -97,4 +97,4 @@ class _Handler(BaseHTTPRequestHandler):
         return "homefires"
 
     def log_message(self, format: str, *args: Any) -> None:
-        """A scrape every few seconds is nothing to log."""
+        """A scrape every few seconds is not worth a line."""

@@ -95,10 +95,8 @@ _SAME = {
 
 
 class Metrics(Collector):
-    """What is known of one process, for Prometheus. `note` may be called from one thread, and the text made in others.
-
-    `peer` is the process's own id: penalties and weights of others are not counted.
-    """
+    """What is known of one process, for Prometheus. `note` may be called from one thread, and the text made in
+    others. `peer` is the process's own id: penalties and weights of others are not counted."""
 
     def __init__(self, peer: str, t: float) -> None:
         self._peer = peer
@@ -117,7 +115,7 @@ class Metrics(Collector):
                 more(self, fields)
 
     def set(self, **values: float) -> None:
-        """Take in figures that no event tells, by their names."""
+        """Take in figures that no event holds, by their names."""
         with self._lock:
             for name, value in values.items():
                 self._set(name, value)
@@ -143,7 +141,7 @@ class Metrics(Collector):
                 yield family
 
     def describe(self) -> Iterable[Metric]:
-        """Nothing is promised before it is known."""
+        """A figure is listed only once it is known."""
         return ()
 
     # ---- events that need more than an assignment ----
@@ -162,7 +160,7 @@ class Metrics(Collector):
         self._labelled["state"] = {(("state", str(fields.get("state", ""))),): 1}
 
     def _set(self, name: str, value: Any) -> None:
-        """A figure that is not known stays as it was."""
+        """An unknown figure keeps its last value."""
         if isinstance(value, int | float):
             self._values[name] = float(value)
 
@@ -209,7 +207,7 @@ class MetricsExporter:
         self._open.close()
 
     def start(self, warn: Callable[[str, str], None]) -> None:
-        """Serve from now on. A port that cannot be had is told, and costs nothing but the metrics."""
+        """Serve from now on. If the port cannot be had that is reported, and only the metrics are missing."""
         if not self._port:
             return
         metrics = Metrics(self._me, time.time())
@@ -227,18 +225,16 @@ class MetricsExporter:
 
 @contextmanager
 def measuring(emit: Callable[[Event], None], gpus: Gpus | None = None) -> Iterator[None]:
-    """Have `emit` called with a DeviceMeasured every EVERY_S, from another thread, until the block ends.
-
-    A sample reads a few small files of /proc and asks the GPU's driver, which takes a millisecond or two and holds no
-    lock of Python meanwhile: the inner loop does not notice. What this machine does not tell is None.
-    """
+    """Call `emit` with a DeviceMeasured every EVERY_S, from another thread, until the block ends. A sample reads a
+    few small files of /proc and asks the GPU's driver, which takes a millisecond or two and holds no lock of Python
+    meanwhile: the inner loop does not notice. What this machine does not report is None."""
     tree, cards = ProcessTree(os.getpid()), gpus or Gpus()
     with every(EVERY_S, "measuring", lambda: emit(DeviceMeasured(**tree.figures(time.monotonic()), **cards.figures()))):
         yield
 
 
 def one_at_a_time(emit: Callable[[Event], None]) -> Callable[[Event], None]:
-    """`emit` for several threads."""
+    """`emit` made safe for several threads."""
     lock = threading.Lock()
 
     def emit_alone(event: Event) -> None:

@@ -26,7 +26,7 @@ class Reporter:
     chosen: LiveSettings = field(default_factory=LiveSettings)
     """The owner's settings."""
     link_began: Callable[[], None] = lambda: None
-    """Called when a link takes the place of one that has ended."""
+    """Called when a link replaces one that has ended."""
     state: str = ""
     why: str = ""
     has_trained: bool = False
@@ -42,13 +42,13 @@ class Reporter:
         self.wishes.judge(verdict)
 
     def say(self, state: str, why: str, until: float | None = None) -> None:
-        """Say what this peer does, why, and when that ends by itself (Unix time)."""
+        """Report what this peer does, why, and when that ends by itself (Unix time)."""
         self.state, self.why = state, why
         self.has_trained |= state == "TRAINING"
         self.emit(PeerStateChanged(state=state, why=why, until=until))
 
     def change(self, values: Mapping[str, Any]) -> str:
-        """Other settings from now on; see `LiveSettings.change`."""
+        """Set other settings from now on; see `LiveSettings.change`."""
         note = self.chosen.change(values)
         self.emit(SettingsChanged(settings=asdict(self.chosen.settings)))
         return note
