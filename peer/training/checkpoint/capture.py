@@ -40,12 +40,12 @@ LOOK_S = 1.0
 
 @dataclass(eq=False, kw_only=True)
 class Piece:
-    """One tensor of a checkpoint, float32, from tensors that lie one after the other in it, flat."""
+    """One tensor of a checkpoint, flat float32, made of tensors that follow one another."""
 
     name: str
     shape: tuple[int, ...]
     sources: list[Tensor]
-    """Those that are read are gone from it: a copy that was made of them goes, too."""
+    """Sources that were read are removed, so that a copy of them is freed."""
     moves: bool = False
     """Whether inner steps change it."""
     is_safe: bool = False
@@ -63,7 +63,7 @@ class Piece:
 
 @dataclass(eq=False, kw_only=True)
 class LayerCapture:
-    """One layer, and what inner optimizers remember of it."""
+    """One layer with its optimizer state."""
 
     theta: Tensor
     local: Piece
@@ -72,7 +72,7 @@ class LayerCapture:
     optimizer: list[Piece]
     sparse: bool
     anchor: list[Piece]
-    """θ and m, where they follow from nothing else on this disk."""
+    """θ and m, if nothing else on this disk determines them."""
 
     @classmethod
     def of(
@@ -123,11 +123,11 @@ class Capture:
         self, *, state: Mapping[str, Any], layers: Sequence[LayerCapture], rest: Mapping[str, Tensor],
         device: torch.device,
     ) -> None:  # fmt: skip
-        """`rest` is what belongs to no layer, and changes no more."""
+        """`rest` belongs to no layer, and does not change any more."""
         assert_index(device)
         self.state, self.layers, self.rest = state, tuple(layers), rest
         self.waited_s = 0.0
-        """How long others waited for it, in all."""
+        """How long others have waited for it, in all."""
         self._device = device
         self._lock = threading.Condition()
         self._decided = self._has_ended = False
@@ -137,7 +137,7 @@ class Capture:
 
     @property
     def most_bytes(self) -> int:
-        """What it takes on disk if little follows from the anchor."""
+        """The most that it takes on disk: if little follows from the anchor."""
         return sum(piece.size_bytes for layer in self.layers for piece in layer.pieces if piece is not layer.start)
 
     @property
@@ -148,8 +148,8 @@ class Capture:
 
     @contextmanager
     def being_read(self) -> Iterator[None]:
-        """Around all of the below. On a GPU, copies have a stream of their own: what is queued there meanwhile for
-        training they need not wait for."""
+        """The context of all calls below. On a GPU, copies have a stream of their own and need not wait for training
+        that is queued meanwhile."""
         try:
             with _aside(self._device):
                 yield
@@ -162,7 +162,7 @@ class Capture:
 
     @torch.no_grad()
     def decide(self, layer: LayerCapture) -> list[TensorEntry]:
-        """Which tensors of a layer are stored."""
+        """Decide which tensors of a layer are stored."""
         if layer.start is not None and self._is_derived(layer, layer.start):
             self._forget(layer.start)
             layer.start = None
@@ -172,19 +172,19 @@ class Capture:
         return [piece.entry for piece in pieces]
 
     def moving(self, layer: LayerCapture) -> Iterator[memoryview]:
-        """The bytes of what inner steps change, in order; each chunk is there until the next is asked for."""
+        """The bytes of what inner steps change, in order; each chunk is valid until the next is asked for."""
         for piece in layer.pieces:
             if piece.moves:
                 yield from self._read(piece)
 
     def all_decided(self) -> None:
-        """From here on nobody looks at θ any more."""
+        """From here on nothing reads θ any more."""
         with self._lock:
             self._decided = True
             self._lock.notify_all()
 
     def staying(self, layer: LayerCapture) -> Iterator[memoryview]:
-        """The rest of a layer, alike."""
+        """The bytes of the rest of a layer, likewise."""
         for piece in layer.pieces:
             if not piece.moves:
                 yield from self._read(piece)
@@ -203,7 +203,7 @@ class Capture:
             yield self._buffer.data[:end_bytes]
 
     def _fill(self, vector: Tensor) -> int:
-        """Have these values in the buffer; how many bytes."""
+        """Fill the buffer with these values; returns the number of bytes."""
         at = 0
         for chunk in host_chunks(vector.float()):
             self._buffer[at : at + len(chunk)] = np.frombuffer(chunk, np.uint8)
@@ -218,7 +218,7 @@ class Capture:
         return other.moves or self._equals(piece, lambda some: other.sources[0][some])
 
     def _equals(self, piece: Piece, expected: Callable[[slice], Tensor]) -> bool:
-        """Whether it has these bits, in its own kind of numbers. Ends at the first chunk that has not."""
+        """Whether it has these bits, in its own dtype. Ends at the first chunk that differs."""
         first = 0
         for number in range(len(piece.sources)):
             elements = piece.sources[number].numel()
@@ -255,7 +255,7 @@ class Capture:
         self._secure(lambda: [piece for piece in self._pieces() if piece.moves], host_only=True)
 
     def before_copies_change(self) -> None:
-        """What was given as copies is about to be copied anew: all of it has been read."""
+        """The given copies are about to be copied anew: all of them must have been read."""
         with self._lock:
             while not self._has_ended:
                 self._lock.wait(LOOK_S)
@@ -272,7 +272,7 @@ class Capture:
         self.waited_s += time.monotonic() - began_at
 
     def _copy(self, pieces: Sequence[Piece], *, host_only: bool) -> bool:
-        """Whether there was room for all of them."""
+        """Whether there was memory for all of them."""
         size_bytes = sum(piece.size_bytes for piece in pieces)
         place = self._place_for(size_bytes, host_only=host_only)
         if place is None:

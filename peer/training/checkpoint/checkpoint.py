@@ -41,7 +41,7 @@ REST = "rest.safetensors"
 
 @dataclass(frozen=True, kw_only=True)
 class Checkpoint:
-    """One on disk, whose bytes were found to be those that were written. Tensors are read when they are asked for."""
+    """A checkpoint on disk whose bytes were checked. Tensors are read when they are asked for."""
 
     path: Path
     state: Mapping[str, Any]
@@ -66,18 +66,15 @@ class Checkpoint:
 
 
 class Checkpoints:
-    """The checkpoints of one run directory: the newest two, or one where two would be too large."""
+    """The checkpoints of one run directory: the newest two, or one if two would be too large."""
 
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         folder.mkdir(exist_ok=True)
 
     def write(self, capture: Capture) -> Path:
-        """Put it on disk as the newest one, and drop those that are too many.
-
-        Raises DiskFull, also if too little would be left for the round: those that are there stay,
-        and nothing is left of this one.
-        """
+        """Write it to disk as the newest one, and drop those that are too many. Raises DiskFull, also if too little
+        would be left for the round: earlier ones stay, and nothing is left of this one."""
         with capture.being_read():
             return self._write(capture)
 
@@ -100,7 +97,7 @@ class Checkpoints:
         return path
 
     def set_aside(self, path: Path) -> None:
-        """Do not count this one among those that are kept; the next one that is written replaces it."""
+        """Do not count this one among those that are kept; the next one replaces it."""
         path.rename(path.with_suffix(".aside"))
 
     def _sweep(self) -> None:
@@ -120,11 +117,9 @@ class Checkpoints:
 def newest(
     folder: Path, run: str, peer: str | None, say: Callable[[Path, str], None], layers: Sequence[int] | None = None
 ) -> Checkpoint | None:
-    """The newest intact checkpoint of `peer` (None: of anyone) in `run`; `say` is told which are not used, and why.
-
-    `layers`: the first and the one after the last that a home of a cluster holds; None for all. Reads only, also while
-    another process writes there.
-    """
+    """The newest intact checkpoint of `peer` (None: of any) in `run`; `say` is told which ones are not used, and
+    why. `layers`: the first and the one after the last that a home of a cluster holds; None for all. It only reads,
+    also while another process writes there."""
     for path in reversed(_all(folder)):
         fault = find_damage(path)
         if fault:
@@ -142,7 +137,7 @@ def newest(
 
 
 def find_damage(path: Path) -> str:
-    """What is wrong with the checkpoint in this folder, in words; empty if every byte is as it was written."""
+    """What is wrong with the checkpoint in this folder, in words; empty if every byte is right."""
     try:
         told = (path / SUMS).read_bytes()
         found = _sums({file.name: _digest(file) for file in path.iterdir() if file.name != SUMS})
@@ -156,12 +151,12 @@ def find_damage(path: Path) -> str:
 
 
 def size_bytes(path: Path) -> int:
-    """What the checkpoint in this folder takes on disk."""
+    """The size of the checkpoint in this folder on disk."""
     return sum(file.stat().st_size for file in path.iterdir())
 
 
 def _all(folder: Path) -> list[Path]:
-    """Oldest first; what has another name is half-written."""
+    """Oldest first; a folder with another name is incomplete."""
     return sorted(path for path in folder.glob("*") if path.name.isdecimal())
 
 
@@ -185,7 +180,7 @@ def _write_files(folder: Path, capture: Capture) -> None:
 
 
 def _begin_layer(path: Path, capture: Capture, layer: LayerCapture) -> TensorFile:
-    """With what inner steps change: the next one waits for that."""
+    """First what inner steps change, since the next one waits for that."""
     file = TensorFile(path, capture.decide(layer))
     file.add(capture.moving(layer))
     return file
@@ -219,7 +214,7 @@ def generator_states(device: torch.device) -> dict[str, Tensor]:
 
 
 def set_generator_states(states: Mapping[str, Tensor], device: torch.device) -> None:
-    """The inverse; a device that was not there when they were taken keeps its own."""
+    """The inverse; a device that did not exist when they were taken keeps its own."""
     torch.set_rng_state(states["generator.cpu"])
     if device.type == "cuda" and "generator.cuda" in states:
         torch.cuda.set_rng_state(states["generator.cuda"], device)

@@ -19,16 +19,14 @@ CHUNK = 1 << 20
 
 
 def derived_start(theta: Tensor, residual: Tensor, *, sparse: bool) -> Tensor:
-    """Where inner steps begin after an update: of a layer or a piece of it, float32."""
+    """The start of inner steps after an update: of a layer or a piece of it, float32."""
     return theta if sparse else theta - residual
 
 
 @torch.no_grad()
 def load_layer(t: LayerTensors, stored: Mapping[str, Tensor], *, sparse: bool, known: bool) -> None:
-    """Take over a layer as a checkpoint has it, in place. The anchor is there already, if it is `known`.
-
-    If not, what steps had learned since `start` cannot be told where `start` was to follow from the anchor.
-    """
+    """Load a layer of a checkpoint in place. The anchor is loaded already, if it is `known`. If not, and if `start`
+    was to follow from the anchor, the progress since `start` is unknown."""
     copy_over(stored["residual"], t.residual)
     start, local = stored.get("start"), stored.get("local")
     for first in range(0, t.elements, CHUNK):

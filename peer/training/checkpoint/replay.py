@@ -59,21 +59,17 @@ def restore_at(
     directory: Path, spec: RunSpec, name: bytes, round: int, initial: OuterState | None = None,
     start: RunStart | None = None,
 ) -> OuterState:  # fmt: skip
-    """The anchor of this name and round, of all layers, or of those of `initial`, which it becomes.
-
-    Raises what `lead_to` does.
-    """
+    """The anchor with this name and round, of all layers, or of those of `initial`, which is changed in place.
+    Raises the errors of `lead_to`."""
     anchor = initial or first_anchor(spec)
     lead_to(anchor, directory, spec, name, round, start or RunStart.of(anchor))
     return anchor
 
 
 def lead_to(anchor: OuterState, directory: Path, spec: RunSpec, name: bytes, round: int, start: RunStart) -> None:
-    """Have `anchor`, which is at the initial parameters, be the one of this name and round.
-
-    From the newest snapshot on the way to it, or else from where it is. Raises BadInput if files are damaged or gone,
-    or lead elsewhere, and then `anchor` is anywhere; RunMismatch if the run began with other parameters.
-    """
+    """Turn `anchor`, which holds the initial parameters, into the one with this name and round: from the newest
+    snapshot on the way to it, or else from where it is. Raises BadInput if files are damaged or missing, or lead
+    elsewhere, and then `anchor` may be anywhere; RunMismatch if the run began with other parameters."""
     taken = set(snapshots.names(directory))
     way: list[Update] = []
     while round > 0 and not ((round, name) in taken and _is_at_snapshot(anchor, directory, round, name)):
@@ -93,10 +89,8 @@ SnapshotOrigin = tuple[int, bytes] | None
 
 
 def origin_of(directory: Path, name: bytes, round: int, known: Mapping[bytes, SnapshotOrigin]) -> SnapshotOrigin:
-    """Where `lead_to` would begin for this anchor; `known` says it of anchors that may be on the way.
-
-    Raises BadInput if no way is on this disk.
-    """
+    """Where `lead_to` would begin for this anchor; `known` holds the answer for anchors that may be on the way.
+    Raises BadInput if no way is on this disk."""
     taken = set(snapshots.names(directory))
     known = {name: origin for name, origin in known.items() if origin is None or origin in taken}
     while round > 0 and (round, name) not in taken and name not in known:
@@ -105,7 +99,7 @@ def origin_of(directory: Path, name: bytes, round: int, known: Mapping[bytes, Sn
 
 
 def newest_snapshot(directory: Path) -> tuple[bytes, OuterState] | None:
-    """The name and the anchor of the newest snapshot on this disk that is intact."""
+    """The name and the anchor of the newest intact snapshot on this disk."""
     for round, name in reversed(snapshots.names(directory)):
         try:
             return name, read_anchor(directory, round, name)
@@ -127,7 +121,7 @@ def _update_that_made(directory: Path, round: int, name: bytes) -> Update:
 
 @dataclass(frozen=True, kw_only=True)
 class Chain:
-    """What a run directory knows of its run: the beginning, and the updates from the base of its chain to its head."""
+    """A run directory's knowledge of its run: the beginning, and the updates from the base of its chain to its head."""
 
     directory: Path
     genesis: Genesis
@@ -151,12 +145,9 @@ def read_chain(directory: Path, spec: RunSpec) -> Chain:
 def restore_anchor(
     chain: Chain, spec: RunSpec, initial: FlatParameters, told: Callable[[int, int], object] = lambda round, last: None
 ) -> OuterState:
-    """The anchor at the head of `chain`, by making the outer steps since the newest snapshot again.
-
-    Without one they are made from the run's `initial` parameters on. `told` hears of each, and of the last.
-
-    Raises RunMismatch if the run began with others, BadInput if bytes on disk are missing or damaged.
-    """
+    """The anchor at the head of `chain`, computed from the newest snapshot by its outer steps. Without a snapshot
+    they begin at the run's `initial` parameters. `told` is called for each, and for the last. Raises RunMismatch if
+    the run began with others, BadInput if bytes on disk are missing or damaged."""
     anchor = OuterState.initial(initial.by_layer())
     require_same_start(chain.genesis, anchor.state_digest())
     layout = cut([layer.size for layer in initial.layers], spec.codec.part_elements)
@@ -173,7 +164,7 @@ def restore_anchor(
 
 
 def _start_late(anchor: OuterState, chain: Chain) -> None:
-    """Be at the newest snapshot that is on the chain, if there is any."""
+    """Start at the newest snapshot that is on the chain, if there is any."""
     rounds = {chain.head.anchor: chain.head.round} | {update.parent: update.round - 1 for update in chain.updates}
     for round, name in reversed(snapshots.names(chain.directory)):
         if rounds.get(name) == round and _is_at_snapshot(anchor, chain.directory, round, name):
@@ -181,7 +172,7 @@ def _start_late(anchor: OuterState, chain: Chain) -> None:
 
 
 def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> bool:
-    """Take over what this snapshot holds; False if it is damaged, and then nothing changed."""
+    """Load this snapshot; False if it is damaged, and then nothing has changed."""
     try:
         become_snapshot(anchor, directory, round, name)
     except BadInput as error:
@@ -192,7 +183,7 @@ def _is_at_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes
 
 @torch.no_grad()
 def become_checkpoint(anchor: OuterState, checkpoint: Checkpoint) -> None:
-    """Be the anchor at which a home of a cluster took `checkpoint` of the same layers, which holds it."""
+    """Load the anchor from a `checkpoint` of a home of a cluster, with the same layers."""
     for number in range(len(anchor.theta)):
         stored = checkpoint.layer(number)
         for vector, name in zip(anchor.layer(number), ("theta", "momentum"), strict=True):
@@ -201,8 +192,7 @@ def become_checkpoint(anchor: OuterState, checkpoint: Checkpoint) -> None:
 
 
 def read_anchor(directory: Path, round: int, name: bytes, held: range | None = None) -> OuterState:
-    """The anchor that the snapshot of this round and name holds, or these layers of it. Raises BadInput if that is
-    damaged."""
+    """The anchor in the snapshot of this round and name, or these layers of it. Raises BadInput if that is damaged."""
     path = snapshots.path_of(directory, round, name)
     manifest = snapshots.read_manifest(path)
     held = range(len(manifest.layers)) if held is None else held
@@ -215,10 +205,8 @@ def read_anchor(directory: Path, round: int, name: bytes, held: range | None = N
 
 
 def become_snapshot(anchor: OuterState, directory: Path, round: int, name: bytes) -> None:
-    """Be what the snapshot of this round and name holds, in place.
-
-    Raises BadInput if that is damaged, or of another model, and then nothing changed.
-    """
+    """Load the snapshot of this round and name in place. Raises BadInput if it is damaged, or of another model, and
+    then nothing has changed."""
     path = snapshots.path_of(directory, round, name)
     manifest = snapshots.read_manifest(path)
     if manifest.layers[anchor.layers.start : anchor.layers.stop] != anchor.sizes:

@@ -30,17 +30,15 @@ class CheckpointSaver:
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="checkpoint")
 
     def save(self, capture: Capture, *, beside: bool) -> Future[Path]:
-        """Have all of a peer on disk: ends with the folder where it is, or with DiskFull.
-
-        Unless `beside`, all is written when this returns. Else whoever changes a tensor tells the capture before.
-        """
+        """Write a peer's state to disk: the future ends with the folder, or with DiskFull. Unless `beside`, all is
+        written when this returns. Otherwise code that changes a tensor tells the capture before."""
         writing = self._executor.submit(self._checkpoints.write, capture)
         if not beside:
             wait([writing])
         return writing
 
     def close(self) -> None:
-        """Once what is being written is written."""
+        """Returns once the present write has ended."""
         self._executor.shutdown()
 
 
@@ -57,7 +55,7 @@ ShareChunks = Callable[[bytes, Sequence[bytes], Callable[[Sequence[bytes]], None
 
 @dataclass(frozen=True)
 class WithHomes:
-    """Who writes the other layers of a snapshot."""
+    """The homes that write the other layers of a snapshot."""
 
     sizes: Sequence[int]
     """Elements of each layer of the model."""
@@ -65,29 +63,24 @@ class WithHomes:
 
 
 class SnapshotWriter:
-    """Writes a snapshot every `snapshot_rounds` rounds in a thread. The anchor must not change before `wait`.
-
-    A home of a cluster writes its layers, and names what it wrote once the others have told what theirs are: later, or
-    never where one of them is gone.
-    """
+    """Writes a snapshot every `snapshot_rounds` rounds in a thread. The anchor must not change before `wait`. A home
+    of a cluster writes its layers, and publishes them once the others have told their chunks: later, or never if one
+    of them is gone."""
 
     def __init__(
         self, directory: Path, spec: RunSpec, homes: WithHomes | None, warn: Callable[[str, str], None]
     ) -> None:
-        """`warn` hears a code and a text of a snapshot of a cluster that came to nothing."""
+        """`warn` is called with a code and a text if a snapshot of a cluster failed."""
         self._directory, self._spec, self._homes, self._warn = directory, spec, homes, warn
         self._executor = ThreadPoolExecutor(max_workers=1, thread_name_prefix="snapshot")
         self._writing: Future[None] | None = None
         self._cost_s = 0.0
         self._rounds: deque[tuple[int, float]] = deque(maxlen=PACE_ROUNDS)
-        """The newest rounds, and when they came."""
+        """The newest rounds, and their times."""
 
     def due(self, round: int) -> bool:
-        """Whether this is a round in which all peers write one, said once per round.
-
-        A peer whose disk is too slow writes every second one of them, or every fourth: so peers of
-        different speed still have some in common.
-        """
+        """Whether all peers write a snapshot in this round; true once per round. A peer whose disk is too slow
+        writes every second one, or every fourth, so that peers of different speed still have some in common."""
         now = time.monotonic()
         if self._rounds and round <= self._rounds[-1][0]:
             self._rounds.clear()  # it stands at an earlier snapshot
@@ -104,7 +97,7 @@ class SnapshotWriter:
         self._writing = self._executor.submit(self._write, anchor, name, state)
 
     def wait(self) -> str:
-        """Until it is on disk; why it is not, in words, else nothing."""
+        """Returns when it is on disk; the reason, in words, if it is not."""
         if self._writing is None:
             return ""
         writing, self._writing = self._writing, None
@@ -134,7 +127,7 @@ class SnapshotWriter:
             self._cost_s = time.monotonic() - began_at
 
     def _draft(self, anchor: OuterState, homes: WithHomes, base: ChainBase, state: bytes) -> None:
-        """Its layers, for the time when the others have written theirs."""
+        """Its layers, to be published when the others have written theirs."""
         made = snapshots.draft(
             self._directory, homes.sizes, lambda layer: anchor.chunks(layer - anchor.layers.start),
             run=self._spec.digest(), base=base, cursors=anchor.cursors, layers=anchor.layers,
@@ -142,7 +135,7 @@ class SnapshotWriter:
         homes.share(base.head.anchor, made.chunks, lambda chunks: self._complete(made, chunks, state))
 
     def _complete(self, made: snapshots.Draft, chunks: Sequence[bytes], state: bytes) -> None:
-        """From whichever thread heard of the other homes' chunks."""
+        """Called by the thread that learned the other homes' chunks."""
         with suppress(RuntimeError):  # closed meanwhile
             self._executor.submit(self._publish, made, tuple(chunks), state)
 

@@ -20,7 +20,7 @@ ALIGNMENT = 8
 
 @dataclass(frozen=True, kw_only=True)
 class TensorEntry:
-    """What a file says of one tensor."""
+    """The entry of one tensor in the file's header."""
 
     name: str
     shape: tuple[int, ...]
@@ -32,7 +32,7 @@ class TensorEntry:
 
 
 class TensorFile:
-    """Takes the tensors of `entries` in their order, as little-endian bytes, and knows the digest of what it wrote."""
+    """Takes the tensors of `entries` in their order, as little-endian bytes, and computes the digest of the file."""
 
     def __init__(self, path: Path, entries: Sequence[TensorEntry]) -> None:
         self.path = path
@@ -42,7 +42,8 @@ class TensorFile:
         self.add([header])
 
     def add(self, chunks: Iterable[memoryview | bytes]) -> None:
-        """Append. Raises OSError. The file is open only meanwhile: a model may have more layers than descriptors."""
+        """Append. Raises OSError. The file is only open meanwhile: a model may have more layers than there are
+        descriptors."""
         with self.path.open("ab", buffering=0) as file:
             for chunk in chunks:
                 self._digest.update(chunk)

@@ -47,7 +47,7 @@ def as_line(row: Any, text_field: str, where: str) -> str:
 
 
 def _message(value: Any, where: str) -> dict[str, Any]:
-    """As transformers has it: a key of which nothing is said is not there."""
+    """A message in transformers' form: keys without a value are left out."""
     said = dict(value) if isinstance(value, Mapping) else {}
     role = said.pop("role", None) or said.pop("from", None)
     content = said.pop("content", None)
@@ -72,7 +72,7 @@ def _is_call(call: Any) -> bool:
 
 
 def _joined(content: str | list[Any], where: str) -> str:
-    """Of parts their texts, one after the other: many templates take no parts, and all take that."""
+    """The texts of parts, one after the other: many templates take no parts, and all take text."""
     if isinstance(content, str):
         return content
     texts: list[Any] = [part.get("text") if isinstance(part, Mapping) else part for part in content]
@@ -83,7 +83,7 @@ def _joined(content: str | list[Any], where: str) -> str:
 
 
 def _tools(said: Any, where: str) -> list[Any]:
-    """Also out of a text: columns of tables hold them so, as each tool has other fields."""
+    """Tools, also as JSON text: columns of tables hold them so, since each tool has other fields."""
     try:
         tools = json.loads(said) if isinstance(said, str) and said.strip() else said or []
     except (ValueError, RecursionError):

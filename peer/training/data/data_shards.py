@@ -22,12 +22,12 @@ def is_held_out(document: str, every: int) -> bool:
 
 
 def data_owner(shard: int, peers: Collection[str]) -> str:
-    """The peer that reads `shard`, whatever order `peers` come in. `peers` must not be empty."""
+    """The peer that reads `shard`, in whatever order `peers` are given. `peers` must not be empty."""
     return max(peers, key=lambda peer: (_hash("owner", f"{shard}/{peer}"), peer))
 
 
 def shards_of(peer: str, peers: Collection[str]) -> tuple[int, ...]:
-    """The shards that `peer` reads while `peers` (which include it) are at work. May be empty in a large group."""
+    """The shards that `peer` reads while `peers` (with it) are at work. May be empty in a large group."""
     return tuple(shard for shard in range(DATA_SHARDS) if data_owner(shard, peers) == peer)
 
 

@@ -26,19 +26,19 @@ LEFT_OUT = "left out: "
 
 
 class DocumentEncoder(Protocol):
-    """What a source does with its documents."""
+    """How a source turns documents into tokens."""
 
     most: int
     """Tokens are below this."""
     end: Tokens
-    """Behind the last of a shard."""
+    """The tokens after the last document of a shard."""
     counts: Counter[str]
-    """What of its documents is learned, and what is not and why: see `ChatEncoder`."""
+    """How much of its documents is learned, and how much is not and why: see `ChatEncoder`."""
     identity: str
-    """Differs where the same documents have other tokens, or lie otherwise in a shard."""
+    """Differs if the same documents have other tokens, or another place in a shard."""
 
     def encode(self, text: str, name: str) -> Tokens:
-        """Of the document of this name."""
+        """The tokens of the document with this name."""
         ...
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
@@ -46,11 +46,11 @@ class DocumentEncoder(Protocol):
         ...
 
     def filler(self, size: int, length: int) -> Tokens:
-        """What lies between `size` tokens of an endless shard and a document of `length` tokens, which comes next."""
+        """The tokens between `size` tokens of an endless shard and a next document of `length` tokens."""
         ...
 
     def rest(self) -> None:
-        """Nothing is encoded for a while: give back what that takes."""
+        """Nothing is encoded for a while: free memory."""
         ...
 
 
@@ -77,11 +77,9 @@ class TextEncoder:
 
 
 class ChatEncoder:
-    """Conversations, each whole in a window, so that every answer is predicted from all that was said before it.
-
-    One that is longer than the context ends with the last answer that has room there with all before it. One in which
-    nothing is left to learn has no tokens.
-    """
+    """Conversations, each whole in a window, so that every answer is predicted from everything before it. One that
+    is longer than the context ends with the last answer that fits with everything before it. One without a learned
+    answer left has no tokens."""
 
     most = 1 << 31
 
@@ -110,7 +108,7 @@ class ChatEncoder:
         return tokens if len(room) else tokens[:0]
 
     def joined(self, encoded: Iterable[Tokens]) -> Iterator[Tokens]:
-        """Each conversation goes to the first open slot with room for it; the oldest is closed for a new one."""
+        """Each conversation goes to the first open slot in which it fits; the oldest slot is closed for a new one."""
         slots: list[list[Tokens]] = []
         for tokens in encoded:
             if not len(tokens):
@@ -124,7 +122,7 @@ class ChatEncoder:
         yield from map(self._filled, slots)
 
     def filler(self, size: int, length: int) -> Tokens:
-        """A new slot where the last one has no room: what is kept of a stream knows no open ones."""
+        """A new slot if the last one is too full: the kept tokens of a stream know no open slots."""
         room = -size % self._context
         return np.repeat(self.end, room if length > room else 0)
 
@@ -137,5 +135,5 @@ class ChatEncoder:
 
 
 def encoder_of(spec: RunSpec, tokenizer: Tokenizer) -> DocumentEncoder:
-    """That of `data.format`."""
+    """The encoder for `data.format`."""
     return ChatEncoder(tokenizer, spec.model.context) if spec.data.format == "chat" else TextEncoder(tokenizer)

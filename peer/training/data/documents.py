@@ -25,15 +25,13 @@ FEW = 4
 
 
 def is_whole(found: FoundFiles, held_out_every: int) -> bool:
-    """Whether there are enough documents to hold out whole ones. A file of rows has many."""
+    """Whether there are enough documents to hold out whole ones. A file of rows counts as many."""
     return len(found.files) >= FEW * held_out_every or any(file.kind != "text" for file in found.files)
 
 
 def documents_of(found: FoundFiles, text_field: str, told: Findings, *, whole: bool = True) -> Iterator[Document]:
-    """A text file is a document, and so is a row of any other file. Raises BadInput and BadSpec.
-
-    `whole`: pieces of a text are on one side of what is held out.
-    """
+    """A text file is a document, and so is a row of any other file. Raises BadInput and BadSpec. `whole`: all pieces
+    of a text are either held out or not."""
     size = piece_characters([file.size_bytes for file in found.files])
     for file in found.files:
         if file.kind != "text":
@@ -62,7 +60,7 @@ def piece_characters(sizes_bytes: Sequence[int]) -> int:
 
 
 def _text_of(row: Any, where: str, text_field: str) -> str:
-    """Raises BadSpec for a row that has no such text, in which nobody wants to learn the braces."""
+    """Raises BadSpec for a row without such a text, since nobody wants to learn its braces."""
     fields = row if isinstance(row, Mapping) else {}
     text = fields.get(text_field)
     if isinstance(text, str):
@@ -77,7 +75,7 @@ def _text_of(row: Any, where: str, text_field: str) -> str:
 
 
 def _pieces(name: str, text: Iterator[str], size: int, content: str, whole: bool) -> Iterator[Document]:
-    """Of a text that comes bit by bit: cut behind the first line that ends at `size` characters or later, or there."""
+    """A text in pieces: cut after the first line that ends at `size` characters or later."""
     pending, number, ended = "", 0, False
     while True:
         while len(pending) < 2 * size and not ended:
@@ -106,7 +104,7 @@ def standard_library(root: Path | None = None) -> Iterator[Document]:
 
 
 def library_files(root: Path | None = None) -> tuple[Path, list[str]]:
-    """Its folder, and what is read below it, in order."""
+    """The folder of the library, and what is read in it, in order."""
     root = root or Path(sysconfig.get_path("stdlib"))
     return root, sorted(_python_files(root))
 

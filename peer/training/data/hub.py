@@ -29,10 +29,10 @@ VERSION = 1
 
 
 class HubSource:
-    """A streamed data set. Raises BadSpec if there is none, or one of another kind than text, Unreachable.
+    """A streamed data set. Raises BadSpec if it does not exist, or holds no text, Unreachable.
 
     Documents of one shard come in the data set's order, which should be a shuffled one. What was read is kept in the
-    cache; to start in mid-run elsewhere, a shard is read from its beginning up to the cursor, once.
+    cache; to start in mid-run on another machine, a shard is read once from its beginning up to the cursor.
     """
 
     def __init__(self, tokenizer: Tokenizer, spec: RunSpec) -> None:
@@ -117,7 +117,7 @@ TABLES = frozenset({"arrow", "csv", "json", "parquet", "text"})
 
 
 def _open(spec: RunSpec) -> tuple[Any, tuple[str, ...]]:
-    """The data set, and which files of which revision it is made of."""
+    """The data set, with its files and their revision."""
     from datasets import config, load_dataset_builder
 
     # Who waits is told after a while, and the stream goes on from the same row.
@@ -142,8 +142,8 @@ def _open(spec: RunSpec) -> tuple[Any, tuple[str, ...]]:
 
 
 def require_own_files(builder: Any, name: str) -> None:
-    """Raises BadSpec for a data set whose card names other files than its own, such as some of this machine, or whose
-    format is none that is read."""
+    """Raises BadSpec for a data set whose card names files other than its own, such as some of this machine, or
+    whose format is not supported."""
     kind = type(builder).__module__.rpartition(".")[2]
     if kind not in TABLES:
         raise BadSpec(f"data.path is {name!r}, a data set of the kind {kind!r}; use one of {', '.join(sorted(TABLES))}")

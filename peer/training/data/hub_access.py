@@ -11,7 +11,7 @@ from dht.errors import BadSpec, Unreachable
 
 
 def close_hub() -> None:
-    """From now on this process, and those it starts, ask huggingface.co for nothing, whatever a library would like."""
+    """From now on this process, and its children, send no request to huggingface.co, whatever a library would like."""
     os.environ.update(HF_HUB_OFFLINE="1", HF_DATASETS_OFFLINE="1")
     # What was loaded before has read its environment.
     for module, name in (("huggingface_hub.constants", "HF_HUB_OFFLINE"), ("datasets.config", "HF_HUB_OFFLINE")):
@@ -22,10 +22,8 @@ def close_hub() -> None:
 def fetch_files(
     key: str, name: str, patterns: Sequence[str], *, revision: str | None = None, token: bool | None = None
 ) -> Path:
-    """Where the files of the repository OWNER/NAME that match `patterns` lie, once they do; those of its top folder.
-
-    `key` is that of the spec which names it. Raises BadSpec where there is no such repository, and Unreachable.
-    """
+    """The folder with those files of the repository OWNER/NAME that match `patterns`; only files of its top folder.
+    `key` is the spec's key that names it. Raises BadSpec if there is no such repository, and Unreachable."""
     from httpx2 import HTTPError
     from huggingface_hub import snapshot_download
     from huggingface_hub.errors import (

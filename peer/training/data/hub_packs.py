@@ -32,7 +32,7 @@ SAVE_EVERY = 1 << 18
 
 @dataclass
 class RowPlace:
-    """How far a stream has come."""
+    """The position of a stream."""
 
     file: int = 0
     row: int = 0
@@ -42,9 +42,9 @@ class RowPlace:
 
 
 class RowStream:
-    """Rows of a streamed data set, each once, whatever breaks meanwhile.
+    """Rows of a streamed data set, each once, whatever fails meanwhile.
 
-    It goes on in the file where it was, by counting rows: with states of `datasets` 5.2.0 (`state_dict`) the rest of a
+    It resumes in the file where it was by counting rows: with states of `datasets` 5.2.0 (`state_dict`) the rest of a
     file was lost in streams whose first read had failed.
     """
 
@@ -81,14 +81,14 @@ class RowStream:
 
 
 class ShardPack:
-    """Tokens of a shard as if they never ended: behind one pass follows the next."""
+    """Tokens of a shard as if they never ended: after one pass the next follows."""
 
     def __init__(
         self, place: Path, item: str, rows: Any, name: str, encode: Callable[[int, dict[str, Any]], Tokens | None],
         filler: Callable[[int, int], Tokens],
     ) -> None:  # fmt: skip
-        """`encode` makes tokens of a row and its number in the stream, or None where it is not of this shard; `filler`
-        as of a `DocumentEncoder`."""
+        """`encode` makes tokens of a row and its number in the stream, or None if it is not of this shard; `filler`
+        as in `DocumentEncoder`."""
         self._place, self._item, self._name, self._encode = place, np.dtype(item), name, encode
         self._filler = filler
         self._file, self._is_kept = _open_alone(place)
@@ -119,7 +119,7 @@ class ShardPack:
         return np.frombuffer(os.pread(self._file, count * width, start * width), self._item).astype(np.int32)
 
     def _read_next(self) -> None:
-        """By one row; where the disk is full the next call writes what has come."""
+        """Read one more row; on a full disk the next call writes it."""
         if self._unwritten is None:
             number, row = self._stream.place.number, self._stream.next()
             if row is None:
@@ -159,7 +159,7 @@ def _read_state(place: Path) -> Any:
 
 
 def _open_alone(place: Path) -> tuple[int, bool]:
-    """A file, and whether it is kept: another peer of this machine may write it, or nobody may."""
+    """A file, and whether this process may write it: another peer of this machine may write it, or nobody may."""
     with suppress(OSError):
         place.parent.mkdir(parents=True, exist_ok=True)
         file = os.open(place, os.O_RDWR | os.O_CREAT, 0o600)

@@ -45,38 +45,38 @@ SHOWN = 20
 
 @dataclass(frozen=True, kw_only=True)
 class DataInspection:
-    """One source of a run on the files of one machine."""
+    """The data of one source of a run on one machine."""
 
     called: str
-    """By the spec."""
+    """Its name in the spec."""
     folder: str
     context: int
     held_out_every: int
     held_out_by: str
     files: tuple[tuple[str, int], ...]
-    """Those that are read: name and bytes."""
+    """The files that are read: name and bytes."""
     left_out: tuple[LeftOut, ...] = ()
     converted: tuple[tuple[str, str], ...] = ()
     """Files in another encoding than UTF-8, and in which."""
     characters: int = 0
     replaced: int = 0
-    """Those that are U+FFFD: no letter was there, or somebody has lost it before."""
+    """Characters that are U+FFFD: there was no valid character."""
     documents: int = 0
     duplicates: int = 0
-    """Documents that stand somewhere before."""
+    """Documents that already appear earlier."""
     long: int = 0
     """Documents of more than `context` tokens."""
     talks: Mapping[str, int] = field(default_factory=dict)
-    """Of conversations whose tokens were counted, what is learned and what is not: see `ChatEncoder.counts`."""
+    """How many tokens of conversations are learned and how many are not: see `ChatEncoder.counts`."""
     closing: str | None = None
-    """The token that ends an answer; empty where the template ends it with none, None where nobody has looked."""
+    """The token that ends an answer; empty if the template uses none, None if nobody has looked."""
     tokens: int = 0
     is_counted: bool = True
     """Whether all tokens were counted, and not estimated."""
     holds_out_pieces: bool = False
-    """Of long documents, as there are few."""
+    """Whether pieces of long documents are held out, since there are few documents."""
     passes: float | None = None
-    """Over all of it, by the whole run; None for a run without an end."""
+    """How often the whole run reads all of it; None for a run without end."""
     faults: tuple[str, ...] = ()
 
     @property
@@ -89,7 +89,7 @@ class DataInspection:
 
     @property
     def refusals(self) -> tuple[str, ...]:
-        """Why nobody may train on it, all of it, each with what to do; none where somebody may."""
+        """All reasons why nobody can train on it, each with what to do; empty if training is possible."""
         found = list(self.faults)
         if self.replaced > MOST_REPLACED * self.characters:
             found.append(
@@ -114,13 +114,13 @@ class DataInspection:
         return tuple(found)
 
     def require_sound(self) -> None:
-        """Raises BadInput that says all."""
+        """Raises BadInput with all reasons."""
         if refusals := self.refusals:
             more = f"; and {len(refusals) - SHOWN:,} more" if len(refusals) > SHOWN else ""
             raise BadInput(f"{self.folder} cannot be trained on: {'; '.join(refusals[:SHOWN])}{more}")
 
     def table(self) -> list[tuple[str, str]]:
-        """All of it in words: what it is about, and a line of text."""
+        """A table in words: a subject and a line of text each."""
         about = "" if self.is_counted else "about "
         copies = f", of which {self.duplicates:,} are copies of others" if self.duplicates else ""
         longer = f"; {self.long:,} longer than the context of {self.context:,} tokens" if self.long else ""
@@ -144,7 +144,7 @@ class DataInspection:
         return rows
 
     def _answers(self) -> Iterator[tuple[str, str]]:
-        """Of conversations what is learned of them, and what is not, and why."""
+        """How many tokens of conversations are learned, and how many are not, and why."""
         if not self.talks:
             return
         said = Counter(self.talks)
@@ -197,10 +197,8 @@ class DataInspection:
 
 
 def inspect(spec: RunSpec, data_path: str) -> tuple[DataInspection, ...]:
-    """What a run finds in these files, for each of its sources that reads any. Nothing is loaded from elsewhere.
-
-    Raises BadInput where a folder is not there, or nothing in it is read.
-    """
+    """The data that a run finds in these files, for each of its sources that reads files. Nothing is downloaded.
+    Raises BadInput if a folder does not exist, or nothing in it is read."""
     if not spec.data.mix:
         alone = [(spec, 1.0)] if spec.data.source == "files" else []
     else:
@@ -212,7 +210,7 @@ def inspect(spec: RunSpec, data_path: str) -> tuple[DataInspection, ...]:
 
 
 def format_in(folder: str) -> str:
-    """What `data.format` is for these files: `chat` where the first row is a conversation. Raises BadInput."""
+    """The `data.format` of these files: `chat` if the first row is a conversation. Raises BadInput."""
     rows = find_files(folder).of_rows().files
     _, row = next(rows_of(rows[0], None, Findings(raises=False)), ("", None)) if rows else ("", None)
     return "chat" if isinstance(row, dict) and not row.keys().isdisjoint(KEYS) else "text"
@@ -225,7 +223,7 @@ def fingerprint_of(spec: RunSpec, data_path: str) -> bytes:
 
 
 def _tokenizer_here(spec: RunSpec) -> Tokenizer | None:
-    """None for one that must be loaded first."""
+    """None for a tokenizer that must be downloaded first."""
     if spec.model.tokenizer == "bytes":
         return ByteTokenizer()
     is_here = spec.model.tokenizer == START and spec.start is not None and start_blob.is_here(spec.start.digest)
@@ -268,7 +266,7 @@ def _closing(spec: RunSpec, tokenizer: Tokenizer | None) -> str | None:
 
 
 def _passes(spec: RunSpec, share: float, tokens: float) -> float | None:
-    """What all its founders read of it together, or one peer of its own, by what there is."""
+    """How often its founders together read all of it, or one peer its own data."""
     if not spec.run.rounds:
         return None
     readers = 1 if spec.data.private else spec.run.founders
@@ -291,7 +289,7 @@ class _Counts:
         return {} if self._encoder is None else dict(self._encoder.counts)
 
     def add(self, document: Document) -> None:
-        """Raises what the encoder does, for a conversation that its template refuses."""
+        """Raises the encoder's errors for a conversation that its template refuses."""
         if document.piece == 0:
             self.documents, self._of_document = self.documents + 1, 0.0
             seen, content = len(self._seen), document.whole or content_of(document.text)

@@ -23,7 +23,7 @@ PERIOD = 1 << 10
 
 @dataclass(frozen=True)
 class PartOfMix:
-    """One of the sources, and its share of all that is read."""
+    """One of the sources, and its share of all windows."""
 
     name: str
     weight: float
@@ -32,10 +32,10 @@ class PartOfMix:
 
 
 class MixedSource:
-    """A source of sources. In each shard they alternate by a pattern of their weights that never changes.
+    """Several sources as one. In each shard they alternate in a pattern of their weights that never changes.
 
     A shard in which a source has nothing is read less often, in proportion, so that over all shards each source has its
-    share. The pattern goes by the sizes of the shards: peers with the same data have the same one.
+    share. The pattern follows from the sizes of the shards: peers with the same data have the same one.
     """
 
     def __init__(self, parts: Sequence[PartOfMix]) -> None:
@@ -64,7 +64,7 @@ class MixedSource:
         return np.concatenate([part.source.held_out() for part in self.parts])
 
     def _made(self, shard: int) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-        """Whose turn it is at each place (PERIOD), and how many turns each has had before it (PERIOD + 1, sources)."""
+        """The source at each position (PERIOD), and how many turns each has had before it (PERIOD + 1, sources)."""
         counts = _counts(self._shares[shard])
         # The k-th of n turns belongs at (k + ½) / n of the period; so none is late by more than a turn or two.
         ideal = [(Fraction(2 * k + 1, 2 * n), number) for number, n in enumerate(counts) for k in range(n)]
@@ -75,12 +75,12 @@ class MixedSource:
 
 
 def _share(source: Source, shard: int) -> Fraction:
-    """Of the windows of a source, those that lie in the shard."""
+    """The share of a source's windows that lie in the shard."""
     return Fraction(source.windows.get(shard, 0), sum(source.windows.values()))
 
 
 def _counts(shares: Sequence[Fraction]) -> list[int]:
-    """Turns of each in a period: at least one where it has anything; the largest has what is left."""
+    """Turns of each source in a period: at least one if it has anything; the largest gets the rest."""
     total = sum(shares)
     counts = [max(1, round(PERIOD * share / total)) if share else 0 for share in shares]
     counts[counts.index(max(counts))] += PERIOD - sum(counts)
@@ -89,7 +89,8 @@ def _counts(shares: Sequence[Fraction]) -> list[int]:
 
 @dataclass(frozen=True)
 class HeldOutSets:
-    """Those of a source, or of the sources of a mix. The loss of a run is the mean over them by their weights."""
+    """The held-out sets of a source, or of the sources of a mix. The loss of a run is their mean by the weights of
+    the sources."""
 
     parts: tuple[PartOfMix, ...]
 
@@ -104,7 +105,7 @@ class HeldOutSets:
 
     @property
     def predicted(self) -> int:
-        """Tokens of all of them that are predicted."""
+        """The number of predicted tokens in all of them."""
         return sum(map(predicted_tokens, self.tokens))
 
     def mean(self, losses: Sequence[float]) -> float:

@@ -23,12 +23,9 @@ from peer.training.data.tokenizer import Tokenizer, tokenizer_of
 
 
 def open_source(spec: RunSpec, data_path: str = "", home: Path | None = None) -> Source:
-    """The source that `spec.data` names, ready to read; of files, those that their owner named in `data_path`.
-
-    `home` is the folder of the peer: tokens of private data lie there, and where others lie is noted there.
-
-    Raises BadInput where a run on files is given none, BadSpec and Unreachable.
-    """
+    """The source that `spec.data` names, ready to read; a source of files reads those that the owner named in
+    `data_path`. `home` is the folder of the peer: tokens of private data lie there, and it notes where others lie.
+    Raises BadInput if a run on files is given none, BadSpec and Unreachable."""
     require_files(spec, data_path)
     if spec.data.mix:
         total = sum(part.weight for part in spec.data.mix)
@@ -60,7 +57,7 @@ def open_source(spec: RunSpec, data_path: str = "", home: Path | None = None) ->
 
 
 def files_of(spec: RunSpec, data_path: str) -> FoundFiles:
-    """Those that a run on files, and not on a mix, reads of these. Raises BadInput where there are none."""
+    """Those of these files that a run on files, and not on a mix, reads. Raises BadInput if there are none."""
     found = find_files(data_path)
     found = found.of_rows() if spec.data.format == "chat" else found
     require_some(found, data_path)
@@ -109,15 +106,15 @@ def _folder_of(part: MixTable, data_path: str) -> str:
 
 
 def folders(spec: RunSpec, data_path: str) -> dict[str, str]:
-    """Where the run's files are on this machine, by what its spec calls them: in a mix each in a folder of its own in
-    `data_path`, by the name of the source."""
+    """The folders of the run's files on this machine, by their names in the spec: in a mix each source has a folder
+    of its own in `data_path`, by its name."""
     if not spec.data.mix:
         return {spec.data.path: data_path} if spec.data.source == "files" else {}
     return {part.path: _folder_of(part, data_path) for part in spec.data.mix if part.source == "files"}
 
 
 def require_files(spec: RunSpec, data_path: str) -> None:
-    """Raises BadInput for a run on files, if their owner has named none: a spec says nothing about this machine."""
+    """Raises BadInput for a run on files if the owner has named none: a spec says nothing about this machine."""
     called = " and ".join(repr(each.path) for each in spec.data.sources if each.source == "files")
     if called and not data_path:
         names = " and ".join(part.name for part in spec.data.mix if part.source == "files")

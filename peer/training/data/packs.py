@@ -52,7 +52,7 @@ TOKENS, MANIFEST = "tokens", "manifest"
 
 @dataclass(frozen=True, kw_only=True)
 class PackManifest:
-    """What a pack holds. Its bytes are canonical."""
+    """The content of a pack. Its bytes are canonical."""
 
     item: str
     sizes: tuple[int, ...]
@@ -83,7 +83,7 @@ class PackManifest:
 
     @classmethod
     def from_bytes(cls, packed: bytes) -> PackManifest:
-        """Raises ValueError for what is none of this version."""
+        """Raises ValueError for bytes that are no manifest of this version."""
         try:
             version, item, sizes, chunk_bytes, chunks = msgpack.unpackb(packed, use_list=False)
         except (TypeError, msgpack.UnpackException) as error:
@@ -96,10 +96,10 @@ class PackManifest:
 
 
 class Pack:
-    """One that lies in the cache. Raises OSError and ValueError where it does not, or not whole."""
+    """A pack in the cache. Raises OSError and ValueError if it is missing or incomplete."""
 
     def __init__(self, name: str, place: Path) -> None:
-        """That of this name in the folder `place`."""
+        """The pack of this name in the folder `place`."""
         self.folder = place / name
         self.manifest = PackManifest.from_bytes((self.folder / MANIFEST).read_bytes())
         self._file = os.open(self.folder / TOKENS, os.O_RDONLY)
@@ -109,8 +109,8 @@ class Pack:
             raise ValueError(f"{self.folder} is damaged")
 
     def read(self, part: int, start: int, stop: int) -> Tokens:
-        """Tokens from `start` to `stop` of a part. What is read for the first time is compared with its digest: raises
-        ValueError where it differs, OSError where the disk fails."""
+        """Tokens from `start` to `stop` of a part. What is read for the first time is compared with its digest:
+        raises ValueError if it differs, OSError if the disk fails."""
         manifest = self.manifest
         begin, end = (manifest.starts[part] + at * manifest.item_bytes for at in (start, stop))
         first = manifest.first_chunks[part]
@@ -129,10 +129,10 @@ class Pack:
 
 
 class PackSource:
-    """What `MemorySource` gives, out of a pack. Raises BadSpec if there is too little of it."""
+    """A source like `MemorySource`, read from a pack. Raises BadSpec if there is too little text."""
 
     def __init__(self, spec: RunSpec, packed: Callable[[], Pack]) -> None:
-        """`packed` finds the pack, or makes it anew."""
+        """`packed` finds the pack, or makes it."""
         self._packed, self._pack = packed, packed()
         self._context, self._eval_sequences = spec.model.context, spec.data.eval_sequences
         sizes = self._pack.manifest.sizes
@@ -177,7 +177,7 @@ def item_of(vocabulary: int) -> str:
 
 
 def fingerprint(base: Path, names: Sequence[str]) -> bytes:
-    """Of files as they are: changes with any name, size, or time of change."""
+    """A fingerprint of files: it changes with any name, size, or time of change."""
     listed = []
     for name in names:
         found = (base / name).stat()
@@ -189,12 +189,10 @@ def packed(
     place: str, files: bytes, documents: Callable[[], Iterable[Document]], encoder: DocumentEncoder, spec: RunSpec,
     packs: Path | None = None,
 ) -> Pack:  # fmt: skip
-    """The pack of these documents; they are read, one at a time, only where none is in `packs`: the cache, if nothing
-    else is said.
-
-    `place`: where they come from; `files`: their fingerprint. A pack of text holds for any context; and each for this
-    tokenizer, share of held-out documents and column. Raises DiskFull, OSError where the cache cannot be written.
-    """
+    """The pack of these documents; they are read, one at a time, only if `packs` has none (by default the cache).
+    `place`: where they come from; `files`: their fingerprint. A pack of text is valid for any context, and each pack
+    for one tokenizer, share of held-out documents and column. Raises DiskFull, OSError if the cache cannot be
+    written."""
     packs = packs or folder()
     item = item_of(encoder.most)
     table = spec.data
@@ -231,7 +229,8 @@ def _read_index(index: Path) -> tuple[str, str] | None:
 def write(
     documents: Iterable[Document], encoder: DocumentEncoder, table: DataTable, item: str, packs: Path
 ) -> PackManifest:
-    """Have these documents' tokens in the folder `packs`, for nobody else on this machine to read. Raises DiskFull."""
+    """Write these documents' tokens to the folder `packs`, readable by no other user of this machine. Raises
+    DiskFull."""
     scratch = packs / f"{os.getpid()}.new"
     shutil.rmtree(scratch, ignore_errors=True)
     with raising_disk_full(scratch):
@@ -286,7 +285,7 @@ def _read_each(file: BinaryIO, lengths: Iterable[int], item: str) -> Iterator[To
 
 
 def _in_chunks(pieces: Iterable[Tokens], item: str) -> Iterator[bytes]:
-    """Their bytes, as many at a time as have one digest."""
+    """Their bytes, cut into the pieces that have one digest each."""
     pending = bytearray()
     for piece in pieces:
         pending += piece.astype(item).tobytes()

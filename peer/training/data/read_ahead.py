@@ -22,10 +22,8 @@ LINGER_S = 5.0
 
 
 class ReadAhead:
-    """Windows of a source by a thread of its own, which ends when nothing is expected for a while.
-
-    So nothing is left to close, and a source that hangs holds nobody at the end of a process.
-    """
+    """Reads windows of a source in a thread of its own, which ends when nothing is expected for a while. So nothing
+    must be closed, and a source that hangs delays no process at its end."""
 
     def __init__(self, source: Source, patience_s: float = PATIENCE_S) -> None:
         self._source, self._patience_s = source, patience_s
@@ -35,7 +33,7 @@ class ReadAhead:
         self._failure: Exception | None = None
         self._reads = self._waits = False
         self.waited_s = 0.0
-        """All that was waited for windows."""
+        """All of the time spent waiting for windows."""
 
     def expect(self, places: Sequence[Place]) -> None:
         """These come next, in this order; nothing else is kept."""
@@ -46,8 +44,8 @@ class ReadAhead:
             self._begin()
 
     def windows(self, places: Sequence[Place]) -> list[Tokens]:
-        """These, which are expected. Raises what the source does, and Unreachable where it takes too long: both only
-        once, for then it is read again."""
+        """These windows, which are expected. Raises the source's errors, and Unreachable if it takes too long: each
+        only once, since then it is read again."""
         if not self._are_here(places):
             self._wait(places)
         return [self._here[place] for place in places]
@@ -79,7 +77,7 @@ class ReadAhead:
         return [place for place in self._expected if place not in self._here]
 
     def _read(self) -> None:
-        """In the thread. It takes the lock as rarely as it can, for whoever computes would wait for it."""
+        """In the thread. It takes the lock as rarely as it can, since the computing thread would wait for it."""
         while True:
             with self._changed:
                 self._reads = self._changed.wait_for(self._missing, LINGER_S) != []

@@ -41,7 +41,7 @@ class ShardSampler:
         self._passes: dict[int, float] = {}
         self._ranges: list[Range] = []
         self._plan: deque[Place] = deque()
-        """What follows, already chosen, but not read as far as anybody knows."""
+        """The next windows, already chosen, and not read as far as anybody knows."""
         self.reassign(peers, cursors)
 
     @property
@@ -54,11 +54,11 @@ class ShardSampler:
         return tuple(self._positions)
 
     def reassign(self, peers: Collection[str], cursors: Mapping[int, int]) -> None:
-        """Take the shards that are this peer's among `peers`, from the run's `cursors` on.
+        """Take over the shards that are this peer's among `peers`, from the run's `cursors` on.
 
-        A shard that it keeps goes on where it stands, unless the run is ahead. A peer to which no
-        shard falls, as happens in a group of many, reads all of them: what others read too. Of private text each peer
-        has all shards, and no cursor is of it but its own.
+        A shard that it keeps goes on from its own position, unless the run is ahead. A peer without a shard, as happens
+        in a large group, reads all of them, which others read too. Of private text each peer has all shards, and only
+        its own cursors.
         """
         if self._is_private:
             peers, cursors = {self._peer}, {}
@@ -71,9 +71,7 @@ class ShardSampler:
 
     def next(self, sequences: int) -> Tensor:
         """Tokens (sequences, context + 1), int64, on the CPU: inputs are all but the last, labels all but the first.
-
-        Raises what the source does, and Unreachable where it takes too long; then nothing is read.
-        """
+        Raises the source's errors, and Unreachable if it takes too long; then nothing is read."""
         self._choose(AHEAD * sequences)
         places = [self._plan[row] for row in range(sequences)]
         self._ahead.expect(self._plan)
@@ -96,7 +94,7 @@ class ShardSampler:
             self._note(shard, start, end)
 
     def pass_over(self, ranges: Iterable[Range]) -> None:
-        """These were read in a life before this one: go on behind them."""
+        """These ranges were read in an earlier life: go on after them."""
         for shard, _, end in ranges:
             ahead = end - self._positions.get(shard, end)
             if ahead > 0:
@@ -109,7 +107,7 @@ class ShardSampler:
         return tuple(sorted(self._ranges))
 
     def state(self) -> dict[str, Any]:
-        """Where it stands, as JSON values."""
+        """Its position, as JSON values."""
         return {
             "positions": sorted(self._positions.items()),
             "passes": sorted(self._passes.items()),
@@ -117,7 +115,7 @@ class ShardSampler:
         }
 
     def restore(self, state: Mapping[str, Any]) -> None:
-        """The inverse of `state`, also after a way through JSON."""
+        """The inverse of `state`, also after a conversion to JSON and back."""
         self._positions = {shard: position for shard, position in state["positions"]}
         self._passes = {shard: passes for shard, passes in state["passes"]}
         self._ranges = [(shard, start, end) for shard, start, end in state["ranges"]]
@@ -133,7 +131,7 @@ class ShardSampler:
         self._planned = dict(self._positions), dict(self._passes)
 
     def _choose(self, windows: int) -> None:
-        """Have a plan of so many at least: of what `_use` will find, in its order."""
+        """Plan at least so many windows: those that `_use` will find, in its order."""
         positions, passes = self._planned
         while len(self._plan) < windows:
             shard = min(passes, key=lambda shard: (passes[shard], shard))
@@ -175,6 +173,6 @@ class IdleSampler:
 
 
 def _at(cursors: Mapping[int, int], shard: int) -> int:
-    """0 also where a lie once moved a cursor to where no run comes."""
+    """The position; 0 also if a lie once moved a cursor beyond any real position."""
     cursor = cursors.get(shard, 0)
     return cursor if cursor < CURSOR_END else 0

@@ -31,7 +31,7 @@ class Source(Protocol):
     """Training windows by (shard, position), and the held-out set."""
 
     windows: Mapping[int, int]
-    """Windows in one pass over each shard that is not empty; 1 each where the sizes are not known."""
+    """Windows in one pass over each shard that is not empty; 1 each if the sizes are unknown."""
 
     def window(self, shard: int, position: int) -> Tokens:
         """Tokens (T) of the `position`-th window that the run reads from the shard.
@@ -52,14 +52,14 @@ class Document:
     name: str
     text: str
     whole: str = ""
-    """Hash of the document of which this is a piece; empty where it is all of it."""
+    """Hash of the document of which this is a piece; empty if it is a whole document."""
     piece: int = 0
     """Its number among those of its document."""
     stands_alone: bool = False
-    """It is held out, or not, whatever is done with the other pieces of its document."""
+    """Whether it is held out or not does not depend on the other pieces of its document."""
 
     def is_held_out(self, table: DataTable) -> bool:
-        """By its content, so that the same text is on one side, whatever its copies are called."""
+        """Held out by its content, so that all copies of a text are on one side, whatever their names."""
         if table.held_out_by == "name":
             return is_held_out(self.name, table.held_out_every)
         content = self.whole if self.whole and not self.stands_alone else content_of(self.text)
@@ -110,7 +110,7 @@ def _joined(encoded: list[Tokens], encoder: DocumentEncoder) -> Tokens:
 
 
 class WindowOrders:
-    """Where in its shard the window of a position lies: each pass over a shard has a permutation of its own."""
+    """The place in its shard of the window at a position: each pass over a shard has a permutation of its own."""
 
     def __init__(self, seed: int, windows: Mapping[int, int]) -> None:
         self._seed, self._windows = seed, windows
@@ -128,7 +128,7 @@ class WindowOrders:
 
 
 def require_enough(windows: Mapping[int, int], held_out_tokens: int, context: int) -> None:
-    """Raises BadSpec where there is nothing to train on, or nothing to measure with."""
+    """Raises BadSpec if there is nothing to train on, or nothing to evaluate with."""
     if not windows:
         raise BadSpec(f"the data hold no training text of {context + 1} tokens; add files, or lower model.context")
     if held_out_tokens <= context:
@@ -145,10 +145,8 @@ def permutation(seed: int, shard: int, turn: int, windows: int) -> npt.NDArray[n
 
 
 def spread(tokens: npt.NDArray[np.int32], sequences: int, context: int) -> npt.NDArray[np.int64]:
-    """`sequences` windows (B, T) at even distances over `tokens`, which do not overlap.
-
-    Raises BadSpec where nothing of them is predicted.
-    """
+    """`sequences` windows (B, T) at even distances over `tokens`, which do not overlap. Raises BadSpec if none of
+    their tokens is predicted."""
     available = (len(tokens) - 1) // context
     chosen = [index * available // sequences for index in range(sequences)] if sequences < available else None
     starts = np.asarray(chosen if chosen is not None else range(available), dtype=np.int64) * context

@@ -38,34 +38,31 @@ Tokens = npt.NDArray[np.int32]
 
 
 class Tokenizer(Protocol):
-    """What the data and the model need to know of a tokenizer."""
+    """The tokenizer as data and model need it."""
 
     vocabulary: int
     """Token numbers are below this."""
     end_of_text: int
     """The token that separates documents."""
     identity: str
-    """Changes with whatever may change what a text becomes."""
+    """Changes with everything that may change the tokens of a text."""
 
     def encode(self, text: str) -> Tokens:
         """The tokens of `text`, without any special token."""
         ...
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """Their text, without special tokens; what is no text in it becomes U+FFFD."""
+        """The text of tokens, without special tokens; invalid UTF-8 becomes U+FFFD."""
         ...
 
     def encode_talk(self, talk: Talk) -> EncodedTalk:
-        """A conversation: what is no answer that is learned is hidden.
-
-        Raises BadInput for messages that the chat template does not take, BadSpec where there is none, or one by which
-        answers cannot be found.
-        """
+        """A conversation; everything except learned answers is hidden. Raises BadInput for messages that the chat
+        template refuses, BadSpec if there is no template, or one that does not separate answers."""
         ...
 
     @property
     def closing(self) -> int | None:
-        """The token that ends an answer; None where conversations have no such."""
+        """The token that ends an answer; None if conversations have no such token."""
         ...
 
     def name_of(self, token: int) -> str:
@@ -73,11 +70,11 @@ class Tokenizer(Protocol):
         ...
 
     def rest(self) -> None:
-        """No conversation is encoded for a while: give back what that takes."""
+        """No conversation is encoded for a while: free memory."""
         ...
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
-        """The same tokenizer as transformers loads it, to be saved beside a model of this context."""
+        """The same tokenizer as transformers loads it, to be saved with a model of this context."""
         ...
 
 
@@ -98,7 +95,7 @@ class ByteTokenizer:
     closing = end_of_text
 
     def encode_talk(self, talk: Talk) -> EncodedTalk:
-        """Each message as its role, a line break, what it says and calls, and end-of-text; before them the tools."""
+        """Each message as its role, a line break, its text and calls, and end-of-text; before them the tools."""
         tokens = flagged(self._pieces(talk))
         return EncodedTalk(tokens, tuple(left_out(talk, self.decode((tokens & NUMBER).tolist()))))
 
@@ -144,7 +141,7 @@ class ByteTokenizer:
 
 
 class HubTokenizer:
-    """A Hugging Face tokenizer whose files lie in a folder. Raises BadSpec if it is none, or ends no text."""
+    """A Hugging Face tokenizer whose files lie in a folder. Raises BadSpec if they are none, or have no end of text."""
 
     def __init__(self, name: str, folder: Path, template: str = "", date: str = USUAL_DATE) -> None:
         """`template` is `data.template`, and `date` `data.date` of a spec."""
@@ -188,11 +185,11 @@ class HubTokenizer:
 
     @cached_property
     def _talks(self) -> TemplateEncoder:
-        """Raises BadSpec where nothing says how conversations are written."""
+        """Raises BadSpec if nothing says how conversations are written."""
         return TemplateEncoder(self._tokenizer, self._template, self._date)
 
     def for_transformers(self, context: int) -> PreTrainedTokenizerBase:
-        """As it was loaded, but for the length of a text that the model takes, and a template where it had none."""
+        """As it was loaded, except for the length of a text that the model takes, and a template if it had none."""
         tokenizer: PreTrainedTokenizerBase = copy.copy(self._tokenizer)
         tokenizer.model_max_length = context
         tokenizer.chat_template = tokenizer.chat_template or self._template or None
@@ -200,8 +197,8 @@ class HubTokenizer:
 
 
 def tokenizer_of(spec: RunSpec) -> Tokenizer:
-    """That of a run. Raises what `load_tokenizer` does, and BadInput where it came with a start that is not in the
-    cache."""
+    """The tokenizer of a run. Raises the errors of `load_tokenizer`, and BadInput if it came with a pretrained model
+    that is not in the cache."""
     told = spec.data.template, spec.data.date
     if spec.model.tokenizer != START:
         return load_tokenizer(spec.model.tokenizer, *told)
@@ -223,14 +220,12 @@ TABLES = ("*.json", "*.txt", "*.model", "*.jinja")
 
 
 def require_tokenizer(spec: RunSpec) -> None:
-    """Have the tokenizer of a run on this machine, where it is one of huggingface.co. Raises BadSpec, Unreachable."""
+    """Download the tokenizer of a run to this machine, if it is one of huggingface.co. Raises BadSpec, Unreachable."""
     if spec.model.tokenizer not in ("bytes", START):
         download(spec.model.tokenizer)
 
 
 def download(name: str) -> Path:
-    """Where the files of the Hub's tokenizer OWNER/NAME lie, once they do. Raises BadSpec or Unreachable.
-
-    A folder of that name where this program happens to stand is not looked at.
-    """
+    """The folder with the files of the Hub's tokenizer OWNER/NAME. Raises BadSpec or Unreachable. A folder of that
+    name in the current directory is ignored."""
     return fetch_files(KEY, name, TABLES, token=False)

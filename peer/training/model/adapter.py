@@ -17,7 +17,8 @@ Draw = Callable[[Tensor, str, float], None]
 
 
 def attach(model: nn.Module, table: AdapterTable, draw: Draw, seed: int) -> nn.Module:
-    """The model with its adapter, which alone is trained, in float32. B begins at 0, and so the model as it was."""
+    """The model with an adapter of float32, which alone is trained. B begins at 0, so the model's outputs do not
+    change."""
     from peft import LoraConfig, get_peft_model
 
     config = LoraConfig(

@@ -27,11 +27,11 @@ _DRAWN_AT_ONCE = 1 << 22
 
 
 def build(spec: RunSpec) -> nn.Module:
-    """The model of `spec` on the CPU, with the same parameter bits on every machine; what is trained is float32.
+    """The model of `spec` on the CPU, with the same parameter bits on every machine; trained parameters are float32.
 
-    Without a model to start from, transformers' own initialisation decides which parameters are constants, and how far
-    the others spread; those are redrawn, because its normal draws differ between processors. Raises BadSpec, and
-    BadInput where the start is not in the cache.
+    Without a pretrained model, transformers' own initialisation decides which parameters are constants, and the spread
+    of the others; those are redrawn, because its normal draws differ between processors. Raises BadSpec, and BadInput
+    if the pretrained model is not in the cache.
     """
     if spec.start is None:
         with _noted_spreads() as spreads:
@@ -56,10 +56,8 @@ def _names(model: nn.Module) -> dict[int, str]:
 
 
 def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module:
-    """What `cut` leaves of the model of `spec`, with the parameter bits that `build` gives it; the rest never exists.
-
-    Raises BadSpec.
-    """
+    """The part of the model of `spec` that `cut` leaves, with the parameter bits of `build`; the rest is never
+    allocated. Raises BadSpec."""
     from transformers.initialization import no_init_weights
 
     with _parameters_on_meta(), no_init_weights():  # what has no storage takes longest to draw
@@ -85,7 +83,7 @@ def build_cut(spec: RunSpec, cut: Callable[[nn.Module], nn.Module]) -> nn.Module
 
 @torch.no_grad()
 def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
-    """Have the parameters from which the run starts; `names` are those in the whole model."""
+    """Fill in the pretrained parameters; `names` are those in the whole model."""
     assert spec.start is not None
     flat, layers = FlatParameters(meta := build_base_meta(spec)), start_blob.read_layers(spec.start.digest)
     if [layer.size for layer in flat.layers] != [len(layer) for layer in layers]:
@@ -101,8 +99,8 @@ def _fill(model: nn.Module, names: Mapping[int, str], spec: RunSpec) -> None:
 
 
 def _draw(model: nn.Module, spreads: Mapping[Tensor, float], spec: RunSpec, names: Mapping[int, str]) -> None:
-    """Draw anew what is no constant, with the deviation in `spreads`; `names` are those in the whole model, by the
-    identity of the parameter."""
+    """Draw all parameters that are no constants, with the deviation in `spreads`; `names` are those in the whole
+    model, by the identity of the parameter."""
     for parameter in model.parameters():
         values = parameter.detach()
         if values.numel() < 2 or bool((values == values.flatten()[0]).all()):
@@ -114,8 +112,8 @@ def _draw(model: nn.Module, spreads: Mapping[Tensor, float], spec: RunSpec, name
 
 @contextmanager
 def _noted_spreads() -> Iterator[Mapping[Tensor, float]]:
-    """The standard deviation with which transformers draws each parameter inside: what it asked for, not what came
-    out, which differs between processors. GPT-2 has smaller ones where a block adds to what passes it by."""
+    """The standard deviation with which transformers draws each parameter inside: the requested one, not that of the
+    result, which differs between processors. GPT-2 has smaller ones where a block adds to the residual stream."""
     from transformers import initialization
 
     spreads: dict[Tensor, float] = {}
@@ -146,10 +144,8 @@ def build_base_meta(spec: RunSpec) -> nn.Module:
 
 
 def build_unset(spec: RunSpec) -> nn.Module:
-    """The same model on the CPU with parameters that nobody has set, and that take no memory until somebody does.
-
-    Buffers are as `build` has them. Raises BadSpec, also for a model with an adapter.
-    """
+    """The same model on the CPU with uninitialised parameters, which take no memory until somebody writes them.
+    Buffers are as in `build`. Raises BadSpec, also for a model with an adapter."""
     if spec.adapter is not None:
         raise BadSpec("a run with [adapter] is trained on one device of each peer")
     return _unset(spec)
@@ -169,7 +165,8 @@ def _unset(spec: RunSpec) -> nn.Module:
 
 @contextmanager
 def _parameters_on_meta() -> Iterator[None]:
-    """Modules that are made inside have their parameters on the device `meta`; and all else where it would be."""
+    """Modules that are made inside have their parameters on the device `meta`, and everything else in its usual
+    place."""
     register = nn.Module.register_parameter
 
     def on_meta(module: nn.Module, name: str, parameter: nn.Parameter | None) -> None:
@@ -269,7 +266,7 @@ def _draw_uniform(parameter: Tensor, stream: str, standard_deviation: float) -> 
 
 
 def position_inputs(entering_BT: Tensor) -> dict[str, Tensor]:
-    """What a model is told beside its tokens: nothing, or where each stands in its document."""
+    """What a model is told beside its tokens: nothing, or the position of each in its document."""
     positions_BT = token_flags.positions(entering_BT)
     return {} if positions_BT is None else {"position_ids": positions_BT}
 
@@ -281,7 +278,7 @@ def next_token_logits(model: nn.Module, tokens_BT: Tensor) -> Tensor:
 
 
 def next_token_outputs(model: nn.Module, tokens_BT: Tensor, **asked: bool) -> Any:
-    """All that transformers returns of the same forward pass; `asked` for what it leaves out by itself."""
+    """All that transformers returns of the same forward pass; `asked` names outputs that it leaves out by default."""
     # No mask: sequences are full, and without one attention takes its fastest causal path.
     entering_BT = tokens_BT[:, :-1]
     return model(

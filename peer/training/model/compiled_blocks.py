@@ -25,13 +25,14 @@ def blocks_of(model: nn.Module) -> list[nn.Module]:
 
 
 def can_compile(model: nn.Module) -> bool:
-    """Not a model of experts: what its routers say is collected by hooks inside of blocks."""
+    """Not a mixture of experts: hooks inside of its blocks collect the routers' outputs."""
     plain: Any = model.get_base_model() if hasattr(model, "get_base_model") else model  # type: ignore[operator]
     return not balance_coefficient(plain) and bool(blocks_of(model))
 
 
 def compile_blocks(model: nn.Module) -> None:
-    """From their next call on; the compiler runs in the first one, for some 20 s unless its cache has the graph."""
+    """Compiled from their next call on; the compiler runs in the first one, for some 20 s unless its cache has the
+    graph."""
     for block in blocks_of(model):
         plain: Any = type(block).forward
         forward: Any = torch.compile(plain.__get__(block), fullgraph=True, dynamic=False, backend=BACKEND)
@@ -53,6 +54,6 @@ def plain_blocks(model: nn.Module) -> AbstractContextManager[object]:
 
 
 def is_of_compiler(error: BaseException) -> bool:
-    """Whether a compiler is missing, or does not take a model."""
+    """Whether the error says that a compiler is missing, or cannot compile the model."""
     exceptions = sys.modules.get("torch._dynamo.exc")  # not loaded before something is compiled
     return exceptions is not None and isinstance(error, exceptions.TorchDynamoException)

@@ -30,11 +30,9 @@ def continued(
     model: nn.Module, ids: Sequence[int], *, tokens: int, context: int, end: int, temperature: float = 0.0,
     stops: Collection[int] = (), stop: Callable[[], bool] = lambda: False, streamer: BaseStreamer | None = None,
 ) -> list[int]:  # fmt: skip
-    """Up to `tokens` tokens after `ids`, and none after `end`, the end of a text, or one of `stops`, which is left out.
-
-    At `temperature` 0 the likeliest each time. `context` is what the model reads at most: of longer `ids` the end
-    counts, of none an end of text. `streamer` gets each token as soon as it is there.
-    """
+    """Up to `tokens` tokens after `ids`. It ends before `end`, the end of a text, or one of `stops`. At
+    `temperature` 0 it takes the likeliest token each time. `context` is the most that the model reads: of longer
+    `ids` the end counts, and empty ones become an end of text. `streamer` gets each token at once."""
     most = min(tokens, context - 1)
     read = list(ids)[most - context :] or [end]
     prompt_BT = torch.tensor([read], device=next(model.parameters()).device)

@@ -14,7 +14,7 @@ from peer.training.model.build import next_token_outputs
 
 
 def balance_coefficient(model: nn.Module) -> float:
-    """How much the balance counts beside a loss in nats (`router_aux_loss_coef`); 0 for a model without experts."""
+    """The weight of the balance loss beside a loss in nats (`router_aux_loss_coef`); 0 for a model without experts."""
     return float(getattr(getattr(model, "config", None), "router_aux_loss_coef", 0.0))
 
 
@@ -28,11 +28,12 @@ def training_logits(model: nn.Module, tokens_BT: Tensor) -> tuple[Tensor, Tensor
 
 
 def balance_of(model: nn.Module, router_logits: tuple[Tensor, ...], weights_B: Tensor) -> Tensor:
-    """What is added to the loss before its gradient is taken, the mean over sequences.
+    """The term that is added to the loss before its gradient is taken, the mean over sequences.
 
-    That is transformers' `load_balancing_loss_func` (arXiv:2101.03961, equations 4 to 6) of each sequence, times its
-    coefficient: 1 × that is perfect balance. It is not linear in the tokens, so of a whole micro-batch it would depend
-    on how a step is cut into micro-batches and ranks. A sequence weighs its predicted share, as in `share_of_loss`.
+    It is transformers' `load_balancing_loss_func` (arXiv:2101.03961, equations 4 to 6) of each sequence, times its
+    coefficient: 1 × the coefficient is perfect balance. It is not linear in the tokens, so over a whole micro-batch it
+    would depend on how a step is cut into micro-batches and ranks. A sequence weighs its predicted share, as in
+    `share_of_loss`.
     """
     return balance_coefficient(model) * (_of_sequences(model, router_logits, len(weights_B)) * weights_B).mean()
 

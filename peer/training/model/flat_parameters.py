@@ -35,7 +35,7 @@ class FlatParameters:
 
     @classmethod
     def of_span(cls, model: nn.Module, whole: Sequence[Layer], held: range) -> FlatParameters:
-        """Of a model cut to the neighbouring layers `held` of a whole one, whose names and places they keep."""
+        """Of a model cut to the neighbouring layers `held` of a whole one, whose names and positions they keep."""
         flat, layers = cls(model), whole[held.start : held.stop]
         sizes = [layer.size for layer in layers]
         parameters = iter(list(chain.from_iterable(flat.members)))
@@ -65,7 +65,7 @@ class FlatParameters:
             start += size
         self.layers = tuple(layers)
         self.first_layer = 0
-        """The number that the first of them has in the whole model."""
+        """The number of the first of them in the whole model."""
         self.size = start
 
     @torch.no_grad()
@@ -85,13 +85,13 @@ class FlatParameters:
 
     @torch.no_grad()
     def into(self, vectors: Sequence[Tensor]) -> None:
-        """Have the parameters' present values in `vectors`, float32, one per layer."""
+        """Copy the parameters' present values into `vectors`, float32, one per layer."""
         for number, vector in enumerate(vectors):
             for where, parameter in self.of_layer(number):
                 vector[where] = parameter
 
     def layer_slices(self, layer: int) -> tuple[slice, ...]:
-        """Where each parameter of a layer lies there, in their order."""
+        """The slice of each parameter in its layer's vector, in their order."""
         ends = list(accumulate(parameter.numel() for parameter in self.members[layer]))
         return tuple(slice(first, last) for first, last in zip([0, *ends], ends, strict=False))
 
@@ -109,7 +109,7 @@ class FlatParameters:
             parameter.view(-1).copy_(part)
 
     def of_layer(self, number: int) -> tuple[tuple[slice, Tensor], ...]:
-        """The parameters of a layer where they lie, flat; and where each lies in the layer, in their order."""
+        """The parameters of a layer in place, flat, each with its slice in the layer's vector, in their order."""
         found, start = [], 0
         for parameter in self.members[number]:
             found.append((slice(start, start + parameter.numel()), parameter.detach().view(-1)))
@@ -131,10 +131,8 @@ def layer_name(parameter_name: str) -> str:
 
 
 def hidden_matrices(model: nn.Module) -> list[Tensor]:
-    """The trained weights of linear layers but the output head's, tied to the embedding or not.
-
-    Experts that are kept in one three-dimensional tensor are not among them: Muon takes matrices.
-    """
+    """The trained weights of linear layers except the output head's, tied to the embedding or not. Experts in one
+    three-dimensional tensor are left out, since Muon needs matrices."""
     outside = {
         id(value) for module in model.modules() if isinstance(module, nn.Embedding) for value in module.parameters()
     }

@@ -29,9 +29,8 @@ ALWAYS: Mapping[str, Flag | Real | Whole] = {"repetition_penalty": Real(1e-3, 10
 
 
 def generation_of(spec: RunSpec, tokenizer: Tokenizer) -> GenerationConfig:
-    """What the start of the run had, and the tokens that closed answers and texts in training among its stop tokens.
-
-    Raises BadSpec for a start with values that nobody can draw by."""
+    """The generation settings of the pretrained model, with the tokens that closed answers and texts in training
+    among the stop tokens. Raises BadSpec for values with which nothing can be sampled."""
     own, end, closing = _of_start(spec), tokenizer.end_of_text, tokenizer.closing
     tokenizer.rest()
     stops = dict.fromkeys([*own.pop(STOPS, ()), end, *([] if closing is None else [closing])])
@@ -43,7 +42,7 @@ def generation_of(spec: RunSpec, tokenizer: Tokenizer) -> GenerationConfig:
 
 
 def values_in(text: bytes) -> dict[str, Any]:
-    """Of a generation_config.json what is kept, stop tokens as a list. Raises BadSpec."""
+    """The kept values of a generation_config.json, stop tokens as a list. Raises BadSpec."""
     try:
         said = json.loads(text)
     except (ValueError, RecursionError) as error:
@@ -61,7 +60,7 @@ def values_in(text: bytes) -> dict[str, Any]:
 
 
 def _of_start(spec: RunSpec) -> dict[str, Any]:
-    """Nothing where its tokens are others than the run's."""
+    """Empty if its tokens differ from the run's."""
     if spec.start is None or spec.model.tokenizer != START:
         return {}
     kept = start_blob.read_files(spec.start.digest).get(FILE)

@@ -17,7 +17,7 @@ from peer.training.outer.outer_step import momentum_at
 
 @dataclass(frozen=True, kw_only=True)
 class LayerUpdate:
-    """An update, every byte of it in memory and checked, and what it changes."""
+    """An update, every byte of it in memory and checked, and the state that it changes."""
 
     spec: RunSpec
     update: Update
@@ -32,19 +32,17 @@ class LayerUpdate:
     layer: Callable[[int], LayerTensors]
     kernels: Kernels
     own: float | None = None
-    """How much of its own parameters a peer keeps that trained on meanwhile, if it merges by interpolation."""
+    """The weight of a peer's own parameters if it trained on meanwhile and merges by interpolation."""
     gives_up: bool = False
-    """Whether what is still owed of these parts is too old."""
+    """Whether the rest of the residual of these parts is too old."""
 
     def apply(self) -> float:
         """All layers. Returns the norm of what was given up."""
         return math.hypot(*(self.apply_layer(number) for number in self.layers))
 
     def apply_layer(self, number: int) -> float:
-        """Outer step, settlement and new local parameters of one layer; of one that the round does not average, none.
-
-        What was learned of that is collected all the same. Returns the norm of what was given up.
-        """
+        """Outer step, settlement and new local parameters of one layer; for a layer that the round does not average
+        only its progress is collected. Returns the norm of what was given up."""
         tensors = self.layer(number)
         here = [(part, piece) for part, piece in enumerate(self.parts) if piece.layer == number]
         if here:

@@ -23,8 +23,8 @@ LEARNING_RATE, MOMENTUM, OWN, KEPT = 0.7, 0.9, 0.3, 0.75
 
 @cache
 def device_for(device: torch.device, codec: Codec) -> torch.device:
-    """Where a round's arithmetic is done for a model on `device`: there, or on the processor if its bits differ, or
-    where it lacks an operation or a kind of numbers, as MPS may."""
+    """The device for a round's arithmetic of a model on `device`: that one, or the processor if its bits differ, or
+    if it lacks an operation or a dtype, as MPS may."""
     assert_index(device)
     if device == CPU:
         return CPU
@@ -40,7 +40,7 @@ def device_for(device: torch.device, codec: Codec) -> torch.device:
 
 @torch.no_grad()
 def results(device: torch.device, codec: Codec) -> list[Tensor]:
-    """What the arithmetic makes on `device` of numbers of every kind, on the CPU."""
+    """The results of the arithmetic on `device` for numbers of every kind, on the CPU."""
     theta, momentum, residual, now = (numbers(seed).to(device) for seed in range(4))
     scratch, buffer = torch.empty_like(theta), torch.empty_like(theta)
     outer_kernel(theta, momentum, numbers(4).to(device), scratch, LEARNING_RATE, MOMENTUM)
@@ -56,7 +56,7 @@ def results(device: torch.device, codec: Codec) -> list[Tensor]:
 
 
 def numbers(seed: int) -> Tensor:
-    """Of every size, denormals among them; zeros of both signs, equal ones, and at the end infinities."""
+    """Numbers of every size, with denormals; zeros of both signs, equal ones, and at the end infinities."""
     generator = torch.Generator().manual_seed(seed)
     values = torch.randn(ELEMENTS, generator=generator)
     sizes = torch.exp2(torch.randint(-149, 127, (ELEMENTS // 64, 1), generator=generator).float())
@@ -67,7 +67,7 @@ def numbers(seed: int) -> Tensor:
 
 
 def _same(one: Tensor, other: Tensor) -> bool:
-    """To the bit; any two NaN are alike, since nobody may rely on one."""
+    """Equal to the bit; any two NaN are equal, since nothing may rely on one."""
     if not one.is_floating_point():
         return torch.equal(one, other)
     alike = (one.view(torch.int32) == other.view(torch.int32)) | (one.isnan() & other.isnan())

@@ -23,10 +23,8 @@ PIECE_ELEMENTS = 8 * CHUNK_ELEMENTS
 
 @contextmanager
 def on_copy_stream(device: torch.device) -> Iterator[None]:
-    """What is queued inside follows all that was queued before, and nothing later waits for it, but at the end.
-
-    At the end all of it is done. On a processor there is nothing to say.
-    """
+    """Work that is queued inside follows everything queued before, and nothing later waits for it before the end of
+    the block, when all of it is done. On a processor nothing happens."""
     if device.type != "cuda":
         yield
         return
@@ -38,7 +36,7 @@ def on_copy_stream(device: torch.device) -> Iterator[None]:
 
 
 def host_chunks(vector: Tensor) -> Iterator[memoryview]:
-    """A float32 vector's little-endian bytes, CHUNK_BYTES at a time; each is there until the next is asked for."""
+    """A float32 vector's little-endian bytes, CHUNK_BYTES at a time; each is valid until the next is asked for."""
     for piece in _pieces_on_host(vector):
         for chunk in torch.split(piece, CHUNK_ELEMENTS):
             yield chunk.numpy().astype("<f4", copy=False).view("u1").data
@@ -69,13 +67,13 @@ def octets_on_host(octets: Tensor) -> bytes:
 
 
 def octets_on(payload: bytes, device: torch.device) -> Tensor:
-    """Those bytes as a uint8 tensor there; what the present stream does next finds them."""
+    """Those bytes as a uint8 tensor on the device, ready for what the present stream does next."""
     octets = torch.frombuffer(bytearray(payload), dtype=torch.uint8)
     return octets if device.type == "cpu" else upload(octets, device)
 
 
 def upload(values: Tensor, device: torch.device) -> Tensor:
-    """A copy of what lies in main memory, for what the present stream does next."""
+    """A copy on the device of values in main memory, ready for what the present stream does next."""
     if device.type != "cuda":
         return values.to(device)
     there = torch.empty(values.shape, dtype=values.dtype, device=device)
@@ -94,8 +92,8 @@ def copied(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def copy_over(values: Tensor, into: Tensor) -> None:
-    """As `into.copy_(values)`, of one shape and contiguous. What goes to a device is for what the present stream does
-    next; what comes from one is there at the end."""
+    """As `into.copy_(values)`, for equal shapes and contiguous tensors. A copy to a device is ready for what the
+    present stream does next; a copy from one has ended when this returns."""
     to_device = into.device.type == "cuda"
     if to_device == (values.device.type == "cuda"):
         into.copy_(values)

@@ -34,49 +34,49 @@ class PartUpdate:
 
     part: Part
     outer: tuple[float, float] | None
-    """Learning rate and momentum of the outer step; None where the update is rolled back."""
+    """Learning rate and momentum of the outer step; None if the part is rolled back."""
     mean: bytes | None
-    """The encoded mean pseudo-gradient; None where it is void."""
+    """The encoded mean pseudo-gradient; None if it is void."""
     mine: bytes | None
-    """What this peer has offered, encoded, if it counts."""
+    """This peer's contribution, encoded, if it counts."""
     kept: float | None
-    """The share of what is owed that stays, if what was offered was missed."""
+    """The share of the residual that stays, if the contribution was missed."""
     gives_up: bool
-    """Whether what is still owed is too old."""
+    """Whether the rest of the residual is too old."""
     own: float | None
-    """How much of its own parameters a peer keeps that trained on meanwhile, if it merges by interpolation."""
+    """The weight of a peer's own parameters if it trained on meanwhile and merges by interpolation."""
 
 
 class Kernels(Protocol):
-    """One layer at a time, or one part of it. Payloads are encoded by the run's codec."""
+    """The arithmetic on one layer at a time, or one part of it. Payloads are encoded by the run's codec."""
 
     def progress(self, t: LayerTensors) -> None:
-        """Owe what was learned since the start; what comes is measured from here."""
+        """Add the progress since the start to the residual; later progress is measured from here."""
 
     def encode(self, t: LayerTensors, part: Part) -> bytes:
-        """What is owed."""
+        """Encode the residual."""
 
     def apply(self, t: LayerTensors, updates: Sequence[PartUpdate]) -> float:
         """Outer step, settlement and new local parameters of all parts. Returns the norm of what was given up."""
 
     def begin(self, t: LayerTensors) -> None:
-        """Have as local parameters what the anchor less the residual is. All progress is in the residual before.
-
-        With a sparse codec the anchor itself: most is owed for many rounds, and peers who took it along would share
-        little.
-        """
+        """Set the local parameters to the anchor less the residual. All progress must be in the residual. With a
+        sparse codec they are set to the anchor itself: most of the residual is owed for many rounds, and peers that
+        took it along would share little."""
 
     def keep_start(self, t: LayerTensors) -> None:
-        """Before anything else changes the anchor, the residual or the parameters: where steps began is kept."""
+        """Keep the start of the present steps before anything else changes the anchor, the residual or the
+        parameters."""
 
     def counted(self, t: LayerTensors, part: Part, payload: bytes) -> float:
-        """What this peer has offered is owed no more: what stays is what encoding left. Returns its squared norm."""
+        """Subtract this peer's counted contribution from the residual: what stays is its rounding error. Returns its
+        squared norm."""
 
     def restored(self, t: LayerTensors, part: Part, payload: bytes) -> None:
-        """What is owed is what was offered, as far as it was; what a sparse codec left out stays owed."""
+        """Set the residual to what was offered; what a sparse codec left out stays in it."""
 
     def give_up(self, t: LayerTensors, part: Part) -> float:
-        """Returns the norm of what was owed."""
+        """Set the residual to 0; returns its norm."""
 
 
 CPU = torch.device("cpu")
@@ -86,17 +86,17 @@ APART = 2
 
 @dataclass(slots=True)
 class Scratch:
-    """A tile of each, float32 on one device."""
+    """Buffers of one tile each, float32 on one device."""
 
     since_N: Tensor
     mean_N: Tensor
     mine_N: Tensor
     other_N: Tensor
     _end: torch.cuda.Event | None = None
-    """Of what a GPU does with them, which it may have been told and not begun yet."""
+    """The end of a GPU's work with them, which may be queued and not yet begun."""
 
     def take(self) -> None:
-        """What the present stream does with them comes after what another did."""
+        """What the present stream does with the buffers follows what another stream did."""
         if self._end is not None:
             torch.cuda.current_stream(self.device).wait_event(self._end)
 
@@ -114,13 +114,14 @@ class Scratch:
         return self.since_N.device
 
     def here(self, values: Tensor) -> Tensor:
-        """On its device; no copy if they lie there."""
+        """The values on this device; no copy if they already lie there."""
         if values.device == self.device:
             return values
         return upload(values, self.device) if values.device.type == "cpu" else values.to(self.device)
 
     def opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
-        """What decodes its slices; on the processor, if the device has no room: an update is not left half applied."""
+        """An object that decodes its slices; on the processor if the device has no memory: an update is not left
+        half applied."""
         return _from_units(codec.codec.unit, self._opened(codec, payload))
 
     def _opened(self, codec: TorchCodec, payload: bytes) -> DecodeSlice:
@@ -146,7 +147,7 @@ class Scratch:
 
 
 def _from_units(unit: int, decode: DecodeSlice) -> DecodeSlice:
-    """Decodes slices that begin anywhere, as long as whole units of them have room in the buffer."""
+    """Decodes slices that begin anywhere, if their whole units fit into the buffer."""
 
     def decode_from(where: slice, buffer: Tensor) -> Tensor:
         before = where.start % unit
@@ -171,14 +172,11 @@ def _opened_on_host(codec: Codec, payload: bytes) -> DecodeSlice:
 
 
 class TorchKernels:
-    """In torch operations where the parameters are.
-
-    What lies elsewhere is copied there and back. A tile goes through all operations before the next one is touched: so
-    what they share is read from memory once, and what is needed beside the model is a few tiles.
-    """
+    """In torch operations where the parameters are; vectors elsewhere are copied there and back. A tile goes through
+    all operations before the next one: so memory is read once, and the work needs only a few tiles beside the model."""
 
     def __init__(self, codec: Codec, device: torch.device = CPU) -> None:
-        """`device` gives the bits of a processor; what lies on another one is worked on by the processor."""
+        """`device` must give the bits of a processor; tensors on another device are processed by the processor."""
         assert_index(device)
         self._codec = codec
         self._mine, self._means = TorchCodec(codec), TorchCodec(codec.of_means)
@@ -237,7 +235,7 @@ class TorchKernels:
         return math.hypot(*given_up)
 
     def _since(self, t: LayerTensors, where: slice, scratch: Scratch) -> Tensor:
-        """What was learned since the start, in `scratch`."""
+        """The progress since the start, in `scratch`."""
         since = scratch.since_N[: where.stop - where.start]
         start: Tensor | None = None
         if t.start is Origin.KEPT:
@@ -261,7 +259,7 @@ class TorchKernels:
             interpolate(residual[some], theta[some], now, own, scratch.other_N)
 
     def _continue_theta(self, t: LayerTensors, where: slice, theta: Tensor, residual: Tensor, scratch: Scratch) -> None:
-        """Have the parameters where the next steps begin, rounded to their dtype."""
+        """Set the parameters to the start of the next steps, rounded to their dtype."""
         start = self._beginning(theta, residual, scratch.other_N[: theta.numel()])
         for some, values in _within(t.local, where):
             _put(start[some], values)
@@ -317,7 +315,7 @@ class TorchKernels:
         return math.hypot(*norms)
 
     def _settle(self, t: LayerTensors, part: Part, payload: bytes, change: Callable[[Tensor, Tensor], object]) -> None:
-        """Have `change` done to what is owed, by what `payload` says, tile by tile."""
+        """Apply `change` to the residual with the values of `payload`, tile by tile."""
         self.keep_start(t)
         with self._scratch(t) as scratch:
             offered = scratch.opened(self._mine, payload)
@@ -342,10 +340,8 @@ class TorchKernels:
 
 
 def _meeting(t: LayerTensors, part: Part, device: torch.device) -> Iterator[tuple[slice, slice]]:
-    """What a part and `t` have in common, tile by tile: where in the part, and where in `t`.
-
-    `t` may be a run of a layer alone, which begins and ends anywhere.
-    """
+    """The overlap of a part and `t`, tile by tile: the slice of the part, and that of `t`. `t` may be a run of a
+    layer, which begins and ends anywhere."""
     before = part.start - t.first
     begin, end = max(0, -before), min(part.size, t.elements - before)
     for tile in tiles(part.size, device):
@@ -355,10 +351,12 @@ def _meeting(t: LayerTensors, part: Part, device: torch.device) -> Iterator[tupl
 
 
 def interpolate(residual: Tensor, theta: Tensor, now: Tensor, own: float, scratch: Tensor) -> None:
-    """Owe what lies between the new anchor θ and a point `own` of the way from θ − residual to the parameters `now`.
+    """Set the residual to the difference between the new anchor θ and a point `own` of the way from θ − residual to
+    the parameters `now`.
 
-    That point, (1 − α) (θ − residual) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The books are not
-    exact any more: progress since the submission counts α of itself, and so does what `now` has not followed of θ.
+    That point, (1 − α) (θ − residual) + α now, is streaming DiLoCo's merge (arXiv:2501.18512). The accounts are no
+    longer exact: progress since the submission counts α of itself, and so does the part of θ that `now` has not
+    followed.
     """
     apart = torch.sub(theta, residual, out=scratch[: theta.numel()])
     residual.add_(apart.sub_(now).mul_(own))
@@ -376,7 +374,7 @@ def _within(lying: Sequence[tuple[slice, Tensor]], where: slice) -> Iterator[tup
 
 
 def _put(changed: Tensor, vector: Tensor) -> None:
-    """Have what `_here` gave, and one has changed, where it lies."""
+    """Write back what `_here` gave and an operation has changed."""
     if changed.data_ptr() == vector.data_ptr() and changed.device == vector.device:
         return
     if vector.device.type == "cpu":

@@ -15,7 +15,7 @@ CPU = torch.device("cpu")
 
 
 class Origin(Enum):
-    """Where the present stretch of inner steps began."""
+    """Where the present inner steps began."""
 
     AT_ANCHOR = "the anchor less the residual, or with a sparse codec the anchor: no step, and nothing else, came since"
     AT_PARAMETERS = "where the parameters are now"
@@ -24,14 +24,14 @@ class Origin(Enum):
 
 @dataclass(slots=True, kw_only=True)
 class LayerTensors:
-    """One layer of a model and of all that goes with it. The tensors are changed in place."""
+    """One layer of a model with all of its vectors. The tensors are changed in place."""
 
     first: int
     """Where the layer begins in the whole model, in elements."""
     local: tuple[tuple[slice, Tensor], ...]
-    """The parameters that are trained, flat, of any floating dtype; and where each lies in the layer, in order."""
+    """The trained parameters, flat, of any floating dtype, each with its slice in the layer, in order."""
     residual: Tensor
-    """What is owed, in the units of Δ. This and what follows is flat float32, of the whole layer."""
+    """The residual, in the units of Δ. This and the following are flat float32 of the whole layer."""
     theta: Tensor
     momentum: Tensor
     start: Origin = Origin.AT_PARAMETERS
@@ -48,8 +48,9 @@ class LayerTensors:
         return self._kept
 
     def room_for_start(self) -> Tensor:
-        """What `kept` will be, which lasts: a run that needs it needs it in every round. In main memory where a device
-        is full, since an update is not left half applied for it, and on the device again when that has room."""
+        """Memory for `kept`, which stays allocated: a run that needs it needs it in every round. It lies in main
+        memory if a device is full, since an update must not be left half applied, and on the device again when there
+        is memory."""
         if self._kept is None or self._kept.device != self.residual.device:
             self._kept = self._new_room()
         return self._kept
@@ -63,7 +64,7 @@ class LayerTensors:
         return torch.empty_like(self.residual, device=CPU)
 
     def let_go_of_start(self) -> None:
-        """Of its room, where nothing is kept in it."""
+        """Free its memory if nothing is kept in it."""
         if self.start is not Origin.KEPT:
             self._kept = None
 

@@ -17,10 +17,10 @@ from peer.training.outer.copy_stream import CHUNK_ELEMENTS, copy_over, host_chun
 
 
 class OuterState:
-    """Parameters θ and outer momentum m, flat float32 by layer, wherever they lie; round number, and data cursors.
+    """Parameters θ and outer momentum m, flat float32 by layer, on any device; the round number, and data cursors.
 
-    Of all layers, or of neighbouring ones: the first of them is number `first_layer` of the model and begins at element
-    `first_element` of its flat vector. Methods count layers from that one.
+    It has all layers, or neighbouring ones: the first of them is number `first_layer` of the model and begins at
+    element `first_element` of its flat vector. Methods count layers from that one.
     """
 
     def __init__(
@@ -66,10 +66,10 @@ class OuterState:
         self.round, self.cursors = other.round, dict(other.cursors)
 
     def arrive(self, ranges: Iterable[tuple[int, int, int]], windows_most: int) -> None:
-        """Advance the cursors past `ranges`, each by `windows_most` at most; this is the next round's anchor.
+        """Advance the cursors past `ranges`, each by at most `windows_most`; this is the next round's anchor.
 
-        A cursor stays, and who moved it cannot be asked later: so a lie moves it no further than work could.
-        A cursor at or beyond `CURSOR_END`, where no run comes, was set by a lie and begins at 0 again.
+        A cursor stays moved, and who moved it cannot be asked later: so a lie moves it no further than work could. A
+        cursor at or beyond `CURSOR_END`, which no run reaches, was set by a lie and begins at 0 again.
         """
         before = {shard: cursor for shard, cursor in self.cursors.items() if cursor < CURSOR_END}
         self.cursors = dict(before)
@@ -83,12 +83,12 @@ class OuterState:
         return tuple(map(digest_of, self.chunks(layer)))
 
     def chunks(self, layer: int) -> Iterator[memoryview]:
-        """The bytes of a layer's θ and then its m, CHUNK_BYTES at a time; each is there until the next is asked for."""
+        """The bytes of a layer's θ and then its m, CHUNK_BYTES at a time; each is valid until the next is asked for."""
         return chain.from_iterable(map(host_chunks, self.layer(layer)))
 
     @torch.no_grad()
     def fill(self, layer: int, chunks: Iterable[bytes]) -> None:
-        """Take over the values of a layer's θ and then its m from their bytes, cut as `chunks` gives them."""
+        """Load a layer's θ and then its m from their bytes, cut as `chunks` gives them."""
         places = chain.from_iterable(torch.split(vector, CHUNK_ELEMENTS) for vector in self.layer(layer))
         for place, payload in zip(places, chunks, strict=True):
             place.copy_(torch.from_numpy(np.frombuffer(payload, "<f4").astype(np.float32)))

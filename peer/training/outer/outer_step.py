@@ -42,10 +42,8 @@ def outer_kernel(
 
 
 def momentum_at(spec: RunSpec, round: int) -> float:
-    """Outer momentum of the step from anchor `round`: it grows linearly from 0 over the warm-up.
-
-    A fragment that was averaged n times before is as far as the whole model is after n rounds.
-    """
+    """Outer momentum of the step from anchor `round`: it grows linearly from 0 over the warm-up. A fragment that was
+    averaged n times before counts like a whole model after n rounds."""
     table, done = spec.outer, round // spec.round.fragments
     if done >= table.momentum_warmup_rounds:
         return table.momentum
@@ -58,11 +56,9 @@ LoadObject = Callable[[bytes], bytes]
 
 @torch.no_grad()
 def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[Part], load: LoadObject) -> None:
-    """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names.
-
-    `layout` are all parts of the model, of which the update averages one fragment; what is rolled back stays as it is.
-    Only what lies in the layers of `anchor` is loaded.
-    """
+    """Move `anchor` in place to the next one, as `update` decided; `load` gives the means that it names. `layout`
+    are all parts of the model, of which the update averages one fragment; rolled back parts stay as they are. Only
+    means of the layers in `anchor` are loaded."""
     assert update.round == anchor.round + 1, f"update {update.round} does not follow round {anchor.round}"
     pieces = divide(layout, spec.round.fragments)[anchor.round % spec.round.fragments].parts
     held = [(part, piece) for part, piece in enumerate(pieces) if piece.layer in anchor.layers]
@@ -86,11 +82,9 @@ def advance(anchor: OuterState, update: Update, spec: RunSpec, layout: Sequence[
 
 
 def tile_of(device: torch.device) -> int:
-    """Elements that are worked on at a time there, whole units of every format.
-
-    On a processor so few that they stay in its cache, and that torch takes no further thread for them: threads that
-    wait for each other stand still where the machine has other work.
-    """
+    """Elements of a tile on this device, whole units of every format. On a processor so few that they stay in its
+    cache, and that torch uses no further thread for them, since threads that wait for each other stall where the
+    machine has other work."""
     return TILE if device.type == "cpu" else DEVICE_TILE
 
 

@@ -14,7 +14,7 @@ from peer.training.train.backend import Backend, Stopped
 
 
 class AnchorReview:
-    """Of the anchor at which `backend` stands."""
+    """Evaluates the anchor at which `backend` stands."""
 
     def __init__(self, spec: RunSpec, source: Source, backend: Backend) -> None:
         self._spec, self._source, self._backend = spec, source, backend

@@ -28,11 +28,12 @@ class AtomicSteps:
     def __init__(self, optimizers: Optimizers, device: torch.device) -> None:
         self._optimizers = optimizers
         self._asides = (False,) if device.type == "cpu" else (False, True)
-        """Whether what a step takes lies in main memory; tried in this order."""
+        """Whether the memory that a step needs lies in main memory; tried in this order."""
 
     @torch.no_grad()
     def step(self, learning_rate: float) -> bool:
-        """Whether it was made; else there was no room, and parameters, states and gradients are what they were."""
+        """Whether the step was made; otherwise memory ran out, and parameters, states and gradients have not
+        changed."""
         for member in self._optimizers.members:
             for group in member.param_groups:
                 group["lr"] = learning_rate
@@ -47,7 +48,7 @@ class AtomicSteps:
         return False
 
     def _moves(self, aside: bool) -> list[Move] | None:
-        """Of all members; None without room for them. Nothing has changed yet."""
+        """The moves of all optimizers; None without memory for them. Nothing has changed yet."""
         moves: list[Move] = []
         try:
             for member in self._optimizers.members:
@@ -77,7 +78,7 @@ def _moves_of(member: Optimizer, aside: bool) -> Iterator[Move]:
 
 
 def _muon_move(member: Optimizer, group: dict[str, Any], parameter: Tensor, aside: bool) -> Move:
-    """What `torch.optim.Muon` does to one matrix, with its bits, in two halves: the direction, and the move."""
+    """The step of `torch.optim.Muon` for one matrix, with its bits, in two halves: the direction, and the move."""
     gradient, rate, decay, mass = parameter.grad, group["lr"], group["weight_decay"], group["momentum"]
     assert gradient is not None
     state: dict[str, Tensor] = member.state.get(parameter) or {"momentum_buffer": torch.zeros_like(gradient)}

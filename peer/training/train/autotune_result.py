@@ -14,7 +14,7 @@ SPARE = 0.9
 
 @dataclass(frozen=True, kw_only=True)
 class TuneKey:
-    """What a fit was measured on. It holds for nothing else."""
+    """What a dry run was made on. Its result is valid for nothing else."""
 
     run: str
     """Hash of the spec."""
@@ -25,7 +25,7 @@ class TuneKey:
     torch: str
     homefires: str
     sharding: str = "auto"
-    """What its owner allows for several, see `peer.schema.settings`; so with `offload` and
+    """How its owner lets several devices share the model, see `peer.schema.settings`; likewise `offload` and
     `compile`."""
     offload: bool = False
     compile: bool = True
@@ -33,24 +33,24 @@ class TuneKey:
 
 @dataclass(frozen=True, kw_only=True)
 class Tuned:
-    """What a dry run found to be fastest of what has room."""
+    """The fastest configuration that fits, found by a dry run."""
 
     basis: TuneKey
     sequences: int
-    """Of a micro-batch, on all devices together."""
+    """Sequences of a micro-batch, on all devices together."""
     attention: str = ""
     """As transformers calls it; empty: its own choice."""
     precision: str = "float32"
     """For people: the spec says which, or leaves it to the device."""
     step_s: float
-    """Of a whole inner step, as many micro-batches as it takes."""
+    """Seconds of a whole inner step with all its micro-batches."""
     tokens_per_s: float
     fixed_bytes: int = 0
     """At the peak, whatever the micro-batch; 0 where the device does not count (a CPU)."""
     sequence_bytes: int = 0
     """At the peak, for each sequence of the micro-batch."""
     free_bytes: int = 0
-    """On the device when it was found, 0 where the device does not count: a game may have had the rest."""
+    """Free on the device at the time; 0 if the device does not count. Another program may have had the rest."""
     sharding: str = ""
     """How ranks share the model, as `peer.planning.plan.sharding_strategy` says it; empty: one device holds all of
     it."""
@@ -59,7 +59,7 @@ class Tuned:
     speeds: tuple[float, ...] = ()
     """Of the ranks, relative; empty: alike."""
     most: tuple[int, ...] = ()
-    """Sequences of a micro-batch that each rank has room for; empty: not known."""
+    """Sequences of a micro-batch that fit on each rank; empty: unknown."""
     recomputes: bool = False
     """Whether the backward pass computes blocks again, whose inside found no memory."""
     compiled: bool = False
@@ -70,7 +70,7 @@ class Tuned:
 
 
 def from_json(text: str) -> Tuned | None:
-    """The inverse of `Tuned.to_json`; None for anything else, which is then measured anew."""
+    """The inverse of `Tuned.to_json`; None for any other text, and then a dry run is made again."""
     try:
         values: dict[str, Any] = json.loads(text)
         if values.pop("v") != VERSION:
@@ -87,10 +87,8 @@ def from_json(text: str) -> Tuned | None:
 
 
 def room_for(fit: Tuned, free_bytes: int) -> int:
-    """Sequences of a micro-batch for which there is room, by halving what was found; at least 1.
-
-    `free_bytes` counts what this process itself would give back.
-    """
+    """Sequences of a micro-batch that fit, found by halving; at least 1. `free_bytes` includes what this process
+    itself would free."""
     sequences = fit.sequences
     if not fit.sequence_bytes:
         return sequences

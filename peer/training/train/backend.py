@@ -38,7 +38,7 @@ from peer.training.train.round_vectors import RoundVectors, VectorSlots, choose_
 
 
 class Backend(Protocol):
-    """Where a model and what goes with it lie, and how an inner step is computed. Nothing else touches the model."""
+    """Where a model and its vectors lie, and how an inner step is computed. Nothing else touches the model."""
 
     @property
     def layers(self) -> tuple[Layer, ...]: ...
@@ -51,16 +51,14 @@ class Backend(Protocol):
 
     @property
     def vector_slots(self) -> VectorSlots:
-        """Where what a round needs beside the model lies; decided once."""
+        """Where a round's vectors lie; decided once."""
 
     def layer(self, number: int) -> LayerTensors:
         """The tensors of one layer where they lie, to be looked at or changed."""
 
     def step(self, round: int, position: float, stop: Callable[[], bool]) -> InnerStep:
-        """One inner step at the learning rate of this position in the round, made whole or not at all.
-
-        Of fewer micro-batches once `stop` says so after one of them. Raises MemoryFull.
-        """
+        """One inner step at the learning rate of this position in the round, made completely or not at all. It has
+        fewer micro-batches once `stop` says so after one of them. Raises MemoryFull."""
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
         """Mean loss of the anchor in nats per token. Raises Stopped once `stop` says so, and MemoryFull."""
@@ -68,18 +66,18 @@ class Backend(Protocol):
     def continued(
         self, beginnings: Sequence[Sequence[int]], tokens: int, end: int, stop: Callable[[], bool]
     ) -> Sequence[Sequence[int]]:  # fmt: skip
-        """Up to `tokens` tokens after each of these, until `end`, the likeliest by the anchor; of none where the model
-        is not in one place. Raises Stopped once `stop` says so, and MemoryFull."""
+        """Up to `tokens` tokens after each of these texts, until `end`, the likeliest by the anchor; empty if the
+        model is not in one place. Raises Stopped once `stop` says so, and MemoryFull."""
 
     capture: Capture | None
-    """What is being written to disk: it is told before anything changes here that it may not have read."""
+    """The checkpoint that is being written: it is told before anything changes here that it may not have read."""
 
     def keep_inner(self) -> bool:
-        """Before parameters and `optimizer_of` are read for a checkpoint: whether they are copies, which no step
-        changes."""
+        """Called before parameters and `optimizer_of` are read for a checkpoint: whether they are copies, which no
+        step changes."""
 
     def optimizer_of(self, number: int) -> dict[str, Tensor]:
-        """What the inner optimizers remember of one layer, by stable names."""
+        """The optimizer state of one layer, by stable names."""
 
     def load_optimizer_of(self, number: int, state: Mapping[str, Tensor]) -> None:
         """The inverse of `optimizer_of`, also before the first step; the layer's parameters are there already.
@@ -104,7 +102,7 @@ class Backend(Protocol):
         """Whether all is on the device (again); False while others use its memory."""
 
     def close(self) -> None:
-        """Let go of all that is not this process's own."""
+        """Release everything that does not belong to this process."""
 
 
 class DeviceBackend(ABC):
@@ -129,7 +127,7 @@ class DeviceBackend(ABC):
 
     @cached_property
     def vectors(self) -> RoundVectors:
-        """Made when first asked for, at the parameters of that moment: a loop that only trains needs none."""
+        """Made at the first call, at the parameters of that moment: a loop that only trains needs none."""
         return RoundVectors.at(FlatParameters(self._model), self.vector_slots, self._device, self._folder)
 
     @cached_property
@@ -142,7 +140,7 @@ class DeviceBackend(ABC):
         return choose_slots(parameters, self._device, spare_bytes, available_bytes())
 
     def _beside(self) -> Iterator[Tensor]:
-        """Of the vectors, those that lie on the device when they are not aside."""
+        """Those of the vectors that lie on the device when they are not offloaded."""
         return self.vectors.tensors() if "vectors" in vars(self) else iter(())
 
     def _have_moved(self) -> None:
@@ -179,7 +177,7 @@ class DeviceBackend(ABC):
         """Hooks that call `enter` before a forward pass reads layers."""
 
     def _before_step(self) -> None:
-        """Before parameters change, or others take their place."""
+        """Called before parameters change, or others take their place."""
         if self.capture is not None:
             self.capture.before_step()
 
@@ -198,7 +196,7 @@ class DeviceBackend(ABC):
         self._optimizers.load_state_of(self.vectors.flat.members[number], state)
 
     def rest(self) -> dict[str, Tensor]:
-        """The states of random generators; and what was read for a step that has had no room: nobody else reads it."""
+        """The states of random generators, and sequences of a step without memory, which nobody else reads."""
         return generator_states(self._device) | self._reader.state()
 
     def load_rest(self, tensors: Mapping[str, Tensor]) -> None:
@@ -214,7 +212,7 @@ class DeviceBackend(ABC):
         return self._device.type == "cuda"
 
     def close(self) -> None:
-        """All of it is."""
+        """All memory belongs to this process."""
         return
 
     def offload(self) -> None:
@@ -226,7 +224,7 @@ class DeviceBackend(ABC):
         self.residence.leave()
 
     def reload(self) -> bool:
-        """What had room before may have none now, or have it again: the micro-batch is fitted to what is free."""
+        """The micro-batch is fitted to the memory that is free now."""
         if not self.residence.is_aside:
             return True
         has_room = True
@@ -273,7 +271,7 @@ class SingleDevice(DeviceBackend):
         return LayerGates(self._model, self.vectors.flat, self._device, enter, lambda: self._net(batch), self._net)
 
     def loss(self, tokens_BT: Tensor, stop: Callable[[], bool]) -> float:
-        """No more at a time than in training: that has room, and whoever stops it waits for no more."""
+        """As many sequences at a time as in training: they fit, and `stop` need not wait for more."""
         with self._at_anchor():
             sequences = min(SEQUENCES, self.micro.sequences)
             return held_out_loss(self._net, tokens_BT, self._device, sequences, stop)
@@ -313,7 +311,7 @@ SEQUENCES = 32
 
 
 class Stopped(Exception):
-    """Whoever asked for the loss does not want it any more."""
+    """The caller no longer wants the loss."""
 
 
 @torch.no_grad()
@@ -323,8 +321,8 @@ def held_out_loss(
 ) -> float:  # fmt: skip
     """Mean loss of a model, or a `Net`, on `tokens_BT` in main memory, in nats per predicted token, in float32.
 
-    `sequences` at a time or as many as have room. Raises Stopped once `stop` says so after some
-    of them, MemoryFull if not even one has room.
+    It computes `sequences` at a time, or as many as fit. Raises Stopped once `stop` says so after some of them,
+    MemoryFull if not even one fits.
     """
     net = model if isinstance(model, Net) else Net(model)
     was_training = model.training
@@ -345,7 +343,7 @@ def held_out_loss(
 
 
 def _summed(net: Net, tokens_BT: Tensor, device: torch.device) -> float | None:
-    """In nats; None without room."""
+    """In nats; None without memory for it."""
     try:
         summed, _ = net(Batch.of(tokens_BT).moved(lambda values: upload(values, device)))
         return float(summed.item())
@@ -363,7 +361,7 @@ def _halved(sequences: int, device: torch.device) -> int:
 
 
 def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
-    """What training will take of a device that holds the parameters already."""
+    """The memory that training will take on a device that already holds the parameters."""
     footprint = size_of(spec)
     if fit is not None and fit.sequence_bytes:
         taken = fit.fixed_bytes + sequences * fit.sequence_bytes
@@ -373,7 +371,7 @@ def training_bytes(spec: RunSpec, fit: Tuned | None, sequences: int) -> int:
 
 
 def use_attention(model: nn.Module, fit: Tuned | None) -> None:
-    """Have the attention computed by the kernel that a dry run found fastest."""
+    """Use the attention kernel that a dry run found fastest."""
     if fit is not None and fit.attention:
         choose: Callable[[str], None] = model.set_attn_implementation  # type: ignore[assignment]
         choose(fit.attention)

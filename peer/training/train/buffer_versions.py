@@ -25,7 +25,7 @@ class BufferVersions:
 
     def __init__(self, buffers: int, clock: Callable[[], float] = time.monotonic) -> None:
         self.version = 0
-        """What the buffers hold, or are about to."""
+        """The version that the buffers hold, or are about to."""
         self.waited_s = 0.0
         """Seconds that readers have waited since the newest `begin`."""
         self._ready = [0] * buffers
@@ -57,14 +57,14 @@ class BufferVersions:
             self._changed.notify_all()
 
     def fail(self, error: BaseException) -> None:
-        """The producer gave up: whoever waits, now or later, gets `error`."""
+        """The producer gave up: readers that wait, now or later, get `error`."""
         with self._changed:
             self._error = error
             self._changed.notify_all()
 
     @contextmanager
     def reading(self) -> Iterator[int]:
-        """Inside, all is read at the version that this gives: the next one does not begin."""
+        """Inside, everything is read at the version that this gives: the next one does not begin."""
         with self._changed:
             self._readers += 1
             version = self.version
@@ -75,14 +75,14 @@ class BufferVersions:
                 self._readers -= 1
 
     def is_ready(self, buffer: int, version: int) -> bool:
-        """Whether this buffer may be read. Raises StaleVersion, and what the producer failed with."""
+        """Whether this buffer may be read. Raises StaleVersion, and the producer's error."""
         self._check(version)
         if self._error is not None:
             raise self._error
         return self._ready[buffer] == version
 
     def wait(self, buffer: int, version: int, timeout_s: float) -> None:
-        """Until this buffer may be read. Raises what `is_ready` raises, and TimeoutError."""
+        """Wait until this buffer may be read. Raises the errors of `is_ready`, and TimeoutError."""
         with self._changed:
             if self.is_ready(buffer, version):
                 return

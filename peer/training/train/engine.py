@@ -45,35 +45,37 @@ class Homes(Protocol):
 
     @property
     def member(self) -> str:
-        """The peer id under which what is learned here counts: the lead's."""
+        """The peer id under which this home's work counts: the lead's."""
 
     @property
     def delegates(self) -> tuple[tuple[int, int, str], ...]:
-        """Who sends which layers' parts, beside the lead: (first layer, last layer, peer id)."""
+        """The homes that send layers' parts, beside the lead: (first layer, last layer, peer id)."""
 
     def submit(self, anchor: bytes, effort: WorkStats) -> WorkStats:
-        """What stands behind the contribution to `anchor`, by the lead's word; a lead has the others submit, too."""
+        """The statistics of the contribution to `anchor`, as the lead states them; a lead makes the others submit,
+        too."""
 
     def gather_leaves(self, anchor: bytes, parts: Sequence[Part], leaves: Sequence[bytes]) -> Sequence[bytes]:
-        """Tell the leaves of those of the round's `parts` that are on this disk; a lead gets all."""
+        """Send the leaves of those of the round's `parts` that are on this disk; a lead gets all."""
 
     def state_digest(self, anchor: bytes, round: int, layers: Sequence[bytes], cursors: Mapping[int, int]) -> bytes:
-        """Of the whole state, of which this home has layers with these digests; empty for a worker, and where another
-        home has gone on."""
+        """The digest of the whole state, of which this home has layers with these digests; empty for a worker, and
+        if another home has gone on."""
 
     def share_chunks(self, anchor: bytes, chunks: Sequence[bytes], complete: Callable[[Sequence[bytes]], None]) -> None:
         """This home wrote its layers of a snapshot, whose chunks have these digests. Returns at once; `complete` is
-        called with those of all layers once all homes have, by any thread. Only of the newest `anchor`."""
+        called with those of all layers once all homes have written theirs, by any thread. Only for the newest
+        `anchor`."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class HeldSpan:
-    """Neighbouring layers of a model whose others are with other homes."""
+    """Neighbouring layers of a model whose other layers are with other homes."""
 
     layers: tuple[Layer, ...]
     """Of the whole model."""
     held: range
-    """The numbers of those that are here: the backend counts from the first of them."""
+    """The numbers of the layers here: the backend counts from the first of them."""
     first_state: bytes
     """Digest of the run's first parameters, all of them."""
     initial: Callable[[], OuterState]
@@ -83,15 +85,15 @@ class HeldSpan:
 
 @dataclass(frozen=True, kw_only=True)
 class Engine:
-    """All of it, of one peer."""
+    """Everything with which one peer computes."""
 
     backend: Backend
     kernels: Callable[[], Kernels]
-    """Those for where the parameters lie at present."""
+    """The kernels for where the parameters lie at present."""
     beside: UpdateBeside | None
     """None where the run has no overlap."""
     span: HeldSpan | None = None
-    """None where all of the model is here."""
+    """None if the whole model is here."""
 
 
 MakeEngine = Callable[[Sequences], Engine]
@@ -102,7 +104,7 @@ def one_device(
     spec: RunSpec, device: torch.device, fit: Tuned | None = None,
     on_halved: Callable[[int], None] = lambda sequences: None, folder: Path | None = None,
 ) -> MakeEngine:  # fmt: skip
-    """In this process. `on_halved` hears of a micro-batch that was halved; `folder` has room for what no memory
+    """All in this process. `on_halved` is called when a micro-batch was halved; `folder` has room for what no memory
     has."""
 
     def make(batches: Sequences) -> Engine:

@@ -53,10 +53,8 @@ class Sequences(Protocol):
 
 
 class MicroBatch:
-    """How many sequences are on the device at a time: the volunteer's own matter, whatever the spec's micro-batch is.
-
-    The gradient of a step is the same mean over the same sequences; its last bits may differ.
-    """
+    """How many sequences are on the device at a time: the volunteer's own choice, whatever the spec's micro-batch
+    is. The gradient of a step is the same mean over the same sequences; its last bits may differ."""
 
     def __init__(self, sequences: int, told: Callable[[int], None] = lambda sequences: None) -> None:
         assert sequences >= 1
@@ -132,7 +130,7 @@ class InnerLoop:
         return self._losses.swap(loss), sequences
 
     def newest_loss(self) -> float | None:
-        """That of the newest step, once it has ended, if no step has returned it."""
+        """The loss of the newest step, once it has ended, if no step has returned it."""
         return self._losses.flush()
 
     def _attempt(self, rate: float, stop: Callable[[], bool]) -> tuple[Tensor, int] | None:

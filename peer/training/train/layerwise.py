@@ -28,7 +28,7 @@ APPLY_S = 600.0
 
 
 class Layerwise:
-    """Applies moves in threads, and keeps every layer's modules from running before the layer is there."""
+    """Applies updates in threads, and keeps every layer's modules from running before the layer is ready."""
 
     def __init__(self, backend: DeviceBackend, device: torch.device) -> None:
         self._device = device
@@ -47,9 +47,9 @@ class Layerwise:
         return self.guard.waited_s
 
     def begin(self, apply_layer: Callable[[int], object], finish: Callable[[], bytes]) -> Future[bytes]:
-        """Do `apply_layer` for each layer in order, then `finish`, beside whatever the caller does next.
+        """Call `apply_layer` for each layer in order, then `finish`, beside whatever the caller does next.
 
-        The future ends as `finish` does, or with what either raised, or TimeoutError. Whoever looks at more than one
+        The future ends as `finish` does, or with an error of either, or TimeoutError. Code that looks at more than one
         layer waits for it; before its end no other update begins.
         """
         version = self.guard.begin()
@@ -64,7 +64,7 @@ class Layerwise:
         return running
 
     def close(self) -> None:
-        """Once the update that is being applied has ended, however it does."""
+        """Returns once the present update has ended."""
         self._executor.shutdown()
 
     @contextmanager
@@ -113,7 +113,7 @@ class _Copies:
             self._stream.wait_stream(torch.cuda.current_stream(self._device))
 
     def aside(self) -> AbstractContextManager[object]:
-        """The thread that copies is in here."""
+        """The context of the copying thread."""
         return nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
 
     def note(self, layer: int) -> None:

@@ -20,24 +20,24 @@ ASIDE = torch.device("cpu")
 
 
 class Offload:
-    """Of one model and its optimizers on one device. Whoever holds a parameter keeps holding it wherever it lies."""
+    """Moves one model and its optimizers from a device to main memory and back. References to parameters stay valid."""
 
     def __init__(
         self, model: nn.Module, optimizers: Optimizers, device: torch.device,
         beside: Callable[[], Iterable[Tensor]] = tuple, have_moved: Callable[[], object] = tuple,
     ) -> None:  # fmt: skip
-        """`beside` gives what else may lie on the device; `have_moved` lets go of the memory where all that was."""
+        """`beside` gives what else may lie on the device; `have_moved` releases the memory where everything lay."""
         assert_index(device)
         self._model, self._optimizers, self._device, self._beside = model, optimizers, device, beside
         self._have_moved = have_moved
         self._left: list[Tensor] = []
-        """Of what lies beside: that which has left the device."""
+        """The other tensors that have left the device."""
         self._places: dict[tuple[int, str], torch.device] = {}
         """Where the optimizers' tensors were, by parameter and key: counts of steps may lie in main memory anyway."""
         self.is_aside = False
 
     def leave(self) -> None:
-        """Have nothing on the device but what any process has that used it. Said again it changes nothing."""
+        """Leave nothing on the device except what belongs to no tensor. A second call changes nothing."""
         if self.is_aside:
             return
         self._left = [tensor for tensor in self._beside() if tensor.device.type == self._device.type]
@@ -52,7 +52,7 @@ class Offload:
         empty_device_cache(self._device)
 
     def come_back(self) -> None:
-        """Be where it was before `leave`. Without room for it raises what torch does, and then stays aside."""
+        """Undo `leave`. Without memory for it raises torch's error, and then stays in main memory."""
         if not self.is_aside:
             return
         tensors = [(tensor, copied(tensor.data, self._device)) for tensor in self._tensors()]
@@ -68,7 +68,7 @@ class Offload:
         self._have_moved()
 
     def _tensors(self) -> Iterator[Tensor]:
-        """Parameters, tied ones once, and buffers; and what else has left the device."""
+        """Parameters, tied ones once, and buffers; and the other tensors that have left the device."""
         yield from self._model.parameters()
         yield from self._model.buffers()
         yield from self._left
@@ -81,7 +81,7 @@ class Offload:
 
 
 def empty_device_cache(device: torch.device) -> None:
-    """Give back to the driver what no tensor needs."""
+    """Give memory that no tensor needs back to the driver."""
     gc.collect()
     if device.type == "cuda":
         torch.cuda.synchronize(device)

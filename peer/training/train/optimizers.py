@@ -44,7 +44,7 @@ class Optimizers:
 
     @torch.no_grad()
     def take_memory(self) -> None:
-        """Have what AdamW takes in its first step: after this, no step of it takes memory, and each does the same."""
+        """Allocate what AdamW allocates in its first step: after this no step allocates memory."""
         for member in self.members:
             if not isinstance(member, torch.optim.AdamW):
                 continue
@@ -53,15 +53,13 @@ class Optimizers:
                 member.state[parameter] = {"step": _placed(member, parameter, "step", torch.zeros(())), **zeros}
 
     def memory_of(self, parameter: Tensor) -> MutableMapping[str, Tensor]:
-        """What is remembered of one parameter, to be looked at or replaced; empty before its first gradient."""
+        """The state of one parameter, to be read or replaced; empty before its first gradient."""
         memory: MutableMapping[str, Tensor] = self._member_of[id(parameter)].state[parameter]
         return memory
 
     def state_of(self, parameters: Sequence[Tensor]) -> dict[str, Tensor]:
-        """What they remember of these parameters, where it lies, as `<optimizer>.<position>.<key>`.
-
-        A parameter that has had no gradient yet has one empty tensor under the key `none`.
-        """
+        """The state of these parameters in place, as `<optimizer>.<position>.<key>`. A parameter without a gradient
+        so far has one empty tensor under the key `none`."""
         found: dict[str, Tensor] = {}
         for prefix, member, parameter in self._named(parameters):
             state = member.state.get(parameter) or {NO_STATE: torch.empty(0)}
@@ -88,7 +86,7 @@ class Optimizers:
 
 
 def make_optimizers(model: nn.Module, spec: RunSpec, device: torch.device) -> Optimizers:
-    """What `spec.inner.optimizer` names, over the trained parameters of `model`."""
+    """The optimizers that `spec.inner.optimizer` names, over the trained parameters of `model`."""
     if spec.inner.optimizer == "adamw":
         return Optimizers(adamw(trained(model), spec, device))
     matrices = hidden_matrices(model)
@@ -140,14 +138,14 @@ def _taken(unread: dict[str, Tensor], prefix: str, keys: Sequence[str]) -> dict[
 
 
 def _placed(member: Optimizer, parameter: Tensor, key: str, value: Tensor) -> Tensor:
-    """A copy where the optimizer wants it, in the numbers that it wants, as torch's own loading does it."""
+    """A copy where the optimizer wants it, in its dtype, as in torch's own loading."""
     if key != "step":
         return value.to(parameter.device, parameter.dtype, copy=True)
     return value.to(parameter.device if member.defaults.get("fused") else "cpu", torch.float32, copy=True)
 
 
 def steps_before(spec: RunSpec, round: int) -> int:
-    """Inner steps that one peer makes from the start of the run to anchor `round`."""
+    """Inner steps of one peer from the start of the run to anchor `round`."""
     table = spec.round
     first_synchronous = min(round, table.sync_rounds)
     ramp_end = table.sync_rounds + table.ramp_rounds

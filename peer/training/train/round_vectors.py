@@ -27,12 +27,13 @@ class Place(StrEnum):
     DEVICE = "device"
     MEMORY = "main memory"
     FILE = "mapped file"
-    """The system may take its pages back at any time, and reads them again."""
+    """The system may evict its pages at any time, and reads them again."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class VectorSlots:
-    """Of the two that a round's end needs (θ, momentum), and of the two that its beginning needs as well."""
+    """The place of the two vectors that a round's end needs (θ, momentum), and of the two that its beginning needs
+    as well."""
 
     outer: Place
     own: Place
@@ -44,10 +45,10 @@ class VectorSlots:
 
 
 def choose_slots(parameters: int, device: torch.device, spare_bytes: int, available_bytes: int) -> VectorSlots:
-    """Where there is room for them.
+    """The places where the vectors fit.
 
-    `spare_bytes` are those of the device beyond what training takes; `available_bytes` are of main memory. What is
-    needed at the beginning of a round as well as at its end comes onto a device first.
+    `spare_bytes` are those of the device beyond training; `available_bytes` are of main memory. The vectors that are
+    needed at both the beginning and the end of a round get onto a device first.
     """
     pair_bytes = 2 * FLOAT32_BYTES * parameters
     room_bytes = 0 if device.type == "cpu" else int(DEVICE_SHARE * spare_bytes)
@@ -60,10 +61,10 @@ def choose_slots(parameters: int, device: torch.device, spare_bytes: int, availa
 
 
 class RoundVectors:
-    """θ, momentum, residual and start of a whole model, by layer. Whoever holds one of them holds it wherever it is."""
+    """θ, momentum, residual and start of a whole model, by layer. References to them stay valid wherever they lie."""
 
     def __init__(self, flat: FlatParameters, anchor: OuterState, new: Callable[[int], Tensor]) -> None:
-        """`new` gives room for so many elements of residual."""
+        """`new` allocates so many elements of residual."""
         self.flat, self.anchor = flat, anchor
         self.layers = tuple(
             LayerTensors(
@@ -120,12 +121,12 @@ class RoundVectors:
                 copy_over(values, parameter.data)
 
     def about_to_leave(self) -> None:
-        """Let go of room that is empty: a step that needs it takes it again."""
+        """Free memory that is empty: a step that needs it allocates it again."""
         for layer in self.layers:
             layer.let_go_of_start()
 
     def have_moved(self) -> None:
-        """Let go of the memory that parameters lay in, which goes with the last who holds it."""
+        """Release the memory in which parameters lay."""
         for number in range(len(self.layers)):
             self.layer(number)
 
@@ -146,7 +147,7 @@ def _room(place: Place, device: torch.device, folder: Path | None) -> Callable[[
 
 
 class _Mapped:
-    """Memory that is a file without a name: it goes when the process does."""
+    """Memory that is an unnamed file: it disappears with the process."""
 
     def __init__(self, folder: Path) -> None:
         self._folder, self._number = folder, 0

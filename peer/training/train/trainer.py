@@ -59,8 +59,8 @@ class LocalTrainer:
         on_halved: Callable[[int], None] = lambda sequences: None, data_path: str = "",
         make_engine: MakeEngine | None = None, reads: bool = True,
     ) -> None:  # fmt: skip
-        """On `device`, unless `make_engine` says otherwise. `reads`: the data of the run; a worker's lead does it.
-        `folder`: for contributions, in the folder of the peer."""
+        """On `device`, unless `make_engine` makes another engine. `reads`: whether it reads the run's data itself; a
+        worker's lead does it. `folder`: for contributions, in the folder of the peer."""
         self.spec, self.me, self.device = spec, me, device
         self._folder = folder
         folder.mkdir(exist_ok=True)
@@ -85,7 +85,7 @@ class LocalTrainer:
         self._review = None if self._source is None else AnchorReview(spec, self._source, self._backend)
         self._writer = ThreadPoolExecutor(max_workers=1, thread_name_prefix="submit")
         self._writing: Future[None] | None = None
-        """The newest contribution, until something looks whether it is on disk."""
+        """The write of the newest contribution, until its end is looked at."""
         self.layers: Future[bytes] | None = None
         """The newest update that is applied beside training: ends with H(θ, m) after the last layer."""
         self._device_gb = device_gb() if self._backend.can_leave else None
@@ -119,7 +119,7 @@ class LocalTrainer:
         return layers_s + (0.0 if self._backend.capture is None else self._backend.capture.waited_s)
 
     def begin_round(self, members: Collection[str]) -> None:
-        """Take my shards among the members of the last update, and me. Said twice in a round it changes nothing."""
+        """Take my shards among the members of the last update, and me. A second call in a round changes nothing."""
         self._batches.reassign(sorted({*members, self.me}), self.anchor.cursors)
 
     def step(self, position: float, stop: Callable[[], bool]) -> InnerStep:
@@ -135,10 +135,10 @@ class LocalTrainer:
         return step
 
     def submit(self, anchor: bytes) -> Future[None]:
-        """Put what was learned into the residual and have it on disk, encoded, as the contribution to `anchor`.
+        """Add the progress to the residual, and write it to disk, encoded, as the contribution to `anchor`.
 
         Encoding and writing go on beside the next inner steps, which do not change the residual: nothing that does may
-        follow before the future has ended. It ends with DiskFull where there is no room: then say `take_back`. A peer
+        follow before the future has ended. It ends with DiskFull if there is no room: then call `take_back`. A peer
         that stood here before it crashed offers again what it offered then.
         """
         assert self.progress.offered is None, "one contribution per anchor"
@@ -157,7 +157,7 @@ class LocalTrainer:
         return written
 
     def take_back(self) -> None:
-        """As if the submission that found no room had not begun: nothing is offered, nothing is lost."""
+        """Undo a submission that found no room: nothing is offered, nothing is lost."""
         assert self._writing is not None
         assert isinstance(self._writing.exception(timeout=0), DiskFull)
         self._writing = None
@@ -185,14 +185,15 @@ class LocalTrainer:
         return self._contribution_for(anchor, self.progress.round)
 
     def _require_layers(self) -> None:
-        """Before anything looks at more than one layer. Raises what an update failed with beside training."""
+        """Called before anything looks at more than one layer. Raises the error of an update that failed beside
+        training."""
         if self.layers is not None:
             assert self.layers.done(), "layers are on their way"
             self.layers.result()
             self.layers = None
 
     def _stand_still(self) -> None:
-        """Before anything looks at whole vectors or changes the residual: nothing is on its way."""
+        """Called before anything looks at whole vectors or changes the residual: no update or write is under way."""
         self._require_layers()
         if self._writing is not None:
             assert self._writing.done(), "a contribution is being written"
@@ -202,7 +203,7 @@ class LocalTrainer:
             self.progress.covered = {anchor for anchor in known if anchor and is_written(self._folder, anchor)}
 
     def _about_to_change(self) -> None:
-        """Before the residual, the anchor and all that goes with them change: nothing is on its way, nobody reads."""
+        """Called before residual, anchor and vectors change: no update or write is under way, nobody reads."""
         self._stand_still()
         if self._backend.capture is not None:
             self._backend.capture.before_move()
@@ -210,18 +211,17 @@ class LocalTrainer:
     # ---- to another anchor ----
 
     def apply(self, update: Update, load: LoadObject, *, beside: bool = False) -> float:
-        """Move to the next anchor: the outer step on the agreed bytes, the residual less what was counted.
+        """Move to the next anchor: the outer step on the agreed bytes, and the residual less what was counted.
 
-        The local parameters become the new anchor less the residual: what was learned and not yet
-        counted is kept, and measured from where this peer now stands. What the round does not average stays
-        as it is, to the bit. What was offered is settled before what came after it is added, which nobody
-        was offered and no age discounts.
+        The local parameters become the new anchor less the residual: work that is not yet counted is kept, and measured
+        from the new position. Layers that the round does not average stay as they are, to the bit. Offered work is
+        settled before later work is added, which was offered to nobody and which no age discounts.
 
-        `beside`: all that goes over the whole model follows layer by layer, beside the next inner steps, which wait for
-        each layer as they come to it. Nothing but such steps may follow before `layers` has ended.
+        `beside`: work over the whole model follows layer by layer, beside the next inner steps, which wait for each
+        layer when they need it. Only such steps may follow before `layers` has ended.
 
-        Returns the norm of what was given up because it is older than the run takes; 0.0 if nothing was. Raises
-        BadInput, and then nothing has changed.
+        Returns the norm of what was given up because it is too old for the run; 0.0 if nothing was. Raises BadInput,
+        and then nothing has changed.
         """
         self._about_to_change()
         mine = self._current_contribution(update.parent)
@@ -250,8 +250,8 @@ class LocalTrainer:
         return given_up
 
     def state_digest(self, anchor: bytes) -> bytes:
-        """H(θ, m) of where this peer stands, by the chain `anchor`; empty for a worker of a cluster, whose lead
-        knows it. See `peer.consensus.codec.state_digest`."""
+        """H(θ, m) of this peer's position, by the chain `anchor`; empty for a worker of a cluster, whose lead knows
+        it. See `peer.consensus.codec.state_digest`."""
         if self.span is None:
             return self.anchor.state_digest()
         return self.span.homes.state_digest(
@@ -259,22 +259,22 @@ class LocalTrainer:
         )  # fmt: skip
 
     def initial(self) -> OuterState:
-        """The run's first parameters, made anew: of the layers that are here."""
+        """The run's initial parameters, made again, for the layers here."""
         return first_anchor(self.spec) if self.span is None else self.span.initial()
 
     @property
     def _interpolates(self) -> float | None:
-        """How much it keeps of its own parameters when the anchor comes; None: it goes to the anchor."""
+        """The weight of its own parameters when the anchor comes; None: it goes to the anchor."""
         table = self.spec.round
         if not self.progress.is_ahead or table.merge == "rebase" or self._codec.is_sparse:
             return None
         return table.alpha
 
     def adopt(self, name: bytes, restored: OuterState) -> float:
-        """Stand at the anchor `restored`, to which no way is known from where this peer stands: its work goes along.
+        """Move to the anchor `restored`, which does not follow from this peer's position: its work goes along.
 
-        Only what it offered for `name`, where it stands, stays behind: updates that nobody can show may
-        have counted it, and nothing counts twice. Returns the norm of all that is given up.
+        Only its offer for `name`, its present anchor, is given up: updates that nobody can show may have counted it,
+        and nothing may count twice. Returns the norm of everything that is given up.
         """
         self.resume(name)
         squared, round = 0.0, self.progress.round
@@ -309,7 +309,8 @@ class LocalTrainer:
         return self.apply(update, load)
 
     def _owe_again(self, mine: Contribution) -> None:
-        """Owe what was offered: all of it was written but what encoding lost or a sparse codec left out."""
+        """Put an offer back into the residual: all of it was written except the rounding error, or what a sparse
+        codec left out."""
         round = self.progress.round
         self._collect_progress()
         for number, part, tensors in self._numbered_parts(round):
@@ -328,17 +329,15 @@ class LocalTrainer:
         self.progress.stand_at(restored.round)
 
     def _drop(self, too_old: TooOld) -> None:
-        """Have in the residual all that is given up with it."""
+        """Add everything to the residual that is given up with it."""
         if too_old.dropped:
             self._collect_progress()
         if too_old.everything:
             self._batches.mark()
 
     def _keep_starts(self) -> None:
-        """Before the parameters move away from where the present stretch of steps begins.
-
-        Layers that are on their way begin at the anchor, or have theirs kept already.
-        """
+        """Called before the parameters move away from the start of the present steps. Layers of an update under way
+        begin at the anchor, or have their start kept already."""
         if self.layers is not None and not self.layers.done():
             return
         for tensors in self._all_layers():
@@ -357,15 +356,13 @@ class LocalTrainer:
         return map(self._layer, self.held)
 
     def _begin_at_anchor(self, rounds: Iterable[int]) -> None:
-        """Have as local parameters what the anchor less the residual is, where these rounds have averaged.
-
-        All else stays as it is: there, that difference would round. All progress is in the residual before.
-        """
+        """Set the local parameters of the averaged layers to the anchor less the residual. Other layers stay as they
+        are, since that difference would round. All progress must be in the residual."""
         for number in sorted({part.layer for part in self.progress.turns.parts(*rounds)}.intersection(self.held)):
             self._kernels.begin(self._layer(number))
 
     def _local_parts(self, *rounds: int) -> Iterator[tuple[Part, LayerTensors]]:
-        """What these rounds average of what is here, each part once, and the layer in which it lies."""
+        """The parts of the layers here that these rounds average, each once, with its layer."""
         return ((part, tensors) for _, part, tensors in self._numbered_parts(*rounds))
 
     def _numbered_parts(self, *rounds: int) -> Iterator[tuple[int, Part, LayerTensors]]:
@@ -375,7 +372,7 @@ class LocalTrainer:
                 yield number, part, self._layer(part.layer)
 
     def _contribution_for(self, anchor: bytes, round: int) -> Contribution | None:
-        """What was offered for `anchor` of this round, every byte as it was; None if nothing. Raises BadInput."""
+        """The offer for `anchor` of this round, byte for byte; None if there is none. Raises BadInput."""
         mine = Contribution.find(self._folder, anchor, self.progress.turns.parts(round), self._codec)
         if mine is not None:
             mine.check()
@@ -384,10 +381,8 @@ class LocalTrainer:
     # ---- on disk ----
 
     def checkpoint(self, anchor: bytes, snapshot: tuple[int, bytes] | None = None) -> Capture:
-        """All that this peer is now, to be written; `anchor` is the chain's name of where it stands. Changes nothing.
-
-        `snapshot`, by round and anchor, is that from which the chain leads here.
-        """
+        """This peer's whole state, to be written; `anchor` is the chain's name of its position. Changes nothing.
+        `snapshot`, by round and anchor, is the one from which the chain leads here."""
         self._stand_still()
         progress = self.progress
         assert progress.round == self.anchor.round
@@ -421,11 +416,9 @@ class LocalTrainer:
         self._backend.capture = capture
 
     def restore(self, checkpoint: Checkpoint, *, known: bool = True) -> None:
-        """Be what `checkpoint` says, to the bit. The model must be the one it was taken of.
-
-        The anchor must stand where it was taken already. Where that is not `known`, the anchor may be any, and `adopt`
-        must follow: what was owed is here, and of what steps had learned since only what the checkpoint can tell.
-        """
+        """Load `checkpoint`, to the bit. The model must be the one of which it was taken. The anchor must be the one
+        at which it was taken. If that is not `known`, the anchor may be any, and `adopt` must follow: the residual
+        is loaded, and of the progress since only what the checkpoint can tell."""
         self._about_to_change()
         state, progress = checkpoint.state, self.progress
         assert not known or self.anchor.round == checkpoint.round, "the anchor is that of the checkpoint"
@@ -451,7 +444,7 @@ class LocalTrainer:
             return self._review.loss(stop)
 
     def continue_prompts(self, stop: Callable[[], bool] = lambda: False) -> Continuations | None:
-        """How the anchor continues the prompts of the run; None if `stop` says so. Raises MemoryFull."""
+        """The anchor's continuations of the run's prompts; None if `stop` says so. Raises MemoryFull."""
         self._require_layers()
         assert self._review is not None, "whoever reads looks"
         with self._reading():
@@ -470,12 +463,12 @@ class LocalTrainer:
         return self._backend.reload()
 
     def close(self) -> None:
-        """End what computes for it elsewhere, and what is being written. Nothing follows."""
+        """End ranks or homes that compute for it, and present writes. Nothing follows."""
         self._backend.close()
         if self._layerwise is not None:
             self._layerwise.close()
         self._writer.shutdown()
 
     def _reading(self) -> AbstractContextManager[None]:
-        """Forward and backward passes are made inside."""
+        """The context of forward and backward passes."""
         return nullcontext() if self._layerwise is None else self._layerwise.reading()

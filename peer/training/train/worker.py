@@ -62,21 +62,22 @@ class TrainerWorker:
     def __init__(
         self, trainer: LocalTrainer, checkpoints: Checkpoints, directory: Path, warn: Callable[[str, str], None]
     ) -> None:
-        """`warn` hears a code and a text of what is amiss and ends nothing."""
+        """`warn` is called with a code and a text for faults that end nothing."""
         self._trainer, self._directory, self._warn = trainer, directory, warn
         self._saver = CheckpointSaver(checkpoints)
         homes = None if trainer.span is None else WithHomes(trainer.layer_sizes, trainer.span.homes.share_chunks)
         self._snapshots = SnapshotWriter(directory, trainer.spec, homes, warn)
         self._load = partial(load_object, directory)
         self._origins: dict[bytes, SnapshotOrigin] = {}
-        """Of the newest checkpoint: no way is followed further back than to there."""
+        """The origin of the newest checkpoint: no way is followed further back."""
 
     @property
     def status(self) -> TrainerStatus:
         return self._trainer.status
 
     def enter_thread(self) -> None:
-        """Called once by the thread that will `do` everything: a GPU is chosen by thread. Raises DeviceLost."""
+        """Called once by the thread that will `do` everything, since a GPU is selected per thread. Raises
+        DeviceLost."""
         device = self._trainer.device
         if device.type != "cuda":
             return
@@ -88,25 +89,21 @@ class TrainerWorker:
             raise DeviceLost(f"{why}; see what `homefires doctor` says of it") from error
 
     def close(self) -> None:
-        """Nothing follows, and nothing of it goes on: not on disk, nor in any process."""
+        """Nothing follows, and nothing goes on: neither on disk nor in any process."""
         self._trainer.close()
         self._saver.close()
         self._snapshots.close()
 
     def write_snapshot(self, anchor: bytes, state: bytes) -> None:
-        """Begin to write the anchor where the trainer stands, if it is time. Returns at once, from any thread.
-
-        The next work that moves the trainer waits for it.
-        """
+        """Begin to write the anchor in place, if a snapshot is due. Returns at once, from any thread. The next work
+        that moves the trainer waits for it."""
         if self._snapshots.due(self._trainer.anchor.round):
             self._snapshots.start(self._trainer.anchor, anchor, state)
 
     def do(self, work: Work, post: Post, stop: Callable[[], bool]) -> None:
-        """Do it, see `peer.node.lifecycle.inputs_effects.Trainer`.
-
-        Raises BadInput for damage, which changes nothing, DeviceLost, MemoryFull where work is half done, and what an
-        update failed with beside the steps before.
-        """
+        """Do it, see `peer.node.lifecycle.inputs_effects.Trainer`. Raises BadInput for damage, which changes
+        nothing, DeviceLost, MemoryFull if work is left half done, and the error of an update beside the steps
+        before."""
         device = self._trainer.device
         with raising_device_lost(device), raising_memory_full(device, HALF_DONE):
             self._do(work, post, stop)
@@ -167,7 +164,7 @@ class TrainerWorker:
             self._trainer.begin_round(members)
 
     def _step(self, work: Step, stop: Callable[[], bool]) -> Result:
-        """Of a home that waited for its lead in vain, nothing."""
+        """A home that waited for its lead in vain returns nothing."""
         self._begin_round(work.members)
         waited_before_s = self._trainer.waited_s
         try:
@@ -213,7 +210,7 @@ class TrainerWorker:
     def _pass_on(
         self, running: Future[T], post: Post, told: Callable[[Future[T]], Callable[[float], LifeInput]]
     ) -> None:
-        """Post what `told` makes of the end of `running`, by the thread in which that ends. What it raises is a
+        """Post what `told` makes of the end of `running`, from the thread in which that ends. An error in it is a
         crash."""
 
         def hear(ended: Future[T]) -> None:
@@ -228,7 +225,7 @@ class TrainerWorker:
         running.add_done_callback(hear)
 
     def _origin_of(self, name: bytes) -> SnapshotOrigin:
-        """The snapshot from which the chain leads to where the trainer stands; one is written where nothing does."""
+        """The snapshot from which the chain leads to the trainer's position; one is written if there is none."""
         anchor = self._trainer.anchor
         if self._trainer.span is not None:
             return None  # its checkpoints hold the anchor

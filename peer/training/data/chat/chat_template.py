@@ -29,7 +29,7 @@ class EncodedTalk:
 
     tokens: Tokens
     left_out: Sequence[str] = ()
-    """By the template: the key of each thing that is not in the text."""
+    """Keys of the conversation that the template leaves out of its text."""
 
 
 def flagged(pieces: Iterable[tuple[Tokens, bool]]) -> Tokens:
@@ -40,24 +40,23 @@ def flagged(pieces: Iterable[tuple[Tokens, bool]]) -> Tokens:
 
 
 def ends_of(tokens: Tokens) -> npt.NDArray[np.int64]:
-    """Behind each answer, or each piece of one that is learned: how many tokens there are up to there."""
+    """For each learned answer, or piece of one, the number of tokens up to its end."""
     learned = np.append(tokens <= NUMBER, False)
     return np.flatnonzero(learned[:-1] & ~learned[1:]) + 1
 
 
 def tokens_of(tokenizer: Any, text: str) -> Tokens:
-    """Without any special token that the text does not name."""
+    """Without special tokens that the text does not contain."""
     # verbose=False: a document longer than the model's context is cut into windows later, no reason to warn.
     return np.asarray(tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"], np.int32)
 
 
 class TemplateEncoder:
-    """A template beside the tokenizer that it was written for."""
+    """A chat template with the tokenizer for which it was written."""
 
     def __init__(self, tokenizer: Any, template: str, date: str) -> None:
-        """`tokenizer` is one of transformers; `template` is taken in place of its own, unless it is empty.
-
-        Raises BadSpec where there is none."""
+        """`tokenizer` is one of transformers; `template` replaces its own, unless it is empty. Raises BadSpec if
+        there is none."""
         self._tokenizer = tokenizer
         own = template or None
         try:
@@ -73,8 +72,8 @@ class TemplateEncoder:
         self._is_marked = MARKED.search(plain) is not None and MARKED.search(with_tools) is not None
 
     def encode(self, talk: Talk) -> EncodedTalk:
-        """Raises BadInput for messages that the template does not take, BadSpec for one that takes too long or tells
-        no answers apart."""
+        """Raises BadInput for messages that the template refuses, BadSpec for a template that takes too long or does
+        not separate answers."""
         if self._is_marked:
             text, spans = self._template.marked(talk)
             tokens = self._by_marks(text, spans)
@@ -85,8 +84,8 @@ class TemplateEncoder:
         return EncodedTalk(tokens, tuple(left_out(talk, text)))
 
     def _by_marks(self, text: str, spans: Sequence[tuple[int, int]]) -> Tokens:
-        """A token is of an answer where any letter of it is; and so is the one that closes it, where it stands right
-        behind: some templates leave that outside of their marks, and the model would never stop."""
+        """A token belongs to an answer if any character of it does; and so does the token that closes the answer
+        right behind it: some templates leave it outside of their marks, and the model would never stop."""
         encoded = self._tokenizer(text, add_special_tokens=False, verbose=False, return_offsets_mapping=True)
         tokens = np.asarray(encoded["input_ids"], np.int32)
         learned, coming = np.zeros(len(tokens), bool), iter(spans)
@@ -100,7 +99,7 @@ class TemplateEncoder:
         return flagged([(np.where(learned, tokens, tokens | HIDDEN).astype(np.int32), True)])
 
     def _closed_at(self, tokens: Tokens, start: int) -> int:
-        """Behind the token that closes an answer, if but white space is before it; else `start`."""
+        """The position after the token that closes an answer, if only white space is before it; otherwise `start`."""
         for place in range(start, len(tokens)):
             if tokens[place] == self.closing:
                 return place + 1
@@ -109,20 +108,20 @@ class TemplateEncoder:
         return start
 
     def rest(self) -> None:
-        """Nothing is written for a while."""
+        """No conversation follows for a while."""
         self._template.rest()
 
     def _tokens(self, text: str) -> Tokens:
         return tokens_of(self._tokenizer, text)
 
     def prompt(self, messages: Sequence[dict[str, Any]]) -> list[int]:
-        """What a model reads that shall answer the last of them. Raises BadInput, BadSpec."""
+        """The prompt of a model that answers the last message. Raises BadInput, BadSpec."""
         ids: list[int] = self._tokens(self._template.prompt(messages)).tolist()
         return ids
 
     @cached_property
     def closing(self) -> int | None:
-        """The token with which the template ends an answer; None where it ends with none that is no text."""
+        """The token with which the template ends an answer; None if it uses no special token."""
         messages = [{"role": "user", "content": PROBE}, {"role": ASSISTANT, "content": PROBE}]
         try:
             text = self._template.whole(Talk(messages))

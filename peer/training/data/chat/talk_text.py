@@ -26,7 +26,7 @@ class Talk:
 
     messages: Sequence[Message]
     tools: Sequence[Mapping[str, Any]] = ()
-    """What the assistant may call, as JSON schemas."""
+    """The tools that the assistant may call, as JSON schemas."""
 
     @classmethod
     def from_json(cls, text: str) -> Talk:
@@ -39,7 +39,7 @@ class Talk:
 
     @property
     def learned(self) -> list[bool]:
-        """For each message whether it is predicted: an answer that says something, and has no weight of 0."""
+        """For each message whether it is predicted: an answer with text, and without a weight of 0."""
         return [
             message["role"] == ASSISTANT and not is_empty(message) and not is_without_weight(message)
             for message in self.messages
@@ -47,7 +47,7 @@ class Talk:
 
 
 def is_empty(message: Message) -> bool:
-    """It says nothing, calls nothing, and nobody has thought anything: of it only its end could be learned."""
+    """Whether a message has no text, no call and no thought: only its end could be learned."""
     return not any(message.get(key) for key in ("content", "tool_calls", *REASONING))
 
 
@@ -56,10 +56,8 @@ def is_without_weight(message: Message) -> bool:
 
 
 def left_out(talk: Talk, text: str) -> Iterator[str]:
-    """The key of each thing that the conversation says and `text`, which a template has made of it, does not.
-
-    White space does not count, and neither does how JSON writes a letter: templates change both.
-    """
+    """The key of each thing that is in the conversation and not in `text`, which a template has made of it. White
+    space does not count, and neither does the JSON escaping of a character, since templates change both."""
     written = _bare(text)
 
     def is_written(said: str) -> bool:
@@ -77,7 +75,7 @@ def _bare(text: str) -> str:
 
 
 def _texts(key: str, value: Any) -> Iterator[str]:
-    """Of calls what is called and with what: ids and kinds are words of an interface."""
+    """For calls the names and arguments: ids and kinds belong to the interface."""
     if key == "tool_calls":
         for call in value:
             function = call.get("function", call)

@@ -27,11 +27,11 @@ REWRITES = (
 
 
 class Rewrites(ValueError):
-    """A template of which nobody can tell what it writes for an answer."""
+    """A template that rewrites earlier turns, so that its answers cannot be told."""
 
 
 class Template:
-    """One that is ready to be rendered. Raises what jinja does for one that is none."""
+    """A template that is ready to be rendered. Raises jinja's errors for a text that is none."""
 
     def __init__(self, asked: dict[str, Any]) -> None:
         from transformers.utils import chat_template_utils as templates
@@ -45,11 +45,11 @@ class Template:
             compiled(text).globals["strftime_now"] = today.strftime
 
     def text(self, messages: Sequence[Any], tools: Any, *, prompts: bool = False) -> str:
-        """Of messages; with `prompts` up to where the assistant's next one begins."""
+        """The text of messages; with `prompts` up to where the assistant's next one begins."""
         return self._written(messages, tools, add_generation_prompt=prompts)[0]
 
     def marked(self, messages: Sequence[Any], tools: Any) -> tuple[str, list[tuple[int, int]]]:
-        """And from where to where it marks an answer."""
+        """The text, and the spans that it marks as answers."""
         return self._written(messages, tools, return_assistant_tokens_mask=True)
 
     def _written(self, messages: Sequence[Any], tools: Any, **options: bool) -> tuple[str, list[tuple[int, int]]]:
@@ -63,7 +63,7 @@ class Template:
         return text, spans[0] if spans else []
 
     def answered(self, request: dict[str, Any]) -> dict[str, Any]:
-        """What is asked for."""
+        """The answer to a request."""
         messages, tools = request["messages"], request["tools"]
         match request["kind"]:
             case "prompt":
@@ -79,7 +79,7 @@ class Template:
     def _of_learned(
         self, spans: list[tuple[int, int]], messages: Sequence[Any], tools: Any, learned: Sequence[bool]
     ) -> list[tuple[int, int]]:
-        """Those of answers that are learned; which are whose is known from how many there are so far."""
+        """The spans of learned answers; the number of spans so far tells which belong to which answer."""
         answers = [number for number, message in enumerate(messages) if message["role"] == ASSISTANT]
         if all(learned[number] for number in answers):
             return spans
@@ -91,7 +91,7 @@ class Template:
         return found
 
     def _pieces(self, messages: Sequence[Any], tools: Any, learned: Sequence[bool]) -> Iterator[tuple[str, bool]]:
-        """Of a conversation's text, each with whether it is learned: what comes behind the prompt for it."""
+        """The pieces of a conversation's text, each with whether it is learned: what follows the prompt for it."""
         text, done = self.text(messages, tools), 0
         for number, message in enumerate(messages):
             if message["role"] != ASSISTANT:
@@ -107,7 +107,7 @@ class Template:
 
 
 def main() -> None:
-    """Until the other end is closed."""
+    """Serve requests until the other end is closed."""
     from transformers.utils import chat_template_utils  # noqa: F401  before its time is counted
 
     lines, out = sys.stdin.buffer, sys.stdout.buffer
@@ -135,7 +135,7 @@ def main() -> None:
 
 
 def limit() -> None:
-    """For the rest of this process's life: so much memory, and no file."""
+    """For the rest of this process's life: limited memory, and no file."""
     for what, most in ((resource.RLIMIT_AS, MOST_BYTES), (resource.RLIMIT_FSIZE, 0)):
         _, hard = resource.getrlimit(what)
         most = most if hard == resource.RLIM_INFINITY else min(most, hard)

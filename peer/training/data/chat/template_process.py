@@ -27,7 +27,7 @@ CHILD = "peer.training.data.chat.template_child"
 
 @dataclass(frozen=True, kw_only=True)
 class TemplateSource:
-    """A template, and all that it is told beside a conversation."""
+    """A template, and everything that it is told beside a conversation."""
 
     plain: str
     with_tools: str
@@ -39,7 +39,7 @@ class TemplateSource:
 
 
 class ChatTemplate:
-    """Renders conversations. The process begins with the first one, and ends with this object, or when it may rest."""
+    """Renders conversations. Its process begins with the first one, and ends with this object, or at `rest`."""
 
     def __init__(self, source: TemplateSource) -> None:
         self.source = source
@@ -51,24 +51,22 @@ class ChatTemplate:
         return str(self._asked("prompt", Talk(messages))["text"])
 
     def whole(self, talk: Talk) -> str:
-        """All of a conversation. Raises BadInput for messages that the template refuses, BadSpec for a template that
-        takes too long, or too much memory."""
+        """The text of a whole conversation. Raises BadInput for messages that the template refuses, BadSpec for a
+        template that takes too long, or too much memory."""
         return str(self._asked("whole", talk)["text"])
 
     def marked(self, talk: Talk) -> tuple[str, list[tuple[int, int]]]:
-        """And where the answers that are learned stand in it, by a template that marks answers."""
+        """And the spans of learned answers in it, for a template that marks answers."""
         said = self._asked("marked", talk)
         return said["text"], [(start, end) for start, end in said["spans"]]
 
     def pieces(self, talk: Talk) -> list[tuple[str, bool]]:
-        """Of a conversation's text, each with whether it is learned: what comes behind the prompt for it.
-
-        Raises BadSpec also for a template that writes the beginning of a conversation in another way once it goes on.
-        """
+        """The pieces of a conversation's text, each with whether it is learned: what follows the prompt for it.
+        Raises BadSpec also for a template that rewrites the beginning of a conversation once it goes on."""
         return [(text, is_learned) for text, is_learned in self._asked("pieces", talk)["pieces"]]
 
     def rest(self) -> None:
-        """End the process, which takes a tenth of a GB, until there is another conversation."""
+        """End the process, which takes 0.1 GB, until there is another conversation."""
         with self._lock:
             if self._child is not None:
                 self._child.end()
@@ -105,7 +103,7 @@ class _Child:
             self._broken = str(error)
 
     def ask(self, request: Mapping[str, Any]) -> dict[str, Any]:
-        """What it says to it. Raises BadInput and BadSpec: the latter again and again once the process is gone."""
+        """The child's answer. Raises BadInput and BadSpec; once the process is gone, BadSpec again and again."""
         if self._broken:
             raise BadSpec(self._broken)
         try:

@@ -40,19 +40,18 @@ def plain_numbers(tokens: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
 
 
 def labels(tokens_BT: Tensor) -> Tensor:
-    """(B, T − 1): every token but the first, and IGNORED for what is not predicted.
-
-    The first token of a document is not: there is nothing to predict it from.
-    """
+    """(B, T − 1): every token but the first, and IGNORED for tokens that are not predicted. The first token of a
+    document is not predicted, since nothing precedes it."""
     later_BT = tokens_BT[:, 1:]
     return torch.where(later_BT > NUMBER, IGNORED, later_BT)
 
 
 def positions(tokens_BT: Tensor) -> Tensor | None:
-    """Place (B, T) of each token in its document, from 0; None where no token has a flag.
+    """Position (B, T) of each token in its document, from 0; None if no token has a flag. A window begins a
+    document.
 
-    A window begins a document. transformers sees from positions that begin anew that a window holds several documents,
-    and keeps attention inside each of them (`masking_utils.find_packed_sequence_indices`) where it is given no mask.
+    transformers recognises several documents in a window by positions that begin anew, and keeps attention inside each
+    of them (`masking_utils.find_packed_sequence_indices`) if it is given no mask.
     """
     if not is_flagged(tokens_BT):
         return None
@@ -62,35 +61,36 @@ def positions(tokens_BT: Tensor) -> Tensor | None:
 
 
 def of_predicted(values_BTH: Tensor, tokens_BT: Tensor) -> Tensor:
-    """Those of `values_BTH` from which a token is predicted (…, H). The gradients of others may well be 0."""
+    """Those of `values_BTH` from which a token is predicted (…, H). The gradients of others may be 0."""
     return values_BTH[tokens_BT[:, 1:] <= NUMBER] if is_flagged(tokens_BT) else values_BTH
 
 
 def predicted_tokens(tokens_BT: Tensor) -> int:
-    """How many are predicted."""
+    """The number of predicted tokens."""
     return int((tokens_BT[:, 1:] <= NUMBER).sum())
 
 
 def summed_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
-    """In nats, over what is predicted."""
+    """The loss in nats, summed over predicted tokens."""
     return F.cross_entropy(logits_BTV.float().flatten(0, 1), labels(tokens_BT).flatten(), reduction="sum")
 
 
 def share_of_loss(logits_BTV: Tensor, tokens_BT: Tensor) -> Tensor:
-    """In nats: the sum over what is predicted, divided by all tokens of the windows but the first of each.
+    """The loss in nats, summed over predicted tokens, divided by all tokens of the windows except the first of each.
 
-    Of text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and is the
-    same however a step is cut into micro-batches, ranks and stages. `step_scale` makes it the mean at the end of the
-    step.
+    For plain text it has the bits of the mean. That denominator is known before a step's last micro-batch is read, and
+    is the same however a step is cut into micro-batches, ranks and stages. `step_scale` makes it the mean at the end of
+    the step.
     """
     return summed_loss(logits_BTV, tokens_BT) / tokens_BT[:, 1:].numel()
 
 
 def step_scale(taken: list[Tensor], whole: int) -> float:
-    """What makes loss and gradient of a step means over what it predicted; `share_of_loss` divided by the tokens of
-    `whole` sequences, and it was made of those that were `taken`: fewer where it was stopped.
+    """The factor that makes a step's loss and gradient means over its predicted tokens: `share_of_loss` was divided
+    by the tokens of `whole` sequences, and the step was made of those that were `taken`, which are fewer if it was
+    stopped.
 
-    1 for a whole step of text. A step that predicts nothing has no gradient, whatever it is multiplied by.
+    1 for a whole step of plain text. A step that predicts nothing has no gradient, whatever the factor.
     """
     predicted = sum(map(predicted_tokens, taken))
     return whole * (taken[0].shape[1] - 1) / max(1, predicted)

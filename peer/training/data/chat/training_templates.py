@@ -15,10 +15,8 @@ from peer.schema.spec_fields import TEMPLATE_FILE, TEMPLATES
 
 
 def template_of(name: str, folder: Path) -> str:
-    """The template that `data.template` names; a file of that name lies in `folder`, with the tokenizer.
-
-    Empty for none: then the tokenizer's own is taken. Raises BadSpec.
-    """
+    """The template that `data.template` names; a file of that name lies in `folder`, with the tokenizer. Empty for
+    none: then the tokenizer's own is used. Raises BadSpec."""
     if name in TEMPLATES:
         return (importlib.resources.files("peer.training.data.chat.templates") / f"{name}.jinja").read_text("utf-8")
     if not TEMPLATE_FILE.fullmatch(name):

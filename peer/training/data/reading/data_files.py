@@ -38,12 +38,12 @@ class DataFile:
 
     path: Path
     name: str
-    """Below the folder that was named, with slashes."""
+    """Below the named folder, with slashes."""
     kind: Kind
     packing: str
     """One of PACKINGS, or empty."""
     size_bytes: int
-    """As it lies on the disk."""
+    """The size on disk."""
 
 
 @dataclass(frozen=True)
@@ -54,7 +54,7 @@ class LeftOut:
     """Printable."""
     size_bytes: int
     why: str
-    """And what to do."""
+    """The reason, and what to do."""
 
 
 @dataclass(frozen=True)
@@ -64,14 +64,14 @@ class FoundFiles:
     base: Path
     files: tuple[DataFile, ...]
     left_out: tuple[LeftOut, ...]
-    """Hidden ones are not among them: nobody expects those to be read."""
+    """Without hidden files: nobody expects those to be read."""
 
     @property
     def names(self) -> list[str]:
         return [file.name for file in self.files]
 
     def of_rows(self) -> FoundFiles:
-        """Without files of text, such as a README: what is read are conversations, and those are rows."""
+        """Without text files, such as a README: conversations are rows."""
         texts = tuple(file for file in self.files if file.kind == "text")
         left_out = (LeftOut(file.name, file.size_bytes, "it holds no conversations, which are rows") for file in texts)
         rows = tuple(file for file in self.files if file.kind != "text")
@@ -79,10 +79,8 @@ class FoundFiles:
 
 
 def find_files(path: str) -> FoundFiles:
-    """The file or folder at `path`. Raises BadInput where there is nothing, or a name is no text.
-
-    Linked folders are followed, and none is read twice.
-    """
+    """The files at or below `path`. Raises BadInput if there is nothing, or a name is no valid text. Linked folders
+    are followed, and none is read twice."""
     root = Path(os.path.expanduser(path))
     if not os.path.exists(root):  # without an error for a name that no file can have
         raise BadInput(
@@ -104,7 +102,7 @@ def find_files(path: str) -> FoundFiles:
 
 
 def require_some(found: FoundFiles, path: str) -> None:
-    """Raises BadInput where nothing is read."""
+    """Raises BadInput if nothing is read."""
     if not found.files:
         told = "".join(f"; {each.name}: {each.why}" for each in found.left_out[:3])
         raise BadInput(f"settings.data_path is {path!r}, which holds no text or parquet file{told}; read are {READ}")
@@ -120,8 +118,8 @@ def _require_names(path: str, files: Sequence[DataFile]) -> None:
 
 
 def _below(root: Path) -> Iterator[Path]:
-    """Names of all that is no folder, relative to it; real folders before linked ones, so that a link to one that is
-    read anyway adds nothing."""
+    """Names of everything that is no folder, relative to it; real folders before linked ones, so that a link to one
+    that is read anyway adds nothing."""
     visited, waiting = set[tuple[int, int]](), [root]
     while waiting:
         links = list[Path]()
@@ -140,7 +138,7 @@ def _below(root: Path) -> Iterator[Path]:
 
 
 def _refuse(error: OSError) -> None:
-    """A folder that cannot be looked into is not left out in silence."""
+    """A folder that cannot be opened is an error, not left out in silence."""
     raise BadInput(
         f"the folder {error.filename} cannot be read ({error.strerror}); let this program read it, or move it"
     )
@@ -160,7 +158,7 @@ def _seen(base: Path, name: Path) -> DataFile | LeftOut:
 
 
 def kind_of(name: str) -> tuple[Kind | None, str]:
-    """What a file of this name holds, and how it is packed; None for what is not read."""
+    """The format of a file with this name, and its packing; None for a file that is not read."""
     lower = PurePosixPath(name.lower())
     packing = lower.suffix if lower.suffix in PACKINGS else ""
     plain = lower.with_suffix("") if packing else lower

@@ -36,7 +36,7 @@ LARGE = f"is larger than {MOST_ROW >> 20} MiB; cut its text into several"
 
 @dataclass
 class Findings:
-    """What readers tell beside documents."""
+    """What readers report beside documents."""
 
     raises: bool = True
     """The first fault ends the reading."""
@@ -58,7 +58,7 @@ class Findings:
 
 
 def rows_of(file: DataFile, column: str | None, told: Findings) -> Iterator[tuple[str, Any]]:
-    """Name and value of each row; of a table, of one column alone, or of all."""
+    """Name and value of each row; for a table, of one column alone, or of all."""
     try:
         if file.kind in ("parquet", "arrow"):
             yield from _table_rows(file, column, told)
@@ -134,7 +134,7 @@ def _behind(between: re.Pattern[str], text: str, at: int) -> int:
 
 
 def _csv_rows(name: str, text: TextIO, told: Findings) -> Iterator[tuple[str, Any]]:
-    """By the names that the first row has."""
+    """Rows by the names in the first row."""
     csv.field_size_limit(MOST_ROW)
     taken = 0
 
@@ -202,10 +202,9 @@ def _parquet(file: DataFile, column: str | None) -> Iterator[Any]:
 
 
 def _rows_at_once(file: DataFile, source: Path | BinaryIO, group: Any, column: str | None) -> int:
-    """How many of a group of rows. Raises BadInput for one that unpacks to more than its bytes can hold.
-
-    A value that stands once in the file may be that of every row: then each row has as much as the whole group.
-    """
+    """How many rows of a group to read at once. Raises BadInput for a group that unpacks to more than its bytes can
+    hold. A value that stands once in the file may be that of every row: then each row counts as much as the whole
+    group."""
     chunks = [group.column(number) for number in range(group.num_columns)]
     if column is not None:
         chunks = [chunk for chunk in chunks if f"{chunk.path_in_schema}.".startswith(f"{column}.")]
@@ -226,7 +225,7 @@ CUT = f"a cell may have {MOST_ROW >> 20} MiB: cut its texts into several rows"
 
 
 def _arrow(file: DataFile, column: str | None) -> Iterator[Any]:
-    """Of a file, or of a stream, as `datasets` writes it."""
+    """Rows of an Arrow file, or of a stream as `datasets` writes it."""
     import pyarrow
 
     with _mapped(file) as source:
@@ -243,7 +242,7 @@ def _arrow(file: DataFile, column: str | None) -> Iterator[Any]:
 
 
 def _require_column(file: DataFile, schema: Any, column: str | None) -> None:
-    """Raises BadSpec where it is not there, or holds no text."""
+    """Raises BadSpec if the column does not exist, or holds no text."""
     import pyarrow
 
     if column is None:
@@ -261,7 +260,7 @@ def _require_column(file: DataFile, schema: Any, column: str | None) -> None:
 
 @contextmanager
 def _seekable(file: DataFile) -> Iterator[Any]:
-    """Unpacked on the disk where it is packed, as such a file is read from its end."""
+    """Unpacked on disk if it is packed, since such a file is read from its end."""
     if not file.packing:
         yield file.path
         return

@@ -20,7 +20,8 @@ MOST_DEPTH = 8
 
 
 def page_bytes(file: BinaryIO, chunk: Any) -> Iterator[int]:
-    """What each page of a column chunk unpacks to, in bytes. Raises ValueError for what is none."""
+    """The unpacked size of each page of a column chunk, in bytes. Raises ValueError for bytes that are no column
+    chunk."""
     starts = [chunk.data_page_offset]
     starts += [chunk.dictionary_page_offset] if chunk.has_dictionary_page else []
     at = min(starts)
@@ -34,7 +35,7 @@ def page_bytes(file: BinaryIO, chunk: Any) -> Iterator[int]:
 
 
 def _head(file: BinaryIO, at: int) -> tuple[dict[int, int], int]:
-    """Integers of the struct at `at` by field, and how many bytes it has."""
+    """Integers of the struct at `at` by field, and its size in bytes."""
     for most in HEAD_BYTES:
         file.seek(at)
         with suppress(IndexError):

@@ -47,7 +47,7 @@ FEW = 32
 
 @dataclass(frozen=True)
 class ScannedText:
-    """What is known of a text once it was read through."""
+    """What is known of a text after it was read through."""
 
     encoding: str
     """As Python calls it."""
@@ -57,7 +57,7 @@ class ScannedText:
 
 
 class ContentHash:
-    """Grows with a text. The same for two texts with the same characters, wherever they lie."""
+    """A hash that grows with a text. It is the same for two texts with the same characters, wherever they lie."""
 
     def __init__(self) -> None:
         self._hash = hashlib.blake2b()
@@ -77,7 +77,7 @@ def content_of(text: str) -> str:
 
 
 def without_surrogates(text: str) -> str:
-    """The same, with U+FFFD for each half of a pair that stands alone, as JSON can say it."""
+    """The same with U+FFFD for each unpaired surrogate, which JSON can contain."""
     try:
         text.encode()
     except UnicodeEncodeError:
@@ -89,7 +89,7 @@ def without_surrogates(text: str) -> str:
 
 
 class _Unpacked(io.RawIOBase):
-    """What comes out of a packed file. Raises BadInput for what is damaged, or unpacks to too much."""
+    """The content of a packed file. Raises BadInput for a damaged file, or one that unpacks to too much."""
 
     def __init__(self, file: DataFile) -> None:
         self._name, self._packed = file.name, _unpacker(file)
@@ -116,7 +116,7 @@ class _Unpacked(io.RawIOBase):
 
 
 class _Xz:
-    """`lzma.open` with a bound: a file says itself how much memory it wants."""
+    """`lzma.open` with a limit: the file itself says how much memory it wants."""
 
     def __init__(self, file: DataFile) -> None:
         self._file, self._begun = file.path.open("rb"), False
@@ -182,7 +182,7 @@ def pieces_of(text: TextIO) -> Iterator[str]:
 
 
 def scan(file: DataFile) -> ScannedText:
-    """Read it through. Raises BadInput for what is no text."""
+    """Read it through. Raises BadInput for bytes that are no text."""
     encoding = marked = _by_first_bytes(file)
     try:
         return _scanned(file, marked or "utf-8", "strict")
@@ -201,7 +201,7 @@ def _scanned(file: DataFile, encoding: str, errors: str) -> ScannedText:
 
 
 def _by_first_bytes(file: DataFile) -> str:
-    """Empty where they say nothing. Raises BadInput for bytes that no text has."""
+    """The encoding by the first bytes; empty if they do not tell. Raises BadInput for bytes that no text has."""
     with opened(file) as raw:
         head = raw.read(SAMPLE)
     for mark, encoding in BOMS:
@@ -218,7 +218,7 @@ def _by_first_bytes(file: DataFile) -> str:
 
 
 def _not_utf8(file: DataFile) -> bytes:
-    """A sample that begins shortly before what is no UTF-8."""
+    """A sample that begins shortly before the first bytes that are no UTF-8."""
     decoder, before = codecs.getincrementaldecoder("utf-8")("strict"), b""
     with opened(file) as raw:
         while piece := raw.read(SAMPLE):
@@ -232,7 +232,7 @@ def _not_utf8(file: DataFile) -> bytes:
 
 
 def guess(sample: bytes) -> str:
-    """The encoding of what is no UTF-8, or is damaged UTF-8, which that stays."""
+    """The encoding of bytes that are no UTF-8; damaged UTF-8 stays UTF-8."""
     from charset_normalizer import from_bytes
 
     text = sample.decode("utf-8", "replace")
