@@ -66,10 +66,10 @@ async def serve(config: BootstrapConfig, report: EventPrinter, stop: asyncio.Eve
         report.run, report.peer = config.run.hex()[:16], identity.peer_id
         file = GenesisFile(config.directory / "genesis", identity, config.run)
         orders = OrdersFile(config.directory, config.run, identity.peer_id, report)
-        restarts = RestartBook(config.directory, identity, config.run, report)
+        follower = ChainFollower(config.directory, RunKeys(identity, config.run), config.spec.run.rounds, report)
+        restarts = RestartBook(config.directory, identity, config.run, report, follower.holders)
         roster = RosterFile(config.directory, identity, config.run, report)
         signed = CheckpointBook(config.directory, identity, config.run, config.spec.round.snapshot_rounds)
-        follower = ChainFollower(config.directory, RunKeys(identity, config.run), config.spec.run.rounds)
         promoter = Promoter(config.directory, config.promote_s, report)
         book = AdmissionBook(config.directory, identity, config.run, config.member_s) if config.terms.admits else None
         health = Health(config.spec.run.name, config.directory, config.spec.run.founders, time.time())
@@ -279,7 +279,7 @@ async def _stay(
         restarts.know(founders, newest)
         restarts.look()
         await promoter.look(node, await _followed(follower, node, file.genesis, around), newest.known)
-        signed.look(follower.head)
+        signed.look(follower.settled)
         if time.monotonic() >= due_at:
             record = file.record(time.time() + GENESIS_TTL_S)
             assert record is not None
