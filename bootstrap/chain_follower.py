@@ -47,7 +47,9 @@ log = logging.getLogger(__name__)
 class ChainFollower:
     """Of a run of so many `rounds`, or without end (0)."""
 
-    def __init__(self, directory: Path, keys: RunKeys, rounds: int, report: Callable[[Event], None]) -> None:
+    def __init__(
+        self, directory: Path, keys: RunKeys, rounds: int, report: Callable[[Event], None], line_bps: float = LINE_BPS
+    ) -> None:
         self._directory, self._keys, self._rounds, self._report = directory, keys, rounds, report
         self._heads: tuple[ChainHead, ...] = ()
         """Those that are known of the last rounds, the newest last; no Restart outranks the first. None before the
@@ -59,7 +61,7 @@ class ChainFollower:
         self._in_vain: set[str] = set()
         """Those who said that they were further and did not show it, since somebody was last asked at random."""
         self._budget = AnswerBudget(
-            time.monotonic, lambda: WAYS_A_MINUTE * MAX_WAY_BYTES, self._is_known, lambda: LINE_BPS
+            time.monotonic, lambda: WAYS_A_MINUTE * MAX_WAY_BYTES, self._is_known, lambda: line_bps
         )
 
     @property
