@@ -27,7 +27,7 @@ def opened_fixture(monkeypatch: pytest.MonkeyPatch) -> list[NetworkConfig]:
 
 
 @pytest.mark.parametrize(
-    ("words", "limits"), [([], (0, 0)), (["--upload", "8"], (8e6, 0)), (["--upload", "1", "--download", "50"], (1e6, 5e7))]
+    ("words", "limits"), [([], (0, 0)), (["--upload", "8"], (8e6, 0)), (["--upload=1", "--download=50"], (1e6, 5e7))]
 )  # fmt: skip
 def test_its_node_is_limited(
     words: list[str], limits: tuple[float, float], tmp_path: Path, opened: list[NetworkConfig]
