@@ -142,9 +142,10 @@ def _resync_if_lost(turn: Transition) -> None:
 
 
 def _bounded(turn: Transition, heard: dict[str, tuple[Heartbeat, float]]) -> dict[str, tuple[Heartbeat, float]]:
-    """At most MAX_HEARD peers: ids cost nothing, so the stranger heard longest ago makes room."""
+    """At most MAX_HEARD peers: ids cost nothing, so who was heard longest ago makes room of those whom the chain does
+    not name, or of those who have no vote."""
     if len(heard) > MAX_HEARD:
-        strangers = set(heard).difference(turn.state.head.electorate)
+        strangers = set(heard).difference(turn.state.named) or set(heard).difference(turn.state.head.electorate)
         del heard[min(strangers, key=lambda peer: (heard[peer][1], peer))]
     return heard
 
@@ -231,9 +232,12 @@ def on_get(turn: Transition, sender: str, anchors: tuple[bytes, ...]) -> None:
 
 
 def _tell(turn: Transition, sender: str, anchor: bytes, *, got_on: bool) -> None:
-    """Answer at once who has got on since the last answer, others once in ASK_EVERY_S."""
+    """Answer at once who has got on since the last answer, others once in ASK_EVERY_S; of those whom the chain does not
+    name, MAX_HEARD."""
     lately = _lately(turn, turn.state.told)
-    if (sender in lately and not got_on) or len({*lately, sender}) > MAX_HEARD:
+    if sender in lately and not got_on:
+        return
+    if not turn.state.has_a_part(sender) and len({*lately, sender}.difference(turn.state.named)) > MAX_HEARD:
         return
     turn.set(told={**lately, sender: (anchor, turn.now)})
     if anchor == turn.state.head.anchor:

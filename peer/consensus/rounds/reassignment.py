@@ -106,8 +106,8 @@ def keep_early(turn: Transition, sender: str, message: PartData | MeanData) -> N
 
 def _without_one(turn: Transition, early: Early) -> Early:
     """Less the last of a sender that others are kept before."""
-    counts = Counter(peer for peer, _ in early)
-    last = max(counts, key=lambda peer: (not turn.state.has_a_part(peer), counts[peer]))
+    counts, named = Counter(peer for peer, _ in early), turn.state.named
+    last = max(counts, key=lambda peer: (peer not in named, counts[peer]))
     place = max(index for index, (peer, _) in enumerate(early) if peer == last)
     return early[:place] + early[place + 1 :]
 

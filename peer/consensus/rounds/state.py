@@ -450,15 +450,19 @@ class State:
         return self.last if self.blocks and self.last is not None else self.head
 
     def has_a_part(self, peer: str) -> bool:
-        """Whether the chain names a peer, or the round that is being made does: it votes or has voted, is a member or a
-        home of one, or its work was counted."""
+        """Whether the chain names a peer, or the round that is being made does."""
+        return peer in self.head.electorate or peer in self.named
+
+    @property
+    def named(self) -> frozenset[str]:
+        """Who votes or has voted, is a member or a home of one, or did work that was counted."""
         head = self.head
-        if peer in head.electorate or peer in head.members or peer in self.voters:
-            return True
         headers = [*self.trail[-1].block.update.members] if self.trail else []
         headers += self.exchange.members if self.exchange is not None else ()
-        named = {header.peer for header in headers} | {tenure.peer for tenure in head.tenures}
-        return peer in named or any(peer == home for header in headers for _, _, home in header.delegates)
+        homes = (home for header in headers for _, _, home in header.delegates)
+        members = (header.peer for header in headers)
+        earning = (tenure.peer for tenure in head.tenures)
+        return self.voters.union(head.electorate, head.members, members, earning, homes)
 
     def updates(self) -> Iterator[Update]:
         """All that are known here: proposed, decided, waiting, and the newest of my chain."""
