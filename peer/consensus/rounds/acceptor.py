@@ -328,7 +328,10 @@ def on_vote(turn: Transition, sender: str, message: VoteCast) -> None:
         return
     kept = _without_oldest(known, vote.voter, state)
     kept = {**kept, key: {**kept.get(key, {}), vote.voter: vote}}
-    if vote.update in state.proposals and vote.ballot == state.acceptor.promised:
+    # Its coordinator has said all with its proposal, and guests are names that cost nothing: each vote that moves a
+    # ballot makes the others wait for one patience more.
+    moves = vote.voter in state.electorate and vote.voter != turn.owner(vote.ballot)
+    if moves and vote.update in state.proposals and vote.ballot == state.acceptor.promised:
         turn.ballot_moved()
     if not vote.phase:
         turn.set(checks=kept)
