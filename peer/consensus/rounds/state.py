@@ -361,6 +361,8 @@ class State:
     """The last one that was committed: evidence may come late."""
     silent: tuple[str, ...] = ()
     """Newcomers that did not answer, or did not give what they had pledged, when I last waited for it."""
+    mute: tuple[str, ...] = ()
+    """Those that had not checked a proposal by then."""
     seen_lying: Mapping[str, Misconduct] = field(default_factory=dict)
     """Whom I have caught, in this life of mine."""
     early: tuple[tuple[str, PartData | MeanData], ...] = ()
