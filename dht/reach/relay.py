@@ -55,7 +55,7 @@ class RelayLimits:
     """Then the two meet again: by that time perhaps without the relay, through a hole in their routers."""
     handshake_s: float = 10.0
     askers: int = 256
-    """Who may be saying what they want, at a time."""
+    """Who may be saying what they want, at a time: each so often as it may have circuits; half of them strangers."""
 
 
 def nobody(peer: str) -> bool:
@@ -80,7 +80,8 @@ class Relay:
         self.limits = limits or RelayLimits()
         self._slots: dict[str, float] = {}
         """Who holds a slot, and until when (`time.monotonic`)."""
-        self._asking = 0
+        self._asking: Counter[str] = Counter()
+        """How many each peer has open in which it has not said what it wants."""
         self._ends: Counter[str] = Counter()
         """How many each peer has open, at either end."""
 
@@ -97,13 +98,13 @@ class Relay:
         await self._daemon.handle(HOP, self._answer)
 
     async def _answer(self, asker: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        if self._asking >= self.limits.askers:
+        if self._is_busy(asker):
             # Without a word: closing a stream that holds unread bytes takes the answer along.
-            log.info("hung up on %s: %d are asking already", asker, self._asking)
+            log.info("hung up on %s: %d are asking already", asker, self._asking.total())
             return
         with suppress(EOFError, TimeoutError, OSError):
             try:
-                wish = await self._hear(reader)
+                wish = await self._hear(asker, reader)
             except Malformed:
                 await _refuse(writer, MALFORMED_MESSAGE)
                 return
@@ -116,14 +117,24 @@ class Relay:
             else:
                 await _refuse(writer, MALFORMED_MESSAGE)
 
-    async def _hear(self, reader: asyncio.StreamReader) -> Any:
+    def _is_busy(self, asker: str) -> bool:
+        """Whether there is no room to hear what somebody wants: who says nothing holds its room for `handshake_s`."""
+        limits = self.limits
+        if self._asking.total() >= limits.askers:
+            return True
+        if self.is_member(asker):
+            return self._asking[asker] >= limits.circuits_per_peer
+        strangers = sum(count for peer, count in self._asking.items() if not self.is_member(peer))
+        return self._asking[asker] >= limits.circuits_per_stranger or 2 * strangers >= limits.askers
+
+    async def _hear(self, asker: str, reader: asyncio.StreamReader) -> Any:
         """What somebody wants. Raises Malformed, EOFError, TimeoutError, OSError."""
-        self._asking += 1
+        self._asking[asker] += 1
         try:
             async with asyncio.timeout(self.limits.handshake_s):
                 return await read_message(reader, Hop)
         finally:
-            self._asking -= 1
+            self._asking -= Counter((asker,))
 
     async def _give_slot(self, asker: str, writer: asyncio.StreamWriter) -> None:
         now = time.monotonic()
