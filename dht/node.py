@@ -171,13 +171,14 @@ class Node:
         self._relayed = relayed
 
     def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
-        """From now on give places on the board by this rank of a peer id, and circuits; until then all are strangers.
+        """From now on give places on the board by this rank of a peer id, circuits and answers; until then all are
+        strangers.
 
         `look` is shown what strangers say: that the organiser has admitted them, perhaps.
         """
         assert isinstance(self.board, DhtBoard)
         self.board.places.rank, self.board.places.look = rank, look
-        self._relay.is_member = lambda peer: rank(peer) is not Rank.STRANGER
+        self._relay.is_member = self._questions.is_known = lambda peer: rank(peer) is not Rank.STRANGER
 
     def relay_for(self, serves: Serves) -> None:
         """From now on be the relay of these peers; until then of nobody."""

@@ -82,6 +82,8 @@ class Relay:
         """Who holds a slot, and until when (`time.monotonic`)."""
         self._asking: Counter[str] = Counter()
         """How many each peer has open in which it has not said what it wants."""
+        self._strangers = 0
+        """Of those how many are strangers'."""
         self._ends: Counter[str] = Counter()
         """How many each peer has open, at either end."""
 
@@ -124,17 +126,19 @@ class Relay:
             return True
         if self.is_member(asker):
             return self._asking[asker] >= limits.circuits_per_peer
-        strangers = sum(count for peer, count in self._asking.items() if not self.is_member(peer))
-        return self._asking[asker] >= limits.circuits_per_stranger or 2 * strangers >= limits.askers
+        return self._asking[asker] >= limits.circuits_per_stranger or 2 * self._strangers >= limits.askers
 
     async def _hear(self, asker: str, reader: asyncio.StreamReader) -> Any:
         """What somebody wants. Raises Malformed, EOFError, TimeoutError, OSError."""
+        is_stranger = not self.is_member(asker)
         self._asking[asker] += 1
+        self._strangers += is_stranger
         try:
             async with asyncio.timeout(self.limits.handshake_s):
                 return await read_message(reader, Hop)
         finally:
             self._asking -= Counter((asker,))
+            self._strangers -= is_stranger
 
     async def _give_slot(self, asker: str, writer: asyncio.StreamWriter) -> None:
         now = time.monotonic()
