@@ -171,14 +171,15 @@ class Node:
         self._relayed = relayed
 
     def rank_by(self, rank: Callable[[str], Rank], look: Callable[[Record], None] = lambda record: None) -> None:
-        """From now on give places on the board by this rank of a peer id, circuits and answers; until then all are
-        strangers.
+        """From now on give places on the board by this rank of a peer id, circuits, answers and streams; until then all
+        are strangers.
 
         `look` is shown what strangers say: that the organiser has admitted them, perhaps.
         """
         assert isinstance(self.board, DhtBoard)
         self.board.places.rank, self.board.places.look = rank, look
         self._relay.is_member = self._questions.is_known = lambda peer: rank(peer) is not Rank.STRANGER
+        self._links.prefer(self._questions.is_known)
 
     def relay_for(self, serves: Serves) -> None:
         """From now on be the relay of these peers; until then of nobody."""
